@@ -1,0 +1,332 @@
+"""The typed settings of one cell. Hydra composes them, `harness.compose` turns them into these objects once, and below that nobody sees a dict.
+
+Every field says what it means and in which unit; validation sits in the dataclass, and what only makes sense
+together is checked in `CellConfig`. This module knows neither torch nor Hydra.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kernels.contract import DraftSampling, Verification, VerificationMethod
+
+
+class DrafterKind(Enum):
+    """Who proposes."""
+
+    none = "none"
+    eagle = "eagle"
+    eagle3 = "eagle3"
+    mtp = "mtp"
+    draft_model = "draft_model"
+    ngram = "ngram"
+
+
+class DraftSamplingChoice(Enum):
+    """Draft sampling as configured; `auto` is resolved by the verification method."""
+
+    auto = "auto"
+    greedy = "greedy"
+    sampled = "sampled"
+    coupled = "coupled"
+
+
+class Layout(Enum):
+    """Layout of a prompt file."""
+
+    auto = "auto"
+    mt_bench = "mt_bench"
+    spec_bench = "spec_bench"
+    gsm8k = "gsm8k"
+    humaneval = "humaneval"
+    plain = "plain"
+
+
+class TooLong(Enum):
+    """What happens to a prompt that does not fit."""
+
+    skip = "skip"
+    error = "error"
+
+
+class InvalidCells(Enum):
+    """What a sweep does with combinations that have no meaning."""
+
+    error = "error"
+    skip = "skip"
+
+
+def require(condition: bool, name: str, expected: str, found: object) -> None:
+    if not condition:
+        raise ValueError(f"{name}: expected {expected}, found {found}")
+
+
+@dataclass
+class TargetConfig:
+    name: str = "zoo"
+    """Label of the target in tables."""
+    path: str | None = None
+    """Local folder or Hugging Face id; None is the built-in zoo."""
+    revision: str | None = None
+    """Revision of a Hugging Face id."""
+    trust_remote_code: bool = False
+    """Run code that comes with the checkpoint."""
+
+
+@dataclass
+class DrafterConfig:
+    kind: DrafterKind = DrafterKind.none
+    """Who proposes; none is the autoregressive baseline."""
+    path: str | None = None
+    """Local folder or Hugging Face id; None is the one built for the zoo's target (mtp: the target's own folder)."""
+    revision: str | None = None
+    """Revision of a Hugging Face id."""
+    ngram_max: int = 4
+    """ngram: longest suffix that is looked up in the sequence so far."""
+    ngram_min: int = 2
+    """ngram: shortest suffix that is looked up."""
+
+    def __post_init__(self) -> None:
+        require(
+            1 <= self.ngram_min <= self.ngram_max, "drafter.ngram_min", "1 <= ngram_min <= ngram_max", self.ngram_min
+        )
+
+
+@dataclass
+class DraftingConfig:
+    num_speculative_tokens: int = 4
+    """K, draft tokens proposed per round."""
+    sampling: DraftSamplingChoice = DraftSamplingChoice.auto
+    """How the proposal is drawn."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.num_speculative_tokens >= 0,
+            "drafting.num_speculative_tokens",
+            "0 or more",
+            self.num_speculative_tokens,
+        )
+
+
+@dataclass
+class DecodingConfig:
+    temperature: float = 1.0
+    """0 is greedy decoding."""
+    top_k: int = 0
+    """0 is off."""
+    top_p: float = 1.0
+    """1 is off."""
+    min_p: float = 0.0
+    """0 is off."""
+    max_new_tokens: int = 64
+    """Output tokens of a request at most."""
+    ignore_eos: bool = False
+    """Go on past the end-of-sequence token; recorded, because it inflates acceptance."""
+
+    def __post_init__(self) -> None:
+        require(self.temperature >= 0, "decoding.temperature", "0 or more", self.temperature)
+        require(self.top_k >= 0, "decoding.top_k", "0 (off) or more", self.top_k)
+        require(0 < self.top_p <= 1, "decoding.top_p", "a value in (0, 1]", self.top_p)
+        require(0 <= self.min_p < 1, "decoding.min_p", "a value in [0, 1)", self.min_p)
+        require(self.max_new_tokens >= 1, "decoding.max_new_tokens", "1 or more", self.max_new_tokens)
+
+
+@dataclass
+class VerificationConfig:
+    method: VerificationMethod = VerificationMethod.probabilistic
+    epsilon: float = 0.09
+    delta: float = 0.3
+    leniency: float = 1.0
+    synthetic_rates: list[float] = field(default_factory=list)
+    """synthetic: unconditional acceptance rate of each position."""
+    synthetic_length: float | None = None
+    """synthetic: mean acceptance length L, instead of rates: [1] * floor(L - 1) + [fraction] + zeros."""
+
+    def __post_init__(self) -> None:
+        given = bool(self.synthetic_rates) + (self.synthetic_length is not None)
+        wanted = self.method is VerificationMethod.synthetic
+        require(
+            given == int(wanted),
+            "verification.synthetic_rates / synthetic_length",
+            "exactly one of them with method=synthetic and none otherwise",
+            f"{given} with {self.method.value}",
+        )
+        require(
+            self.synthetic_length is None or self.synthetic_length >= 1,
+            "verification.synthetic_length",
+            "1 or more",
+            self.synthetic_length,
+        )
+        self.verification(0)
+
+    def verification(self, num_speculative_tokens: int) -> Verification:
+        """The method as the sampling core takes it, its synthetic rates filled up to K positions."""
+        rates = list(self.synthetic_rates)
+        if self.synthetic_length is not None:
+            whole = int(self.synthetic_length - 1)
+            rates = [1.0] * whole + [self.synthetic_length - 1 - whole]
+        rates = (rates + [0.0] * num_speculative_tokens)[: max(num_speculative_tokens, len(self.synthetic_rates))]
+        return Verification(self.method, self.epsilon, self.delta, self.leniency, tuple(rates))
+
+
+@dataclass
+class WorkloadConfig:
+    path: str | None = None
+    """JSON Lines file (also .gz); None with dataset None is the built-in set of 80 prompts."""
+    layout: Layout = Layout.auto
+    """Layout of the file; auto looks at the first record."""
+    dataset: str | None = None
+    """Hugging Face data set id."""
+    subset: str | None = None
+    """Configuration name of the data set."""
+    split: str = "test"
+    """Split of the data set."""
+    column: str = "prompt"
+    """Column of the data set that holds the prompt: text, or a list of texts (turns)."""
+    categories: list[str] = field(default_factory=list)
+    """Keep only these categories; empty keeps all."""
+    num_prompts: int | None = None
+    """Take this many prompts, evenly over the categories; None takes all."""
+    num_requests: int | None = None
+    """Oversample the prompts, in order, to this many conversations; None runs each prompt once."""
+    num_turns: int | None = None
+    """Turns of a prompt that are played, each after the model's answer to the one before; None plays all."""
+    shuffle: bool = True
+    """Deterministic order drawn from the seed; false keeps the file's order."""
+    too_long: TooLong = TooLong.skip
+    """A prompt that does not fit beside max_new_tokens: leave it out (counted in the record) or stop."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.path is None or self.dataset is None,
+            "workload",
+            "path or dataset, not both",
+            [self.path, self.dataset],
+        )
+        for name in ("num_prompts", "num_requests", "num_turns"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"workload.{name}", "1 or more, or null", value)
+
+
+@dataclass
+class BackendConfig:
+    kind: str = "local"
+    """Which engine generates."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
+    dtype: str = "auto"
+    """float32, bfloat16, float16; auto is float32 on a CPU and the checkpoint's dtype on a GPU."""
+    max_concurrency: int = 16
+    """Slots: requests in flight at most."""
+    max_length: int | None = None
+    """Tokens a slot can hold; None takes what the longest request of the workload needs."""
+
+    def __post_init__(self) -> None:
+        require(self.kind == "local", "backend.kind", "local", self.kind)
+        require(
+            self.dtype in ("auto", "float32", "bfloat16", "float16"),
+            "backend.dtype",
+            "auto, float32, bfloat16 or float16",
+            self.dtype,
+        )
+        require(
+            self.device in ("auto", "cpu", "cuda") or self.device.startswith("cuda:"),
+            "backend.device",
+            "auto, cpu, cuda or cuda:N",
+            self.device,
+        )
+        require(self.max_concurrency >= 1, "backend.max_concurrency", "1 or more", self.max_concurrency)
+
+
+@dataclass
+class MeasurementConfig:
+    baseline: bool = True
+    """Run the autoregressive baseline beside each target and decoding setting."""
+    num_warmup_requests: int = 4
+    """Requests run and thrown away before the first measured one of each cell."""
+    num_blocks: int = 2
+    """Blocks of requests; the cells take turns block by block, in alternating order (A B, then B A)."""
+    expected_acceptance: bool = True
+    """Record, per round, the acceptance that each chain method expects on the same drafts."""
+    num_resamples: int = 2000
+    """Bootstrap resamples of the prompts."""
+    confidence: float = 0.95
+    """Level of the intervals."""
+
+    def __post_init__(self) -> None:
+        require(self.num_warmup_requests >= 0, "measurement.num_warmup_requests", "0 or more", self.num_warmup_requests)
+        require(self.num_blocks >= 1, "measurement.num_blocks", "1 or more", self.num_blocks)
+        require(self.num_resamples >= 100, "measurement.num_resamples", "100 or more", self.num_resamples)
+        require(0.5 <= self.confidence < 1, "measurement.confidence", "a level in [0.5, 1)", self.confidence)
+
+
+COMBINATION_REASONS = {
+    "greedy_needs_zero": "verification=greedy is defined only at decoding.temperature=0; at other temperatures choose a sampling method",
+    "coupled_needs_coupled": "verification=coupled compares tokens drawn with the same noise, so sampled drafts with their own noise make it strict; "
+    "use drafting.sampling=coupled (or auto), or verification=strict",
+    "shared_noise": "coupled drafts share their noise with the target's draw, which must never reach verification={method} (biased output); "
+    "use drafting.sampling=sampled, or verification=coupled",
+    "pr35461_needs_coupled": "verification=pr35461 reproduces a draw whose draft, acceptance and residual share one stream; use drafting.sampling=coupled (or auto)",
+    "one_hot_only": "drafter=ngram looks its proposal up and has no distribution to draw from; use drafting.sampling=greedy (or auto)",
+    "one_hot_control": "verification=pr35461 needs a drafter with a distribution; drafter=ngram has none",
+}
+
+
+@dataclass
+class CellConfig:
+    """Everything that determines the result of one cell."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    drafting: DraftingConfig = field(default_factory=DraftingConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    verification: VerificationConfig = field(default_factory=VerificationConfig)
+    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    backend: BackendConfig = field(default_factory=BackendConfig)
+    measurement: MeasurementConfig = field(default_factory=MeasurementConfig)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        reason = self.meaningless()
+        if reason is not None:
+            raise ValueError(reason)
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.drafter.kind is DrafterKind.none
+
+    @property
+    def draft_sampling(self) -> DraftSampling:
+        """Draft sampling with `auto` resolved."""
+        choice = self.drafting.sampling
+        if choice is not DraftSamplingChoice.auto:
+            return DraftSampling[choice.name]
+        if (
+            self.drafter.kind in (DrafterKind.ngram, DrafterKind.none)
+            or self.verification.method is VerificationMethod.greedy
+        ):
+            return DraftSampling.greedy
+        if self.verification.method in (VerificationMethod.coupled, VerificationMethod.pr35461):
+            return DraftSampling.coupled
+        return DraftSampling.sampled
+
+    def meaningless(self) -> str | None:
+        """Why this combination of drafts and verification has no meaning; None if it has one."""
+        method, sampling = self.verification.method, self.draft_sampling
+        if self.is_baseline:
+            return None
+        if self.drafter.kind is DrafterKind.ngram and sampling is not DraftSampling.greedy:
+            return COMBINATION_REASONS["one_hot_only"]
+        if self.drafter.kind is DrafterKind.ngram and method is VerificationMethod.pr35461:
+            return COMBINATION_REASONS["one_hot_control"]
+        if method is VerificationMethod.greedy and self.decoding.temperature > 0:
+            return COMBINATION_REASONS["greedy_needs_zero"]
+        if method is VerificationMethod.coupled and sampling is DraftSampling.sampled:
+            return COMBINATION_REASONS["coupled_needs_coupled"]
+        if method is VerificationMethod.pr35461 and sampling is not DraftSampling.coupled:
+            return COMBINATION_REASONS["pr35461_needs_coupled"]
+        shared = (VerificationMethod.probabilistic, VerificationMethod.block, VerificationMethod.lenient)
+        if method in shared and sampling is DraftSampling.coupled:
+            return COMBINATION_REASONS["shared_noise"].format(method=method.value)
+        return None

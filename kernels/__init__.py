@@ -1,0 +1,1 @@
+"""Sampling core of Rejection Lab."""

@@ -1,0 +1,155 @@
+"""The contract of the sampling core: what `verify` and `draw` take and return, for the kernels and for the reference.
+
+Letters used above tensors: R requests in the batch, K the largest number of draft tokens of a request in the batch,
+V the target's vocabulary, V_draft the drafter's, S slots of the persistent draft-logit cache.
+This module does not know torch at import time, so that configuration and reports can read the method names cheaply.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class DraftSampling(Enum):
+    """How the proposal is drawn. The proposal of `greedy` is one-hot."""
+
+    greedy = "greedy"
+    sampled = "sampled"
+    coupled = "coupled"
+
+
+class VerificationMethod(Enum):
+    """The rule that turns draft tokens into output tokens."""
+
+    strict = "strict"
+    coupled = "coupled"
+    greedy = "greedy"
+    probabilistic = "probabilistic"
+    block = "block"
+    typical = "typical"
+    lenient = "lenient"
+    synthetic = "synthetic"
+    pr35461 = "pr35461"
+
+
+class Guarantee(Enum):
+    """What a verification method promises about the law of the output tokens."""
+
+    lossless = "lossless"
+    lossy = "lossy"
+    synthetic = "synthetic"
+    biased = "biased"
+
+
+GUARANTEES = {
+    VerificationMethod.strict: Guarantee.lossless,
+    VerificationMethod.coupled: Guarantee.lossless,
+    VerificationMethod.greedy: Guarantee.lossless,
+    VerificationMethod.probabilistic: Guarantee.lossless,
+    VerificationMethod.block: Guarantee.lossless,
+    VerificationMethod.typical: Guarantee.lossy,
+    VerificationMethod.lenient: Guarantee.lossy,
+    VerificationMethod.synthetic: Guarantee.synthetic,
+    VerificationMethod.pr35461: Guarantee.biased,
+}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A verification method with its parameters; a parameter that the method does not use is ignored by it."""
+
+    method: VerificationMethod
+    epsilon: float = 0.09
+    """typical: upper bound of the acceptance threshold on the target probability."""
+    delta: float = 0.3
+    """typical: factor of exp(-entropy) in the threshold; entropy in nats."""
+    leniency: float = 1.0
+    """lenient: l in (0, 1]; 1 is probabilistic."""
+    synthetic_rates: tuple[float, ...] = ()
+    """synthetic: unconditional acceptance rate of each position, not increasing."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= 1:
+            raise ValueError(f"epsilon must lie in (0, 1], found {self.epsilon}")
+        if self.delta <= 0:
+            raise ValueError(f"delta must be positive, found {self.delta}")
+        if not 0 < self.leniency <= 1:
+            raise ValueError(f"leniency must lie in (0, 1], found {self.leniency}")
+        rates = self.synthetic_rates
+        if any(not 0 <= rate <= 1 for rate in rates) or any(a < b for a, b in zip(rates, rates[1:], strict=False)):
+            raise ValueError(f"synthetic_rates must lie in [0, 1] and not increase, found {list(rates)}")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return GUARANTEES[self.method]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The sampling parameters of each request; they shape the target's and the draft's distribution alike."""
+
+    temperature: Tensor
+    """[R] float32; 0 means greedy."""
+    top_k: Tensor
+    """[R] int64; 0 means off."""
+    top_p: Tensor
+    """[R] float32; 1 means off."""
+    min_p: Tensor
+    """[R] float32; 0 means off."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Where each request stands in its random streams (see kernels.streams)."""
+
+    seeds: Tensor
+    """[R] int64."""
+    positions: Tensor
+    """[R] int64; absolute position, in the request's token sequence, of the first token this round may emit."""
+    rounds: Tensor
+    """[R] int64; the request's own count of rounds, 0 for the draw that ends the prefill."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The proposals of one round."""
+
+    token_ids: Tensor
+    """[R, K] int64, ids of the target's vocabulary; entries at or beyond num_draft_tokens are ignored."""
+    num_draft_tokens: Tensor
+    """[R] int64, 0..K."""
+    logits: Tensor | None = None
+    """[S, >= K, V_draft] the persistent cache of raw draft logits; None when the proposals are one-hot."""
+    idx_mapping: Tensor | None = None
+    """[R] int64, row of `logits` that belongs to each request; None means row r for request r."""
+    draft_to_target: Tensor | None = None
+    """[V_draft] int64, target id of each draft id; None when the vocabularies are the same."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One token per row."""
+
+    token_ids: Tensor
+    """[N] int64, ids of the target's vocabulary."""
+    logprobs: Tensor
+    """[N] float32, log probability of the token under the processed distribution."""
+    invalid: Tensor
+    """[N] bool, the row was all -inf or held NaN; its token id is valid but has no meaning."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one round of verification emits: accepted draft tokens, then one recovered or bonus token."""
+
+    token_ids: Tensor
+    """[R, K + 1] int64; entries beyond num_accepted + 1 are -1."""
+    num_accepted: Tensor
+    """[R] int64; the token after them is recovered if num_accepted < num_draft_tokens, else bonus."""
+    invalid: Tensor
+    """[R] bool, a row that decided something was all -inf or held NaN."""
