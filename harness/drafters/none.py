@@ -1,0 +1,24 @@
+"""The autoregressive baseline: proposes nothing, so that every round is one token drawn from the target."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.drafters.protocol import ProposalRequest, TargetStep
+from kernels.contract import Draft
+
+
+class NoDrafter:
+    """K = 0, whatever is asked for."""
+
+    aux_layers: tuple[int, ...] = ()
+    num_parameters = 0
+    logit_cache_bytes = 0
+
+    def extend(self, step: TargetStep) -> None:
+        """Nothing to learn."""
+
+    def propose(self, request: ProposalRequest) -> Draft:
+        device = request.positions.device
+        empty = torch.empty(request.num_rows, 0, dtype=torch.int64, device=device)
+        return Draft(empty, torch.zeros(request.num_rows, dtype=torch.int64, device=device))
