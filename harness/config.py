@@ -1,13 +1,17 @@
-"""The typed settings of one cell. Hydra composes them, `harness.compose` turns them into these objects once, and below that nobody sees a dict.
+"""The typed settings of one cell.
 
-Every field says what it means and in which unit; validation sits in the dataclass, and what only makes sense
-together is checked in `CellConfig`. This module knows neither torch nor Hydra.
+Hydra composes them, `harness.compose` turns them into these objects once, and below that nobody sees a dict. Every
+field says what it means and in which unit; validation sits in the dataclass, and what only makes sense together is
+checked in `CellConfig`. This module knows neither torch nor Hydra.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import PurePath
 
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 
@@ -50,36 +54,42 @@ class TooLong(Enum):
     error = "error"
 
 
-class InvalidCells(Enum):
-    """What a sweep does with combinations that have no meaning."""
-
-    error = "error"
-    skip = "skip"
+class MeaninglessCombinationError(ValueError):
+    """Settings that are valid one by one and have no meaning together; a sweep may skip such a cell."""
 
 
 def require(condition: bool, name: str, expected: str, found: object) -> None:
+    """Raise ValueError unless `condition` holds, with the setting's name, what was expected and what was found."""
     if not condition:
         raise ValueError(f"{name}: expected {expected}, found {found}")
 
 
 @dataclass
 class TargetConfig:
+    """The model whose distribution must be preserved."""
+
     name: str = "zoo"
-    """Label of the target in tables."""
+    """Label of the target in tables; with a path, its last part unless given."""
     path: str | None = None
-    """Local folder or Hugging Face id; None is the built-in zoo."""
+    """Local folder or Hugging Face id; null is the built-in zoo."""
     revision: str | None = None
     """Revision of a Hugging Face id."""
     trust_remote_code: bool = False
     """Run code that comes with the checkpoint."""
 
+    def __post_init__(self) -> None:
+        if self.path is not None and self.name == "zoo":
+            self.name = PurePath(self.path).name
+
 
 @dataclass
 class DrafterConfig:
+    """The proposer."""
+
     kind: DrafterKind = DrafterKind.none
     """Who proposes; none is the autoregressive baseline."""
     path: str | None = None
-    """Local folder or Hugging Face id; None is the one built for the zoo's target (mtp: the target's own folder)."""
+    """Local folder or Hugging Face id; null is the one built for the zoo's target (mtp: the target's own folder)."""
     revision: str | None = None
     """Revision of a Hugging Face id."""
     ngram_max: int = 4
@@ -95,10 +105,12 @@ class DrafterConfig:
 
 @dataclass
 class DraftingConfig:
+    """How much is proposed, and how it is drawn."""
+
     num_speculative_tokens: int = 4
     """K, draft tokens proposed per round."""
     sampling: DraftSamplingChoice = DraftSamplingChoice.auto
-    """How the proposal is drawn."""
+    """How the proposal is drawn; auto takes what the verification method is made for."""
 
     def __post_init__(self) -> None:
         require(
@@ -111,6 +123,8 @@ class DraftingConfig:
 
 @dataclass
 class DecodingConfig:
+    """The distribution of the output, and where it ends."""
+
     temperature: float = 1.0
     """0 is greedy decoding."""
     top_k: int = 0
@@ -125,7 +139,7 @@ class DecodingConfig:
     """Go on past the end-of-sequence token; recorded, because it inflates acceptance."""
 
     def __post_init__(self) -> None:
-        require(self.temperature >= 0, "decoding.temperature", "0 or more", self.temperature)
+        require(0 <= self.temperature < math.inf, "decoding.temperature", "0 or more", self.temperature)
         require(self.top_k >= 0, "decoding.top_k", "0 (off) or more", self.top_k)
         require(0 < self.top_p <= 1, "decoding.top_p", "a value in (0, 1]", self.top_p)
         require(0 <= self.min_p < 1, "decoding.min_p", "a value in [0, 1)", self.min_p)
@@ -134,12 +148,18 @@ class DecodingConfig:
 
 @dataclass
 class VerificationConfig:
+    """The rule that turns draft tokens into output tokens."""
+
     method: VerificationMethod = VerificationMethod.probabilistic
+    """The rule."""
     epsilon: float = 0.09
+    """typical: upper bound of the acceptance threshold on the target probability."""
     delta: float = 0.3
+    """typical: factor of exp(-entropy) in the threshold; entropy in nats."""
     leniency: float = 1.0
+    """lenient: l in (0, 1]; 1 is probabilistic."""
     synthetic_rates: list[float] = field(default_factory=list)
-    """synthetic: unconditional acceptance rate of each position."""
+    """synthetic: unconditional acceptance rate of each position, not increasing; positions beyond are rejected."""
     synthetic_length: float | None = None
     """synthetic: mean acceptance length L, instead of rates: [1] * floor(L - 1) + [fraction] + zeros."""
 
@@ -148,9 +168,9 @@ class VerificationConfig:
         wanted = self.method is VerificationMethod.synthetic
         require(
             given == int(wanted),
-            "verification.synthetic_rates / synthetic_length",
-            "exactly one of them with method=synthetic and none otherwise",
-            f"{given} with {self.method.value}",
+            "verification.synthetic_rates, synthetic_length",
+            "exactly one of them with method=synthetic and none with other methods ([] and null clear them)",
+            f"{given} with method={self.method.value}",
         )
         require(
             self.synthetic_length is None or self.synthetic_length >= 1,
@@ -172,8 +192,10 @@ class VerificationConfig:
 
 @dataclass
 class WorkloadConfig:
+    """The prompts and how they are played."""
+
     path: str | None = None
-    """JSON Lines file (also .gz); None with dataset None is the built-in set of 80 prompts."""
+    """JSON Lines file (also .gz); null without a dataset is the built-in set of 80 prompts."""
     layout: Layout = Layout.auto
     """Layout of the file; auto looks at the first record."""
     dataset: str | None = None
@@ -187,11 +209,11 @@ class WorkloadConfig:
     categories: list[str] = field(default_factory=list)
     """Keep only these categories; empty keeps all."""
     num_prompts: int | None = None
-    """Take this many prompts, evenly over the categories; None takes all."""
+    """Take this many prompts, evenly over the categories; null takes all."""
     num_requests: int | None = None
-    """Oversample the prompts, in order, to this many conversations; None runs each prompt once."""
+    """Oversample the prompts, in order, to this many conversations; null runs each prompt once."""
     num_turns: int | None = None
-    """Turns of a prompt that are played, each after the model's answer to the one before; None plays all."""
+    """Turns of a prompt that are played, each after the model's answer to the one before; null plays all."""
     shuffle: bool = True
     """Deterministic order drawn from the seed; false keeps the file's order."""
     too_long: TooLong = TooLong.skip
@@ -211,6 +233,8 @@ class WorkloadConfig:
 
 @dataclass
 class BackendConfig:
+    """What generates, and on which device."""
+
     kind: str = "local"
     """Which engine generates."""
     device: str = "auto"
@@ -220,7 +244,7 @@ class BackendConfig:
     max_concurrency: int = 16
     """Slots: requests in flight at most."""
     max_length: int | None = None
-    """Tokens a slot can hold; None takes what the longest request of the workload needs."""
+    """Tokens a slot can hold; null takes what the longest request of the workload needs."""
 
     def __post_init__(self) -> None:
         require(self.kind == "local", "backend.kind", "local", self.kind)
@@ -241,6 +265,8 @@ class BackendConfig:
 
 @dataclass
 class MeasurementConfig:
+    """How the cells of a run are measured and summarised; one for the whole run."""
+
     baseline: bool = True
     """Run the autoregressive baseline beside each target and decoding setting."""
     num_warmup_requests: int = 4
@@ -261,21 +287,66 @@ class MeasurementConfig:
         require(0.5 <= self.confidence < 1, "measurement.confidence", "a level in [0.5, 1)", self.confidence)
 
 
-COMBINATION_REASONS = {
-    "greedy_needs_zero": "verification=greedy is defined only at decoding.temperature=0; at other temperatures choose a sampling method",
-    "coupled_needs_coupled": "verification=coupled compares tokens drawn with the same noise, so sampled drafts with their own noise make it strict; "
-    "use drafting.sampling=coupled (or auto), or verification=strict",
-    "shared_noise": "coupled drafts share their noise with the target's draw, which must never reach verification={method} (biased output); "
-    "use drafting.sampling=sampled, or verification=coupled",
-    "pr35461_needs_coupled": "verification=pr35461 reproduces a draw whose draft, acceptance and residual share one stream; use drafting.sampling=coupled (or auto)",
-    "one_hot_only": "drafter=ngram looks its proposal up and has no distribution to draw from; use drafting.sampling=greedy (or auto)",
-    "one_hot_control": "verification=pr35461 needs a drafter with a distribution; drafter=ngram has none",
-}
+def _drafts(cell: CellConfig, *kinds: DrafterKind) -> bool:
+    return cell.drafter.kind in kinds
+
+
+def _verifies(cell: CellConfig, *methods: VerificationMethod) -> bool:
+    return cell.verification.method in methods
+
+
+_NEEDS_WEIGHTS = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.draft_model)
+_TAKES_DRAFT_PROBABILITY = (VerificationMethod.probabilistic, VerificationMethod.block, VerificationMethod.lenient)
+
+COMBINATIONS_WITHOUT_MEANING: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
+    (
+        lambda cell: cell.drafting.num_speculative_tokens == 0,
+        "drafting.num_speculative_tokens=0 proposes nothing with drafter={drafter}; the run without drafts is "
+        "drafter=none, which measurement.baseline adds by itself",
+    ),
+    (
+        lambda cell: cell.target.path is not None and cell.drafter.path is None and _drafts(cell, *_NEEDS_WEIGHTS),
+        "drafter={drafter} for target {target} needs drafter.path; only the built-in target has one of its own",
+    ),
+    (
+        lambda cell: _drafts(cell, DrafterKind.ngram) and _verifies(cell, VerificationMethod.pr35461),
+        "verification=pr35461 needs a drafter with a distribution; drafter=ngram has none",
+    ),
+    (
+        lambda cell: _drafts(cell, DrafterKind.ngram) and cell.draft_sampling is not DraftSampling.greedy,
+        "drafter=ngram looks its proposal up and has no distribution to draw from; "
+        "use drafting.sampling=greedy (or auto)",
+    ),
+    (
+        lambda cell: _verifies(cell, VerificationMethod.greedy) and cell.decoding.temperature > 0,
+        "verification=greedy is defined only at decoding.temperature=0; at other temperatures choose a sampling method",
+    ),
+    (
+        lambda cell: _verifies(cell, VerificationMethod.coupled) and cell.draft_sampling is DraftSampling.sampled,
+        "verification=coupled compares tokens drawn with the same noise, so sampled drafts with their own noise make "
+        "it strict; use drafting.sampling=coupled (or auto), or verification=strict",
+    ),
+    (
+        lambda cell: _verifies(cell, VerificationMethod.pr35461) and cell.draft_sampling is not DraftSampling.coupled,
+        "verification=pr35461 reproduces a draw whose draft, acceptance and residual share one stream; "
+        "use drafting.sampling=coupled (or auto)",
+    ),
+    (
+        lambda cell: _verifies(cell, *_TAKES_DRAFT_PROBABILITY) and cell.draft_sampling is DraftSampling.coupled,
+        "coupled drafts share their noise with the target's draw, which must never reach verification={method} "
+        "(biased output); use drafting.sampling=sampled, or verification=coupled",
+    ),
+)
+"""What has no meaning, and why with what to do instead; the first that holds is reported."""
 
 
 @dataclass
 class CellConfig:
-    """Everything that determines the result of one cell."""
+    """Everything that determines the result of one cell.
+
+    Raises:
+        MeaninglessCombinationError: if drafts and verification have no meaning together.
+    """
 
     target: TargetConfig = field(default_factory=TargetConfig)
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
@@ -286,11 +357,12 @@ class CellConfig:
     backend: BackendConfig = field(default_factory=BackendConfig)
     measurement: MeasurementConfig = field(default_factory=MeasurementConfig)
     seed: int = 0
+    """Everything random is drawn from it: order of the prompts, drafts, verification."""
 
     def __post_init__(self) -> None:
         reason = self.meaningless()
         if reason is not None:
-            raise ValueError(reason)
+            raise MeaninglessCombinationError(reason)
 
     @property
     def is_baseline(self) -> bool:
@@ -302,31 +374,19 @@ class CellConfig:
         choice = self.drafting.sampling
         if choice is not DraftSamplingChoice.auto:
             return DraftSampling[choice.name]
-        if (
-            self.drafter.kind in (DrafterKind.ngram, DrafterKind.none)
-            or self.verification.method is VerificationMethod.greedy
-        ):
+        if _drafts(self, DrafterKind.ngram, DrafterKind.none) or _verifies(self, VerificationMethod.greedy):
             return DraftSampling.greedy
-        if self.verification.method in (VerificationMethod.coupled, VerificationMethod.pr35461):
+        if _verifies(self, VerificationMethod.coupled, VerificationMethod.pr35461):
             return DraftSampling.coupled
         return DraftSampling.sampled
 
     def meaningless(self) -> str | None:
-        """Why this combination of drafts and verification has no meaning; None if it has one."""
-        method, sampling = self.verification.method, self.draft_sampling
+        """Why this combination of settings has no meaning; None if it has one, as the baseline always does."""
         if self.is_baseline:
             return None
-        if self.drafter.kind is DrafterKind.ngram and sampling is not DraftSampling.greedy:
-            return COMBINATION_REASONS["one_hot_only"]
-        if self.drafter.kind is DrafterKind.ngram and method is VerificationMethod.pr35461:
-            return COMBINATION_REASONS["one_hot_control"]
-        if method is VerificationMethod.greedy and self.decoding.temperature > 0:
-            return COMBINATION_REASONS["greedy_needs_zero"]
-        if method is VerificationMethod.coupled and sampling is DraftSampling.sampled:
-            return COMBINATION_REASONS["coupled_needs_coupled"]
-        if method is VerificationMethod.pr35461 and sampling is not DraftSampling.coupled:
-            return COMBINATION_REASONS["pr35461_needs_coupled"]
-        shared = (VerificationMethod.probabilistic, VerificationMethod.block, VerificationMethod.lenient)
-        if method in shared and sampling is DraftSampling.coupled:
-            return COMBINATION_REASONS["shared_noise"].format(method=method.value)
+        for applies, reason in COMBINATIONS_WITHOUT_MEANING:
+            if applies(self):
+                return reason.format(
+                    drafter=self.drafter.kind.value, method=self.verification.method.value, target=self.target.name
+                )
         return None

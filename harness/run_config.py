@@ -1,0 +1,42 @@
+"""The root of the composed settings: those of a cell, and those that belong to the whole run.
+
+Knows neither torch nor Hydra.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from harness.config import CellConfig
+
+
+class InvalidCells(Enum):
+    """What a sweep does with combinations that have no meaning."""
+
+    error = "error"
+    skip = "skip"
+
+
+@dataclass
+class OutputConfig:
+    """Where a run leaves its results."""
+
+    folder: str | None = None
+    """Folder of the run; null is results/runs/ with the run's name."""
+
+
+@dataclass
+class RunConfig(CellConfig):
+    """The root of the composed settings."""
+
+    name: str | None = None
+    """Name of the run; null is the experiment's name, or run without an experiment."""
+    title: str | None = None
+    """One line that says what the run shows; printed above its tables."""
+    invalid_cells: InvalidCells = InvalidCells.error
+    """Combinations of a sweep that have no meaning: stop before anything is loaded, or skip and list them."""
+    output: OutputConfig = field(default_factory=OutputConfig)
+    sweep: dict[str, Any] = field(default_factory=dict)
+    """An experiment's sweep: setting or group, and the list of its values; the command line replaces it by key."""
