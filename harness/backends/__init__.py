@@ -1,0 +1,1 @@
+"""Backends: what turns conversations into request records. One interface, one file each."""

@@ -62,7 +62,7 @@ class ChainDrafter:
     def __init__(
         self, head: Head, draft_sampling: DraftSampling, shape: ChainShape, reads_tokens_only: bool = False
     ) -> None:
-        """`reads_tokens_only`: the head is a language model of its own, which wants the sequence from its first token."""
+        """`reads_tokens_only`: the head is a language model of its own, and wants the first token of the sequence too."""
         self.head = head
         self._offset = int(reads_tokens_only)
         self.draft_sampling = draft_sampling

@@ -25,7 +25,7 @@ class TargetStep:
     token_ids: Tensor
     """[B, T] int64, what the target read."""
     next_ids: Tensor
-    """[B, T] int64, the token that follows each of them; entries beyond last_index have no meaning but are valid ids."""
+    """[B, T] int64, the token that follows each of them; valid ids without a meaning beyond last_index."""
     positions: Tensor
     """[B, T] int64, absolute positions of token_ids."""
     last_index: Tensor

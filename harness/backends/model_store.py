@@ -1,0 +1,76 @@
+"""Loaded models, kept for the cells of a sweep that share them."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import torch
+
+from harness.config import BackendConfig, DrafterConfig, DrafterKind, TargetConfig
+from harness.drafters.load import LoadedHead, load_head
+from harness.models.target import TargetModel, load_target
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that a backend asks for.
+
+    Raises:
+        ValueError: a GPU is asked for and torch sees none.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"backend.device: expected a GPU for {name}, torch sees none; use backend.device=cpu")
+    return torch.device(name)
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """The dtype that a backend asks for; None is the checkpoint's own."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else None
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+
+
+class ModelStore:
+    """One target at a time, and every drafting network asked for beside it."""
+
+    def __init__(self) -> None:
+        self._target_key: tuple[object, ...] | None = None
+        self._target: TargetModel | None = None
+        self._heads: dict[tuple[object, ...], LoadedHead | None] = {}
+
+    def target(self, config: TargetConfig, backend: BackendConfig) -> TargetModel:
+        """The target, loaded unless it is the one already held; another target takes its place."""
+        key = (*astuple(config), backend.device, backend.dtype)
+        if self._target is None or key != self._target_key:
+            self._heads.clear()
+            self._target = None
+            device = resolve_device(backend.device)
+            self._target = load_target(
+                config.path,
+                device=device,
+                dtype=resolve_dtype(backend.dtype, device),
+                revision=config.revision,
+                trust_remote_code=config.trust_remote_code,
+                name=config.name,
+            )
+            self._target_key = key
+        return self._target
+
+    def head(self, config: DrafterConfig) -> LoadedHead | None:
+        """The drafting network for the target held."""
+        assert self._target is not None, "the target comes before its drafters"
+        if config.path is None and config.kind not in (DrafterKind.none, DrafterKind.ngram, DrafterKind.mtp):
+            self._require_zoo(config)
+        key = (config.kind, config.path, config.revision)
+        if key not in self._heads:
+            self._heads[key] = load_head(config, self._target)
+        return self._heads[key]
+
+    def _require_zoo(self, config: DrafterConfig) -> None:
+        assert self._target is not None
+        if self._target.name != "zoo":
+            raise ValueError(
+                f"drafter.path: expected a folder or id of a drafter made for target {self._target.name}, found none; "
+                f"the built-in {config.kind.value} serves the built-in target only"
+            )

@@ -1,0 +1,57 @@
+"""From a drafter's kind and files to its network, and from the network to a drafter of a given size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.config import CellConfig, DrafterConfig, DrafterKind
+from harness.drafters.chain import ChainDrafter, ChainShape, Head
+from harness.drafters.draft_model import DraftModelHead
+from harness.drafters.ngram import NgramDrafter
+from harness.drafters.none import NoDrafter
+from harness.drafters.protocol import Drafter
+from harness.models.eagle import load_eagle
+from harness.models.eagle3 import load_eagle3
+from harness.models.mtp import load_mtp
+from harness.models.target import TargetModel, load_target
+from harness.models.tokenizer_match import require_same_tokenizer
+from harness.models.zoo import zoo_path
+
+
+@dataclass(frozen=True)
+class LoadedHead:
+    """A drafting network and the folder it came from."""
+
+    head: Head
+    path: str
+    reads_tokens_only: bool = False
+
+
+def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
+    """Load the network of a drafter for this target; None for the kinds that have none.
+
+    Raises:
+        ValueError: the files do not fit the kind or the target.
+    """
+    if config.kind in (DrafterKind.none, DrafterKind.ngram):
+        return None
+    if config.kind is DrafterKind.mtp:
+        path = config.path or target.path
+        return LoadedHead(load_mtp(path, target), path)
+    path = config.path or str(zoo_path(config.kind.value))
+    if config.kind is DrafterKind.eagle:
+        return LoadedHead(load_eagle(path, target), path)
+    if config.kind is DrafterKind.eagle3:
+        return LoadedHead(load_eagle3(path, target), path)
+    model = load_target(path, device=target.device, dtype=target.dtype, revision=config.revision, name=path)
+    require_same_tokenizer(model, target)
+    return LoadedHead(DraftModelHead(model), path, reads_tokens_only=True)
+
+
+def build_drafter(cell: CellConfig, loaded: LoadedHead | None, shape: ChainShape) -> Drafter:
+    """A drafter with the caches that `shape` asks for."""
+    if loaded is not None:
+        return ChainDrafter(loaded.head, cell.draft_sampling, shape, loaded.reads_tokens_only)
+    if cell.drafter.kind is DrafterKind.ngram:
+        return NgramDrafter(cell.drafter.ngram_max, cell.drafter.ngram_min)
+    return NoDrafter()

@@ -1,0 +1,38 @@
+"""Continuous batching: requests wait in order, and a finished request's slot is refilled at once."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+
+from harness.engine.sequence import Request, Sequence
+
+
+class Scheduler:
+    """Hands out slots, the lowest free one first, so that the occupied slots stay close together."""
+
+    def __init__(self, num_slots: int, requests: Iterable[Request]) -> None:
+        self._free = list(range(num_slots))
+        self._waiting = deque(requests)
+        self.running: dict[int, Sequence] = {}
+
+    @property
+    def is_done(self) -> bool:
+        return not self._waiting and not self.running
+
+    def admit(self, now_s: float) -> list[Sequence]:
+        """Move waiting requests into the free slots; returns the newcomers, which are to be prefilled."""
+        admitted = []
+        while self._waiting and self._free:
+            sequence = Sequence(self._waiting.popleft(), heapq.heappop(self._free), now_s)
+            self.running[sequence.slot] = sequence
+            admitted.append(sequence)
+        return admitted
+
+    def release(self, sequence: Sequence, follow_up: Request | None) -> None:
+        """Free the slot; a follow-up (the next turn of a conversation) goes before everybody who waits."""
+        del self.running[sequence.slot]
+        heapq.heappush(self._free, sequence.slot)
+        if follow_up is not None:
+            self._waiting.appendleft(follow_up)
