@@ -1,0 +1,94 @@
+"""What determines the result of a cell: the settings it uses, in one form whatever way they were written.
+
+A setting that the cell's drafter or method ignores is put back to its default, so that two cells that differ only
+there are one cell. Labels, the output folder, the baseline switch and how intervals are computed determine nothing.
+This module does not know where results are kept; `harness.records.identity` hashes what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from enum import Enum
+from typing import Any
+
+from harness.config import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, VerificationConfig
+from kernels.contract import VerificationMethod
+
+_USED_BY_METHOD = {
+    VerificationMethod.typical: ("epsilon", "delta"),
+    VerificationMethod.lenient: ("leniency",),
+    VerificationMethod.synthetic: ("synthetic_rates", "synthetic_length"),
+}
+_SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence")
+_PLAYING_SETTINGS = ("num_requests", "num_turns", "too_long")
+
+
+def canonical(cell: CellConfig) -> CellConfig:
+    """The cell with every setting that its drafter or its verification method ignores put back to the default."""
+    if cell.is_baseline:
+        return replace(cell, drafter=DrafterConfig(), drafting=DraftingConfig(), verification=VerificationConfig())
+    return replace(cell, drafter=_canonical_drafter(cell.drafter), verification=_canonical_method(cell.verification))
+
+
+def determinants(
+    cell: CellConfig,
+    prompts_fingerprint: str | None = None,
+    model_fingerprints: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Everything that determines the result of a cell, as plain JSON values.
+
+    Args:
+        cell: the settings, with `backend.device` and `backend.dtype` as they were resolved for the run.
+        prompts_fingerprint: digest of the prompts in their order; without one, the settings that choose them stand in.
+        model_fingerprints: digest of the weights of each model that takes part, by role; without them, paths and
+            revisions stand in.
+
+    Returns:
+        A dict for `harness.records.identity`; equal for cells that cannot differ in their result.
+    """
+    plain = _plain(asdict(canonical(cell)))
+    drafter, drafting, measurement = plain["drafter"], plain["drafting"], plain["measurement"]
+    if model_fingerprints is None:
+        models: dict[str, Any] = {
+            "target": [plain["target"]["path"], plain["target"]["revision"]],
+            "drafter": [drafter["path"], drafter["revision"]],
+        }
+    else:
+        models = dict(model_fingerprints)
+    workload = plain["workload"]
+    if prompts_fingerprint is not None:
+        workload = {name: workload[name] for name in _PLAYING_SETTINGS} | {"prompts": prompts_fingerprint}
+    return {
+        "models": models,
+        "drafter": {name: drafter[name] for name in ("kind", "ngram_max", "ngram_min")},
+        "drafting": drafting | {"sampling": cell.draft_sampling.value} if not cell.is_baseline else None,
+        "decoding": plain["decoding"],
+        "verification": plain["verification"] if not cell.is_baseline else None,
+        "workload": workload,
+        "backend": plain["backend"],
+        "measurement": {name: value for name, value in measurement.items() if name not in _SUMMARY_SETTINGS},
+        "seed": plain["seed"],
+    }
+
+
+def _canonical_drafter(drafter: DrafterConfig) -> DrafterConfig:
+    if drafter.kind is DrafterKind.ngram:
+        return replace(drafter, path=None, revision=None)
+    default = DrafterConfig()
+    return replace(drafter, ngram_max=default.ngram_max, ngram_min=default.ngram_min)
+
+
+def _canonical_method(verification: VerificationConfig) -> VerificationConfig:
+    used = {name: getattr(verification, name) for name in _USED_BY_METHOD.get(verification.method, ())}
+    return VerificationConfig(verification.method, **used)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,143 @@
+"""Shows how far a run is and how much time is left: a live display on a terminal, occasional lines elsewhere.
+
+Progress goes to standard error; results go to standard output. This module does not know what is being run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+SECONDS_BETWEEN_LINES = 15.0
+
+
+class Progress(Protocol):
+    """What a run reports while it works."""
+
+    def start(self, num_requests_total: int) -> None:
+        """The run begins; it will finish this many requests in all."""
+
+    def cell(self, label: str, index: int, num_cells: int) -> None:
+        """Work turns to cell `index` (0-based) of `num_cells`; a cell may take several turns."""
+
+    def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
+        """So many more requests are finished, and so many more tokens are out."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know now."""
+
+    def finish(self) -> None:
+        """The run is over, or was given up; nothing is shown after this."""
+
+
+def progress_on(stream: TextIO | None = None) -> Progress:
+    """The display that suits `stream` (default: standard error): live on a terminal, lines elsewhere."""
+    stream = sys.stderr if stream is None else stream
+    return LiveProgress(stream) if stream.isatty() else LineProgress(stream)
+
+
+class LineProgress:
+    """A plain line now and then, for log files and pipes."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._total = self._done = self._num_tokens = 0
+        self._started_s = self._last_line_s = clock()
+        self._label = ""
+
+    def start(self, num_requests_total: int) -> None:
+        self._total, self._done, self._num_tokens = num_requests_total, 0, 0
+        self._started_s = self._last_line_s = self._clock()
+
+    def cell(self, label: str, index: int, num_cells: int) -> None:
+        self._label = f"cell {index + 1}/{num_cells} {label}"
+
+    def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
+        self._done += num_requests
+        self._num_tokens += num_tokens
+        if self._clock() - self._last_line_s >= SECONDS_BETWEEN_LINES:
+            self._line()
+
+    def note(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def finish(self) -> None:
+        elapsed_s = self._clock() - self._started_s
+        self.note(f"{self._done}/{self._total} requests, {self._num_tokens} tokens in {duration(elapsed_s)}")
+
+    def _line(self) -> None:
+        self._last_line_s = self._clock()
+        elapsed_s = self._last_line_s - self._started_s
+        left = ""
+        if self._done:
+            left = f", {duration(elapsed_s * max(0, self._total - self._done) / self._done)} left"
+        percent = 100 * self._done / max(1, self._total)
+        self.note(f"{self._done}/{self._total} requests ({percent:.0f} %), {duration(elapsed_s)}{left}: {self._label}")
+
+
+class LiveProgress:
+    """One line that is redrawn in place: cell, bar, requests, tokens per second, time left."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._bar: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._num_tokens = 0
+        self._started_s = time.monotonic()
+
+    def start(self, num_requests_total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("requests, {task.fields[tokens_per_s]:.0f} tokens/s,"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("left"),
+            console=Console(file=self._stream, highlight=False),
+            speed_estimate_period=60,
+            transient=True,
+        )
+        self._num_tokens, self._started_s = 0, time.monotonic()
+        self._task = self._bar.add_task("loading", total=num_requests_total, tokens_per_s=0.0)
+        self._bar.start()
+
+    def cell(self, label: str, index: int, num_cells: int) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=f"[{index + 1}/{num_cells}] {label}")
+
+    def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
+        self._num_tokens += num_tokens
+        if self._bar is not None and self._task is not None:
+            rate = self._num_tokens / max(1e-9, time.monotonic() - self._started_s)
+            self._bar.update(self._task, advance=num_requests, tokens_per_s=rate)
+
+    def note(self, text: str) -> None:
+        if self._bar is None:
+            print(text, file=self._stream, flush=True)
+        else:
+            self._bar.console.print(text, markup=False)
+
+    def finish(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
+
+
+def duration(seconds: float) -> str:
+    """A duration for people: `48 s`, `3 min 05 s`, `2 h 07 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
