@@ -1,0 +1,156 @@
+"""Reading checkpoints: a local folder or a Hugging Face id, config.json, safetensors weights, key by key.
+
+Pickled weights (.bin, .pt) are refused: unpickling runs code. Every tensor is asked for by name and shape, and what
+nobody asked for can be reported. This module does not know what the keys mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor
+
+DOWNLOADED = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, incomplete or of another shape than its configuration says."""
+
+
+def checkpoint_folder(path: str | Path, revision: str | None = None) -> Path:
+    """The local folder of a checkpoint; a Hugging Face id is downloaded (weights as safetensors only)."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    name = str(path)
+    if folder.exists() or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise CheckpointError(
+            f"{path}: expected a checkpoint folder or a Hugging Face id (owner/name), "
+            f"found {'a file' if folder.exists() else 'no such folder'}"
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=DOWNLOADED))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CheckpointError(
+            f"{name}: no such folder, and it could not be fetched as a Hugging Face id "
+            f"(revision {revision or 'main'}): {reason}"
+        ) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; errors name the file."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: expected this file in the checkpoint folder, found none")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path}: expected JSON, found {error}") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, found {type(data).__name__}")
+    return data
+
+
+class Checkpoint:
+    """The safetensors weights of a folder, opened lazily; use as a context manager.
+
+    Each tensor is taken by name and shape; `unused()` lists what was never taken.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._files = weight_files(self.folder)
+        self._stack = ExitStack()
+        self._open: dict[Path, Any] = {}
+        self._taken: set[str] = set()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._files)
+
+    def take(self, name: str, shape: Iterable[int]) -> Tensor:
+        """One tensor, on the CPU in the file's dtype. Raises CheckpointError when it is missing or misshapen."""
+        expected = list(shape)
+        if name not in self._files:
+            raise CheckpointError(
+                f"{self.folder}: expected a tensor {name} of shape {expected}, found none of that name among "
+                f"{len(self._files)} tensors ({', '.join(self.names[:4])}, ...)"
+            )
+        path = self._files[name]
+        found = list(self._handle(path).get_slice(name).get_shape())
+        if found != expected:
+            raise CheckpointError(
+                f"{path}: expected {name} of shape {expected}, found {found}; "
+                f"config.json and weights do not belong together, or not to this target"
+            )
+        self._taken.add(name)
+        return self._handle(path).get_tensor(name)
+
+    def shape(self, name: str) -> list[int]:
+        """Shape of a tensor that is in the checkpoint."""
+        return list(self._handle(self._files[name]).get_slice(name).get_shape())
+
+    def ignore(self, prefixes: tuple[str, ...]) -> None:
+        """Count the tensors whose names start with one of the prefixes as used."""
+        self._taken.update(name for name in self._files if name.startswith(prefixes))
+
+    def unused(self) -> list[str]:
+        """Names of the tensors that were never taken."""
+        return sorted(set(self._files) - self._taken)
+
+    def _handle(self, path: Path) -> Any:
+        if path not in self._open:
+            self._open[path] = self._stack.enter_context(safe_open(path, framework="pt"))
+        return self._open[path]
+
+
+def weight_files(folder: Path) -> dict[str, Path]:
+    """Which safetensors file of a folder holds each tensor: by the index, or all files there are."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: expected a checkpoint folder, found none")
+    if (folder / INDEX).is_file():
+        placed = {name: folder / file for name, file in read_json(folder / INDEX)["weight_map"].items()}
+        missing = sorted({path.name for path in placed.values() if not path.is_file()})
+        if missing:
+            raise CheckpointError(f"{folder / INDEX}: expected the files it names, found no {', '.join(missing)}")
+        return placed
+    paths = [folder / SINGLE] if (folder / SINGLE).is_file() else sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise CheckpointError(no_weights(folder))
+    placed = {}
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            placed.update(dict.fromkeys(file.keys(), path))
+    return placed
+
+
+def no_weights(folder: Path) -> str:
+    """What to say about a folder without safetensors."""
+    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
+    if not pickled:
+        return f"{folder}: expected weights in {SINGLE} (or with {INDEX}), found no safetensors file"
+    return (
+        f"{folder}: expected weights in {SINGLE}, found only pickled ones ({', '.join(pickled)}), which are refused "
+        f"because loading a pickle runs code; convert them where you trust them: "
+        f'safetensors.torch.save_file(torch.load("{pickled[0]}", weights_only=True), "{SINGLE}")'
+    )

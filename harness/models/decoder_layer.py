@@ -1,0 +1,145 @@
+"""The decoder layers of transformers that targets and heads are made of, and how our own loops call them.
+
+One place knows which model types are supported and which parts of a configuration are refused. It does not know
+checkpoints.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+from transformers import AutoConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen3 import modeling_qwen3
+
+from harness.models.attention import SLOTS, fold_mask
+
+
+class View(Protocol):
+    """What attention needs of a key-value cache; harness.models.slot_cache.SlotView is one."""
+
+    mask: Tensor | None
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object) -> tuple[Tensor, Tensor]: ...
+
+
+class LayerTypes(NamedTuple):
+    """The classes of one model type."""
+
+    causal_lm: type[nn.Module]
+    layer: type[nn.Module]
+    norm: type[nn.Module]
+    rotary: type[nn.Module]
+
+
+LAYER_TYPES = {
+    LlamaConfig.model_type: LayerTypes(
+        modeling_llama.LlamaForCausalLM,
+        modeling_llama.LlamaDecoderLayer,
+        modeling_llama.LlamaRMSNorm,
+        modeling_llama.LlamaRotaryEmbedding,
+    ),
+    Qwen3Config.model_type: LayerTypes(
+        modeling_qwen3.Qwen3ForCausalLM,
+        modeling_qwen3.Qwen3DecoderLayer,
+        modeling_qwen3.Qwen3RMSNorm,
+        modeling_qwen3.Qwen3RotaryEmbedding,
+    ),
+}
+
+
+WRITTEN_FIELDS = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "attention_bias",
+    "mlp_bias",
+    "max_position_embeddings",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+)
+
+
+def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
+    """The classes for a configuration; `source` names its file in errors.
+
+    Raises ValueError for a model type, an attention pattern or a quantization that is not supported.
+    """
+    if config.model_type not in LAYER_TYPES:
+        raise ValueError(
+            f"{source}: expected model_type {' or '.join(LAYER_TYPES)}, found {config.model_type!r}, "
+            f"which this version does not run"
+        )
+    patterns = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if patterns:
+        raise ValueError(f"{source}: expected full attention in every layer, found {', '.join(sorted(patterns))}")
+    if getattr(config, "quantization_config", None):
+        raise ValueError(f"{source}: expected plain weights, found a quantization_config; dequantize the checkpoint")
+    return LAYER_TYPES[config.model_type]
+
+
+def layer_config(data: dict[str, Any], source: object) -> PreTrainedConfig:
+    """The configuration of a drafter's layers from the fields of its file; no model_type means llama."""
+    model_type = data.get("model_type") or LlamaConfig.model_type
+    if model_type not in LAYER_TYPES:
+        raise ValueError(
+            f"{source}: expected layers of model_type {' or '.join(LAYER_TYPES)}, found {model_type!r}, "
+            f"which this version does not run"
+        )
+    fields = {key: value for key, value in data.items() if key not in ("model_type", "architectures", "auto_map")}
+    config = type(AutoConfig.for_model(model_type)).from_dict(fields)
+    if config.num_hidden_layers != 1:
+        raise ValueError(f"{source}: expected num_hidden_layers 1, found {config.num_hidden_layers}")
+    layer_types(config, source)
+    return config
+
+
+def with_slots(config: PreTrainedConfig) -> PreTrainedConfig:
+    """A copy of a configuration whose layers attend through slots."""
+    config = copy.deepcopy(config)
+    config._attn_implementation = SLOTS
+    return config
+
+
+def one_layer_config(target_config: PreTrainedConfig, **changes: Any) -> PreTrainedConfig:
+    """The target's layer configuration, one layer deep, with some fields changed (for a drafter made for it)."""
+    data = {key: value for key, value in target_config.to_dict().items() if key != "layer_types"}
+    return type(target_config).from_dict(data | {"num_hidden_layers": 1} | changes)
+
+
+def layer_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """A layer configuration as the fields of a config.json; plain RoPE is written as `rope_theta`."""
+    fields = {name: getattr(config, name) for name in WRITTEN_FIELDS if hasattr(config, name)}
+    rope = config.rope_parameters
+    if rope.get("rope_type", "default") == "default":
+        return fields | {"rope_theta": rope["rope_theta"]}
+    return fields | {"rope_parameters": rope}
+
+
+def attend(
+    layer: nn.Module,
+    # [B, T, H or 2 H]
+    states: Tensor,
+    rotation: tuple[Tensor, Tensor],
+    view: View | None,
+) -> Tensor:
+    """The self-attention of a layer, without its norm and residual: [B, T, H]."""
+    return layer.self_attn(states, position_embeddings=rotation, **attention_inputs(view, layer, states.shape[1]))[0]
+
+
+def attention_inputs(view: View | None, layer: nn.Module, num_tokens: int) -> dict[str, Any]:
+    """What a layer needs to attend through a view: the view, and its mask folded once for all layers."""
+    if view is None or view.mask is None:
+        return {"attention_mask": None, "past_key_values": view}
+    mask = fold_mask(view.mask, layer.self_attn.num_key_value_groups, num_tokens)
+    return {"attention_mask": mask, "past_key_values": view}

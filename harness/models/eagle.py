@@ -1,0 +1,106 @@
+"""The EAGLE head: one decoder layer over the token's embedding joined with the target's last hidden state.
+
+    features_t = target's hidden state of x_t, after its final norm
+    hidden_t   = layer(fc([embed(x_{t+1}); features_t]))      the layer has no norm before its attention
+    logits     = target's output matrix of hidden_t           and hidden_t is the next step's features
+
+Source: Li et al., EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty (2024); the public checkpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json
+from harness.models.decoder_layer import (
+    View,
+    attend,
+    layer_config,
+    layer_fields,
+    layer_types,
+    one_layer_config,
+    with_slots,
+)
+from harness.models.head import Head, HeadOutput, own_embedding
+from harness.models.target import TargetModel, report_unused
+from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
+from harness.models.zoo import zoo_path
+
+
+@dataclass(frozen=True)
+class EagleConfig:
+    """What config.json of an EAGLE head says."""
+
+    layer: PreTrainedConfig
+    """The layer's own sizes, heads and RoPE."""
+    bias: bool = True
+    """Whether fc has a bias; a file that does not say has one."""
+
+    @classmethod
+    def for_target(cls, target: TargetModel, *, bias: bool = False, **layer_changes: Any) -> EagleConfig:
+        """A head whose layer is like the target's, but for the fields given."""
+        return cls(one_layer_config(target.config, **layer_changes), bias)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], source: object = "config.json") -> EagleConfig:
+        fields = {key: value for key, value in data.items() if key != "bias"}
+        return cls(layer_config(fields, source), data.get("bias", True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of config.json."""
+        architecture = layer_types(self.layer, "EAGLE config").causal_lm.__name__
+        return {"architectures": [architecture], "bias": self.bias} | layer_fields(self.layer)
+
+
+class EagleHead(Head):
+    """An EAGLE head. `own_embedding`: whether it has an embedding of its own (it normally shares the target's)."""
+
+    def __init__(self, config: EagleConfig, target: TargetModel, *, own_embedding: bool = False) -> None:
+        super().__init__(config.layer, target)
+        self.config = config
+        hidden_size = config.layer.hidden_size
+        if hidden_size != target.hidden_size:
+            raise ValueError(
+                f"EAGLE head: expected hidden_size {target.hidden_size}, that of target {target.name}, "
+                f"found {hidden_size}; its output goes through the target's output matrix"
+            )
+        types = layer_types(config.layer, "EAGLE head")
+        self.fc = nn.Linear(2 * hidden_size, hidden_size, bias=config.bias)
+        self.layers = nn.ModuleList([types.layer(with_slots(config.layer), 0)])
+        del self.layers[0].input_layernorm
+        if own_embedding:
+            self.embed_tokens = nn.Embedding(target.vocab_size, hidden_size)
+        self.to(device=target.device, dtype=target.dtype)
+        self.rotary = types.rotary(config.layer).to(target.device)
+
+    def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
+        layer = self.layers[0]
+        states = self.fc(torch.cat((self.embed(token_ids), features), dim=-1))
+        states = states + attend(layer, states, self.rotary(states, positions), view)
+        states = states + layer.mlp(layer.post_attention_layernorm(states))
+        return HeadOutput(states, states)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.target.logits(hidden)
+
+
+def load_eagle(path: str | Path | None, target: TargetModel, *, revision: str | None = None) -> EagleHead:
+    """Load a frozen EAGLE head for a target; path None is the built-in one. Raises ValueError as load_target does."""
+    folder = zoo_path("eagle") if path is None else checkpoint_folder(path, revision)
+    source = folder / "config.json"
+    config = EagleConfig.from_dict(read_json(source), source)
+    check_vocab_size(config.layer.vocab_size, target, source)
+    check_folder_tokenizer(folder, target)
+    with Checkpoint(folder) as checkpoint:
+        embedding = own_embedding(checkpoint, "embed_tokens.weight", target, target.hidden_size)
+        head = EagleHead(config, target, own_embedding=embedding is not None)
+        head.fill(checkpoint)
+        unused = checkpoint.unused()
+    head.unused_keys = report_unused(folder, unused)
+    return head.eval().requires_grad_(False)

@@ -1,0 +1,292 @@
+"""The EAGLE-3 head: one decoder layer over the token's embedding joined with a mixture of the target's states.
+
+    features_t = fc([states entering three layers of the target, for x_t])
+    hidden_t   = layer([input_layernorm(embed(x_{t+1})); hidden_norm(features_t)])     queries, keys, values see both
+    logits     = lm_head(norm(hidden_t)) over the head's own vocabulary; hidden_t is the next step's features
+
+Two layouts are read: the original one (`midlayer.`) and that of speculators (`layers.0.`), which is also written.
+Source: Li et al., EAGLE-3: Scaling up Inference Acceleration of LLMs via Training-Time Test (2025).
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json
+from harness.models.decoder_layer import (
+    View,
+    attend,
+    layer_config,
+    layer_fields,
+    layer_types,
+    one_layer_config,
+    with_slots,
+)
+from harness.models.head import Head, HeadOutput, own_embedding
+from harness.models.target import TargetModel, TargetOutput, report_unused
+from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
+from harness.models.zoo import zoo_path
+
+LAYER_PREFIX = "layers.0."
+ORIGINAL_LAYER_PREFIX = "midlayer."
+
+
+def default_aux_layers(num_layers: int) -> tuple[int, ...]:
+    """The layers of a target whose entering states are taken when a file does not say."""
+    return (2, num_layers // 2, num_layers - 3)
+
+
+@dataclass(frozen=True)
+class Eagle3Config:
+    """What config.json of an EAGLE-3 head says."""
+
+    layer: PreTrainedConfig
+    """The layer's own sizes, heads and RoPE."""
+    draft_vocab_size: int
+    """Tokens the head can propose."""
+    aux_layers: tuple[int, ...]
+    """Layers of the target whose entering states make the features."""
+    target_hidden_size: int
+    """Width of those states."""
+    norm_before_residual: bool = False
+    """Whether the residual starts from the normalized features."""
+    norm_before_fc: bool = False
+    """One norm over the joined states before fc (`input_norm`)."""
+    fc_norm: bool = False
+    """One norm for each state before fc (`fc_norm.i`)."""
+    norm_output: bool = False
+    """Whether the next step's features are taken after the final norm."""
+    verifier: str | None = None
+    """Name of the target in the file."""
+
+    def __post_init__(self) -> None:
+        if self.norm_before_fc and self.fc_norm:
+            raise ValueError("EAGLE-3 config: expected norm_before_fc or fc_norm, found both")
+
+    @classmethod
+    def for_target(
+        cls, target: TargetModel, draft_vocab_size: int, *, aux_layers: tuple[int, ...] | None = None, **changes: Any
+    ) -> Eagle3Config:
+        """A head whose layer is like the target's; `changes` are fields of this class or of the layer."""
+        own = {name: changes.pop(name) for name in tuple(changes) if name in cls.__dataclass_fields__}
+        return cls(
+            one_layer_config(target.config, **changes),
+            draft_vocab_size,
+            aux_layers or default_aux_layers(target.num_layers),
+            target.hidden_size,
+            verifier=target.name,
+            **own,
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], target: TargetModel, source: object = "config.json") -> Eagle3Config:
+        """Read either layout; what the file leaves out is filled from the target, audibly where readers disagree."""
+        layer = layer_config(data.get("transformer_layer_config") or original_layer_fields(data), source)
+        nested = data.get("eagle_config") or {}
+        stated = data.get("eagle_aux_hidden_state_layer_ids") or nested.get("eagle_aux_hidden_state_layer_ids")
+        if "transformer_layer_config" in data and "norm_before_residual" not in data:
+            warnings.warn(
+                f"{source}: norm_before_residual is absent; false is taken, as speculators does (vLLM takes true). "
+                f"If acceptance is poor, state it in the file",
+                stacklevel=2,
+            )
+        if nested.get("use_aux_hidden_state") is False:
+            raise ValueError(f"{source}: expected a head fed with auxiliary states, found use_aux_hidden_state false")
+        verifier = (data.get("speculators_config") or {}).get("verifier") or {}
+        return cls(
+            layer,
+            data.get("draft_vocab_size") or layer.vocab_size,
+            tuple(stated) if stated else default_aux_layers(target.num_layers),
+            data.get("target_hidden_size") or layer.hidden_size,
+            bool(data.get("norm_before_residual", False)),
+            bool(data.get("norm_before_fc", nested.get("norm_before_fc", False))),
+            bool(data.get("fc_norm", False)),
+            bool(data.get("norm_output", False)),
+            verifier.get("name_or_path"),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of config.json in the speculators layout."""
+        proposal = {"proposal_type": "greedy", "speculative_tokens": 3}
+        return {
+            "architectures": ["Eagle3Speculator"],
+            "speculators_model_type": "eagle3",
+            "speculators_config": {
+                "algorithm": "eagle3",
+                "default_proposal_method": "greedy",
+                "proposal_methods": [proposal],
+                "verifier": {"name_or_path": self.verifier, "architectures": []},
+            },
+            "transformer_layer_config": layer_fields(self.layer),
+            "draft_vocab_size": self.draft_vocab_size,
+            "eagle_aux_hidden_state_layer_ids": list(self.aux_layers),
+            "target_hidden_size": self.target_hidden_size,
+            "norm_before_residual": self.norm_before_residual,
+            "norm_before_fc": self.norm_before_fc,
+            "fc_norm": self.fc_norm,
+            "norm_output": self.norm_output,
+        }
+
+
+def original_layer_fields(data: dict[str, Any]) -> dict[str, Any]:
+    """The layer's fields of a config.json in the original layout, where they stand among the head's own."""
+    own = {*Eagle3Config.__dataclass_fields__, "eagle_aux_hidden_state_layer_ids", "eagle_config"}
+    return {key: value for key, value in data.items() if key not in own}
+
+
+class Eagle3Head(Head):
+    """An EAGLE-3 head.
+
+    draft_token_ids: [V_draft] int64, the target ids it can propose, ascending; None takes all, or the first ones.
+    own_embedding: whether it has an embedding of its own (it normally shares the target's).
+    """
+
+    def __init__(
+        self,
+        config: Eagle3Config,
+        target: TargetModel,
+        *,
+        draft_token_ids: Tensor | None = None,
+        own_embedding: bool = False,
+    ) -> None:
+        super().__init__(config.layer, target)
+        check_aux(config, target)
+        self.config = config
+        self.aux_layers = config.aux_layers
+        layer, hidden_size = config.layer, config.layer.hidden_size
+        types = layer_types(layer, "EAGLE-3 head")
+        joined_size = len(config.aux_layers) * config.target_hidden_size
+        self.layers = nn.ModuleList([eagle3_layer(layer)])
+        self.fc = nn.Linear(joined_size, hidden_size, bias=False)
+        self.norm = types.norm(hidden_size, eps=layer.rms_norm_eps)
+        self.lm_head = nn.Linear(hidden_size, config.draft_vocab_size, bias=False)
+        if config.norm_before_fc:
+            self.input_norm = types.norm(joined_size, eps=layer.rms_norm_eps)
+        if config.fc_norm:
+            self.fc_norm = nn.ModuleList(
+                types.norm(config.target_hidden_size, eps=layer.rms_norm_eps) for _ in config.aux_layers
+            )
+        if own_embedding:
+            self.embed_tokens = nn.Embedding(target.vocab_size, hidden_size)
+        elif hidden_size != target.hidden_size:
+            raise ValueError(
+                f"EAGLE-3 head: expected embed_tokens of its own, because its hidden_size {hidden_size} is not that "
+                f"of target {target.name} ({target.hidden_size}), found none"
+            )
+        self.to(device=target.device, dtype=target.dtype)
+        self.rotary = types.rotary(layer).to(target.device)
+        if draft_token_ids is None:
+            draft_token_ids = torch.arange(config.draft_vocab_size)
+        self.register_vocabulary(draft_token_ids)
+
+    def register_vocabulary(self, draft_token_ids: Tensor) -> None:
+        """Set the tokens the head can propose: [V_draft] int64 target ids. Raises ValueError when they do not fit."""
+        ids = draft_token_ids.to(device=self.target.device, dtype=torch.int64)
+        size = self.config.draft_vocab_size
+        in_range = ids.shape == (size,) and int(ids.min()) >= 0 and int(ids.max()) < self.target.vocab_size
+        if not in_range or ids.unique().numel() != size:
+            raise ValueError(
+                f"EAGLE-3 head: expected {size} different token ids of a vocabulary of {self.target.vocab_size}, "
+                f"found {list(ids.shape)}, {ids.unique().numel()} different, from {int(ids.min())} to {int(ids.max())}"
+            )
+        drawable = torch.zeros(self.target.vocab_size, dtype=torch.bool, device=ids.device)
+        drawable[ids] = True
+        self.register_buffer("d2t", ids - torch.arange(size, device=ids.device))
+        self.register_buffer("t2d", drawable)
+        same = size == self.target.vocab_size and not bool(self.d2t.any())
+        self.draft_to_target = None if same else ids
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.draft_vocab_size
+
+    def features(self, output: TargetOutput) -> Tensor:
+        states = output.aux
+        if self.config.fc_norm:
+            states = tuple(norm(state) for norm, state in zip(self.fc_norm, states, strict=True))
+        joined = torch.cat(states, dim=-1)
+        if self.config.norm_before_fc:
+            joined = self.input_norm(joined)
+        return self.fc(joined)
+
+    def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
+        layer = self.layers[0]
+        normed = layer.hidden_norm(features)
+        residual = normed if self.config.norm_before_residual else features
+        joined = torch.cat((layer.input_layernorm(self.embed(token_ids)), normed), dim=-1)
+        states = residual + attend(layer, joined, self.rotary(joined, positions), view)
+        states = states + layer.mlp(layer.post_attention_layernorm(states))
+        hidden = self.norm(states)
+        return HeadOutput(hidden if self.config.norm_output else states, hidden)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.lm_head(hidden)
+
+
+def eagle3_layer(config: PreTrainedConfig) -> nn.Module:
+    """A decoder layer whose queries, keys and values see embedding and features side by side."""
+    types = layer_types(config, "EAGLE-3 head")
+    layer = types.layer(with_slots(config), 0)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        projection = getattr(layer.self_attn, name)
+        wide = nn.Linear(2 * config.hidden_size, projection.out_features, bias=projection.bias is not None)
+        setattr(layer.self_attn, name, wide)
+    layer.hidden_norm = types.norm(config.hidden_size, eps=config.rms_norm_eps)
+    return layer
+
+
+def check_aux(config: Eagle3Config, target: TargetModel) -> None:
+    """Raise ValueError when the auxiliary states cannot come from this target."""
+    ids, num_layers = config.aux_layers, target.num_layers
+    if len(set(ids)) != len(ids) or not all(0 <= index <= num_layers for index in ids):
+        raise ValueError(
+            f"EAGLE-3 head: expected different auxiliary layers between 0 and {num_layers}, the layers of target "
+            f"{target.name}, found {list(ids)}"
+        )
+    if config.target_hidden_size != target.hidden_size:
+        raise ValueError(
+            f"EAGLE-3 head: expected target_hidden_size {target.hidden_size}, that of target {target.name}, "
+            f"found {config.target_hidden_size}; the head was made for another target"
+        )
+
+
+def load_eagle3(path: str | Path | None, target: TargetModel, *, revision: str | None = None) -> Eagle3Head:
+    """Load a frozen EAGLE-3 head for a target; path None is the built-in one. Raises ValueError as load_target does."""
+    folder = zoo_path("eagle3") if path is None else checkpoint_folder(path, revision)
+    source = folder / "config.json"
+    config = Eagle3Config.from_dict(read_json(source), target, source)
+    check_vocab_size(config.layer.vocab_size, target, source)
+    check_folder_tokenizer(folder, target)
+    with Checkpoint(folder) as checkpoint:
+        embedding = own_embedding(checkpoint, "embed_tokens.weight", target, config.layer.hidden_size)
+        vocabulary = draft_vocabulary(checkpoint, config, target)
+        head = Eagle3Head(config, target, draft_token_ids=vocabulary, own_embedding=embedding is not None)
+        original = any(name.startswith(ORIGINAL_LAYER_PREFIX) for name in checkpoint.names)
+        head.fill(checkpoint, {LAYER_PREFIX: ORIGINAL_LAYER_PREFIX} if original else None)
+        checkpoint.ignore(("verifier_norm.", "verifier_lm_head."))
+        unused = checkpoint.unused()
+    head.unused_keys = report_unused(folder, unused)
+    return head.eval().requires_grad_(False)
+
+
+def draft_vocabulary(checkpoint: Checkpoint, config: Eagle3Config, target: TargetModel) -> Tensor | None:
+    """[V_draft] int64 target ids of the draft tokens, from the offsets `d2t`, checked against `t2d`; None for all."""
+    size = config.draft_vocab_size
+    if "d2t" not in checkpoint and size == target.vocab_size:
+        return None
+    ids = torch.arange(size) + checkpoint.take("d2t", (size,)).to(torch.int64)
+    if "t2d" in checkpoint:
+        listed = checkpoint.take("t2d", (target.vocab_size,)).nonzero().flatten()
+        if not torch.equal(listed, ids.sort().values):
+            raise CheckpointError(
+                f"{checkpoint.folder}: expected d2t and t2d to name the same tokens, found {size} and "
+                f"{listed.numel()} tokens that differ"
+            )
+    return ids

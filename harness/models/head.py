@@ -1,0 +1,131 @@
+"""What all draft heads share: the target they lean on, the logits' vocabulary, caches, and writing to a folder.
+
+A head drafts from pairs (token x_{t+1}, feature of x_t). Pair t lies at position t; its logits are for x_{t+2}; the
+next step of a chain is at position t + 1, with the token just drafted and the features this step returned.
+
+Letters: B rows, T pairs of a row, H the head's hidden size, V the target's vocabulary, V_draft the head's.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedConfig
+
+from harness.models.checkpoint import SINGLE, Checkpoint
+from harness.models.decoder_layer import View
+from harness.models.slot_cache import SlotCache
+from harness.models.target import TargetModel, TargetOutput, new_cache
+
+
+class HeadOutput(NamedTuple):
+    """States of one forward of a head."""
+
+    next_features: Tensor
+    """[B, T, H] features of the next step of the chain."""
+    hidden: Tensor
+    """[B, T, H] what `logits` takes."""
+
+
+class Head(nn.Module):
+    """A draft head of one layer. Its state_dict holds exactly the tensors of its public format.
+
+    The embedding and the output matrix of the target are read through `self.target`, which is no module: they are
+    neither parameters of the head nor moved or trained with it.
+    """
+
+    aux_layers: tuple[int, ...] = ()
+    """Layers of the target whose entering states make the features; () means the states after its final norm."""
+    unused_keys: tuple[str, ...] = ()
+    """Tensors of the checkpoint that nobody asked for."""
+    draft_to_target: Tensor | None = None
+    """[V_draft] int64, target id of each draft id; None when the vocabularies are the same."""
+
+    def __init__(self, layer_config: PreTrainedConfig, target: TargetModel) -> None:
+        super().__init__()
+        self.layer_config = layer_config
+        self.target = target
+
+    @property
+    def vocab_size(self) -> int:
+        """V_draft, the width of the logits."""
+        return self.target.vocab_size
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the head itself, without what it shares with the target."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
+        """An empty key-value cache for the head's layer."""
+        weight = next(self.parameters())
+        return new_cache(self.layer_config, 1, num_slots, capacity, weight.dtype, weight.device)
+
+    def features(self, output: TargetOutput) -> Tensor:
+        """[B, T, H] the features of the target's tokens."""
+        return output.hidden
+
+    def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
+        """One pass over pairs.
+
+        token_ids: [B, T] int64, ids of the target's vocabulary; features: [B, T, H]; positions: [B, T] int64;
+        view: where keys and values go and what each query sees; None attends causally over the given pairs alone.
+        """
+        raise NotImplementedError
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., H] -> [..., V_draft]."""
+        raise NotImplementedError
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """The head's own embedding if it has one, else the target's: [...] int64 -> [..., H]."""
+        own = getattr(self, "embed_tokens", None)
+        return self.target.embed(token_ids) if own is None else functional.embedding(token_ids, own.weight)
+
+    def state_dict_public(self) -> dict[str, Tensor]:
+        """The tensors under the names of the head's public format, on the CPU, each with memory of its own."""
+        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.state_dict().items()}
+
+    def fill(self, checkpoint: Checkpoint, stored: dict[str, str] | None = None) -> None:
+        """Copy every parameter from a checkpoint, in this head's dtype and on its device.
+
+        stored: prefix here -> prefix in the checkpoint, where the two differ.
+        """
+        renamed = (stored or {}).items()
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                key = next((theirs + name[len(ours) :] for ours, theirs in renamed if name.startswith(ours)), name)
+                parameter.copy_(checkpoint.take(key, parameter.shape))
+
+
+def save_head(head: Head, folder: str | Path, dtype: torch.dtype | None = None) -> None:
+    """Write an EAGLE or EAGLE-3 head as a public checkpoint folder: config.json and model.safetensors.
+
+    dtype: of the stored weights; None keeps the head's. (An MTP layer goes into its target's folder: save_mtp.)
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: as_stored(tensor, dtype) for name, tensor in head.state_dict_public().items()}
+    stored = dtype or next(head.parameters()).dtype
+    fields = head.config.to_dict() | {"dtype": str(stored).removeprefix("torch.")}
+    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+
+
+def as_stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """A tensor in the dtype of the file; index tensors keep theirs."""
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def own_embedding(checkpoint: Checkpoint, key: str, target: TargetModel, hidden_size: int) -> Tensor | None:
+    """A head's stored embedding [V, H]; None when there is none or it equals the target's and can be shared."""
+    if key not in checkpoint:
+        return None
+    weight = checkpoint.take(key, (target.vocab_size, hidden_size)).to(target.device, target.dtype)
+    return None if weight.shape[1] == target.hidden_size and torch.equal(weight, target.embed_weight) else weight

@@ -1,0 +1,139 @@
+"""The MTP layer (multi-token prediction) that lies inside a target's own checkpoint, run as an autoregressive head.
+
+    features_t = target's hidden state of x_t, after its final norm
+    hidden_t   = layer(eh_proj([enorm(embed(x_{t+1})); hnorm(features_t)]))       the embedding is 0 at position 0
+    logits     = head(shared_head.norm(hidden_t)); hidden_t, before that norm, is the next step's features
+
+One layer, of the target's own type, is run for every step of the chain.
+Source: DeepSeek-AI, DeepSeek-V3 Technical Report (2024), section 2.2; the layout of the public GLM checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.models.checkpoint import SINGLE, Checkpoint, CheckpointError, checkpoint_folder, read_json
+from harness.models.decoder_layer import View, attention_inputs, layer_types, one_layer_config, with_slots
+from harness.models.head import Head, HeadOutput, as_stored
+from harness.models.target import TargetModel, report_unused
+
+
+@dataclass(frozen=True)
+class MtpConfig:
+    """Which MTP layer, and what it does not share with the target."""
+
+    layer_index: int
+    """Number of the layer in the target's checkpoint: the first after the target's own."""
+    own_head: bool = False
+    """Whether `shared_head.head` is stored; otherwise the target's output matrix serves."""
+    own_embedding: bool = False
+    """Whether `embed_tokens` is stored; otherwise the target's embedding serves."""
+
+    @classmethod
+    def for_target(cls, target: TargetModel) -> MtpConfig:
+        return cls(target.num_layers)
+
+
+class MtpHead(Head):
+    """An MTP layer as a draft head."""
+
+    def __init__(self, config: MtpConfig, target: TargetModel) -> None:
+        layer_config = one_layer_config(target.config)
+        super().__init__(layer_config, target)
+        self.config = config
+        hidden_size, eps = layer_config.hidden_size, layer_config.rms_norm_eps
+        types = layer_types(layer_config, f"target {target.name}")
+        block = types.layer(with_slots(layer_config), 0)
+        block.enorm = types.norm(hidden_size, eps=eps)
+        block.hnorm = types.norm(hidden_size, eps=eps)
+        block.eh_proj = nn.Linear(2 * hidden_size, hidden_size, bias=False)
+        block.shared_head = nn.ModuleDict({"norm": types.norm(hidden_size, eps=eps)})
+        if config.own_head:
+            block.shared_head["head"] = nn.Linear(hidden_size, target.vocab_size, bias=False)
+        if config.own_embedding:
+            block.embed_tokens = nn.Embedding(target.vocab_size, hidden_size)
+        # Nested so that the names of the parameters are those of the target's checkpoint.
+        self.model = nn.ModuleDict({"layers": nn.ModuleDict({str(config.layer_index): block})})
+        self.to(device=target.device, dtype=target.dtype)
+        self.rotary = types.rotary(layer_config).to(target.device)
+
+    @property
+    def block(self) -> nn.Module:
+        return self.model["layers"][str(self.config.layer_index)]
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        if self.config.own_embedding:
+            return functional.embedding(token_ids, self.block.embed_tokens.weight)
+        return self.target.embed(token_ids)
+
+    def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
+        block = self.block
+        embedded = self.embed(token_ids).masked_fill(positions[..., None] == 0, 0)
+        states = block.eh_proj(torch.cat((block.enorm(embedded), block.hnorm(features)), dim=-1))
+        states = block(
+            states,
+            position_embeddings=self.rotary(states, positions),
+            **attention_inputs(view, block, states.shape[1]),
+        )
+        return HeadOutput(states, block.shared_head["norm"](states))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        if self.config.own_head:
+            return self.block.shared_head["head"](hidden)
+        return self.target.logits(hidden)
+
+
+def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | None = None) -> MtpHead:
+    """Load the frozen MTP layer of a target; path None is the target's own folder, where it normally lies.
+
+    Raises ValueError when config.json announces none (num_nextn_predict_layers) or its weights are missing.
+    """
+    folder = target.path if path is None else checkpoint_folder(path, revision)
+    if folder is None:
+        raise ValueError(f"target {target.name}: expected a target loaded from a folder, found one made in memory")
+    source = folder / "config.json"
+    count = read_json(source).get("num_nextn_predict_layers") or 0
+    if count < 1:
+        raise ValueError(
+            f"{source}: expected num_nextn_predict_layers 1 or more, found {count}; "
+            f"target {target.name} has no MTP layer, choose another drafter"
+        )
+    index = target.num_layers
+    prefix = f"model.layers.{index}."
+    with Checkpoint(folder) as checkpoint:
+        if not any(name.startswith(prefix) for name in checkpoint.names):
+            raise CheckpointError(
+                f"{folder}: expected the tensors {prefix}* that num_nextn_predict_layers {count} announces, "
+                f"found none; the MTP layer was left out of this copy of the checkpoint"
+            )
+        config = MtpConfig(
+            index, f"{prefix}shared_head.head.weight" in checkpoint, f"{prefix}embed_tokens.weight" in checkpoint
+        )
+        head = MtpHead(config, target)
+        head.fill(checkpoint)
+        unused = [name for name in checkpoint.unused() if name.startswith(prefix)]
+    head.unused_keys = report_unused(folder, unused)
+    return head.eval().requires_grad_(False)
+
+
+def save_mtp(head: MtpHead, folder: str | Path, dtype: torch.dtype | None = None) -> None:
+    """Add an MTP layer to a target's folder: its tensors to model.safetensors, its count to config.json.
+
+    dtype: of the stored weights; None keeps the head's. Raises CheckpointError when the target is stored in shards.
+    """
+    folder = Path(folder)
+    if not (folder / SINGLE).is_file():
+        raise CheckpointError(f"{folder}: expected a target stored in {SINGLE}, found none; save the target first")
+    tensors = {name: as_stored(tensor, dtype) for name, tensor in head.state_dict_public().items()}
+    prefix = f"model.layers.{head.config.layer_index}."
+    kept = {name: tensor for name, tensor in load_file(folder / SINGLE).items() if not name.startswith(prefix)}
+    save_file(kept | tensors, folder / SINGLE, metadata={"format": "pt"})
+    fields = read_json(folder / "config.json") | {"num_nextn_predict_layers": 1}
+    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,127 @@
+"""The key-value cache of the local engine: one slot per request, each with its own length.
+
+A view of the cache (some slots, the positions of this forward's tokens) is what attention modules of transformers get
+as `past_key_values`. Keys and values go to (slot, position); a query sees the positions up to its own. So padding
+needs no mask of its own: a padding token takes the positions after the last valid one, no valid query looks there
+before something valid has been written, and rolling back rejected tokens is only lowering a length, which the engine
+keeps. The cache does not know lengths, tokens or requests.
+
+Letters: B rows of a forward, T tokens of a row, H key heads, D width of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class SlotView:
+    """Some slots of a cache, for one forward."""
+
+    def __init__(
+        self,
+        cache: SlotCache,
+        rows: slice | Tensor,
+        # [B, T] int64
+        positions: Tensor,
+        length: int,
+    ) -> None:
+        self._keys = [keys[:, :, :length] for keys in cache.keys]
+        self._values = [values[:, :, :length] for values in cache.values]
+        self._rows = rows
+        self._sliced = isinstance(rows, slice)
+        row_ids = cache.slot_ids[rows] if self._sliced else rows
+        # A scatter by (slot, head, position): the three indices broadcast to [B, H, T].
+        self._index = (row_ids[:, None, None], cache.head_ids[None, :, None], positions[:, None, :])
+        self.mask = causal_mask(positions, length, cache.dtype)
+        """[B, 1, T, length], additive: 0 up to the query's position, -inf after it."""
+
+    def update(
+        self,
+        # [B, H, T, D]
+        key: Tensor,
+        # [B, H, T, D]
+        value: Tensor,
+        layer_idx: int,
+        *_: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Write one layer's keys and values and return what its queries may attend to, each [B, H, length, D]."""
+        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        keys.index_put_(self._index, key)
+        values.index_put_(self._index, value)
+        if self._sliced:
+            return keys[self._rows], values[self._rows]
+        return keys.index_select(0, self._rows), values.index_select(0, self._rows)
+
+
+class SlotCache:
+    """Keys and values of all layers for a fixed number of slots of a fixed capacity.
+
+    num_layers, num_slots, num_key_value_heads, head_dim: sizes; capacity: positions a slot can hold.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_slots: int,
+        capacity: int,
+        num_key_value_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> None:
+        shape = (num_slots, num_key_value_heads, capacity, head_dim)
+        # Zeros, not empty memory: a masked key has weight 0, and 0 times a NaN found there is NaN.
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.slot_ids = torch.arange(num_slots, device=device)
+        self.head_ids = torch.arange(num_key_value_heads, device=device)
+        self.num_slots = num_slots
+        self.capacity = capacity
+        self.dtype = dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all keys and values."""
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+
+    def view(
+        self,
+        rows: slice | Tensor,
+        # [B, T] int64
+        positions: Tensor,
+        length: int,
+    ) -> SlotView:
+        """The slots of one forward.
+
+        rows: the slots, as a slice (keys are then read in place) or as an int64 tensor [B] (they are gathered).
+        positions: the absolute position of each token. length: the highest of them plus 1, known on the host.
+        Raises ValueError when the slots cannot hold that length or the rows do not fit the positions.
+        """
+        if not 0 < length <= self.capacity:
+            raise ValueError(
+                f"slots hold {self.capacity} positions, found a forward that needs {length}; "
+                f"make the cache with a larger capacity or cut the sequence"
+            )
+        num_rows = len(range(*rows.indices(self.num_slots))) if isinstance(rows, slice) else rows.shape[0]
+        if num_rows != positions.shape[0]:
+            raise ValueError(
+                f"expected positions of {num_rows} rows (of {self.num_slots} slots), found {list(positions.shape)}"
+            )
+        return SlotView(self, rows, positions, length)
+
+    def clear(self, rows: slice | Tensor) -> None:
+        """Zero some slots: only needed after a model produced NaN there, which masking does not hide."""
+        for tensor in (*self.keys, *self.values):
+            tensor[rows] = 0
+
+
+def causal_mask(
+    # [B, T] int64
+    positions: Tensor,
+    length: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """[B, 1, T, length], additive: 0 for keys up to each query's position, -inf after it."""
+    hidden = torch.arange(length, device=positions.device) > positions[:, None, :, None]
+    return torch.zeros(hidden.shape, dtype=dtype, device=positions.device).masked_fill_(hidden, float("-inf"))

@@ -1,0 +1,207 @@
+"""The target model: loading, and a forward over slots that also hands out the states drafters feed on.
+
+The forward is our own loop over the decoder layers of transformers. It does not know sampling, drafters or requests.
+
+Letters: B rows, T tokens of a row, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+
+from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json
+from harness.models.decoder_layer import View, attention_inputs, layer_types, with_slots
+from harness.models.slot_cache import SlotCache
+from harness.models.zoo import zoo_path
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+class TargetOutput(NamedTuple):
+    """States of one forward."""
+
+    hidden: Tensor
+    """[B, T, H] after the final norm."""
+    aux: tuple[Tensor, ...]
+    """[B, T, H] each: the state entering each asked layer, in the order asked."""
+
+
+class TargetModel:
+    """A causal language model whose layers attend through slots; also serves as draft model."""
+
+    def __init__(
+        self, causal_lm: nn.Module, tokenizer: Any, *, name: str = "target", path: str | Path | None = None
+    ) -> None:
+        """causal_lm: a Llama or Qwen3 of transformers, whose layers attend through slots from here on."""
+        self.causal_lm = causal_lm
+        self.config: PreTrainedConfig = causal_lm.config
+        self.tokenizer = tokenizer
+        self.name = name
+        self.path = None if path is None else Path(path)
+        self.unused_keys: tuple[str, ...] = ()
+        """Tensors of the checkpoint that nobody asked for."""
+        slots_config = with_slots(self.config)
+        for layer in causal_lm.model.layers:
+            layer.self_attn.config = slots_config
+        self.num_layers: int = self.config.num_hidden_layers
+        self.vocab_size: int = self.config.vocab_size
+        self.hidden_size: int = self.config.hidden_size
+        self.eos_token_ids = eos_token_ids(self.config, tokenizer, self.path)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.causal_lm.lm_head.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.causal_lm.lm_head.weight.device
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters, tied ones counted once."""
+        return sum(parameter.numel() for parameter in self.causal_lm.parameters())
+
+    @property
+    def embed_weight(self) -> Tensor:
+        """[V, H] the embedding."""
+        return self.causal_lm.model.embed_tokens.weight
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """[...] int64 -> [..., H]."""
+        return functional.embedding(token_ids, self.embed_weight)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., H] after the final norm -> [..., V]."""
+        return functional.linear(hidden, self.causal_lm.lm_head.weight)
+
+    def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
+        """An empty key-value cache of so many slots, each holding so many positions."""
+        return new_cache(self.config, self.num_layers, num_slots, capacity, self.dtype, self.device)
+
+    def forward(
+        self,
+        # [B, T] int64
+        token_ids: Tensor,
+        # [B, T] int64
+        positions: Tensor,
+        view: View | None,
+        aux_layers: tuple[int, ...] = (),
+    ) -> TargetOutput:
+        """Run the layers.
+
+        view: where keys and values go and what each query sees; None attends causally over the given tokens alone.
+        aux_layers: layers, 0-based, whose entering state is returned; num_layers is the state before the final norm.
+        """
+        body = self.causal_lm.model
+        hidden = self.embed(token_ids)
+        rotation = body.rotary_emb(hidden, positions)
+        inputs = attention_inputs(view, body.layers[0], token_ids.shape[1])
+        entering = {}
+        for index, layer in enumerate(body.layers):
+            if index in aux_layers:
+                entering[index] = hidden
+            hidden = layer(hidden, position_embeddings=rotation, **inputs)
+        entering[self.num_layers] = hidden
+        return TargetOutput(body.norm(hidden), tuple(entering[index] for index in aux_layers))
+
+
+def new_cache(
+    config: PreTrainedConfig,
+    num_layers: int,
+    num_slots: int,
+    capacity: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> SlotCache:
+    """A slot cache for layers of a configuration."""
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return SlotCache(num_layers, num_slots, capacity, config.num_key_value_heads, head_dim, dtype, device)
+
+
+def load_target(
+    path: str | Path | None,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    name: str = "zoo",
+) -> TargetModel:
+    """Load a target with frozen weights and its tokenizer.
+
+    path: local folder or Hugging Face id; None is the built-in target. dtype: None is that of the stored embedding.
+    Raises ValueError when the model type is not supported, weights are missing, misshapen or pickled, or there is no
+    tokenizer. Tensors that nothing uses are warned about, except those of MTP layers the configuration announces.
+    """
+    folder = zoo_path("target") if path is None else checkpoint_folder(path, revision)
+    read_json(folder / "config.json")
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    types = layer_types(config, folder / "config.json")
+    tokenizer = load_tokenizer(folder, trust_remote_code)
+    with torch.device("meta"):
+        causal_lm = types.causal_lm(config)
+    with Checkpoint(folder) as checkpoint:
+        fill(causal_lm, checkpoint, device, dtype)
+        checkpoint.ignore(mtp_prefixes(config))
+        unused = checkpoint.unused()
+    causal_lm.model.rotary_emb = types.rotary(config).to(device)
+    target = TargetModel(causal_lm.eval().requires_grad_(False), tokenizer, name=name, path=folder)
+    target.unused_keys = report_unused(folder, unused)
+    return target
+
+
+def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a checkpoint folder. Raises CheckpointError when its files are missing."""
+    if not any((folder / file).is_file() for file in TOKENIZER_FILES):
+        raise CheckpointError(f"{folder}: expected a tokenizer ({' or '.join(TOKENIZER_FILES)}), found none")
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+
+
+def fill(causal_lm: nn.Module, checkpoint: Checkpoint, device: torch.device | str, dtype: torch.dtype | None) -> None:
+    """Give a model made on the meta device its weights; tied output weights are shared, whether stored or not."""
+    tied = causal_lm.config.tie_word_embeddings
+    embedding = checkpoint.take("model.embed_tokens.weight", causal_lm.model.embed_tokens.weight.shape)
+    dtype = dtype or embedding.dtype
+    state = {}
+    for key, parameter in causal_lm.state_dict().items():
+        if tied and key == "lm_head.weight":
+            continue
+        state[key] = checkpoint.take(key, parameter.shape).to(device=device, dtype=dtype)
+    if tied:
+        checkpoint.ignore(("lm_head.weight",))
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    causal_lm.load_state_dict(state, assign=True)
+    if tied:
+        causal_lm.lm_head.weight = causal_lm.model.embed_tokens.weight
+
+
+def mtp_prefixes(config: PreTrainedConfig) -> tuple[str, ...]:
+    """Prefixes of the tensors of the MTP layers that a target's configuration announces."""
+    first, count = config.num_hidden_layers, getattr(config, "num_nextn_predict_layers", None) or 0
+    return tuple(f"model.layers.{index}." for index in range(first, first + count))
+
+
+def report_unused(source: object, unused: list[str]) -> tuple[str, ...]:
+    """Warn about tensors that nobody asked for; rotary tables that old checkpoints carry are computed, not read."""
+    kept = tuple(name for name in unused if not name.endswith("rotary_emb.inv_freq"))
+    if kept:
+        shown = ", ".join(kept[:8]) + (", ..." if len(kept) > 8 else "")
+        warnings.warn(f"{source}: {len(kept)} tensors are not used: {shown}", stacklevel=3)
+    return kept
+
+
+def eos_token_ids(config: PreTrainedConfig, tokenizer: Any, path: Path | None) -> frozenset[int]:
+    """Every token that ends a sequence: by generation_config.json, else config.json, and by the tokenizer."""
+    generation = None if path is None else path / "generation_config.json"
+    stated = config.eos_token_id
+    if generation is not None and generation.is_file():
+        stated = read_json(generation).get("eos_token_id", stated)
+    ids = set(stated if isinstance(stated, list) else [stated]) | {getattr(tokenizer, "eos_token_id", None)}
+    return frozenset(token for token in ids if token is not None)
