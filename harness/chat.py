@@ -1,0 +1,67 @@
+"""From the turns of a conversation to the token ids that a model continues. Knows tokenizers, but no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+PLAIN_TEXT_NOTE = "the tokenizer has no chat template: the conversation was joined with blank lines as plain text"
+
+
+class EncodedChat(NamedTuple):
+    """A conversation as the model reads it."""
+
+    token_ids: list[int]
+    note: str | None
+    """What was done instead of the chat template, for `CellRecord.fallbacks`; None when the template was applied."""
+
+
+def chat_messages(turns: Sequence[str], answers: Sequence[str]) -> list[dict[str, str]]:
+    """The messages up to the next turn to answer: the user's turns, with the model's own answers between them.
+
+    Args:
+        turns: what the user says in the whole conversation.
+        answers: the answers so far, without special tokens; one fewer than the turns asked so far.
+
+    Raises:
+        ValueError: every turn has been answered.
+    """
+    if len(answers) >= len(turns):
+        raise ValueError(f"expected fewer answers than turns, found {len(answers)} answers to {len(turns)} turns")
+    messages = []
+    for turn, answer in zip(turns, answers, strict=False):
+        messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
+    return [*messages, {"role": "user", "content": turns[len(answers)]}]
+
+
+def encode_chat(tokenizer: Any, messages: list[dict[str, str]]) -> EncodedChat:
+    """Render messages with the tokenizer's chat template, open the answer, and tokenize.
+
+    The template is rendered to text first and then encoded without further special tokens, because what
+    `apply_chat_template` returns when it tokenizes differs between versions of transformers. A tokenizer without a
+    template gets the contents joined with blank lines and the special tokens it puts around any text; a note says so.
+
+    Args:
+        tokenizer: a tokenizer of transformers.
+        messages: dicts with role and content, the last one the user's.
+
+    Raises:
+        ValueError: the template refuses the messages.
+    """
+    from jinja2 import TemplateError
+
+    if tokenizer.chat_template is None:
+        text = "\n\n".join(message["content"] for message in messages)
+        return EncodedChat(_token_ids(tokenizer, text, add_special_tokens=True), PLAIN_TEXT_NOTE)
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        roles = ", ".join(message["role"] for message in messages)
+        raise ValueError(
+            f"expected a chat template that takes messages of {roles}, found one that says: {error}"
+        ) from (error)
+    return EncodedChat(_token_ids(tokenizer, text, add_special_tokens=False), None)
+
+
+def _token_ids(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=add_special_tokens))

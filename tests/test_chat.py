@@ -1,0 +1,77 @@
+"""The chat template, several turns, and the visible fallback."""
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from harness.chat import PLAIN_TEXT_NOTE, chat_messages, encode_chat
+
+TEMPLATE = (
+    "<s>{% for message in messages %}"
+    "{% if message.role == 'system' %}{{ raise_exception('no system message, please') }}{% endif %}"
+    "[{{ message.role }}] {{ message.content }} {% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+WORDS = ["<s>", "[user]", "[assistant]", "one", "two", "three", "[unk]"]
+
+
+@pytest.fixture
+def tokenizer():
+    """Words between blanks; <s> is put before any text that is encoded with special tokens."""
+    core = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[unk]"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token="<s>", unk_token="[unk]", additional_special_tokens=["[user]", "[assistant]"]
+    )
+
+
+def words(token_ids: list[int]) -> list[str]:
+    return [WORDS[token_id] for token_id in token_ids]
+
+
+def test_template_opens_the_answer_and_adds_no_second_special_token(tokenizer):
+    tokenizer.chat_template = TEMPLATE
+    encoded = encode_chat(tokenizer, chat_messages(("one",), ()))
+    assert words(encoded.token_ids) == ["<s>", "[user]", "one", "[assistant]"]
+    assert encoded.note is None
+
+
+def test_token_ids_are_a_plain_list_of_integers(tokenizer):
+    tokenizer.chat_template = TEMPLATE
+    token_ids = encode_chat(tokenizer, chat_messages(("one two",), ())).token_ids
+    assert type(token_ids) is list
+    assert {type(token_id) for token_id in token_ids} == {int}
+
+
+def test_later_turns_carry_the_models_own_answers(tokenizer):
+    tokenizer.chat_template = TEMPLATE
+    encoded = encode_chat(tokenizer, chat_messages(("one", "three"), ("two",)))
+    assert words(encoded.token_ids) == ["<s>", "[user]", "one", "[assistant]", "two", "[user]", "three", "[assistant]"]
+
+
+def test_messages_end_with_the_turn_to_answer():
+    messages = chat_messages(("one", "two", "three"), ("yes",))
+    assert [(message["role"], message["content"]) for message in messages] == [
+        ("user", "one"),
+        ("assistant", "yes"),
+        ("user", "two"),
+    ]
+
+
+def test_a_conversation_that_is_over_is_refused():
+    with pytest.raises(ValueError, match="expected fewer answers than turns, found 1 answers to 1 turns"):
+        chat_messages(("one",), ("yes",))
+
+
+def test_without_a_template_the_text_is_plain_and_the_note_says_so(tokenizer):
+    encoded = encode_chat(tokenizer, chat_messages(("one", "three"), ("two",)))
+    assert words(encoded.token_ids) == ["<s>", "one", "two", "three"]
+    assert encoded.note == PLAIN_TEXT_NOTE
+
+
+def test_a_template_that_refuses_the_roles_is_reported_with_its_reason(tokenizer):
+    tokenizer.chat_template = TEMPLATE
+    messages = [{"role": "system", "content": "one"}, {"role": "user", "content": "two"}]
+    with pytest.raises(ValueError, match=r"messages of system, user, found one that says: no system message"):
+        encode_chat(tokenizer, messages)
