@@ -47,7 +47,7 @@ def determinants(
     Returns:
         A dict for `harness.records.identity`; equal for cells that cannot differ in their result.
     """
-    plain = _plain(asdict(canonical(cell)))
+    plain = plain_values(asdict(canonical(cell)))
     drafter, drafting, measurement = plain["drafter"], plain["drafting"], plain["measurement"]
     if model_fingerprints is None:
         models: dict[str, Any] = {
@@ -84,11 +84,12 @@ def _canonical_method(verification: VerificationConfig) -> VerificationConfig:
     return VerificationConfig(verification.method, **used)
 
 
-def _plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
+    """Settings as plain JSON values: enums by value, tuples as lists."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain_values(item) for item in value]
     return value

@@ -94,7 +94,7 @@ class LocalBackend:
             if self.cell.workload.too_long is TooLong.error:
                 raise ValueError(
                     f"prompt {prompt.prompt_id}, turn {turn + 1}: expected at most {longest} tokens beside "
-                    f"decoding.max_new_tokens, found {len(encoded.token_ids)}; lower max_new_tokens or use workload.too_long=skip"
+                    f"max_new_tokens, found {len(encoded.token_ids)}; lower decoding.max_new_tokens or set too_long=skip"
                 )
             self._num_skipped += 1
             return None
@@ -110,7 +110,7 @@ class LocalBackend:
     @property
     def _longest_sequence(self) -> int:
         """Tokens of prompt and output that the target's positions and the configured slots allow."""
-        longest = self.target.max_length
+        longest = self.target.config.max_position_embeddings
         configured = self.cell.backend.max_length
         return longest if configured is None else min(longest, configured)
 

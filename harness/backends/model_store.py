@@ -6,7 +6,7 @@ from dataclasses import astuple
 
 import torch
 
-from harness.config import BackendConfig, DrafterConfig, DrafterKind, TargetConfig
+from harness.config import BackendConfig, DrafterConfig, TargetConfig
 from harness.drafters.load import LoadedHead, load_head
 from harness.models.target import TargetModel, load_target
 
@@ -60,17 +60,7 @@ class ModelStore:
     def head(self, config: DrafterConfig) -> LoadedHead | None:
         """The drafting network for the target held."""
         assert self._target is not None, "the target comes before its drafters"
-        if config.path is None and config.kind not in (DrafterKind.none, DrafterKind.ngram, DrafterKind.mtp):
-            self._require_zoo(config)
         key = (config.kind, config.path, config.revision)
         if key not in self._heads:
             self._heads[key] = load_head(config, self._target)
         return self._heads[key]
-
-    def _require_zoo(self, config: DrafterConfig) -> None:
-        assert self._target is not None
-        if self._target.name != "zoo":
-            raise ValueError(
-                f"drafter.path: expected a folder or id of a drafter made for target {self._target.name}, found none; "
-                f"the built-in {config.kind.value} serves the built-in target only"
-            )

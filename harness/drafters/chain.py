@@ -18,9 +18,10 @@ from torch import Tensor
 from harness.drafters.protocol import ProposalRequest, TargetStep
 from harness.models.slot_cache import SlotCache, SlotView
 from harness.models.target import TargetOutput
-from kernels.contract import Draft, DraftSampling, Purpose, Sampling, Streams
+from kernels.contract import Draft, DraftSampling, Sampling, Streams
 from kernels.reference.coupled import coupled_draw
 from kernels.reference.draw import draw
+from kernels.streams import Purpose
 
 
 class HeadOutputLike(Protocol):
@@ -62,7 +63,7 @@ class ChainDrafter:
     def __init__(
         self, head: Head, draft_sampling: DraftSampling, shape: ChainShape, reads_tokens_only: bool = False
     ) -> None:
-        """`reads_tokens_only`: the head is a language model of its own, and wants the first token of the sequence too."""
+        """`reads_tokens_only`: the head is a language model of its own and wants the sequence's first token too."""
         self.head = head
         self._offset = int(reads_tokens_only)
         self.draft_sampling = draft_sampling
@@ -70,7 +71,7 @@ class ChainDrafter:
         self.num_parameters = head.num_parameters
         self._target_vocab_size = shape.target_vocab_size
         self._cache = head.new_cache(shape.num_slots, shape.capacity)
-        device, dtype = self._cache.device, self._cache.dtype
+        device, dtype = self._cache.slot_ids.device, self._cache.dtype
         self._hidden: Tensor | None = None
         self._features: Tensor | None = None
         # [S, K, V_draft]

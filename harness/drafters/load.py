@@ -14,16 +14,15 @@ from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
 from harness.models.mtp import load_mtp
 from harness.models.target import TargetModel, load_target
-from harness.models.tokenizer_match import require_same_tokenizer
+from harness.models.vocabulary import check_draft_model
 from harness.models.zoo import zoo_path
 
 
 @dataclass(frozen=True)
 class LoadedHead:
-    """A drafting network and the folder it came from."""
+    """A drafting network."""
 
     head: Head
-    path: str
     reads_tokens_only: bool = False
 
 
@@ -35,17 +34,16 @@ def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
     """
     if config.kind in (DrafterKind.none, DrafterKind.ngram):
         return None
-    if config.kind is DrafterKind.mtp:
-        path = config.path or target.path
-        return LoadedHead(load_mtp(path, target), path)
-    path = config.path or str(zoo_path(config.kind.value))
     if config.kind is DrafterKind.eagle:
-        return LoadedHead(load_eagle(path, target), path)
+        return LoadedHead(load_eagle(config.path, target, revision=config.revision))
     if config.kind is DrafterKind.eagle3:
-        return LoadedHead(load_eagle3(path, target), path)
-    model = load_target(path, device=target.device, dtype=target.dtype, revision=config.revision, name=path)
-    require_same_tokenizer(model, target)
-    return LoadedHead(DraftModelHead(model), path, reads_tokens_only=True)
+        return LoadedHead(load_eagle3(config.path, target, revision=config.revision))
+    if config.kind is DrafterKind.mtp:
+        return LoadedHead(load_mtp(config.path, target, revision=config.revision))
+    path = zoo_path("draft_model") if config.path is None else config.path
+    model = load_target(path, device=target.device, dtype=target.dtype, revision=config.revision, name=str(path))
+    check_draft_model(model, target)
+    return LoadedHead(DraftModelHead(model), reads_tokens_only=True)
 
 
 def build_drafter(cell: CellConfig, loaded: LoadedHead | None, shape: ChainShape) -> Drafter:

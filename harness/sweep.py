@@ -1,0 +1,175 @@
+"""Run the cells of a plan: one loaded target for all of them, the arms interleaved, every finished cell written.
+
+Cells that are to be compared (same target, decoding, workload and backend: the baseline, every drafter, depth and
+method) form a group and run the same conversations. The conversations are split into blocks; the cells take turns block
+by block, forwards in one block and backwards in the next, so that drift of the machine meets all arms alike. A
+group's records are written when the group is complete; what was finished before an interruption is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.backends.local import BackendRun, LocalBackend
+from harness.backends.model_store import ModelStore
+from harness.config import CellConfig
+from harness.determinants import determinants, plain_values
+from harness.models.fingerprint import fingerprint as fingerprint_files
+from harness.plan import Plan
+from harness.progress import Progress
+from harness.provenance import provenance
+from harness.records import SCHEMA_VERSION, CellRecord, RequestRecord, identity, write_atomically, write_cell
+from harness.workload import Conversation, conversations, fingerprint, load_prompts
+from kernels.contract import GUARANTEES, Guarantee
+
+
+@dataclass
+class _Arm:
+    """One cell of a group while it runs."""
+
+    cell: CellConfig
+    backend: LocalBackend
+    requests: list[RequestRecord] = field(default_factory=list)
+    fallbacks: dict[str, None] = field(default_factory=dict)
+    wall_s: float = 0.0
+    num_skipped_turns: int = 0
+
+    def take(self, run: BackendRun) -> None:
+        self.requests.extend(run.requests)
+        self.wall_s += run.wall_s
+        self.num_skipped_turns += run.num_skipped_turns
+        self.fallbacks.update(dict.fromkeys(run.fallbacks))
+
+
+def run_cells(plan: Plan, folder: Path, progress: Progress) -> None:
+    """Run every cell of a plan and write its records and the manifest to `folder`.
+
+    Raises:
+        ValueError: a model, a data set or a prompt does not fit; what was finished before is kept.
+    """
+    groups = comparable_groups(plan.cells)
+    workloads = [_play(group[0]) for group in groups]
+    manifest = Manifest(plan, folder)
+    store = ModelStore()
+    progress.start(
+        sum(
+            len(group) * sum(len(item.prompt.turns) for item in played)
+            for group, played in zip(groups, workloads, strict=True)
+        )
+    )
+    num_before = 0
+    manifest.write()
+    for group, played in zip(groups, workloads, strict=True):
+        arms = [_Arm(cell, LocalBackend(cell, store)) for cell in group]
+        for index, block, is_first in interleave(len(arms), played, plan.cells[0].measurement.num_blocks):
+            progress.cell(label(arms[index].cell), num_before + index, len(plan.cells))
+            _run_block(arms[index], block, progress, is_first)
+        for arm in arms:
+            record = _record(arm, played)
+            write_cell(record, folder / "cells")
+            manifest.cell_ids.append(record.cell_id)
+        manifest.write()
+        num_before += len(arms)
+    progress.finish()
+
+
+def comparable_groups(cells: Sequence[CellConfig]) -> list[list[CellConfig]]:
+    """The cells of each target, decoding, workload and backend, in the order of the plan."""
+    groups: dict[str, list[CellConfig]] = {}
+    for cell in cells:
+        key = repr((cell.target, cell.decoding, cell.workload, cell.backend, cell.seed))
+        groups.setdefault(key, []).append(cell)
+    return list(groups.values())
+
+
+def interleave(
+    num_arms: int, played: Sequence[Conversation], num_blocks: int
+) -> Iterator[tuple[int, Sequence[Conversation], bool]]:
+    """Arm, conversations, and whether it is the arm's first block: forwards in even blocks, backwards in odd ones."""
+    num_blocks = min(num_blocks, len(played))
+    for block in range(num_blocks):
+        part = played[len(played) * block // num_blocks : len(played) * (block + 1) // num_blocks]
+        order = range(num_arms) if block % 2 == 0 else range(num_arms - 1, -1, -1)
+        for index in order:
+            yield index, part, block == 0
+
+
+def _play(cell: CellConfig) -> list[Conversation]:
+    return conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
+
+
+def _run_block(arm: _Arm, block: Sequence[Conversation], progress: Progress, is_first: bool) -> None:
+    num_warmup = arm.cell.measurement.num_warmup_requests
+    if is_first and num_warmup:
+        arm.backend.generate(block[:num_warmup])
+    arm.take(arm.backend.generate(block, lambda record: progress.advance(1, len(record.output_token_ids)), arm.wall_s))
+
+
+def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
+    backend, cell = arm.backend, arm.cell
+    models = {"target": fingerprint_files(Path(backend.target.path))}
+    if backend.loaded_head is not None:
+        models["drafter"] = fingerprint_files(Path(backend.loaded_head.path))
+    # the device and dtype that were found determine the result, not the word auto
+    resolved = replace(
+        cell,
+        backend=replace(
+            cell.backend, device=backend.target.device.type, dtype=str(backend.target.dtype).removeprefix("torch.")
+        ),
+    )
+    guarantee = Guarantee.lossless if cell.is_baseline else GUARANTEES[cell.verification.method]
+    config = plain_values(asdict(resolved)) | {
+        "draft_sampling": cell.draft_sampling.value,
+        "guarantee": guarantee.value,
+        "device": resolved.backend.device,
+        "dtype": resolved.backend.dtype,
+    }
+    prompts = fingerprint(item.prompt for item in played if item.sample == 0)
+    return CellRecord(
+        cell_id=identity(determinants(resolved, prompts, models)),
+        config=config,
+        provenance=provenance(),
+        requests=tuple(arm.requests),
+        wall_s=arm.wall_s,
+        draft_logit_cache_bytes=backend.logit_cache_bytes,
+        num_target_parameters=backend.target.num_parameters,
+        num_drafter_parameters=backend.num_drafter_parameters,
+        num_skipped_prompts=arm.num_skipped_turns,
+        fallbacks=tuple(arm.fallbacks),
+        labels=() if guarantee is Guarantee.lossless else (guarantee.value,),
+    )
+
+
+def label(cell: CellConfig) -> str:
+    """A cell in a few words, for the progress display."""
+    if cell.is_baseline:
+        return f"baseline T={cell.decoding.temperature:g}"
+    num_tokens = cell.drafting.num_speculative_tokens
+    return f"{cell.drafter.kind.value} K={num_tokens} T={cell.decoding.temperature:g} {cell.verification.method.value}"
+
+
+@dataclass
+class Manifest:
+    """What a run folder holds: run.json, rewritten whenever cells have been finished."""
+
+    plan: Plan
+    folder: Path
+    cell_ids: list[str] = field(default_factory=list)
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def write(self) -> None:
+        content = {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.plan.name,
+            "title": self.plan.title,
+            "command": self.plan.command,
+            "started": self.started,
+            "cells": self.cell_ids,
+            "num_cells": len(self.plan.cells),
+            "skipped": [{"cell": dict(values), "reason": reason} for values, reason in self.plan.skipped],
+        }
+        write_atomically(self.folder / "run.json", json.dumps(content, indent=1).encode())

@@ -1,0 +1,119 @@
+"""The engine's bookkeeping on a toy Markov pair: slots, lengths, EOS, turns, records."""
+
+import pytest
+import torch
+
+from harness.engine.scheduler import Scheduler
+from harness.engine.sequence import Request
+from harness.records import FinishReason
+from kernels.contract import DraftSampling, VerificationMethod
+from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
+
+TARGET, DRAFT = transitions(5, seed=3), transitions(5, seed=4)
+LOSSLESS = [
+    VerificationMethod.strict,
+    VerificationMethod.coupled,
+    VerificationMethod.greedy,
+    VerificationMethod.probabilistic,
+    VerificationMethod.block,
+]
+
+
+def engine(method=VerificationMethod.probabilistic, **changes):
+    sampling = DraftSampling.coupled if method is VerificationMethod.coupled else DraftSampling.sampled
+    settings = {"num_speculative_tokens": 3, "max_new_tokens": 8, "num_slots": 4} | changes
+    return toy_engine(TARGET, DRAFT, method, sampling, **settings)
+
+
+@pytest.mark.parametrize("method", LOSSLESS, ids=lambda item: item.value)
+def test_at_temperature_zero_every_method_emits_the_argmax_path(method):
+    produced = outputs(engine(method, temperature=0.0, max_new_tokens=11), toy_requests(6))
+    expected, token = [], 0
+    for _ in range(11):
+        token = int(TARGET[token].argmax())
+        expected.append(token)
+    assert set(produced.values()) == {tuple(expected)}
+
+
+def test_every_request_ends_at_its_length_and_says_so():
+    run = engine(max_new_tokens=7).run(toy_requests(9), lambda record: None)
+    assert len(run.requests) == 9
+    for record in run.requests:
+        assert len(record.output_token_ids) == 7
+        assert record.finish_reason is FinishReason.length
+        assert record.rounds[0].num_proposed_tokens == 0 and record.rounds[0].num_output_tokens == 1
+
+
+def test_eos_ends_a_request_and_nothing_follows_it():
+    run = engine(max_new_tokens=30, eos_token_ids=frozenset({2})).run(toy_requests(40), lambda record: None)
+    ended = [record for record in run.requests if record.finish_reason is FinishReason.eos]
+    assert ended, "the toy chain reaches token 2 within 30 tokens"
+    for record in run.requests:
+        assert 2 not in record.output_token_ids[:-1]
+        assert (record.output_token_ids[-1] == 2) == (record.finish_reason is FinishReason.eos)
+
+
+def test_a_finished_slot_is_refilled_at_once():
+    scheduler = Scheduler(2, toy_requests(3))
+    first = scheduler.admit(0.0)
+    assert [item.slot for item in first] == [0, 1] and not scheduler.admit(0.0)
+    scheduler.release(first[0], None)
+    assert [item.slot for item in scheduler.admit(1.0)] == [0]
+
+
+def test_a_follow_up_runs_next_and_is_recorded_as_its_own_request():
+    def follow_up(record):
+        if record.turn:
+            return None
+        return Request(record.prompt_id, "toy", 1, 0, record.seed + 1, (0, *record.output_token_ids))
+
+    run = engine(max_new_tokens=4, num_slots=2).run(toy_requests(3), follow_up)
+    assert sorted((record.prompt_id, record.turn) for record in run.requests) == [
+        (str(index), turn) for index in range(3) for turn in range(2)
+    ]
+    assert all(record.num_prompt_tokens == (5 if record.turn else 1) for record in run.requests)
+
+
+def test_time_shares_add_up_to_no_more_than_the_wall_time():
+    """Would catch an engine step whose duration is counted once for every request in it."""
+    run = engine(num_slots=4).run(toy_requests(10), lambda record: None)
+    shares = sum(item.share_s for record in run.requests for item in record.rounds)
+    assert 0.5 * run.wall_s < shares <= run.wall_s
+    assert all(record.rounds[-1].arrival_s <= run.wall_s for record in run.requests)
+
+
+def test_a_row_of_nan_is_counted_and_does_not_stop_the_run():
+    broken = TARGET.clone()
+    broken[3] = float("nan")
+    run = toy_engine(
+        broken,
+        DRAFT,
+        VerificationMethod.probabilistic,
+        DraftSampling.sampled,
+        num_speculative_tokens=2,
+        max_new_tokens=20,
+        num_slots=4,
+    ).run(toy_requests(4), lambda record: None)
+    assert len(run.requests) == 4 and run.num_invalid_rows > 0
+    assert all(0 <= token < 5 for record in run.requests for token in record.output_token_ids)
+
+
+def test_same_seed_same_tokens_and_another_seed_others():
+    once, again = outputs(engine(), toy_requests(8)), outputs(engine(), toy_requests(8))
+    other = outputs(engine(), toy_requests(8, first_seed=1000))
+    assert once == again and once != other
+
+
+def test_a_perfect_drafter_is_always_accepted():
+    run = toy_engine(
+        TARGET,
+        TARGET,
+        VerificationMethod.block,
+        DraftSampling.sampled,
+        num_speculative_tokens=3,
+        max_new_tokens=9,
+        num_slots=4,
+    ).run(toy_requests(5), lambda record: None)
+    for record in run.requests:
+        assert [item.num_output_tokens for item in record.rounds] == [1, 4, 4]
+        assert torch.tensor([item.num_accepted_tokens for item in record.rounds]).tolist() == [0, 3, 3]

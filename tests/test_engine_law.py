@@ -1,0 +1,95 @@
+"""The engine end to end on a toy Markov pair: the joint law of the output over several rounds is exactly the target's.
+
+Would catch: a stream shared between purposes, rounds or slots; a residual at the wrong position; a draft row of the
+wrong slot; drafts verified against other values than they were drawn from; tokens lost or doubled at a commit.
+"""
+
+from collections import Counter
+
+import pytest
+from scipy import stats
+
+from kernels.contract import DraftSampling, VerificationMethod
+from tests.toy_markov import exact_law, outputs, toy_engine, toy_requests, transitions
+
+NUM_REQUESTS = 12_000
+NUM_TOKENS = 4
+FALSE_ALARM = 1e-6
+"""Probability that one of these tests fails by chance; every seed is fixed, so a pass stays a pass."""
+
+TARGET, DRAFT = transitions(3, seed=1), transitions(3, seed=2)
+
+LOSSLESS = [
+    (VerificationMethod.strict, DraftSampling.sampled),
+    (VerificationMethod.strict, DraftSampling.greedy),
+    (VerificationMethod.strict, DraftSampling.coupled),
+    (VerificationMethod.coupled, DraftSampling.coupled),
+    (VerificationMethod.coupled, DraftSampling.greedy),
+    (VerificationMethod.probabilistic, DraftSampling.sampled),
+    (VerificationMethod.probabilistic, DraftSampling.greedy),
+    (VerificationMethod.block, DraftSampling.sampled),
+    (VerificationMethod.block, DraftSampling.greedy),
+]
+
+
+def p_value(method: VerificationMethod, sampling: DraftSampling) -> float:
+    engine = toy_engine(
+        TARGET, DRAFT, method, sampling, num_speculative_tokens=3, max_new_tokens=NUM_TOKENS, num_slots=1500
+    )
+    counts = Counter(outputs(engine, toy_requests(NUM_REQUESTS)).values())
+    law = exact_law(TARGET, NUM_TOKENS)
+    # sequences too rare for the chi-square law are pooled into one cell
+    common = [path for path, probability in law.items() if probability * NUM_REQUESTS >= 5]
+    observed = [counts[path] for path in common]
+    expected = [law[path] * NUM_REQUESTS for path in common]
+    observed.append(NUM_REQUESTS - sum(observed))
+    expected.append(NUM_REQUESTS - sum(expected))
+    return float(stats.chisquare(observed, expected).pvalue)
+
+
+@pytest.mark.parametrize(("method", "sampling"), LOSSLESS, ids=lambda item: item.value)
+def test_law_of_the_first_tokens_is_the_targets(method, sampling):
+    assert p_value(method, sampling) > FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    ("method", "sampling"),
+    [(VerificationMethod.pr35461, DraftSampling.coupled), (VerificationMethod.typical, DraftSampling.sampled)],
+    ids=["noise shared between draft, acceptance and residual", "a lossy method"],
+)
+def test_the_same_statistic_rejects_what_is_biased(method, sampling):
+    assert p_value(method, sampling) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("method", [VerificationMethod.probabilistic, VerificationMethod.coupled])
+def test_output_does_not_depend_on_the_number_of_slots(method):
+    """Random numbers are functions of the request alone: the same tokens whatever shares the batch."""
+    sampling = DraftSampling.coupled if method is VerificationMethod.coupled else DraftSampling.sampled
+    results = [
+        outputs(
+            toy_engine(TARGET, DRAFT, method, sampling, num_speculative_tokens=3, max_new_tokens=9, num_slots=slots),
+            toy_requests(60),
+        )
+        for slots in (1, 7, 60)
+    ]
+    assert results[0] == results[1] == results[2]
+
+
+def test_coupled_output_does_not_depend_on_the_drafter():
+    """Drafter-invariance: the drafter, its depth, and having one at all change no token."""
+    results = [
+        outputs(
+            toy_engine(
+                TARGET,
+                draft,
+                VerificationMethod.coupled,
+                DraftSampling.coupled,
+                num_speculative_tokens=num_tokens,
+                max_new_tokens=12,
+                num_slots=16,
+            ),
+            toy_requests(60),
+        )
+        for draft, num_tokens in ((DRAFT, 3), (TARGET, 2), (DRAFT, 0))
+    ]
+    assert results[0] == results[1] == results[2]

@@ -1,0 +1,111 @@
+"""A Markov target and a Markov drafter in the place of networks: the whole engine runs, and the output's law is known.
+
+The "hidden state" of a token is its one-hot vector, so that logits are rows of a table of log probabilities.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from harness.drafters.chain import ChainDrafter, ChainShape
+from harness.drafters.draft_model import DraftModelOutput
+from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.sequence import Limits, Request
+from harness.models.slot_cache import SlotCache
+from harness.models.target import TargetOutput
+from kernels.contract import DraftSampling, Verification, VerificationMethod
+
+NO_EOS: frozenset[int] = frozenset()
+
+
+class ToyTarget:
+    """logits(token) = log of the token's row of transition probabilities."""
+
+    num_parameters = 0
+    device = torch.device("cpu")
+
+    def __init__(self, transitions: Tensor) -> None:
+        self.log_transitions = transitions.log()
+        self.vocab_size = transitions.shape[0]
+
+    def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
+        return SlotCache(1, num_slots, capacity, 1, 1, torch.float32, torch.device("cpu"))
+
+    def forward(self, token_ids: Tensor, positions: Tensor, view: object, aux_layers: tuple[int, ...] = ()):
+        assert token_ids.shape == positions.shape
+        return TargetOutput(torch.nn.functional.one_hot(token_ids, self.vocab_size).float(), ())
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.log_transitions[hidden.argmax(-1)]
+
+
+class ToyHead(ToyTarget):
+    """The same for the drafter: pair t reads token x_{t+1} and predicts x_{t+2}."""
+
+    aux_layers: tuple[int, ...] = ()
+    draft_to_target = None
+
+    def features(self, output: TargetOutput) -> Tensor:
+        return output.hidden
+
+    def __call__(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: object) -> DraftModelOutput:
+        hidden = torch.nn.functional.one_hot(token_ids, self.vocab_size).float()
+        return DraftModelOutput(hidden, hidden)
+
+
+def transitions(vocab_size: int, seed: int, sharpness: float = 1.5) -> Tensor:
+    """[V, V] rows of transition probabilities."""
+    noise = torch.randn(vocab_size, vocab_size, generator=torch.Generator().manual_seed(seed))
+    return (sharpness * noise).softmax(-1)
+
+
+def toy_engine(
+    target: Tensor,
+    draft: Tensor,
+    method: VerificationMethod,
+    draft_sampling: DraftSampling,
+    *,
+    num_speculative_tokens: int,
+    max_new_tokens: int,
+    num_slots: int,
+    temperature: float = 1.0,
+    eos_token_ids: frozenset[int] = NO_EOS,
+    verification: Verification | None = None,
+) -> Engine:
+    """An engine over the two chains, ready to run."""
+    capacity = 1 + max_new_tokens + num_speculative_tokens + 2
+    shape = ChainShape(num_slots, capacity, num_speculative_tokens, target.shape[0])
+    settings = EngineSettings(
+        num_slots=num_slots,
+        capacity=capacity,
+        num_speculative_tokens=num_speculative_tokens,
+        sampling=SamplingSettings(temperature),
+        verification=verification or Verification(method),
+        limits=Limits(max_new_tokens, eos_token_ids),
+        expected_acceptance=False,
+    )
+    return Engine(ToyTarget(target), ChainDrafter(ToyHead(draft), draft_sampling, shape), settings)
+
+
+def toy_requests(count: int, first_seed: int = 0) -> list[Request]:
+    return [Request(str(index), "toy", 0, 0, first_seed + index, (0,)) for index in range(count)]
+
+
+def outputs(engine: Engine, requests: list[Request]) -> dict[str, tuple[int, ...]]:
+    """Output tokens by prompt id."""
+    run = engine.run(requests, lambda record: None)
+    return {record.prompt_id: record.output_token_ids for record in run.requests}
+
+
+def exact_law(target: Tensor, length: int) -> dict[tuple[int, ...], float]:
+    """Probability of every sequence of `length` tokens after token 0."""
+    law = {}
+    for path in itertools.product(range(target.shape[0]), repeat=length):
+        probability = 1.0
+        for before, after in itertools.pairwise((0, *path)):
+            probability *= float(target[before, after])
+        law[path] = probability
+    return law
