@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Verification:
         if not 0 < self.leniency <= 1:
             raise ValueError(f"leniency must lie in (0, 1], found {self.leniency}")
         rates = self.synthetic_rates
-        if any(not 0 <= rate <= 1 for rate in rates) or any(a < b for a, b in zip(rates, rates[1:], strict=False)):
+        if any(not 0 <= rate <= 1 for rate in rates) or any(a < b for a, b in pairwise(rates)):
             raise ValueError(f"synthetic_rates must lie in [0, 1] and not increase, found {list(rates)}")
 
     @property
@@ -138,9 +139,9 @@ class Drawn:
     token_ids: Tensor
     """[N] int64, ids of the target's vocabulary."""
     logprobs: Tensor
-    """[N] float32, log probability of the token under the processed distribution."""
+    """[N] float32, log probability of the token under the processed distribution; NaN where invalid."""
     invalid: Tensor
-    """[N] bool, the row was all -inf or held NaN; its token id is valid but has no meaning."""
+    """[N] bool, the row was all -inf, or held NaN or +inf; its token id is 0 and has no meaning."""
 
 
 @dataclass(frozen=True)
@@ -152,4 +153,5 @@ class Verdict:
     num_accepted: Tensor
     """[R] int64; the token after them is recovered if num_accepted < num_draft_tokens, else bonus."""
     invalid: Tensor
-    """[R] bool, a row that decided something was all -inf or held NaN."""
+    """[R] bool, verification got as far as a row without a distribution (all -inf, NaN or +inf), or as a draft token
+    that its own draft distribution cannot have produced; that draft token and those after it were not accepted."""

@@ -1,0 +1,65 @@
+"""Block verification, lossless, the longest expected accepted prefix of all chain rules (Sun et al., arXiv 2403.10444).
+
+    P_0 = 1,  P_i = min(P_{i-1} * p_i(X_i) / q_i(X_i), 1)
+    Z_i = sum_x [P_i * p_{i+1}(x) - q_{i+1}(x)]+
+    h_i = Z_i / (Z_i + 1 - P_i) for i < K (0/0 := 1),  h_K = P_K
+    A = max{ i : u_i < h_i }, 0 if none; A < K: emit from [P_A * p_{A+1} - q_{A+1}]+
+
+K is the request's own number of draft tokens. Every i is looked at; a failure before A does not matter.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.reference.odds import Odds
+from kernels.reference.proposal import Proposal
+from kernels.reference.residual import residual
+
+
+def log_prefix_ratios(proposal: Proposal) -> Tensor:
+    """[R, K + 1] float64, log P_0 .. log P_K; never above 0, and constant beyond the usable draft tokens."""
+    steps = (proposal.target_logprobs - proposal.draft_logprobs).masked_fill(~proposal.usable, 0.0)
+    columns = [steps.new_zeros(len(steps))]
+    for step in steps.unbind(dim=1):
+        columns.append((columns[-1] + step).clamp(max=0.0))
+    return torch.stack(columns, dim=1)
+
+
+def residual_masses(proposal: Proposal, ratios: Tensor) -> Tensor:
+    """Z_i for 1 <= i < K.
+
+    Args:
+        proposal: the round.
+        ratios: [R, K] float64, P_1 .. P_K.
+
+    Returns:
+        [R, K] float64; 0 where X_{i+1} is missing.
+    """
+    masses = torch.zeros_like(ratios)
+    if ratios.shape[1] < 2:
+        return masses
+    next_unmatched = -torch.expm1(proposal.target_logprobs[:, 1:])
+    masses[:, :-1] = torch.where(proposal.usable[:, 1:], ratios[:, :-1] * next_unmatched, 0.0)
+    compared = proposal.usable[:, 1:] & ~proposal.one_hot[:, None]
+    requests, index = compared.nonzero(as_tuple=True)
+    if len(requests):
+        masses[requests, index] = residual(proposal, requests, index + 1, ratios[requests, index]).sum(dim=1)
+    return masses
+
+
+def block_odds(proposal: Proposal, log_ratios: Tensor) -> Odds:
+    """[R, K] odds of h_i.
+
+    Args:
+        proposal: the round.
+        log_ratios: [R, K + 1] float64 from `log_prefix_ratios`.
+    """
+    log_ratios = log_ratios[:, 1:]
+    ratios = log_ratios.exp()
+    numerator = residual_masses(proposal, ratios)
+    denominator = numerator - torch.expm1(log_ratios)
+    is_last = torch.arange(1, ratios.shape[1] + 1, device=ratios.device) == proposal.num_usable[:, None]
+    settled = is_last | (denominator == 0)
+    return Odds(torch.where(settled, ratios, numerator), torch.where(settled, 1.0, denominator))

@@ -1,0 +1,65 @@
+"""The coupled method: draft and target draw with the same noise (Daliri et al., arXiv 2408.07978).
+
+    X = argmax log q + g,  y = argmax log p + g,  g(v) standard Gumbel noise of (seed, position, token v) only;
+    accept iff X = y; always emit y.
+
+The output is a function of the target and the noise: for a fixed seed it does not depend on the drafter at all.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.contract import Drawn, Sampling, Streams
+from kernels.reference.draw import drawn
+from kernels.reference.proposal import Proposal
+from kernels.reference.truncation import processed
+from kernels.streams import gumbel
+
+
+def coupled_draw(
+    logits: Tensor, sampling: Sampling, streams: Streams, vocab_size: int, draft_to_target: Tensor | None = None
+) -> Drawn:
+    """Draw one token per row with the noise of its position.
+
+    Args:
+        logits: [N, V_draft], any floating dtype.
+        sampling: fields [N].
+        streams: fields [N]; `positions` is the position of the token being drawn; `rounds` is not used.
+        vocab_size: V of the target, whose token ids the noise belongs to.
+        draft_to_target: [V_draft] int64, or None when the ids are the target's.
+
+    Returns:
+        Drawn, fields [N].
+    """
+    rows = processed(logits, sampling)
+    noise = gumbel(streams.seeds, streams.positions, vocab_size)
+    if draft_to_target is not None:
+        noise = noise[:, draft_to_target]
+    return drawn(rows, (rows.scaled + noise[:, : logits.shape[1]]).argmax(dim=1), draft_to_target)
+
+
+def verify_coupled(proposal: Proposal, streams: Streams) -> tuple[Tensor, Tensor]:
+    """Draw the target's tokens one position after another, for as long as they equal the draft tokens.
+
+    Args:
+        proposal: the round's drafts beside the target's distributions.
+        streams: fields [R].
+
+    Returns:
+        ([R] int64 number of accepted tokens, [R] int64 the token after them).
+    """
+    scaled = proposal.target.scaled
+    num_accepted = torch.zeros_like(proposal.num_usable)
+    token_ids = torch.zeros_like(proposal.num_usable)
+    going = torch.arange(len(num_accepted), device=num_accepted.device)
+    for position in range(proposal.token_ids.shape[1] + 1):
+        noise = gumbel(streams.seeds[going], streams.positions[going] + position, scaled.shape[1])
+        token_ids[going] = (scaled[proposal.rows[going, position]] + noise).argmax(dim=1)
+        going = going[proposal.num_usable[going] > position]
+        if len(going) == 0:
+            break
+        going = going[token_ids[going] == proposal.token_ids[going, position]]
+        num_accepted[going] += 1
+    return num_accepted, token_ids

@@ -1,0 +1,44 @@
+"""Draw one token per row from the processed distribution: drafts, and tokens of the target without a draft."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.contract import Drawn, Sampling, Streams
+from kernels.reference.choose import choose
+from kernels.reference.truncation import Processed, processed
+from kernels.streams import Purpose, uniform
+
+
+def drawn(rows: Processed, token_ids: Tensor, draft_to_target: Tensor | None) -> Drawn:
+    """What was drawn, from ids of the rows' own vocabulary ([N] int64).
+
+    The log probability of an invalid row is NaN.
+    """
+    index = torch.arange(len(token_ids), device=token_ids.device)
+    logprobs = rows.logprobs_at(index, token_ids).masked_fill(rows.invalid, float("nan")).float()
+    if draft_to_target is not None:
+        token_ids = draft_to_target[token_ids]
+    return Drawn(token_ids, logprobs, rows.invalid)
+
+
+def draw(
+    logits: Tensor, sampling: Sampling, streams: Streams, purpose: Purpose, draft_to_target: Tensor | None = None
+) -> Drawn:
+    """Draw one token per row, with one uniform number per row.
+
+    Args:
+        logits: [N, V_draft], any floating dtype; verification must later see the very same values.
+        sampling: fields [N]; a row with temperature 0 gets its argmax, the lowest id among equals.
+        streams: fields [N]; `positions` is the position of the token being drawn.
+        purpose: `Purpose.draft` for drafts.
+        draft_to_target: [V_draft] int64, or None when the ids are the target's.
+
+    Returns:
+        Drawn, fields [N].
+    """
+    rows = processed(logits, sampling)
+    uniforms = uniform(streams.seeds, purpose, streams.positions, streams.rounds)
+    weights = (rows.scaled - rows.log_normalizer[:, None]).exp_()
+    return drawn(rows, choose(weights, uniforms), draft_to_target)

@@ -1,0 +1,35 @@
+"""Greedy verification, lossless: the limit of every lossless rule at temperature 0.
+
+    accept X_i iff X_i = argmax p_i, the lowest id among equals; else emit argmax p_i.
+
+No random numbers and no exponentials, so a batch whose rows are all greedy takes this way under every method.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.contract import Draft, Verdict
+from kernels.reference.proposal import leading, target_rows
+from kernels.reference.verdict import assemble
+
+
+def verify_greedy(target_logits: Tensor, draft: Draft) -> Verdict:
+    """Verify requests that are all at temperature 0.
+
+    Args:
+        target_logits: [sum(K_r + 1), V], any floating dtype, request after request.
+        draft: the proposals; their logits are not read.
+
+    Returns:
+        Verdict, fields [R].
+    """
+    rows = target_rows(len(target_logits), draft)
+    invalid = ~target_logits.amax(dim=1).isfinite()
+    token_ids = torch.where(invalid, 0, target_logits.argmax(dim=1))[rows]
+    width = draft.token_ids.shape[1]
+    agrees = (draft.token_ids == token_ids[:, :width]) & ~invalid[rows[:, :width]]
+    num_accepted = (agrees & leading(draft.num_draft_tokens, width)).long().cumprod(dim=1).sum(dim=1)
+    last = num_accepted[:, None]
+    return assemble(draft.token_ids, num_accepted, token_ids.gather(1, last)[:, 0], invalid[rows.gather(1, last)[:, 0]])

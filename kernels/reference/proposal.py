@@ -1,0 +1,147 @@
+"""A round's drafts laid beside the target's distributions: everything a verification rule reads.
+
+Letters: R requests, K the largest number of draft tokens, V the target's vocabulary, V_draft the drafter's,
+D the draft rows that are read. X_1..X_K are the draft tokens; column i - 1 of a [R, K] tensor belongs to X_i.
+
+A draft is cut in front of the first token that cannot be verified: an id outside the vocabulary, a target row or a
+draft row without a distribution, or a token that its own draft distribution cannot have produced (probability 0). The
+shorter draft is verified as if it had been proposed, so the output keeps its law, and the request is flagged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.contract import Draft, Sampling
+from kernels.reference.truncation import Processed, processed, sampling_rows
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One round of every request in the batch."""
+
+    target: Processed
+    """Processed target rows, one for each draft token and one more, request after request."""
+    rows: Tensor
+    """[R, K + 1] int64, row of `target` that follows the first i draft tokens; beyond K_r it repeats row K_r."""
+    token_ids: Tensor
+    """[R, K] int64, the draft tokens; 0 where there is none inside the vocabulary."""
+    num_draft_tokens: Tensor
+    """[R] int64, K_r."""
+    num_usable: Tensor
+    """[R] int64, draft tokens in front of the cut."""
+    one_hot: Tensor
+    """[R] bool, the proposal is taken as certain: no cached logits, or temperature 0."""
+    target_logprobs: Tensor
+    """[R, K] float64, log p_i(X_i); -inf where there is no draft token."""
+    draft_logprobs: Tensor
+    """[R, K] float64, log q_i(X_i); 0 for one-hot proposals and where there is no draft token."""
+    draft: Processed | None
+    """Processed draft rows, [D, V_draft]; None when every proposal is one-hot."""
+    draft_rows: Tensor
+    """[R, K] int64, row of `draft` from which X_i was drawn; 0 where there is none."""
+    draft_to_target: Tensor | None
+
+    @property
+    def usable(self) -> Tensor:
+        """[R, K] bool."""
+        return leading(self.num_usable, self.token_ids.shape[1])
+
+    @property
+    def faulty(self) -> Tensor:
+        """[R] bool, verification that gets as far as `num_usable` meets a fault there."""
+        last = self.rows.gather(1, self.num_usable[:, None])[:, 0]
+        return (self.num_usable < self.num_draft_tokens) | self.target.invalid[last]
+
+
+def leading(counts: Tensor, width: int) -> Tensor:
+    """[R] int64 -> [R, width] bool, true in the first `counts` columns."""
+    return torch.arange(width, device=counts.device) < counts[:, None]
+
+
+def target_rows(num_target_rows: int, draft: Draft) -> Tensor:
+    """[R, K + 1] int64, the target row of each request and position; raises ValueError when the rows do not add up."""
+    counts, width = draft.num_draft_tokens, draft.token_ids.shape[1]
+    if len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= width:
+        raise ValueError(f"num_draft_tokens must lie in 0..{width}, the width of token_ids; found {counts.tolist()}")
+    num_rows = int(counts.sum()) + len(counts)
+    if num_target_rows != num_rows:
+        raise ValueError(
+            f"target_logits must hold num_draft_tokens + 1 rows per request, {num_rows} in all; found {num_target_rows}"
+        )
+    first = torch.cumsum(counts + 1, dim=0) - (counts + 1)
+    offsets = torch.arange(width + 1, device=counts.device)
+    return first[:, None] + torch.minimum(offsets, counts[:, None])
+
+
+def to_draft_ids(token_ids: Tensor, draft_to_target: Tensor | None, num_target: int, num_draft: int) -> Tensor:
+    """Ids in the drafter's vocabulary, of the shape of `token_ids`; -1 where the drafter does not know the token."""
+    if draft_to_target is None:
+        return torch.where(token_ids < num_draft, token_ids, -1)
+    inverse = torch.full((num_target,), -1, dtype=torch.long, device=token_ids.device)
+    inverse[draft_to_target] = torch.arange(num_draft, device=token_ids.device)
+    return inverse[token_ids]
+
+
+def _read_draft(
+    draft: Draft, sampling: Sampling, token_ids: Tensor, wanted: Tensor, vocab_size: int
+) -> tuple[Processed, Tensor, Tensor]:
+    """Processed draft rows of the `wanted` positions ([R, K] bool), their index and log q_i(X_i), both [R, K]."""
+    requests, positions = wanted.nonzero(as_tuple=True)
+    slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
+    rows = processed(draft.logits[slots, positions], sampling_rows(sampling, requests))
+    index = torch.arange(len(requests), device=requests.device)
+    ids = to_draft_ids(token_ids[requests, positions], draft.draft_to_target, vocab_size, rows.scaled.shape[1])
+    unknown = (ids < 0) | rows.invalid
+    logprobs = torch.zeros(wanted.shape, dtype=torch.float64, device=wanted.device)
+    logprobs[wanted] = rows.logprobs_at(index, ids.clamp(min=0)).masked_fill(unknown, -torch.inf)
+    draft_rows = torch.zeros_like(token_ids)
+    draft_rows[wanted] = index
+    return rows, draft_rows, logprobs
+
+
+def propose(target_logits: Tensor, draft: Draft, sampling: Sampling, reads_draft: bool) -> Proposal:
+    """Process the rows of a round and look up the draft tokens in them.
+
+    Args:
+        target_logits: [sum(K_r + 1), V], any floating dtype, request after request.
+        draft: the proposals; the cache is read in place.
+        sampling: fields [R].
+        reads_draft: whether the rule compares with the draft distributions; if not, every proposal counts as one-hot.
+    """
+    rows = target_rows(len(target_logits), draft)
+    num_requests, width = draft.token_ids.shape
+    vocab_size = target_logits.shape[1]
+    requests = torch.repeat_interleave(torch.arange(num_requests, device=rows.device), draft.num_draft_tokens + 1)
+    target = processed(target_logits, sampling_rows(sampling, requests))
+
+    drafted = leading(draft.num_draft_tokens, width)
+    known = drafted & (draft.token_ids >= 0) & (draft.token_ids < vocab_size)
+    token_ids = torch.where(known, draft.token_ids, 0)
+    target_logprobs = target.logprobs_at(rows[:, :width], token_ids).masked_fill(~known, -torch.inf)
+
+    one_hot = (sampling.temperature == 0) | (draft.logits is None or not reads_draft)
+    wanted = known & ~one_hot[:, None]
+    if draft.logits is None or not bool(wanted.any()):
+        draft_processed = None
+        draft_rows, draft_logprobs = torch.zeros_like(token_ids), torch.zeros_like(target_logprobs)
+    else:
+        draft_processed, draft_rows, draft_logprobs = _read_draft(draft, sampling, token_ids, wanted, vocab_size)
+
+    sound = known & ~target.invalid[rows[:, :width]] & (draft_logprobs > -torch.inf)
+    return Proposal(
+        target=target,
+        rows=rows,
+        token_ids=token_ids,
+        num_draft_tokens=draft.num_draft_tokens,
+        num_usable=sound.long().cumprod(dim=1).sum(dim=1),
+        one_hot=one_hot,
+        target_logprobs=target_logprobs,
+        draft_logprobs=draft_logprobs,
+        draft=draft_processed,
+        draft_rows=draft_rows,
+        draft_to_target=draft.draft_to_target,
+    )

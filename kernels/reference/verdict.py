@@ -1,0 +1,24 @@
+"""Put a round's output tokens together."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.contract import Verdict
+from kernels.reference.proposal import leading
+
+
+def assemble(draft_token_ids: Tensor, num_accepted: Tensor, last_token_ids: Tensor, invalid: Tensor) -> Verdict:
+    """The accepted draft tokens, then one more.
+
+    Args:
+        draft_token_ids: [R, K] int64.
+        num_accepted: [R] int64.
+        last_token_ids: [R] int64, the recovered or bonus token.
+        invalid: [R] bool.
+    """
+    width = draft_token_ids.shape[1] + 1
+    token_ids = torch.full((len(num_accepted), width), -1, dtype=torch.long, device=num_accepted.device)
+    token_ids[:, :-1] = torch.where(leading(num_accepted, width - 1), draft_token_ids, -1)
+    return Verdict(token_ids.scatter_(1, num_accepted[:, None], last_token_ids[:, None]), num_accepted, invalid)

@@ -1,0 +1,124 @@
+"""Verification: a round's draft tokens become output tokens. Every method goes through `verify`.
+
+Letters: R requests, K the largest number of draft tokens of a request, V the target's vocabulary.
+
+All random numbers of a round are addressed by (purpose, absolute position, round): the acceptance uniform of X_i at
+the position of X_i, the recovered or bonus token at its own position. Only the coupled method, and the biased control
+pr35461, use noise that does not change with the round.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.contract import Draft, Sampling, Streams, Verdict, Verification, VerificationMethod
+from kernels.reference.block import block_odds, log_prefix_ratios
+from kernels.reference.choose import choose
+from kernels.reference.coupled import verify_coupled
+from kernels.reference.greedy import verify_greedy
+from kernels.reference.odds import Odds, up_to_first_failure, up_to_last_success
+from kernels.reference.pr35461 import shared_choice, shared_uniforms
+from kernels.reference.probabilistic import probabilistic_odds
+from kernels.reference.proposal import Proposal, propose
+from kernels.reference.residual import emission
+from kernels.reference.synthetic import synthetic_odds
+from kernels.reference.typical import typical_odds
+from kernels.reference.verdict import assemble
+from kernels.streams import Purpose, uniform
+
+Method = VerificationMethod
+READS_DRAFT = frozenset({Method.probabilistic, Method.block, Method.lenient, Method.pr35461})
+EMITS_FROM_TARGET = frozenset({Method.typical, Method.synthetic})
+
+
+def acceptance_odds(proposal: Proposal, verification: Verification) -> Odds:
+    """[R, K] the probability with which the method lets each draft token pass."""
+    match verification.method:
+        case Method.block:
+            return block_odds(proposal, log_prefix_ratios(proposal))
+        case Method.lenient:
+            return probabilistic_odds(proposal, verification.leniency)
+        case Method.typical:
+            return typical_odds(proposal, verification.epsilon, verification.delta)
+        case Method.synthetic:
+            return synthetic_odds(proposal, verification.synthetic_rates)
+        case _:
+            return probabilistic_odds(proposal)
+
+
+def count_accepted(proposal: Proposal, verification: Verification, passes: Tensor) -> Tensor:
+    """[R, K] bool -> [R] int64 number of accepted tokens."""
+    if verification.method is Method.block:
+        return up_to_last_success(passes, proposal)
+    return up_to_first_failure(passes, proposal)
+
+
+def emission_weights(proposal: Proposal, verification: Verification, num_accepted: Tensor) -> Tensor:
+    """[R, V] float64 unnormalised law of the token that follows `num_accepted` ([R] int64) accepted ones."""
+    if verification.method in EMITS_FROM_TARGET:
+        return emission(proposal, num_accepted, scale=None)
+    if verification.method is Method.block:
+        ratios = log_prefix_ratios(proposal).gather(1, num_accepted[:, None])[:, 0].exp()
+        return emission(proposal, num_accepted, scale=ratios)
+    return emission(proposal, num_accepted, scale=proposal.target.log_normalizer.new_ones(len(num_accepted)))
+
+
+def _verify_by_odds(proposal: Proposal, verification: Verification, streams: Streams) -> tuple[Tensor, Tensor]:
+    """([R] number of accepted tokens, [R] the token after them) for every method that tests draft tokens by odds."""
+    shared = verification.method is Method.pr35461
+    width = proposal.token_ids.shape[1]
+    positions = streams.positions[:, None] + torch.arange(width, device=streams.positions.device)
+    if shared:
+        uniforms = shared_uniforms(streams, positions)
+    else:
+        uniforms = uniform(streams.seeds[:, None], Purpose.accept, positions, streams.rounds[:, None])
+    passes = acceptance_odds(proposal, verification).passes(uniforms)
+    num_accepted = count_accepted(proposal, verification, passes)
+    weights = emission_weights(proposal, verification, num_accepted)
+    position = streams.positions + num_accepted
+    if shared:
+        return num_accepted, shared_choice(weights, streams, position)
+    recovers = num_accepted < proposal.num_draft_tokens
+    purposes = torch.where(recovers, int(Purpose.residual), int(Purpose.bonus))
+    return num_accepted, choose(weights, uniform(streams.seeds, purposes, position, streams.rounds))
+
+
+def verify(
+    target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+) -> Verdict:
+    """Turn a round's draft tokens into output tokens: the accepted ones, then one recovered or bonus token.
+
+    Args:
+        target_logits: [sum(K_r + 1), V], any floating dtype; the K_r + 1 rows of a request lie together, row i
+            conditioned on its first i draft tokens.
+        draft: the proposals, K_r of them for request r.
+        sampling: fields [R]; they shape the target's and the draft's distribution alike. At temperature 0 a draft
+            token is accepted iff it is the target's argmax, under every method but synthetic.
+        verification: the method and its parameters.
+        streams: fields [R]; `positions` is the position of the first token the round may emit.
+
+    Returns:
+        Verdict, fields [R]. A request is flagged invalid when its verification got as far as a row without a
+        distribution or a draft token that its draft distribution cannot have produced; such a draft token is not
+        accepted, and the token emitted in its place comes from the target (token 0 if the target has no distribution).
+
+    Raises:
+        ValueError: the rows do not add up, greedy verification meets a temperature above 0, or synthetic
+            verification has too few rates.
+    """
+    is_greedy = bool((sampling.temperature == 0).all())
+    if verification.method is Method.greedy and not is_greedy:
+        raise ValueError(
+            "greedy verification is defined only at temperature 0, found temperatures up to "
+            f"{float(sampling.temperature.max()):g}; choose a sampling method for this batch"
+        )
+    if is_greedy and verification.method is not Method.synthetic:
+        return verify_greedy(target_logits, draft)
+    proposal = propose(target_logits, draft, sampling, reads_draft=verification.method in READS_DRAFT)
+    if verification.method is Method.coupled:
+        num_accepted, last_token_ids = verify_coupled(proposal, streams)
+    else:
+        num_accepted, last_token_ids = _verify_by_odds(proposal, verification, streams)
+    invalid = (num_accepted == proposal.num_usable) & proposal.faulty
+    return assemble(proposal.token_ids, num_accepted, last_token_ids, invalid)
