@@ -78,6 +78,7 @@ class TargetConfig:
     """Run code that comes with the checkpoint."""
 
     def __post_init__(self) -> None:
+        require(self.path != "", "target.path", "a folder or a Hugging Face id (target.path=PATH)", "nothing")
         if self.path is not None and self.name == "zoo":
             self.name = PurePath(self.path).name
 
@@ -98,6 +99,7 @@ class DrafterConfig:
     """ngram: shortest suffix that is looked up."""
 
     def __post_init__(self) -> None:
+        require(self.path != "", "drafter.path", "a folder, a Hugging Face id or null", "nothing")
         require(
             1 <= self.ngram_min <= self.ngram_max, "drafter.ngram_min", "1 <= ngram_min <= ngram_max", self.ngram_min
         )
@@ -220,6 +222,7 @@ class WorkloadConfig:
     """A prompt that does not fit beside max_new_tokens: leave it out (counted in the record) or stop."""
 
     def __post_init__(self) -> None:
+        require(self.path != "", "workload.path", "a JSON Lines file (workload.path=FILE)", "nothing")
         require(
             self.path is None or self.dataset is None,
             "workload",

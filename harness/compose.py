@@ -1,0 +1,206 @@
+"""Turns the files in conf/ and a command line into the plan of a run, with every cell known and checked.
+
+Hydra composes the files once per combination of groups; swept values are set on the typed result. All cells are
+validated before a model is loaded, because a sweep that fails in its last cell is a wasted sweep. This module does not
+know how cells are run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.config import CellConfig, MeaninglessCombinationError
+from harness.overrides import Given, check_given, read_overrides
+from harness.plan import Plan, with_baselines
+from harness.run_config import InvalidCells, RunConfig
+from harness.settings import CONF, SettingsError, group_options
+
+RUNS = Path("results/runs")
+SLOWEST_FIRST = ("target", "workload", "backend", "seed", "drafter", "drafting", "decoding", "verification")
+"""Order of the product of a sweep; settings of one section keep the order in which they were given."""
+
+Point = dict[str, Any]
+"""One value for each swept setting or group."""
+
+
+def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
+    """Compose, sweep and check the cells that a command line asks for.
+
+    Args:
+        arguments: overrides in Hydra's grammar; several values of a setting are a sweep.
+        command: the command line as typed, kept in the plan; built from the arguments if empty.
+
+    Returns:
+        The plan, with baselines and without duplicates.
+
+    Raises:
+        SettingsError: for anything wrong with the settings, in one line; combinations without meaning are listed.
+    """
+    given = read_overrides(arguments)
+    experiment = given["experiment"].values[0] if "experiment" in given else "null"
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        ConfigStore.instance().store(name="run_settings", node=RunConfig)
+        try:
+            root = _compose(_groups(given))
+            points = _points(given, _experiment_sweep(root, experiment))
+            run = _with_values(root, given)
+            cells, skipped = _cells(given, points)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+            raise SettingsError(_one_line(error)) from error
+    if skipped and (run.invalid_cells is InvalidCells.error or not cells):
+        raise SettingsError(_list_meaningless(skipped, len(points)))
+    _check_paths(cells)
+    _check_target_names(cells)
+    name = run.name or (experiment if experiment != "null" else "run")
+    if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
+        raise SettingsError(f"name: expected letters, digits, dots, dashes and underscores, found {name!r}")
+    return Plan(
+        name=name,
+        title=run.title or name,
+        cells=with_baselines(cells),
+        skipped=tuple(skipped),
+        folder=Path(run.output.folder) if run.output.folder else RUNS / name,
+        command=command or shlex.join(["python", "-m", "experiments.run", *arguments]),
+    )
+
+
+def _compose(groups: Mapping[str, str]) -> DictConfig:
+    return compose("config", overrides=[f"{group}={option}" for group, option in groups.items()])
+
+
+def _groups(given: Mapping[str, Given]) -> dict[str, str]:
+    """The groups chosen for the whole run."""
+    return {item.key: item.values[0] for item in given.values() if item.is_group and not item.is_sweep}
+
+
+def _with_values(root: DictConfig, given: Mapping[str, Given]) -> Any:
+    """The composed settings with the values given for the whole run; a typed view, not yet validated as a cell."""
+    for item in given.values():
+        if not item.is_group and not item.is_sweep:
+            OmegaConf.update(root, item.key, item.values[0])
+    return root
+
+
+def _experiment_sweep(root: DictConfig, experiment: str) -> dict[str, Given]:
+    """The sweep of an experiment's file, checked as the command line is."""
+    sweep = OmegaConf.to_container(root.sweep)
+    assert isinstance(sweep, dict)
+    checked = {}
+    for key, values in sweep.items():
+        if not isinstance(values, list):
+            raise SettingsError(f"conf/experiment/{experiment}.yaml: sweep of {key}: expected a list, found {values}")
+        try:
+            checked[str(key)] = check_given(str(key), values, is_sweep=True)
+        except SettingsError as error:
+            raise SettingsError(f"conf/experiment/{experiment}.yaml: sweep: {error}") from error
+    return checked
+
+
+def _points(given: Mapping[str, Given], of_experiment: Mapping[str, Given]) -> list[Point]:
+    """The product of everything that is swept, in the order of the sweep; what is given replaces the experiment's."""
+    axes = [item for item in {**of_experiment, **given}.values() if item.is_sweep]
+    axes.sort(key=lambda item: _rank(item.key))
+    return [dict(zip((axis.key for axis in axes), values, strict=True)) for values in _product(axes)]
+
+
+def _product(axes: Sequence[Given]) -> Iterator[tuple[Any, ...]]:
+    return product(*(axis.values for axis in axes))
+
+
+def _rank(key: str) -> tuple[int, bool]:
+    section = key.partition(".")[0]
+    return SLOWEST_FIRST.index(section), section != key
+
+
+def _cells(
+    given: Mapping[str, Given], points: Sequence[Point]
+) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]]]:
+    """The cells that have a meaning, and the points that have none with the reason."""
+    cells: list[CellConfig] = []
+    skipped: list[tuple[Mapping[str, Any], str]] = []
+    composed: dict[tuple[tuple[str, str], ...], DictConfig] = {}
+    for point in points:
+        groups = _groups(given) | {key: option for key, option in point.items() if key in group_options()}
+        key = tuple(groups.items())
+        if key not in composed:
+            composed[key] = _with_values(_compose(groups), given)
+        try:
+            cells.append(_cell(composed[key], {name: value for name, value in point.items() if name not in groups}))
+        except MeaninglessCombinationError as error:
+            skipped.append((point, str(error)))
+    return cells, skipped
+
+
+def _cell(root: DictConfig, values: Mapping[str, Any]) -> CellConfig:
+    """One cell as a typed object; raises SettingsError or MeaninglessCombinationError."""
+    for key, value in values.items():
+        OmegaConf.update(root, key, value)
+    parts: dict[str, Any] = {}
+    for item in fields(CellConfig):
+        try:
+            node = root[item.name]
+            parts[item.name] = OmegaConf.to_object(node) if isinstance(node, DictConfig) else node
+        except ValueError as error:
+            text = str(error)
+            raise SettingsError(text if text.startswith(item.name) else f"{item.name}: {text}") from error
+    return CellConfig(**parts)
+
+
+def _list_meaningless(skipped: Sequence[tuple[Mapping[str, Any], str]], num_points: int) -> str:
+    if num_points == 1:
+        return skipped[0][1]
+    by_reason: dict[str, list[str]] = {}
+    for point, reason in skipped:
+        by_reason.setdefault(reason, []).append(" ".join(f"{key}={value}" for key, value in point.items()))
+    lines = [f"{len(skipped)} of {num_points} combinations have no meaning (invalid_cells=skip runs the others):"]
+    for reason, points in by_reason.items():
+        lines += [f"  {reason}:", *(f"    {point}" for point in points)]
+    return "\n".join(lines)
+
+
+def _check_paths(cells: Sequence[CellConfig]) -> None:
+    """Files and folders that are named must be there; what may be a Hugging Face id is left to the loader."""
+    for path in dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None):
+        if not Path(path).is_file():
+            raise SettingsError(f"workload.path: expected a JSON Lines file, found none at {path!r}")
+    models = [("target.path", cell.target.path) for cell in cells]
+    models += [("drafter.path", cell.drafter.path) for cell in cells]
+    for key, path in dict.fromkeys(models):
+        if path is not None and not _is_hub_id(path) and not Path(path).is_dir():
+            raise SettingsError(f"{key}: expected a folder or a Hugging Face id (owner/name), found no folder {path!r}")
+
+
+def _is_hub_id(path: str) -> bool:
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path) is not None
+
+
+def _check_target_names(cells: Sequence[CellConfig]) -> None:
+    """Two targets need two labels: results are told apart by them."""
+    sources: dict[str, tuple[str | None, str | None]] = {}
+    for target in [cell.target for cell in cells]:
+        source = (target.path, target.revision)
+        if sources.setdefault(target.name, source) != source:
+            raise SettingsError(
+                f"target.name: expected a label of its own for each target, found {target.name!r} for both "
+                f"{sources[target.name]} and {source}; run them one by one with target.name=LABEL"
+            )
+
+
+def _one_line(error: Exception) -> str:
+    """What Hydra, OmegaConf or YAML say about a mistake in the files of conf/, without their indented details."""
+    texts = [str(item) for item in (error, error.__cause__) if item is not None]
+    lines = [line for text in texts for line in text.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    return "conf/: " + " ".join(dict.fromkeys(lines))
