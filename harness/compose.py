@@ -96,8 +96,7 @@ def _with_values(root: DictConfig, given: Mapping[str, Given]) -> Any:
 
 def _experiment_sweep(root: DictConfig, experiment: str) -> dict[str, Given]:
     """The sweep of an experiment's file, checked as the command line is."""
-    sweep = OmegaConf.to_container(root.sweep)
-    assert isinstance(sweep, dict)
+    sweep: Any = OmegaConf.to_container(root.sweep)
     checked = {}
     for key, values in sweep.items():
         if not isinstance(values, list):
@@ -178,9 +177,11 @@ def _check_paths(cells: Sequence[CellConfig]) -> None:
             raise SettingsError(f"workload.path: expected a JSON Lines file, found none at {path!r}")
     models = [("target.path", cell.target.path) for cell in cells]
     models += [("drafter.path", cell.drafter.path) for cell in cells]
-    for key, path in dict.fromkeys(models):
-        if path is not None and not _is_hub_id(path) and not Path(path).is_dir():
-            raise SettingsError(f"{key}: expected a folder or a Hugging Face id (owner/name), found no folder {path!r}")
+    for key, model in dict.fromkeys(models):
+        if model is not None and not _is_hub_id(model) and not Path(model).is_dir():
+            raise SettingsError(
+                f"{key}: expected a folder or a Hugging Face id (owner/name), found no folder {model!r}"
+            )
 
 
 def _is_hub_id(path: str) -> bool:

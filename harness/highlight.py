@@ -1,0 +1,165 @@
+"""Shows a text with accepted, recovered and bonus tokens told apart: by colour, or by marks where there is no colour.
+
+Pure: takes records and a decoding function, returns strings. This module does not know models, terminals or engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from itertools import groupby
+from typing import NamedTuple, TextIO
+
+from harness.records import RequestRecord, RoundRecord
+
+REPLACEMENT = "\ufffd"
+"""What a decoder writes for bytes that are not yet a character."""
+
+
+class TokenKind(Enum):
+    """How a token came into the output."""
+
+    target = "target"
+    """Drawn from the target without a draft: the first token, and rounds in which nothing was proposed."""
+    accepted = "accepted"
+    recovered = "recovered"
+    bonus = "bonus"
+
+
+class Piece(NamedTuple):
+    """A stretch of text that one kind of token made."""
+
+    kind: TokenKind
+    text: str
+
+
+MARKS = {
+    TokenKind.target: ("[", "]"),
+    TokenKind.accepted: ("", ""),
+    TokenKind.recovered: ("‹", "›"),
+    TokenKind.bonus: ("«", "»"),
+}
+_RESET = "\x1b[0m"
+COLOURS = {
+    TokenKind.target: "\x1b[90m",
+    TokenKind.accepted: "\x1b[32m",
+    TokenKind.recovered: "\x1b[1;31m",
+    TokenKind.bonus: "\x1b[1;36m",
+}
+_MEANINGS = {
+    TokenKind.accepted: "accepted draft",
+    TokenKind.recovered: "recovered after a rejection",
+    TokenKind.bonus: "bonus after a fully accepted draft",
+    TokenKind.target: "target alone",
+}
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether a stream gets colours: a terminal, unless NO_COLOR is set or TERM is dumb; FORCE_COLOR insists."""
+    if environment.get("NO_COLOR"):
+        return False
+    if environment.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and environment.get("TERM") != "dumb"
+
+
+def token_kinds(rounds: Sequence[RoundRecord]) -> tuple[TokenKind, ...]:
+    """The kind of each output token of a request, in order."""
+    return tuple(kind for item in rounds for kind in _kinds_of_round(item))
+
+
+def _kinds_of_round(item: RoundRecord) -> list[TokenKind]:
+    if item.num_proposed_tokens == 0:
+        return [TokenKind.target] * item.num_output_tokens
+    if item.cut_reason is not None:
+        # a cut takes the recovered or bonus token away, so that whatever is left was drafted and accepted
+        return [TokenKind.accepted] * item.num_output_tokens
+    all_accepted = item.num_accepted_tokens == item.num_proposed_tokens
+    last = TokenKind.bonus if all_accepted else TokenKind.recovered
+    return [TokenKind.accepted] * item.num_accepted_tokens + [last]
+
+
+def pieces(
+    token_ids: Sequence[int], kinds: Sequence[TokenKind], decode: Callable[[Sequence[int]], str]
+) -> tuple[Piece, ...]:
+    """Split the text of some tokens into stretches of one kind.
+
+    Args:
+        token_ids: the output tokens.
+        kinds: the kind of each of them.
+        decode: token ids to text; the text of a longer sequence must continue that of a shorter one, up to
+            replacement characters at its end. A character whose bytes come from several tokens goes to the last one.
+
+    Returns:
+        Pieces whose texts, joined, are the text of all tokens. A piece that is not accepted is one token, so that
+        two recovered tokens in a row can be told apart; accepted tokens of neighbouring rounds are joined.
+    """
+    assert len(token_ids) == len(kinds), f"expected a kind for each of {len(token_ids)} tokens, found {len(kinds)}"
+    found: list[Piece] = []
+    written = ""
+    for index, kind in enumerate(kinds):
+        text = decode(token_ids[: index + 1])
+        is_last = index + 1 == len(token_ids)
+        if text.endswith(REPLACEMENT) and not is_last:
+            continue
+        added = text[len(written) :]
+        if added:
+            found.append(Piece(kind, added))
+        written = text
+    return tuple(_join_accepted(found))
+
+
+def _join_accepted(found: Sequence[Piece]) -> list[Piece]:
+    joined: list[Piece] = []
+    for kind, group in groupby(found, key=lambda piece: piece.kind):
+        members = list(group)
+        if kind is TokenKind.accepted:
+            members = [Piece(kind, "".join(piece.text for piece in members))]
+        joined += members
+    return joined
+
+
+def render(text: Sequence[Piece], colour: bool) -> str:
+    """The text with colours, or with marks around everything that was not accepted."""
+    return "".join(_coloured(piece) if colour else _marked(piece) for piece in text)
+
+
+def _coloured(piece: Piece) -> str:
+    return f"{COLOURS[piece.kind]}{piece.text}{_RESET}"
+
+
+def _marked(piece: Piece) -> str:
+    """A line break inside marks is shown as a sign and done after them, so that marks never span lines."""
+    if piece.kind is TokenKind.accepted:
+        return piece.text
+    opening, closing = MARKS[piece.kind]
+    body = piece.text.rstrip("\n")
+    breaks = len(piece.text) - len(body)
+    return f"{opening}{body}{'⏎' * breaks}{closing}{chr(10) * breaks}"
+
+
+def legend(colour: bool) -> str:
+    """One line that says what the colours or marks mean."""
+    return "  ".join(render([Piece(kind, meaning)], colour) for kind, meaning in _MEANINGS.items())
+
+
+def acceptance_line(record: RequestRecord) -> str:
+    """The acceptance of one request, as defined in harness.metrics, in one line."""
+    drafts = [item for item in record.rounds if item.num_draft_tokens > 0]
+    num_tokens = len(record.output_token_ids)
+    if not drafts:
+        return f"{num_tokens} tokens, nothing drafted"
+    num_drafted = sum(item.num_draft_tokens for item in drafts)
+    num_accepted = sum(item.num_accepted_tokens for item in drafts)
+    positions = range(1, max(item.num_draft_tokens for item in drafts) + 1)
+    rates = [
+        sum(item.num_accepted_tokens >= position for item in drafts)
+        / sum(item.num_draft_tokens >= position for item in drafts)
+        for position in positions
+    ]
+    by_position = " ".join(f"{rate:.0%}" for rate in rates)
+    return (
+        f"{num_tokens} tokens in {len(drafts)} rounds: accepted {num_accepted}/{num_drafted} drafted "
+        f"({num_accepted / num_drafted:.0%}), acceptance length {1 + num_accepted / len(drafts):.2f}, "
+        f"by position {by_position}"
+    )
