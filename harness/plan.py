@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from harness.config import CellConfig, DrafterConfig
-from harness.determinants import canonical, determinants
+from harness.determinants import canonical, determinants, plain_values
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,44 @@ def with_baselines(cells: Sequence[CellConfig]) -> tuple[CellConfig, ...]:
         ordered += [_baseline(cell) for cell in members if cell.measurement.baseline or cell.is_baseline]
         ordered += members
     return tuple(_each_once(canonical(cell) for cell in ordered))
+
+
+def cell_table(cells: Sequence[CellConfig]) -> str:
+    """One aligned line per cell: who drafts, how deep, how it is decoded and verified, and what else differs."""
+    rows = [_shown_settings(cell) for cell in cells]
+    varying = [key for key in rows[0] if key not in _LISTED and len({str(row[key]) for row in rows} - {"-"}) > 1]
+    columns = [key for key in [*_LISTED, *varying] if key not in _FOLLOWS]
+    lines = [["", *(_LISTED.get(key, key) for key in columns)]]
+    lines += [[str(index), *(str(row[key]) for key in columns)] for index, row in enumerate(rows, start=1)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
+    padded = (zip(line, widths, strict=True) for line in lines)
+    return "\n".join("  ".join(text.ljust(width) for text, width in line).rstrip() for line in padded)
+
+
+_LISTED = {
+    "target.name": "target",
+    "drafter.kind": "drafter",
+    "drafting.num_speculative_tokens": "K",
+    "drafting.sampling": "drafts",
+    "decoding.temperature": "T",
+    "verification.method": "verification",
+}
+"""Settings that are listed for every cell, and their headings."""
+_FOLLOWS = ("target.path",)
+"""Settings that show in a listed one."""
+
+
+def _shown_settings(cell: CellConfig) -> dict[str, Any]:
+    """Every setting by key; those that the baseline does not have as a dash."""
+    shown: dict[str, Any] = {}
+    for section, values in plain_values(asdict(cell)).items():
+        entries = values.items() if isinstance(values, dict) else [("", values)]
+        shown |= {f"{section}.{name}".rstrip("."): value for name, value in entries}
+    shown["drafting.sampling"] = cell.draft_sampling.value
+    if cell.is_baseline:
+        hidden = [key for key in shown if key.startswith(("drafting.", "verification."))]
+        shown |= dict.fromkeys(hidden, "-")
+    return shown
 
 
 def _baseline(cell: CellConfig) -> CellConfig:

@@ -33,7 +33,7 @@ class Progress(Protocol):
         """Something the user should know now."""
 
     def finish(self) -> None:
-        """The run is over, or was given up; nothing is shown after this."""
+        """The run is over, or was given up; nothing moves after this, and a second call does nothing."""
 
 
 def progress_on(stream: TextIO | None = None) -> Progress:
@@ -51,10 +51,12 @@ class LineProgress:
         self._total = self._done = self._num_tokens = 0
         self._started_s = self._last_line_s = clock()
         self._label = ""
+        self._is_running = False
 
     def start(self, num_requests_total: int) -> None:
         self._total, self._done, self._num_tokens = num_requests_total, 0, 0
         self._started_s = self._last_line_s = self._clock()
+        self._is_running = True
 
     def cell(self, label: str, index: int, num_cells: int) -> None:
         self._label = f"cell {index + 1}/{num_cells} {label}"
@@ -69,8 +71,10 @@ class LineProgress:
         print(text, file=self._stream, flush=True)
 
     def finish(self) -> None:
-        elapsed_s = self._clock() - self._started_s
-        self.note(f"{self._done}/{self._total} requests, {self._num_tokens} tokens in {duration(elapsed_s)}")
+        if self._is_running:
+            elapsed_s = self._clock() - self._started_s
+            self.note(f"{self._done}/{self._total} requests, {self._num_tokens} tokens in {duration(elapsed_s)}")
+        self._is_running = False
 
     def _line(self) -> None:
         self._last_line_s = self._clock()
