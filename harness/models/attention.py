@@ -28,7 +28,7 @@ def slots_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    **_: object,
+    **_unused: object,
 ) -> tuple[Tensor, None]:
     """Attend, one key head serving a group of query heads.
 
@@ -47,7 +47,7 @@ def slots_attention(
             query, key, value, dropout_p=dropout, scale=scaling, is_causal=num_queries > 1, enable_gqa=grouped
         )
         return attended.transpose(1, 2), None
-    num_rows, num_heads, _, head_dim = query.shape
+    num_rows, num_heads, num_queries, head_dim = query.shape
     num_key_heads = key.shape[1]
     num_groups = num_heads // num_key_heads
     folded = query.reshape(num_rows, num_key_heads, num_groups * num_queries, head_dim)

@@ -7,6 +7,7 @@ nobody asked for can be reported. This module does not know what the keys mean.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -154,3 +155,25 @@ def no_weights(folder: Path) -> str:
         f"because loading a pickle runs code; convert them where you trust them: "
         f'safetensors.torch.save_file(torch.load("{pickled[0]}", weights_only=True), "{SINGLE}")'
     )
+
+
+def report_unused(source: object, unused: list[str], run_prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    """Warn about tensors that nobody asked for, and return their names.
+
+    run_prefixes: prefixes of the parts that are run; a tensor of theirs left over (a bias, another norm) means that
+    the model computes something else: CheckpointError. Rotary tables of old checkpoints are computed, not read.
+    """
+    kept = [name for name in unused if not name.endswith("rotary_emb.inv_freq")]
+    needed = [name for name in kept if name.startswith(run_prefixes)]
+    if needed:
+        raise CheckpointError(
+            f"{source}: expected config.json to account for every tensor of the layers that run, found "
+            f"{len(needed)} that it does not: {first_names(needed)}"
+        )
+    if kept:
+        warnings.warn(f"{source}: {len(kept)} tensors are not used: {first_names(kept)}", stacklevel=3)
+    return tuple(kept)
+
+
+def first_names(names: list[str], num_shown: int = 6) -> str:
+    return ", ".join(names[:num_shown]) + (", ..." if len(names) > num_shown else "")

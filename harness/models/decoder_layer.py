@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
@@ -26,12 +26,12 @@ class View(Protocol):
 
 
 class LayerTypes(NamedTuple):
-    """The classes of one model type."""
+    """The classes of one model type; what they build is called as transformers defines it, so it is typed Any."""
 
-    causal_lm: type[nn.Module]
-    layer: type[nn.Module]
-    norm: type[nn.Module]
-    rotary: type[nn.Module]
+    causal_lm: Any
+    layer: Any
+    norm: Any
+    rotary: Any
 
 
 LAYER_TYPES = {
@@ -49,6 +49,9 @@ LAYER_TYPES = {
     ),
 }
 
+
+LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+"""RoPE types whose tables follow the longest sequence seen: a request's output would depend on its batch."""
 
 WRITTEN_FIELDS = (
     "model_type",
@@ -73,12 +76,18 @@ WRITTEN_FIELDS = (
 def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
     """The classes for a configuration; `source` names its file in errors.
 
-    Raises ValueError for a model type, an attention pattern or a quantization that is not supported.
+    Raises ValueError for a model type, RoPE, attention pattern or quantization that is not supported.
     """
     if config.model_type not in LAYER_TYPES:
         raise ValueError(
             f"{source}: expected model_type {' or '.join(LAYER_TYPES)}, found {config.model_type!r}, "
             f"which this version does not run"
+        )
+    rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope_type in LENGTH_DEPENDENT_ROPE:
+        raise ValueError(
+            f"{source}: expected RoPE that depends on the position alone, found rope_type {rope_type!r}, whose angles "
+            f"change with the longest sequence of a batch"
         )
     patterns = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if patterns:
@@ -127,7 +136,7 @@ def layer_fields(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def attend(
-    layer: nn.Module,
+    layer: Any,
     # [B, T, H or 2 H]
     states: Tensor,
     rotation: tuple[Tensor, Tensor],
@@ -137,7 +146,7 @@ def attend(
     return layer.self_attn(states, position_embeddings=rotation, **attention_inputs(view, layer, states.shape[1]))[0]
 
 
-def attention_inputs(view: View | None, layer: nn.Module, num_tokens: int) -> dict[str, Any]:
+def attention_inputs(view: View | None, layer: Any, num_tokens: int) -> dict[str, Any]:
     """What a layer needs to attend through a view: the view, and its mask folded once for all layers."""
     if view is None or view.mask is None:
         return {"attention_mask": None, "past_key_values": view}

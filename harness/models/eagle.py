@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json
+from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json, report_unused
 from harness.models.decoder_layer import (
     View,
     attend,
@@ -27,8 +27,8 @@ from harness.models.decoder_layer import (
     one_layer_config,
     with_slots,
 )
-from harness.models.head import Head, HeadOutput, own_embedding
-from harness.models.target import TargetModel, report_unused
+from harness.models.head import Head, HeadOutput, stored_embedding
+from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 from harness.models.zoo import zoo_path
 
@@ -80,7 +80,7 @@ class EagleHead(Head):
         self.rotary = types.rotary(config.layer).to(target.device)
 
     def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
-        layer = self.layers[0]
+        layer: Any = self.layers[0]
         states = self.fc(torch.cat((self.embed(token_ids), features), dim=-1))
         states = states + attend(layer, states, self.rotary(states, positions), view)
         states = states + layer.mlp(layer.post_attention_layernorm(states))
@@ -98,9 +98,9 @@ def load_eagle(path: str | Path | None, target: TargetModel, *, revision: str | 
     check_vocab_size(config.layer.vocab_size, target, source)
     check_folder_tokenizer(folder, target)
     with Checkpoint(folder) as checkpoint:
-        embedding = own_embedding(checkpoint, "embed_tokens.weight", target, target.hidden_size)
+        embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, target.hidden_size)
         head = EagleHead(config, target, own_embedding=embedding is not None)
         head.fill(checkpoint)
         unused = checkpoint.unused()
-    head.unused_keys = report_unused(folder, unused)
+    head.path, head.unused_keys = folder, report_unused(folder, unused, ("layers.", "fc."))
     return head.eval().requires_grad_(False)

@@ -10,8 +10,6 @@ Source: Li et al., EAGLE-3: Scaling up Inference Acceleration of LLMs via Traini
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,126 +17,21 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json
+from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
 from harness.models.decoder_layer import (
     View,
     attend,
-    layer_config,
-    layer_fields,
     layer_types,
-    one_layer_config,
     with_slots,
 )
-from harness.models.head import Head, HeadOutput, own_embedding
-from harness.models.target import TargetModel, TargetOutput, report_unused
+from harness.models.eagle3_config import Eagle3Config
+from harness.models.head import Head, HeadOutput, stored_embedding
+from harness.models.target import TargetModel, TargetOutput
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 from harness.models.zoo import zoo_path
 
 LAYER_PREFIX = "layers.0."
 ORIGINAL_LAYER_PREFIX = "midlayer."
-
-
-def default_aux_layers(num_layers: int) -> tuple[int, ...]:
-    """The layers of a target whose entering states are taken when a file does not say."""
-    return (2, num_layers // 2, num_layers - 3)
-
-
-@dataclass(frozen=True)
-class Eagle3Config:
-    """What config.json of an EAGLE-3 head says."""
-
-    layer: PreTrainedConfig
-    """The layer's own sizes, heads and RoPE."""
-    draft_vocab_size: int
-    """Tokens the head can propose."""
-    aux_layers: tuple[int, ...]
-    """Layers of the target whose entering states make the features."""
-    target_hidden_size: int
-    """Width of those states."""
-    norm_before_residual: bool = False
-    """Whether the residual starts from the normalized features."""
-    norm_before_fc: bool = False
-    """One norm over the joined states before fc (`input_norm`)."""
-    fc_norm: bool = False
-    """One norm for each state before fc (`fc_norm.i`)."""
-    norm_output: bool = False
-    """Whether the next step's features are taken after the final norm."""
-    verifier: str | None = None
-    """Name of the target in the file."""
-
-    def __post_init__(self) -> None:
-        if self.norm_before_fc and self.fc_norm:
-            raise ValueError("EAGLE-3 config: expected norm_before_fc or fc_norm, found both")
-
-    @classmethod
-    def for_target(
-        cls, target: TargetModel, draft_vocab_size: int, *, aux_layers: tuple[int, ...] | None = None, **changes: Any
-    ) -> Eagle3Config:
-        """A head whose layer is like the target's; `changes` are fields of this class or of the layer."""
-        own = {name: changes.pop(name) for name in tuple(changes) if name in cls.__dataclass_fields__}
-        return cls(
-            one_layer_config(target.config, **changes),
-            draft_vocab_size,
-            aux_layers or default_aux_layers(target.num_layers),
-            target.hidden_size,
-            verifier=target.name,
-            **own,
-        )
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any], target: TargetModel, source: object = "config.json") -> Eagle3Config:
-        """Read either layout; what the file leaves out is filled from the target, audibly where readers disagree."""
-        layer = layer_config(data.get("transformer_layer_config") or original_layer_fields(data), source)
-        nested = data.get("eagle_config") or {}
-        stated = data.get("eagle_aux_hidden_state_layer_ids") or nested.get("eagle_aux_hidden_state_layer_ids")
-        if "transformer_layer_config" in data and "norm_before_residual" not in data:
-            warnings.warn(
-                f"{source}: norm_before_residual is absent; false is taken, as speculators does (vLLM takes true). "
-                f"If acceptance is poor, state it in the file",
-                stacklevel=2,
-            )
-        if nested.get("use_aux_hidden_state") is False:
-            raise ValueError(f"{source}: expected a head fed with auxiliary states, found use_aux_hidden_state false")
-        verifier = (data.get("speculators_config") or {}).get("verifier") or {}
-        return cls(
-            layer,
-            data.get("draft_vocab_size") or layer.vocab_size,
-            tuple(stated) if stated else default_aux_layers(target.num_layers),
-            data.get("target_hidden_size") or layer.hidden_size,
-            bool(data.get("norm_before_residual", False)),
-            bool(data.get("norm_before_fc", nested.get("norm_before_fc", False))),
-            bool(data.get("fc_norm", False)),
-            bool(data.get("norm_output", False)),
-            verifier.get("name_or_path"),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The content of config.json in the speculators layout."""
-        proposal = {"proposal_type": "greedy", "speculative_tokens": 3}
-        return {
-            "architectures": ["Eagle3Speculator"],
-            "speculators_model_type": "eagle3",
-            "speculators_config": {
-                "algorithm": "eagle3",
-                "default_proposal_method": "greedy",
-                "proposal_methods": [proposal],
-                "verifier": {"name_or_path": self.verifier, "architectures": []},
-            },
-            "transformer_layer_config": layer_fields(self.layer),
-            "draft_vocab_size": self.draft_vocab_size,
-            "eagle_aux_hidden_state_layer_ids": list(self.aux_layers),
-            "target_hidden_size": self.target_hidden_size,
-            "norm_before_residual": self.norm_before_residual,
-            "norm_before_fc": self.norm_before_fc,
-            "fc_norm": self.fc_norm,
-            "norm_output": self.norm_output,
-        }
-
-
-def original_layer_fields(data: dict[str, Any]) -> dict[str, Any]:
-    """The layer's fields of a config.json in the original layout, where they stand among the head's own."""
-    own = {*Eagle3Config.__dataclass_fields__, "eagle_aux_hidden_state_layer_ids", "eagle_config"}
-    return {key: value for key, value in data.items() if key not in own}
 
 
 class Eagle3Head(Head):
@@ -157,7 +50,7 @@ class Eagle3Head(Head):
         own_embedding: bool = False,
     ) -> None:
         super().__init__(config.layer, target)
-        check_aux(config, target)
+        config.check_target(target)
         self.config = config
         self.aux_layers = config.aux_layers
         layer, hidden_size = config.layer, config.layer.hidden_size
@@ -198,9 +91,10 @@ class Eagle3Head(Head):
             )
         drawable = torch.zeros(self.target.vocab_size, dtype=torch.bool, device=ids.device)
         drawable[ids] = True
-        self.register_buffer("d2t", ids - torch.arange(size, device=ids.device))
+        offsets = ids - torch.arange(size, device=ids.device)
+        self.register_buffer("d2t", offsets)
         self.register_buffer("t2d", drawable)
-        same = size == self.target.vocab_size and not bool(self.d2t.any())
+        same = size == self.target.vocab_size and not bool(offsets.any())
         self.draft_to_target = None if same else ids
 
     @property
@@ -217,7 +111,7 @@ class Eagle3Head(Head):
         return self.fc(joined)
 
     def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
-        layer = self.layers[0]
+        layer: Any = self.layers[0]
         normed = layer.hidden_norm(features)
         residual = normed if self.config.norm_before_residual else features
         joined = torch.cat((layer.input_layernorm(self.embed(token_ids)), normed), dim=-1)
@@ -242,21 +136,6 @@ def eagle3_layer(config: PreTrainedConfig) -> nn.Module:
     return layer
 
 
-def check_aux(config: Eagle3Config, target: TargetModel) -> None:
-    """Raise ValueError when the auxiliary states cannot come from this target."""
-    ids, num_layers = config.aux_layers, target.num_layers
-    if len(set(ids)) != len(ids) or not all(0 <= index <= num_layers for index in ids):
-        raise ValueError(
-            f"EAGLE-3 head: expected different auxiliary layers between 0 and {num_layers}, the layers of target "
-            f"{target.name}, found {list(ids)}"
-        )
-    if config.target_hidden_size != target.hidden_size:
-        raise ValueError(
-            f"EAGLE-3 head: expected target_hidden_size {target.hidden_size}, that of target {target.name}, "
-            f"found {config.target_hidden_size}; the head was made for another target"
-        )
-
-
 def load_eagle3(path: str | Path | None, target: TargetModel, *, revision: str | None = None) -> Eagle3Head:
     """Load a frozen EAGLE-3 head for a target; path None is the built-in one. Raises ValueError as load_target does."""
     folder = zoo_path("eagle3") if path is None else checkpoint_folder(path, revision)
@@ -265,14 +144,17 @@ def load_eagle3(path: str | Path | None, target: TargetModel, *, revision: str |
     check_vocab_size(config.layer.vocab_size, target, source)
     check_folder_tokenizer(folder, target)
     with Checkpoint(folder) as checkpoint:
-        embedding = own_embedding(checkpoint, "embed_tokens.weight", target, config.layer.hidden_size)
+        embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, config.layer.hidden_size)
         vocabulary = draft_vocabulary(checkpoint, config, target)
         head = Eagle3Head(config, target, draft_token_ids=vocabulary, own_embedding=embedding is not None)
         original = any(name.startswith(ORIGINAL_LAYER_PREFIX) for name in checkpoint.names)
         head.fill(checkpoint, {LAYER_PREFIX: ORIGINAL_LAYER_PREFIX} if original else None)
         checkpoint.ignore(("verifier_norm.", "verifier_lm_head."))
         unused = checkpoint.unused()
-    head.unused_keys = report_unused(folder, unused)
+    head.path, head.unused_keys = (
+        folder,
+        report_unused(folder, unused, ("layers.", ORIGINAL_LAYER_PREFIX, "fc", "norm.", "input_norm.", "lm_head.")),
+    )
     return head.eval().requires_grad_(False)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -40,8 +40,12 @@ class Head(nn.Module):
     neither parameters of the head nor moved or trained with it.
     """
 
+    config: Any
+    """What its config.json says; each format has a class of its own."""
     aux_layers: tuple[int, ...] = ()
     """Layers of the target whose entering states make the features; () means the states after its final norm."""
+    path: Path | None = None
+    """Folder it was loaded from; None for a head made in memory."""
     unused_keys: tuple[str, ...] = ()
     """Tensors of the checkpoint that nobody asked for."""
     draft_to_target: Tensor | None = None
@@ -123,7 +127,7 @@ def as_stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def own_embedding(checkpoint: Checkpoint, key: str, target: TargetModel, hidden_size: int) -> Tensor | None:
+def stored_embedding(checkpoint: Checkpoint, key: str, target: TargetModel, hidden_size: int) -> Tensor | None:
     """A head's stored embedding [V, H]; None when there is none or it equals the target's and can be shared."""
     if key not in checkpoint:
         return None

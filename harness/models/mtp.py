@@ -13,16 +13,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.models.checkpoint import SINGLE, Checkpoint, CheckpointError, checkpoint_folder, read_json
+from harness.models.checkpoint import SINGLE, Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
 from harness.models.decoder_layer import View, attention_inputs, layer_types, one_layer_config, with_slots
 from harness.models.head import Head, HeadOutput, as_stored
-from harness.models.target import TargetModel, report_unused
+from harness.models.target import TargetModel
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,10 @@ class MtpHead(Head):
         self.rotary = types.rotary(layer_config).to(target.device)
 
     @property
-    def block(self) -> nn.Module:
-        return self.model["layers"][str(self.config.layer_index)]
+    def block(self) -> Any:
+        """The decoder layer with the norms and the projection before it."""
+        layers: Any = self.model["layers"]
+        return layers[str(self.config.layer_index)]
 
     def embed(self, token_ids: Tensor) -> Tensor:
         if self.config.own_embedding:
@@ -119,7 +122,7 @@ def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | No
         head = MtpHead(config, target)
         head.fill(checkpoint)
         unused = [name for name in checkpoint.unused() if name.startswith(prefix)]
-    head.unused_keys = report_unused(folder, unused)
+    head.path, head.unused_keys = folder, report_unused(folder, unused, (prefix,))
     return head.eval().requires_grad_(False)
 
 

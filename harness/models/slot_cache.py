@@ -29,8 +29,7 @@ class SlotView:
         self._keys = [keys[:, :, :length] for keys in cache.keys]
         self._values = [values[:, :, :length] for values in cache.values]
         self._rows = rows
-        self._sliced = isinstance(rows, slice)
-        row_ids = cache.slot_ids[rows] if self._sliced else rows
+        row_ids = cache.slot_ids[rows] if isinstance(rows, slice) else rows
         # A scatter by (slot, head, position): the three indices broadcast to [B, H, T].
         self._index = (row_ids[:, None, None], cache.head_ids[None, :, None], positions[:, None, :])
         self.mask = causal_mask(positions, length, cache.dtype)
@@ -49,7 +48,7 @@ class SlotView:
         keys, values = self._keys[layer_idx], self._values[layer_idx]
         keys.index_put_(self._index, key)
         values.index_put_(self._index, value)
-        if self._sliced:
+        if isinstance(self._rows, slice):
             return keys[self._rows], values[self._rows]
         return keys.index_select(0, self._rows), values.index_select(0, self._rows)
 

@@ -7,21 +7,20 @@ Letters: B rows, T tokens of a row, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
-from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json
+from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json, report_unused
 from harness.models.decoder_layer import View, attention_inputs, layer_types, with_slots
+from harness.models.eos import eos_token_ids
 from harness.models.slot_cache import SlotCache
+from harness.models.tokenizer import load_tokenizer
 from harness.models.zoo import zoo_path
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 class TargetOutput(NamedTuple):
@@ -36,9 +35,7 @@ class TargetOutput(NamedTuple):
 class TargetModel:
     """A causal language model whose layers attend through slots; also serves as draft model."""
 
-    def __init__(
-        self, causal_lm: nn.Module, tokenizer: Any, *, name: str = "target", path: str | Path | None = None
-    ) -> None:
+    def __init__(self, causal_lm: Any, tokenizer: Any, *, name: str = "target", path: str | Path | None = None) -> None:
         """causal_lm: a Llama or Qwen3 of transformers, whose layers attend through slots from here on."""
         self.causal_lm = causal_lm
         self.config: PreTrainedConfig = causal_lm.config
@@ -138,7 +135,8 @@ def load_target(
 
     path: local folder or Hugging Face id; None is the built-in target. dtype: None is that of the stored embedding.
     Raises ValueError when the model type is not supported, weights are missing, misshapen or pickled, or there is no
-    tokenizer. Tensors that nothing uses are warned about, except those of MTP layers the configuration announces.
+    tokenizer. Tensors that nothing uses are warned about (refused if they belong to a layer that runs), except those of
+    MTP layers that the configuration announces.
     """
     folder = zoo_path("target") if path is None else checkpoint_folder(path, revision)
     read_json(folder / "config.json")
@@ -153,18 +151,11 @@ def load_target(
         unused = checkpoint.unused()
     causal_lm.model.rotary_emb = types.rotary(config).to(device)
     target = TargetModel(causal_lm.eval().requires_grad_(False), tokenizer, name=name, path=folder)
-    target.unused_keys = report_unused(folder, unused)
+    target.unused_keys = report_unused(folder, unused, tuple(f"model.layers.{i}." for i in range(target.num_layers)))
     return target
 
 
-def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a checkpoint folder. Raises CheckpointError when its files are missing."""
-    if not any((folder / file).is_file() for file in TOKENIZER_FILES):
-        raise CheckpointError(f"{folder}: expected a tokenizer ({' or '.join(TOKENIZER_FILES)}), found none")
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-
-
-def fill(causal_lm: nn.Module, checkpoint: Checkpoint, device: torch.device | str, dtype: torch.dtype | None) -> None:
+def fill(causal_lm: Any, checkpoint: Checkpoint, device: torch.device | str, dtype: torch.dtype | None) -> None:
     """Give a model made on the meta device its weights; tied output weights are shared, whether stored or not."""
     tied = causal_lm.config.tie_word_embeddings
     embedding = checkpoint.take("model.embed_tokens.weight", causal_lm.model.embed_tokens.weight.shape)
@@ -186,22 +177,3 @@ def mtp_prefixes(config: PreTrainedConfig) -> tuple[str, ...]:
     """Prefixes of the tensors of the MTP layers that a target's configuration announces."""
     first, count = config.num_hidden_layers, getattr(config, "num_nextn_predict_layers", None) or 0
     return tuple(f"model.layers.{index}." for index in range(first, first + count))
-
-
-def report_unused(source: object, unused: list[str]) -> tuple[str, ...]:
-    """Warn about tensors that nobody asked for; rotary tables that old checkpoints carry are computed, not read."""
-    kept = tuple(name for name in unused if not name.endswith("rotary_emb.inv_freq"))
-    if kept:
-        shown = ", ".join(kept[:8]) + (", ..." if len(kept) > 8 else "")
-        warnings.warn(f"{source}: {len(kept)} tensors are not used: {shown}", stacklevel=3)
-    return kept
-
-
-def eos_token_ids(config: PreTrainedConfig, tokenizer: Any, path: Path | None) -> frozenset[int]:
-    """Every token that ends a sequence: by generation_config.json, else config.json, and by the tokenizer."""
-    generation = None if path is None else path / "generation_config.json"
-    stated = config.eos_token_id
-    if generation is not None and generation.is_file():
-        stated = read_json(generation).get("eos_token_id", stated)
-    ids = set(stated if isinstance(stated, list) else [stated]) | {getattr(tokenizer, "eos_token_id", None)}
-    return frozenset(token for token in ids if token is not None)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from harness.models.target import TOKENIZER_FILES, TargetModel, load_tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from harness.models.target import TargetModel
+from harness.models.tokenizer import has_tokenizer, load_tokenizer
 
 
 def check_vocab_size(found: int, target: TargetModel, source: object) -> None:
@@ -19,7 +22,10 @@ def check_vocab_size(found: int, target: TargetModel, source: object) -> None:
 
 def check_folder_tokenizer(folder: Path, target: TargetModel) -> None:
     """Compare the tokenizer that lies in a drafter's folder, if there is one, with the target's."""
-    if any((folder / file).is_file() for file in TOKENIZER_FILES):
+    if (folder / "tokenizer.json").is_file():
+        # Not AutoTokenizer: it asks config.json for a model type, and that of a head's folder may be none it knows.
+        check_same_tokenizer(PreTrainedTokenizerFast.from_pretrained(folder), target, folder)
+    elif has_tokenizer(folder):
         check_same_tokenizer(load_tokenizer(folder), target, folder)
 
 
