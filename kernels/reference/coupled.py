@@ -37,7 +37,7 @@ def coupled_draw(
     noise = gumbel(streams.seeds, streams.positions, vocab_size)
     if draft_to_target is not None:
         noise = noise[:, draft_to_target]
-    return drawn(rows, (rows.scaled + noise[:, : logits.shape[1]]).argmax(dim=1), draft_to_target)
+    return drawn(rows, (rows.logprobs() + noise[:, : logits.shape[1]]).argmax(dim=1), draft_to_target)
 
 
 def verify_coupled(proposal: Proposal, streams: Streams) -> tuple[Tensor, Tensor]:
@@ -50,13 +50,13 @@ def verify_coupled(proposal: Proposal, streams: Streams) -> tuple[Tensor, Tensor
     Returns:
         ([R] int64 number of accepted tokens, [R] int64 the token after them).
     """
-    scaled = proposal.target.scaled
+    target = proposal.target
     num_accepted = torch.zeros_like(proposal.num_usable)
     token_ids = torch.zeros_like(proposal.num_usable)
     going = torch.arange(len(num_accepted), device=num_accepted.device)
     for position in range(proposal.token_ids.shape[1] + 1):
-        noise = gumbel(streams.seeds[going], streams.positions[going] + position, scaled.shape[1])
-        token_ids[going] = (scaled[proposal.rows[going, position]] + noise).argmax(dim=1)
+        noise = gumbel(streams.seeds[going], streams.positions[going] + position, target.logits.shape[1])
+        token_ids[going] = (target.logprobs(proposal.rows[going, position]) + noise).argmax(dim=1)
         going = going[proposal.num_usable[going] > position]
         if len(going) == 0:
             break

@@ -40,5 +40,5 @@ def draw(
     """
     rows = processed(logits, sampling)
     uniforms = uniform(streams.seeds, purpose, streams.positions, streams.rounds)
-    weights = (rows.scaled - rows.log_normalizer[:, None]).exp_()
+    weights = rows.probs()
     return drawn(rows, choose(weights, uniforms), draft_to_target)

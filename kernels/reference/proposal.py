@@ -94,7 +94,7 @@ def _read_draft(
     slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
     rows = processed(draft.logits[slots, positions], sampling_rows(sampling, requests))
     index = torch.arange(len(requests), device=requests.device)
-    ids = to_draft_ids(token_ids[requests, positions], draft.draft_to_target, vocab_size, rows.scaled.shape[1])
+    ids = to_draft_ids(token_ids[requests, positions], draft.draft_to_target, vocab_size, rows.logits.shape[1])
     unknown = (ids < 0) | rows.invalid
     logprobs = torch.zeros(wanted.shape, dtype=torch.float64, device=wanted.device)
     logprobs[wanted] = rows.logprobs_at(index, ids.clamp(min=0)).masked_fill(unknown, -torch.inf)

@@ -1,99 +1,88 @@
-"""From logits to the processed distribution: temperature, then top-k, then top-p, then min-p.
+"""From logits to the processed distribution: temperature, then top-k, then top-p, then min-p (see thresholds).
 
-Letters: N rows, V entries of the vocabulary at hand (the target's or the drafter's).
+Letters: N rows, V entries of the vocabulary at hand (the target's or the drafter's), n rows of those.
 
-Every cut is a threshold on the logit, so what survives depends on the values and never on the order of the
-vocabulary: tokens that tie with the last survivor survive with it. For top-k and min-p that is what the common engines
-do (they compare with the k-th largest value, and with a fraction of the largest); for top-p, where they break a tie by
-the order in which their sort happens to leave it, it makes the processed distribution well defined.
-
-    top-k   keeps the k largest logits
-    top-p   keeps the smallest set of largest probabilities, renormalised after top-k, whose mass reaches top_p;
-            at least one token
-    min-p   keeps probabilities of at least min_p times the largest, which is the same before and after the other cuts
-
-Temperature 0 puts everything on the largest logit, the lowest id among equals.
+Temperature 0 puts everything on the largest logit, the lowest id among equals. A processed row is the raw logits with
+three numbers: temperature, threshold and log-normaliser. No float64 copy of all rows is kept; the few that are needed
+in full are worked out again.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from kernels.contract import Sampling
+from kernels.reference.thresholds import thresholds
 
-FIRST_WIDTH = 256
-"""Largest logits that are looked at first for the top-k and top-p thresholds; few rows need more."""
-WIDENING = 8
-
-
-class Processed(NamedTuple):
-    """N processed distributions. An invalid row has all its mass on token 0, so nothing downstream meets a NaN."""
-
-    scaled: Tensor
-    """[N, V] float64, logits over temperature; -inf where cut."""
-    log_normalizer: Tensor
-    """[N] float64, log of the sum of exponentials of `scaled`."""
-    invalid: Tensor
-    """[N] bool, the row of logits was all -inf, or held NaN or +inf."""
-
-    def logprobs(self) -> Tensor:
-        """[N, V] float64."""
-        return self.scaled - self.log_normalizer[:, None]
-
-    def probs(self, rows: Tensor) -> Tensor:
-        """[n, V] float64, the distributions in `rows` ([n] int64)."""
-        return (self.scaled[rows] - self.log_normalizer[rows, None]).exp_()
-
-    def logprobs_at(self, rows: Tensor, token_ids: Tensor) -> Tensor:
-        """float64, shaped as `rows` and `token_ids` (int64) broadcast."""
-        return self.scaled[rows, token_ids] - self.log_normalizer[rows]
+ELEMENTS_PER_CHUNK = 65536
+"""Logits worked on at a time, so that their float64 copy stays in a core's cache."""
 
 
-def sampling_rows(sampling: Sampling, index: Tensor) -> Sampling:
+def sampling_rows(sampling: Sampling, index: Tensor | slice) -> Sampling:
     """The sampling parameters of the requests in `index` ([N] int64), with fields [N]."""
     fields = ("temperature", "top_k", "top_p", "min_p")
     return replace(sampling, **{name: getattr(sampling, name)[index] for name in fields})
 
 
-def _threshold_of_mass(
-    ordered: Tensor, top_k: Tensor, top_p: Tensor, scaled: Tensor
-) -> tuple[Tensor, Tensor]:  # [n, W], [n], [n], [n, V]
-    """Thresholds of top-k and top-p from the W largest values, and which rows they are final for.
+@dataclass(frozen=True)
+class Processed:
+    """N processed distributions."""
 
-    Returns:
-        ([n] float64 threshold, [n] bool).
-    """
-    width, vocab_size = ordered.shape[1], scaled.shape[1]
-    kth = ordered.gather(1, (top_k - 1).clamp(0, width - 1)[:, None])
-    kth = torch.where((top_k > 0)[:, None], kth, -torch.inf)
-    total = torch.logsumexp(scaled.masked_fill(scaled < kth, -torch.inf), dim=1, keepdim=True)
-    mass = (ordered - total).exp().masked_fill(ordered < kth, 0.0)
-    mass_through = mass.cumsum(dim=1)
-    num_kept = ((mass_through - mass) < top_p[:, None]).sum(dim=1, keepdim=True).clamp(min=1)
-    nucleus = torch.where((top_p < 1)[:, None], ordered.gather(1, num_kept - 1), -torch.inf)
-    final = (top_k <= width) & ((top_p >= 1) | (mass_through[:, -1] >= top_p))
-    return torch.maximum(kth, nucleus)[:, 0], final | (width == vocab_size)
+    logits: Tensor
+    """[N, V] raw, any floating dtype."""
+    temperature: Tensor | None
+    """[N] float64, positive; None when all are 1."""
+    threshold: Tensor | None
+    """[N] float64, the smallest scaled logit that survives; None when nothing is cut anywhere."""
+    log_normalizer: Tensor
+    """[N] float64, log of the sum of exponentials of the scaled logits that survive."""
+    certain: Tensor
+    """[N] int64, the token that has all the mass where the row is greedy; token 0 where it is invalid, so that nothing
+    downstream meets a NaN; else -1."""
+    invalid: Tensor
+    """[N] bool, the logits are all -inf, or hold NaN or +inf."""
+
+    def logprobs(self, rows: Tensor | slice = slice(None)) -> Tensor:
+        """[n, V] float64, the distributions in `rows`; -inf where cut."""
+        temperature = None if self.temperature is None else self.temperature[rows]
+        threshold = None if self.threshold is None else self.threshold[rows]
+        values = _cut(_scale(self.logits[rows], temperature), threshold)
+        values -= self.log_normalizer[rows, None]
+        certain = self.certain[rows]
+        index = (certain >= 0).nonzero()[:, 0]
+        if len(index):
+            values[index] = -torch.inf
+            values[index, certain[index]] = 0.0
+        return values
+
+    def probs(self, rows: Tensor | slice = slice(None)) -> Tensor:
+        """[n, V] float64."""
+        return self.logprobs(rows).exp_()
+
+    def logprobs_at(self, rows: Tensor, token_ids: Tensor) -> Tensor:
+        """float64, of the common shape of `rows` and `token_ids` (int64)."""
+        temperature = None if self.temperature is None else self.temperature[rows]
+        values = _scale(self.logits[rows, token_ids], temperature)
+        if self.threshold is not None:
+            values.masked_fill_(values < self.threshold[rows], -torch.inf)
+        certain = self.certain[rows]
+        certainty = torch.where(certain == token_ids, 0.0, -torch.inf).double()
+        return torch.where(certain >= 0, certainty, values - self.log_normalizer[rows])
 
 
-def _thresholds(scaled: Tensor, sampling: Sampling) -> Tensor:
-    """[N, V] float64, [N] -> [N] float64: the smallest scaled logit that survives, -inf where nothing is cut."""
-    vocab_size = scaled.shape[1]
-    threshold = scaled.amax(dim=1) + sampling.min_p.double().log()
-    top_k = torch.where(sampling.top_k < vocab_size, sampling.top_k, 0)
-    top_p = sampling.top_p.double()
-    rows = ((top_k > 0) | (top_p < 1)).nonzero()[:, 0]
-    width = FIRST_WIDTH
-    while len(rows):
-        values = scaled[rows]
-        ordered = values.topk(min(width, vocab_size), dim=1).values
-        found, final = _threshold_of_mass(ordered, top_k[rows], top_p[rows], values)
-        threshold[rows[final]] = torch.maximum(threshold[rows[final]], found[final])
-        rows, width = rows[~final], width * WIDENING
-    return threshold
+def _scale(logits: Tensor, temperature: Tensor | None) -> Tensor:
+    """A float64 copy, divided by the temperature of each row."""
+    scaled = logits.to(torch.float64, copy=True)
+    if temperature is not None:
+        scaled /= temperature.view(temperature.shape + (1,) * (scaled.dim() - temperature.dim()))
+    return scaled
+
+
+def _cut(scaled: Tensor, threshold: Tensor | None) -> Tensor:
+    return scaled if threshold is None else scaled.masked_fill_(scaled < threshold[:, None], -torch.inf)
 
 
 def processed(logits: Tensor, sampling: Sampling) -> Processed:
@@ -105,20 +94,32 @@ def processed(logits: Tensor, sampling: Sampling) -> Processed:
     """
     greedy = sampling.temperature == 0
     temperature = torch.where(greedy, 1.0, sampling.temperature).double()
-    scaled = logits.to(torch.float64, copy=True)
-    if bool((temperature != 1).any()):
-        scaled /= temperature[:, None]
-    if bool(((sampling.top_k > 0) | (sampling.top_p < 1) | (sampling.min_p > 0)).any()):
-        scaled.masked_fill_(scaled < _thresholds(scaled, sampling)[:, None], -torch.inf)
-    log_normalizer = torch.logsumexp(scaled, dim=1)
+    scales = bool((temperature != 1).any())
+    cuts = bool(((sampling.top_k > 0) | (sampling.top_p < 1) | (sampling.min_p > 0)).any())
+    # A greedy row needs no sum; its largest logit tells a row without a distribution just as well.
+    log_normalizer = logits.amax(dim=1).double()
+    threshold = torch.full_like(log_normalizer, -torch.inf)
+    step = max(1, ELEMENTS_PER_CHUNK // logits.shape[1])
+    for first in range(0, 0 if bool(greedy.all()) else len(logits), step):
+        rows = slice(first, first + step)
+        scaled = _scale(logits[rows], temperature[rows] if scales else None)
+        if cuts:
+            threshold[rows] = thresholds(scaled, sampling_rows(sampling, rows))
+            _cut(scaled, threshold[rows])
+        log_normalizer[rows] = torch.logsumexp(scaled, dim=1)
     invalid = ~log_normalizer.isfinite()
-    certain = (greedy | invalid).nonzero()[:, 0]
-    if len(certain):
-        token_ids = torch.where(invalid[certain], 0, logits[certain].argmax(dim=1))
-        scaled[certain] = -torch.inf
-        scaled[certain, token_ids] = 0.0
-        log_normalizer[certain] = 0.0
-    return Processed(scaled, log_normalizer, invalid)
+    certain = torch.where(invalid, 0, -1)
+    rows = (greedy & ~invalid).nonzero()[:, 0]
+    if len(rows):
+        certain[rows] = logits[rows].argmax(dim=1)
+    return Processed(
+        logits=logits,
+        temperature=temperature if scales else None,
+        threshold=threshold if cuts else None,
+        log_normalizer=log_normalizer,
+        certain=certain,
+        invalid=invalid,
+    )
 
 
 def process(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -7,18 +7,30 @@ stop at the first failure; the next token comes from the target.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from kernels.reference.odds import Odds
 from kernels.reference.proposal import Proposal
+from kernels.reference.truncation import Processed
+
+NUM_ROWS_PER_CHUNK = 16
+"""Rows worked out in full at a time."""
+
+
+def entropies(rows: Processed) -> Tensor:
+    """[N] float64, nats."""
+    found = torch.zeros_like(rows.log_normalizer)
+    for part in torch.arange(len(found), device=found.device).split(NUM_ROWS_PER_CHUNK):
+        logprobs = rows.logprobs(part)
+        # 0 log 0 := 0, where a cut token would give 0 * -inf.
+        found[part] = -(logprobs.exp() * logprobs.clamp_(min=torch.finfo(torch.float64).min)).sum(dim=1)
+    return found
 
 
 def typical_odds(proposal: Proposal, epsilon: float, delta: float) -> Odds:
     """[R, K] odds 1 : 1 or 0 : 1. At temperature 0, where p_i is certain, only the argmax passes, whatever epsilon."""
-    rows = proposal.rows[:, :-1]
     target_probs = proposal.target_logprobs.exp()
-    logprobs = proposal.target.logprobs()
-    # 0 log 0 := 0, where a cut token would give 0 * -inf.
-    entropy = -(logprobs.exp() * logprobs.clamp(min=torch.finfo(torch.float64).min)).sum(dim=1)[rows]
-    passes = target_probs > (delta * torch.exp(-entropy)).clamp(max=epsilon)
+    threshold = (delta * torch.exp(-entropies(proposal.target)[proposal.rows[:, :-1]])).clamp(max=epsilon)
+    passes = target_probs > threshold
     certain = target_probs == 1
     return Odds((passes | certain).double(), torch.ones_like(target_probs))

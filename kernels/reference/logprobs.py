@@ -1,0 +1,51 @@
+"""Log-probabilities of output tokens, with the best alternatives.
+
+Letters: N rows, V the vocabulary, n alternatives.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.contract import Sampling
+from kernels.reference.truncation import process
+
+
+class TopLogprobs(NamedTuple):
+    """N output tokens beside the n most probable tokens of their rows."""
+
+    token_logprob: Tensor
+    """[N] float32, nats; -inf for a token that the processing cuts."""
+    top_token_ids: Tensor
+    """[N, n] int64, most probable first, the lowest id first among equals."""
+    top_logprobs: Tensor
+    """[N, n] float32, nats; -inf once the surviving tokens run out."""
+    rank: Tensor
+    """[N] int64, 1 + the number of more probable tokens, so equals share the best rank."""
+
+
+def logprobs(logits: Tensor, token_ids: Tensor, num_top: int, sampling: Sampling | None = None) -> TopLogprobs:
+    """Look the output tokens up in their rows.
+
+    Args:
+        logits: [N, V], any floating dtype.
+        token_ids: [N] int64 in [0, V).
+        num_top: n, number of alternatives, 0 or more; at most V of them exist.
+        sampling: fields [N], for the processed distribution that tokens are drawn from; None for the raw one,
+            a plain log-softmax of the logits.
+
+    Returns:
+        TopLogprobs. A row without a distribution (all -inf, NaN or +inf) is NaN throughout when raw, and has all mass
+        on token 0 when processed.
+    """
+    if num_top < 0:
+        raise ValueError(f"num_top must be 0 or more, found {num_top}")
+    values = torch.log_softmax(logits.double(), dim=1) if sampling is None else process(logits, sampling)
+    token_logprob = values.gather(1, token_ids[:, None])
+    rank = 1 + (values > token_logprob).sum(dim=1)
+    # Only a stable sort puts the lowest id first among equals.
+    ordered, order = values.sort(dim=1, descending=True, stable=True)
+    return TopLogprobs(token_logprob[:, 0].float(), order[:, :num_top], ordered[:, :num_top].float(), rank)
