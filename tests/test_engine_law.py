@@ -5,19 +5,23 @@ wrong slot; drafts verified against other values than they were drawn from; toke
 """
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+import torch
 from scipy import stats
 
+from harness.engine import engine as engine_module
 from kernels.contract import DraftSampling, VerificationMethod
+from kernels.reference.verify import verify
 from tests.toy_markov import exact_law, outputs, toy_engine, toy_requests, transitions
 
-NUM_REQUESTS = 12_000
+NUM_REQUESTS = 40_000
 NUM_TOKENS = 4
 FALSE_ALARM = 1e-6
 """Probability that one of these tests fails by chance; every seed is fixed, so a pass stays a pass."""
 
-TARGET, DRAFT = transitions(3, seed=1), transitions(3, seed=2)
+TARGET, DRAFT = transitions(3, seed=12), transitions(3, seed=13)
 
 LOSSLESS = [
     (VerificationMethod.strict, DraftSampling.sampled),
@@ -59,6 +63,16 @@ def test_law_of_the_first_tokens_is_the_targets(method, sampling):
 )
 def test_the_same_statistic_rejects_what_is_biased(method, sampling):
     assert p_value(method, sampling) < FALSE_ALARM
+
+
+def test_the_same_statistic_rejects_acceptance_uniforms_used_again_in_the_next_round(monkeypatch):
+    """A broken copy of the engine whose rounds all read the streams of round 0: only several rounds can show it."""
+
+    def verify_round_zero(logits, draft, sampling, verification, streams):
+        return verify(logits, draft, sampling, verification, replace(streams, rounds=torch.zeros_like(streams.rounds)))
+
+    monkeypatch.setattr(engine_module, "verify", verify_round_zero)
+    assert p_value(VerificationMethod.block, DraftSampling.sampled) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("method", [VerificationMethod.probabilistic, VerificationMethod.coupled])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from harness.drafters.chain import ChainDrafter, ChainShape
 from harness.drafters.draft_model import DraftModelOutput
+from harness.drafters.none import NoDrafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
 from harness.engine.sequence import Limits, Request
 from harness.models.slot_cache import SlotCache
@@ -19,6 +20,7 @@ from harness.models.target import TargetOutput
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 
 NO_EOS: frozenset[int] = frozenset()
+LONGEST_PROMPT = 8
 
 
 class ToyTarget:
@@ -76,7 +78,7 @@ def toy_engine(
     verification: Verification | None = None,
 ) -> Engine:
     """An engine over the two chains, ready to run."""
-    capacity = 1 + max_new_tokens + num_speculative_tokens + 2
+    capacity = LONGEST_PROMPT + max_new_tokens + num_speculative_tokens + 2
     shape = ChainShape(num_slots, capacity, num_speculative_tokens, target.shape[0])
     settings = EngineSettings(
         num_slots=num_slots,
@@ -87,7 +89,8 @@ def toy_engine(
         limits=Limits(max_new_tokens, eos_token_ids),
         expected_acceptance=False,
     )
-    return Engine(ToyTarget(target), ChainDrafter(ToyHead(draft), draft_sampling, shape), settings)
+    drafter = ChainDrafter(ToyHead(draft), draft_sampling, shape) if num_speculative_tokens else NoDrafter()
+    return Engine(ToyTarget(target), drafter, settings)
 
 
 def toy_requests(count: int, first_seed: int = 0) -> list[Request]:
