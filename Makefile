@@ -1,0 +1,39 @@
+# The interpreter that makes .venv: the first of these that runs and is 3.11 or newer. Name another with PYTHON=...
+PYTHON ?= $(shell for name in python3.12 python3.11 python3; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
+# More options for pip, such as an index of CPU-only wheels of torch.
+PIP_FLAGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check zoo clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/.installed ## Sweep the built-in models: tables and figures in a few minutes, on a CPU too
+	@$(BIN)/python -m experiments.run experiment=quickstart
+
+test: .venv/.installed ## Run every test; those that need a GPU skip themselves without one
+	@$(BIN)/python -m pytest
+
+check: .venv/.installed ## Run the linter, the formatter's check and the type checker
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+zoo: .venv/.installed ## Train the built-in models again (wants a GPU)
+	@$(BIN)/python -m experiments.train_zoo
+
+clean: ## Remove caches and build files; .venv and results stay
+	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	@find experiments harness kernels tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One pip command for everything, so that the locked torch is chosen together with what needs it.
+.venv/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer on the path; name one: make PYTHON=/path/to/python" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is not a Python 3.11 or newer that runs; name one: make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "Installing the locked versions into .venv (a few minutes, once) ..."
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@

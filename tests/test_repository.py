@@ -1,0 +1,93 @@
+"""What is tracked: size, paths, the lock file, and the make targets."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|tmp|home|Users)/\w")
+MAX_TRACKED_BYTES = 45_000_000
+MAX_ZOO_BYTES = 32_000_000
+
+
+def tracked_files() -> list[Path]:
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("needs a git checkout")
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for name in listing.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def pins() -> dict[str, str]:
+    """The locked versions by canonical name."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return {
+        canonicalize_name(name): version
+        for name, version in (line.split("==") for line in lines if line and not line.startswith("#"))
+    }
+
+
+def run_make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    if shutil.which("make") is None:
+        pytest.skip("needs make")
+    return subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_tracked_files_are_light():
+    assert sum(path.stat().st_size for path in tracked_files()) < MAX_TRACKED_BYTES
+
+
+def test_the_built_in_models_are_light():
+    zoo = [path for path in (ROOT / "harness" / "models" / "zoo").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in zoo) <= MAX_ZOO_BYTES
+
+
+def test_no_tracked_file_names_a_path_of_one_machine():
+    found = []
+    for path in tracked_files():
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.name}:{number}" for number, line in enumerate(lines, start=1) if MACHINE_PATH.search(line)]
+    assert not found
+
+
+def test_the_lock_pins_public_versions_and_nothing_else():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = re.compile(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*")
+    assert not [line for line in lines if not line.startswith("#") and not pinned.fullmatch(line)]
+
+
+def test_the_lock_agrees_with_every_requirement_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    locked = pins()
+    for requirement in map(Requirement, [*project["dependencies"], *(item for extra in extras for item in extra)]):
+        version = locked.get(canonicalize_name(requirement.name))
+        assert version is not None and version in requirement.specifier, f"{requirement}: locked is {version}"
+
+
+def test_help_lists_every_target_in_one_line():
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    listed = re.findall(r"^  make (\S+) +\S", run_make(ROOT, "help").stdout, re.MULTILINE)
+    assert phony is not None and listed == phony[1].split()
+
+
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [("", "no Python 3.11 or newer on the path"), ("no-such-python", "no-such-python is not a Python 3.11 or newer")],
+    ids=["none found", "named wrongly"],
+)
+def test_without_a_python_make_says_so_before_it_makes_anything(python, message, tmp_path):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    result = run_make(tmp_path, "test", f"PYTHON={python}")
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert not (tmp_path / ".venv").exists()
