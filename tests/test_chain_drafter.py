@@ -1,0 +1,113 @@
+"""Chain drafters in the engine propose what a slow computation over the whole sequence proposes.
+
+A mistake in positions, pairs, rollback or rows would not change the output's law, only lower acceptance: no
+losslessness test sees it, this one does.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from harness.drafters.chain import ChainDrafter, ChainShape
+from harness.drafters.draft_model import DraftModelHead
+from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.sequence import Limits, Request
+from harness.models.eagle import EagleConfig, EagleHead
+from harness.models.eagle3 import Eagle3Head
+from harness.models.eagle3_config import Eagle3Config
+from harness.models.mtp import MtpConfig, MtpHead
+from harness.models.target import TargetModel
+from kernels.contract import DraftSampling, Verification, VerificationMethod
+
+VOCAB_SIZE, NUM_DRAFTS = 50, 3
+
+
+def tiny_model(seed: int, num_layers: int = 3) -> TargetModel:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=num_layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.4,
+    )
+    tokenizer = SimpleNamespace(eos_token_id=None)
+    return TargetModel(LlamaForCausalLM(config).eval().requires_grad_(False), tokenizer)
+
+
+def make_head(kind: str, target: TargetModel):
+    torch.manual_seed(5)
+    if kind == "eagle":
+        return EagleHead(EagleConfig.for_target(target), target)
+    if kind == "mtp":
+        return MtpHead(MtpConfig.for_target(target), target)
+    if kind == "eagle3":
+        config = Eagle3Config.for_target(target, draft_vocab_size=20, aux_layers=(0, 1, 2))
+        return Eagle3Head(config, target, draft_token_ids=torch.arange(1, 41, 2))
+    return DraftModelHead(tiny_model(seed=8, num_layers=1))
+
+
+def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int]) -> list[int]:
+    """Greedy drafts after a sequence, every step computed from the whole sequence without a cache."""
+    tokens = torch.tensor([sequence])
+    if kind == "draft_model":
+        for _ in range(NUM_DRAFTS):
+            positions = torch.arange(tokens.shape[1])[None]
+            logits = head.model.logits(head.model.forward(tokens, positions, None).hidden[:, -1])
+            tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], dim=1)
+        return tokens[0, len(sequence) :].tolist()
+    positions = torch.arange(len(sequence) - 1)[None]
+    features = head.features(target.forward(tokens[:, :-1], positions, None, head.aux_layers))
+    for _ in range(NUM_DRAFTS):
+        output = head(tokens[:, 1:], features, torch.arange(features.shape[1])[None], None)
+        draft_id = head.logits(output.hidden[:, -1]).argmax(-1, keepdim=True)
+        token = draft_id if head.draft_to_target is None else head.draft_to_target[draft_id]
+        tokens = torch.cat([tokens, token], dim=1)
+        features = torch.cat([features, output.next_features[:, -1:]], dim=1)
+    return tokens[0, len(sequence) :].tolist()
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "draft_model"])
+@torch.inference_mode()
+def test_proposals_equal_the_slow_computation(kind):
+    """Ragged prompts, more requests than slots, sampled target tokens: rejections and rollback at every depth."""
+    target = tiny_model(seed=4)
+    head = make_head(kind, target)
+    shape = ChainShape(3, 64, NUM_DRAFTS, VOCAB_SIZE)
+    drafter = ChainDrafter(head, DraftSampling.greedy, shape, reads_tokens_only=kind == "draft_model")
+    settings = EngineSettings(
+        num_slots=3,
+        capacity=64,
+        num_speculative_tokens=NUM_DRAFTS,
+        sampling=SamplingSettings(0.7),
+        verification=Verification(VerificationMethod.strict),
+        limits=Limits(12, frozenset()),
+    )
+    seen = []
+    fast = drafter.propose
+
+    def spy(request):
+        draft = fast(request)
+        for row, sequence in enumerate(request.sequences):
+            if sequence:
+                seen.append((list(sequence), draft.token_ids[row].tolist()))
+        return draft
+
+    drafter.propose = spy
+    lengths = (5, 1, 9, 3, 12)
+    requests = [
+        Request(
+            str(index), "tiny", 0, 0, 70 + index, tuple((7 * index + 3 * step) % VOCAB_SIZE for step in range(length))
+        )
+        for index, length in enumerate(lengths)
+    ]
+    run = Engine(target, drafter, settings).run(requests, lambda record: None)
+    assert len(run.requests) == len(lengths) and len(seen) > 20
+    assert len({len(sequence) for sequence, _ in seen}) > 8
+    for sequence, proposed in seen:
+        assert proposed == slow_proposal(kind, head, target, sequence), f"after {len(sequence)} tokens"
