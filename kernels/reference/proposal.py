@@ -36,9 +36,10 @@ class Proposal:
     one_hot: Tensor
     """[R] bool, the proposal is taken as certain: no cached logits, or temperature 0."""
     target_logprobs: Tensor
-    """[R, K] float64, log p_i(X_i); -inf where there is no draft token."""
+    """[R, K] float64, log p_i(X_i); -inf where there is no draft token, or no target distribution for it."""
     draft_logprobs: Tensor
-    """[R, K] float64, log q_i(X_i); 0 for one-hot proposals and where there is no draft token."""
+    """[R, K] float64, log q_i(X_i), -inf where it cannot have been drawn; 0 for one-hot proposals and where there is
+    no draft token."""
     draft: Processed | None
     """Processed draft rows, [D, V_draft]; None when every proposal is one-hot."""
     draft_rows: Tensor
@@ -119,8 +120,9 @@ def propose(target_logits: Tensor, draft: Draft, sampling: Sampling, reads_draft
     target = processed(target_logits, sampling_rows(sampling, requests))
 
     drafted = leading(draft.num_draft_tokens, width)
-    known = drafted & (draft.token_ids >= 0) & (draft.token_ids < vocab_size)
-    token_ids = torch.where(known, draft.token_ids, 0)
+    inside = (draft.token_ids >= 0) & (draft.token_ids < vocab_size)
+    known = drafted & inside & ~target.invalid[rows[:, :width]]
+    token_ids = torch.where(drafted & inside, draft.token_ids, 0)
     target_logprobs = target.logprobs_at(rows[:, :width], token_ids).masked_fill(~known, -torch.inf)
 
     one_hot = (sampling.temperature == 0) | (draft.logits is None or not reads_draft)
@@ -131,7 +133,7 @@ def propose(target_logits: Tensor, draft: Draft, sampling: Sampling, reads_draft
     else:
         draft_processed, draft_rows, draft_logprobs = _read_draft(draft, sampling, token_ids, wanted, vocab_size)
 
-    sound = known & ~target.invalid[rows[:, :width]] & (draft_logprobs > -torch.inf)
+    sound = known & (draft_logprobs > -torch.inf)
     return Proposal(
         target=target,
         rows=rows,

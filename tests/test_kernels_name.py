@@ -1,0 +1,82 @@
+"""The top-level name `kernels` is shared with an unrelated package on PyPI that other libraries probe for."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def run_python(code: str, *search_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter at the root of the repository."""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, search_path)), HF_HUB_OFFLINE="1")
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def other_package(tmp_path: Path) -> Path:
+    """A search path on which the distribution called kernels is installed."""
+    information = tmp_path / "kernels-0.17.2.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.4\nName: kernels\nVersion: 0.17.2\n")
+    (information / "RECORD").write_text("kernels/__init__.py,,\n")
+    return tmp_path
+
+
+@pytest.fixture
+def our_package(tmp_path: Path) -> Path:
+    """A search path on which our own distribution is installed."""
+    information = tmp_path / "rejection_lab-0.1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.4\nName: rejection-lab\nVersion: 0.1.0\n")
+    (information / "RECORD").write_text("kernels/__init__.py,,\nkernels/contract.py,,\n")
+    return tmp_path
+
+
+def test_clean_machine_imports_nothing_heavy():
+    code = (
+        "import sys, kernels, kernels.contract; "
+        "print(sorted({'torch', 'triton', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_package_is_ours_and_has_no_version():
+    done = run_python("import kernels; print(kernels.__file__); print(hasattr(kernels, '__version__'))")
+    assert done.stdout.split() == [str(REPOSITORY / "kernels" / "__init__.py"), "False"]
+
+
+def test_other_distribution_is_refused_with_the_remedy(other_package: Path):
+    done = run_python("import kernels", other_package)
+    assert done.returncode != 0
+    assert "ImportError" in done.stderr
+    assert "kernels 0.17.2" in done.stderr
+    assert "pip uninstall kernels" in done.stderr
+
+
+def test_own_distribution_is_not_mistaken_for_the_other(our_package: Path):
+    done = run_python("import kernels.contract", our_package)
+    assert done.returncode == 0, done.stderr
+
+
+def test_transformers_builds_and_runs_a_model_beside_our_package():
+    code = """
+import torch, transformers
+config = transformers.LlamaConfig(
+    vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=1, max_position_embeddings=16,
+)
+model = transformers.LlamaForCausalLM(config)
+import kernels.reference.verify
+print(tuple(model(torch.tensor([[1, 2, 3]])).logits.shape))
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "(1, 3, 32)"
