@@ -9,10 +9,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 import os
 import tempfile
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -39,9 +41,11 @@ class InconsistentRecordError(ValueError):
     """A record that contradicts itself."""
 
 
-def _check(condition: bool, message: str) -> None:
-    if not condition:
-        raise InconsistentRecordError(message)
+ROUNDING = 1e-6
+"""Slack for expected counts, which are sums of float64 probabilities."""
+
+
+EXPECTED_METHODS = ("strict", "probabilistic", "block")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +69,36 @@ class RoundRecord:
     """Expected accepted tokens given this round's drafts under strict, probabilistic and block (EXPECTED_METHODS)."""
 
     def __post_init__(self) -> None:
-        _check(
-            0 <= self.num_accepted_tokens <= self.num_draft_tokens <= self.num_proposed_tokens,
-            f"expected 0 <= accepted <= drafted <= proposed, found {self.num_accepted_tokens}, "
-            f"{self.num_draft_tokens}, {self.num_proposed_tokens}",
-        )
-        _check(
-            self.num_accepted_tokens <= max(0, self.num_output_tokens - 1),
-            f"{self.num_accepted_tokens} accepted tokens need {self.num_accepted_tokens + 1} output tokens, found {self.num_output_tokens}",
-        )
-        _check(
-            self.cut_reason is not None or self.num_output_tokens == self.num_accepted_tokens + 1,
-            f"a round without a cut emits accepted + 1 tokens, found {self.num_output_tokens} for {self.num_accepted_tokens} accepted",
-        )
+        # The messages are built only on failure: a run holds millions of rounds.
+        accepted, drafted, proposed = self.num_accepted_tokens, self.num_draft_tokens, self.num_proposed_tokens
+        if not 0 <= accepted <= drafted <= proposed:
+            raise InconsistentRecordError(
+                f"expected 0 <= accepted <= drafted <= proposed, found {accepted}, {drafted}, {proposed}"
+            )
+        if accepted > max(0, self.num_output_tokens - 1):
+            raise InconsistentRecordError(
+                f"{accepted} accepted tokens need {accepted + 1} output tokens, found {self.num_output_tokens}"
+            )
+        if self.cut_reason is None and self.num_output_tokens != accepted + 1:
+            raise InconsistentRecordError(
+                f"a round without a cut emits accepted + 1 = {accepted + 1} tokens, found {self.num_output_tokens}"
+            )
+        if not (math.isfinite(self.arrival_s) and 0 <= self.share_s < math.inf):
+            raise InconsistentRecordError(
+                f"expected finite times and share_s >= 0, found arrival_s = {self.arrival_s}, share_s = {self.share_s}"
+            )
+        expected = self.expected_accepted
+        if expected is not None and (
+            len(expected) != len(EXPECTED_METHODS)
+            or not all(-ROUNDING <= value <= proposed + ROUNDING for value in expected)
+        ):
+            raise InconsistentRecordError(
+                f"expected_accepted: expected {len(EXPECTED_METHODS)} values in [0, {proposed}], found {expected}"
+            )
 
 
-EXPECTED_METHODS = ("strict", "probabilistic", "block")
+ENDING_CUTS = (CutReason.eos, CutReason.length)
+"""Cuts after which a request emits nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +119,31 @@ class RequestRecord:
     """When the request entered the engine, in seconds since the measured phase of the cell began."""
     rounds: tuple[RoundRecord, ...]
 
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What tells the requests of a cell apart: prompt, turn, copy."""
+        return self.prompt_id, self.turn, self.sample
+
     def __post_init__(self) -> None:
-        emitted = sum(item.num_output_tokens for item in self.rounds)
-        _check(
-            emitted == len(self.output_token_ids),
-            f"rounds emitted {emitted} tokens, the output holds {len(self.output_token_ids)}",
-        )
-        _check(bool(self.rounds), "a request has at least the round that ends its prefill")
-        arrivals = [item.arrival_s for item in self.rounds]
-        _check(arrivals == sorted(arrivals) and arrivals[0] >= self.submitted_s, "arrivals must not go back in time")
+        if not self.rounds:
+            raise InconsistentRecordError(f"request {self.key}: has no rounds, expected at least the prefill's")
+        num_emitted = sum(item.num_output_tokens for item in self.rounds)
+        if num_emitted != len(self.output_token_ids):
+            raise InconsistentRecordError(
+                f"request {self.key}: rounds emitted {num_emitted} tokens, the output has {len(self.output_token_ids)}"
+            )
+        last = self.submitted_s
+        for item in self.rounds:
+            if not item.arrival_s >= last:
+                raise InconsistentRecordError(
+                    f"request {self.key}: arrivals must not go back in time, found {item.arrival_s} after {last}"
+                )
+            last = item.arrival_s
+        if any(item.cut_reason in ENDING_CUTS for item in self.rounds[:-1]):
+            raise InconsistentRecordError(f"request {self.key}: a round cut by eos or length must be the last one")
+
+
+COUNTS_OF_A_CELL = ("draft_logit_cache_bytes", "num_target_parameters", "num_drafter_parameters", "num_skipped_prompts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +169,26 @@ class CellRecord:
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def __post_init__(self) -> None:
-        _check(
-            self.schema_version == SCHEMA_VERSION,
-            f"record has schema {self.schema_version}, this version reads {SCHEMA_VERSION}; run the cell again",
-        )
-        _check(self.wall_s > 0 or not self.requests, f"a cell with requests took time, found wall_s = {self.wall_s}")
+        if self.schema_version != SCHEMA_VERSION:
+            raise InconsistentRecordError(
+                f"record has schema {self.schema_version}, this version reads {SCHEMA_VERSION}; run the cell again"
+            )
+        if not (0 <= self.wall_s < math.inf) or (self.wall_s == 0 and self.requests):
+            raise InconsistentRecordError(f"a cell with requests took time, found wall_s = {self.wall_s}")
+        for name in COUNTS_OF_A_CELL:
+            if getattr(self, name) < 0:
+                raise InconsistentRecordError(f"{name}: expected 0 or more, found {getattr(self, name)}")
+        keys = [item.key for item in self.requests]
+        if len(set(keys)) != len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InconsistentRecordError(f"request (prompt, turn, sample) = {twice} is recorded twice")
 
 
 def identity(determinants: Mapping[str, Any]) -> str:
-    """The identity of a cell: the first 16 hex digits of the SHA-256 of what determines its result, as canonical JSON."""
+    """The identity of a cell: a hash of what determines its result.
+
+    It is the first 16 hex digits of the SHA-256 of the determinants as canonical JSON.
+    """
     text = json.dumps(determinants, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -190,8 +235,10 @@ def _request_from_json(data: dict[str, Any]) -> RequestRecord:
     columns = dict(data.pop("rounds"))
     columns["cut_reason"] = [CutReason(value) if value else None for value in columns["cut_reason"]]
     columns["expected_accepted"] = [None if value is None else tuple(value) for value in columns["expected_accepted"]]
-    rows = zip(*columns.values(), strict=True)
-    rounds = tuple(RoundRecord(**dict(zip(columns, row, strict=True))) for row in rows)
+    names = tuple(item.name for item in fields(RoundRecord))
+    if set(columns) != set(names):
+        raise InconsistentRecordError(f"rounds: expected the columns {sorted(names)}, found {sorted(columns)}")
+    rounds = tuple(RoundRecord(*row) for row in zip(*(columns[name] for name in names), strict=True))
     data["output_token_ids"] = tuple(data["output_token_ids"])
     data["finish_reason"] = FinishReason(data["finish_reason"])
     return RequestRecord(**data, rounds=rounds)
@@ -218,20 +265,24 @@ def write_cell(cell: CellRecord, folder: Path) -> Path:
         "requests": [_request_to_json(item) for item in cell.requests]
     }
     path = folder / f"{cell.cell_id}.json.gz"
-    write_atomically(path, gzip.compress(json.dumps(data, allow_nan=False).encode(), mtime=0))
+    write_atomically(path, gzip.compress(json.dumps(data, allow_nan=False).encode(), compresslevel=6, mtime=0))
     return path
 
 
 def read_cell(path: Path) -> CellRecord:
-    """Read a cell; raises ValueError with the path when the file is not a record of this schema."""
+    """Read a cell; raises ValueError with the path when the file is not a consistent record of this schema."""
     try:
         data = json.loads(gzip.decompress(path.read_bytes()))
+        if data["schema_version"] != SCHEMA_VERSION:
+            raise InconsistentRecordError(
+                f"record has schema {data['schema_version']}, this version reads {SCHEMA_VERSION}; run the cell again"
+            )
         requests = tuple(_request_from_json(item) for item in data.pop("requests"))
         data["fallbacks"], data["labels"] = tuple(data["fallbacks"]), tuple(data["labels"])
         return CellRecord(**data, requests=requests)
     except InconsistentRecordError as error:
         raise ValueError(f"{path}: {error}") from error
-    except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{path}: expected a cell record of schema {SCHEMA_VERSION}, found {type(error).__name__}: {error}"
         ) from error
