@@ -1,0 +1,320 @@
+"""What every number in the results means: the one set of definitions.
+
+The tables print these texts below themselves, results/README.md lists them, and `harness.estimates` computes the
+metrics from the same entries. Round r proposes K_r draft tokens, accepts a prefix of A_r of them and emits A_r + 1
+tokens (fewer where EOS or the length limit cuts it; then K_r and A_r count what came before the cut).
+This module knows names and texts, no records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.records import EXPECTED_METHODS
+
+PER_POSITION = "<i>"
+"""Stands for the position 1, 2, .. in the names of per-position columns."""
+
+INTERVALS = (
+    "Brackets hold bootstrap intervals (95 % unless set otherwise): prompts are drawn again, all turns and copies of a "
+    "prompt together; percentiles are widened for few prompts (the expanded percentile interval of Hesterberg 2015); "
+    "n/a with fewer than 2 prompts. Differences and ratios are paired: both sides meet the same resamples of the same "
+    "prompts."
+)
+TIME_INTERVALS = (
+    "Intervals of times and throughputs give each prompt the time its requests took part in (an engine step's duration "
+    "is shared equally by the requests in it): they hold the variation between prompts, not the drift of the machine."
+)
+
+
+EXPECTED_LENGTH = (
+    "1 + mean, over the drafts that count in full, of the accepted tokens that the named method expects given the "
+    "drafted tokens and both distributions: every method on the same drafts, without the noise of accepting"
+)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number with an interval: scale * sum of numerators / denominator, or a percentile of a latency."""
+
+    label: str
+    """As printed in tables, with the printed unit."""
+    unit: str
+    """Unit of the column."""
+    definition: str
+    style: str
+    """Format of the printed number, see `harness.number_format`."""
+    numerators: tuple[str, ...] = ()
+    """Sums over requests (`harness.sums`) that are added up."""
+    denominator: str | None = None
+    """Sum over requests that divides; None divides by 1."""
+    scale: float = 1.0
+    percentile: tuple[str, float] | None = None
+    """Name of the latency in `harness.sums` and level in [0, 1]."""
+    of_tokens: bool = False
+    """Determined by the law of the tokens alone, not by time: methods of the same law have the same value."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column without an interval: a setting or a count."""
+
+    unit: str
+    definition: str
+
+
+METRICS: dict[str, Metric] = {
+    "acceptance_rate": Metric(
+        "acceptance rate (%)",
+        "fraction",
+        "accepted draft tokens / draft tokens; recovered and bonus tokens are in neither",
+        "percent",
+        ("num_accepted_tokens",),
+        "num_draft_tokens",
+        of_tokens=True,
+    ),
+    "mean_acceptance_length": Metric(
+        "acceptance length",
+        "tokens",
+        "micro average: 1 + accepted draft tokens / drafts",
+        "length",
+        ("num_drafts", "num_accepted_tokens"),
+        "num_drafts",
+        of_tokens=True,
+    ),
+    "mean_acceptance_length_macro": Metric(
+        "acceptance length, macro",
+        "tokens",
+        "mean over requests of the request's own 1 + accepted draft tokens / drafts",
+        "length",
+        ("request_acceptance_length",),
+        "num_requests_with_drafts",
+        of_tokens=True,
+    ),
+    **{
+        f"expected_length_{method}": Metric(
+            f"expected length, {method}",
+            "tokens",
+            EXPECTED_LENGTH,
+            "length",
+            ("num_expected_drafts", f"expected_accepted_{method}"),
+            "num_expected_drafts",
+            of_tokens=True,
+        )
+        for method in EXPECTED_METHODS
+    },
+    "tokens_per_forward": Metric(
+        "tokens per target forward",
+        "tokens",
+        "output tokens / rounds of the requests; a round is one target forward for its request, the prefill's included",
+        "length",
+        ("num_output_tokens",),
+        "num_rounds",
+        of_tokens=True,
+    ),
+    "wall_s": Metric(
+        "duration (s)",
+        "s",
+        "wall time of the whole measured phase",
+        "seconds",
+        ("time_s",),
+    ),
+    "requests_per_s": Metric(
+        "request throughput (req/s)",
+        "1/s",
+        "requests / wall time of the whole measured phase",
+        "significant",
+        ("num_requests",),
+        "time_s",
+    ),
+    "output_tokens_per_s": Metric(
+        "output throughput (tok/s)",
+        "tokens/s",
+        "output tokens / wall time of the whole measured phase (never a mean of per-request rates)",
+        "significant",
+        ("num_output_tokens",),
+        "time_s",
+    ),
+    "total_tokens_per_s": Metric(
+        "total throughput (tok/s)",
+        "tokens/s",
+        "prompt and output tokens / wall time of the whole measured phase",
+        "significant",
+        ("num_prompt_tokens", "num_output_tokens"),
+        "time_s",
+    ),
+}
+
+LATENCIES = {
+    "ttft": ("TTFT", "time from a request's entry into the engine to its first token"),
+    "tpot": ("TPOT", "(E2E - TTFT) / (output tokens - 1) of a request with at least two tokens"),
+    "itl": ("ITL", "gap between successive arrivals of tokens of a request; arrivals are rounds, not tokens"),
+    "e2e": ("E2E", "time from a request's entry into the engine to its last token"),
+}
+"""Latency -> printed name, definition."""
+PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
+
+for _name, (_label, _text) in LATENCIES.items():
+    METRICS[f"{_name}_mean_ms"] = Metric(
+        f"mean {_label} (ms)", "ms", f"mean of {_label}: {_text}", "milliseconds", (f"{_name}_s",), f"num_{_name}", 1e3
+    )
+    for _percentile, _level in PERCENTILES.items():
+        METRICS[f"{_name}_{_percentile}_ms"] = Metric(
+            f"{_percentile} {_label} (ms)",
+            "ms",
+            f"{_level:.0%} percentile of {_label}: {_text}",
+            "milliseconds",
+            scale=1e3,
+            percentile=(_name, _level),
+        )
+
+SPEEDUP = Metric(
+    "speedup",
+    "ratio",
+    "output throughput / output throughput of the autoregressive baseline of the same run: same target, decoding, "
+    "prompts and engine settings, paired by prompt; empty without a baseline",
+    "length",
+)
+
+
+def position_metrics(position: int) -> dict[str, Metric]:
+    """The metrics of draft position 1, 2, ..; their names end in the position."""
+    at = f"per_pos_{position}"
+    return {
+        f"acceptance_rate_{at}": Metric(
+            f"acceptance at position {position} (%)",
+            "fraction",
+            "unconditional: rounds that accepted position i / rounds that drafted position i (K_r >= i)",
+            "percent",
+            (f"num_accepted_tokens_{at}",),
+            f"num_draft_tokens_{at}",
+            of_tokens=True,
+        ),
+        f"conditional_acceptance_rate_{at}": Metric(
+            f"conditional acceptance at position {position} (%)",
+            "fraction",
+            "rounds that accepted position i / rounds that drafted it and accepted all positions before it",
+            "percent",
+            (f"num_accepted_tokens_{at}",),
+            f"num_reached_{at}",
+            of_tokens=True,
+        ),
+    }
+
+
+def metric(name: str) -> Metric:
+    """The metric with this column name, per-position ones included; KeyError if there is none."""
+    if name == "speedup":
+        return SPEEDUP
+    if name in METRICS:
+        return METRICS[name]
+    return position_metrics(int(name.rsplit("_", 1)[1]))[name]
+
+
+SETTINGS: dict[str, Column] = {
+    "run": Column("", "name of the run folder"),
+    "cell_id": Column("", "identity of the cell: hash of everything that determines its result"),
+    "target": Column("", "label of the target"),
+    "drafter": Column("", "who proposes; none is the autoregressive baseline"),
+    "drafter_path": Column("", "checkpoint of the drafter; empty for the built-in one"),
+    "num_speculative_tokens": Column("tokens", "K, draft tokens proposed per round; 0 for the baseline"),
+    "draft_sampling": Column(
+        "", "how the proposal is drawn: greedy (one-hot), sampled, coupled; empty for the baseline"
+    ),
+    "verification": Column("", "verification method with its parameters; empty for the baseline"),
+    "guarantee": Column("", "what the method promises: lossless, lossy, biased, synthetic"),
+    "labels": Column("", "printed with every number of the cell; several are separated by a semicolon"),
+    "temperature": Column("", "temperature; 0 is greedy decoding"),
+    "top_k": Column("tokens", "top-k; 0 is off"),
+    "top_p": Column("", "top-p; 1 is off"),
+    "min_p": Column("", "min-p; 0 is off"),
+    "max_new_tokens": Column("tokens", "output tokens of a request at most"),
+    "ignore_eos": Column("", "requests went on past the end-of-sequence token, which inflates acceptance"),
+    "workload": Column("", "prompts: builtin, a file or a data set"),
+    "max_concurrency": Column("", "requests in flight at most"),
+    "device": Column("", "where the target ran"),
+    "dtype": Column("", "floating-point type of the target"),
+    "seed": Column("", "seed of the run"),
+    "baseline_cell_id": Column("", "the baseline that the speedup refers to; empty if the run has none"),
+}
+
+COUNTS: dict[str, Column] = {
+    "num_prompts": Column("", "prompts, the units of resampling"),
+    "num_requests": Column("", "requests: every turn of every copy of a prompt"),
+    "num_skipped_prompts": Column("", "turns of prompts left out because they did not fit"),
+    "num_prompt_tokens": Column("tokens", "prompt tokens of all requests"),
+    "num_output_tokens": Column("tokens", "output tokens of all requests"),
+    "num_rounds": Column("", "rounds of all requests, the draw that ends the prefill included"),
+    "num_drafts": Column(
+        "",
+        "rounds with at least one draft token as evidence; rounds with K_r = 0 (the prefill's draw, a cut before the "
+        "first draft token) emit tokens but are no drafts",
+    ),
+    "num_draft_tokens": Column("tokens", "draft tokens that count as evidence: sum of K_r"),
+    "num_accepted_tokens": Column("tokens", "accepted draft tokens: sum of A_r; never a recovered or bonus token"),
+    "num_expected_drafts": Column(
+        "", "drafts for which the expected acceptance was recorded: those that count in full, not cut or limited"
+    ),
+    "num_cut_eos": Column("", "rounds cut by the end-of-sequence token"),
+    "num_cut_length": Column("", "rounds cut by the length limit"),
+    "num_cut_grammar": Column("", "rounds cut by a grammar"),
+    "draft_logit_cache_bytes": Column("bytes", "draft-logit cache: slots * K * draft vocabulary * bytes per element"),
+    "num_target_parameters": Column("", "parameters of the target"),
+    "num_drafter_parameters": Column("", "parameters of the drafter"),
+    "fallbacks": Column("", "what changed speed or results without being asked for; separated by a semicolon"),
+}
+
+POSITION_COUNTS: dict[str, Column] = {
+    "num_draft_tokens_per_pos": Column("tokens", "rounds with K_r >= i: denominator of the unconditional rate"),
+    "num_reached_per_pos": Column(
+        "tokens", "rounds with K_r >= i and A_r >= i - 1: denominator of the conditional rate"
+    ),
+    "num_accepted_tokens_per_pos": Column("tokens", "rounds with A_r >= i"),
+}
+
+
+def column_names(num_positions: int) -> list[str]:
+    """The columns of the results, in order, for drafts of up to so many positions."""
+    names = [*SETTINGS, *COUNTS]
+    for name in [*METRICS, "speedup"]:
+        names += with_interval(name)
+    for position in range(1, num_positions + 1):
+        names += [f"{name}_{position}" for name in POSITION_COUNTS]
+        for name in position_metrics(position):
+            names += with_interval(name)
+    return names
+
+
+def with_interval(name: str) -> tuple[str, str, str]:
+    """The three columns of a metric."""
+    return name, f"{name}_low", f"{name}_high"
+
+
+def dictionary() -> list[tuple[str, str, str]]:
+    """(column, unit, definition) of every column; intervals and positions are written once, as a pattern."""
+    rows = [(name, item.unit, item.definition) for name, item in (SETTINGS | COUNTS).items()]
+    rows += [(name, item.unit, item.definition) for name, item in (METRICS | {"speedup": SPEEDUP}).items()]
+    rows += [(f"{name}_{PER_POSITION}", item.unit, item.definition) for name, item in POSITION_COUNTS.items()]
+    for name, item in position_metrics(0).items():
+        rows.append((name.removesuffix("0") + PER_POSITION, item.unit, item.definition))
+    return rows
+
+
+def footnotes(names: list[str]) -> list[str]:
+    """The texts below a table that shows these metrics: what each means, once, and how the intervals are made."""
+    texts = dict.fromkeys([f"drafts: {COUNTS['num_drafts'].definition}", *(_footnote(name) for name in names)])
+    timed = any(not metric(name).of_tokens for name in names)
+    return [*texts, INTERVALS, *([TIME_INTERVALS] if timed else [])]
+
+
+def _footnote(name: str) -> str:
+    """One text for all positions, all statistics of a latency, and all methods of the expected length."""
+    item = metric(name)
+    if item.percentile or name.endswith("_mean_ms"):
+        return ": ".join(LATENCIES[name.split("_", 1)[0]])
+    label = item.label
+    if "_per_pos_" in name:
+        label = label.replace(f"position {name.rsplit('_', 1)[1]}", "position i")
+    elif item.definition is EXPECTED_LENGTH:
+        label = "expected length"
+    return f"{label}: {item.definition}"

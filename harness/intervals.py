@@ -1,0 +1,120 @@
+"""Bootstrap intervals by prompt.
+
+Rounds of one prompt are not independent, so whole prompts are drawn again, with everything that belongs to them. One
+resample is a vector of weights, one per prompt (how often it was drawn), and a statistic that is a function of sums
+over prompts is recomputed for all resamples at once as `weights @ sums`. The weights depend on the number of prompts
+only: two cells with the same prompts in the same order meet the same resamples, which is what pairs them.
+
+Letters: B resamples, P prompts, M sums, N values.
+This module knows numbers only: no records, no names of metrics.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import erfc, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+SEED = 20260227
+MAX_CANDIDATES = 512
+"""Order statistics that are looked at for a percentile; with fewer values the resampled percentile is exact."""
+MAX_UNDEFINED = 0.05
+"""Share of resamples in which a statistic may be undefined (0 / 0) before it gets no interval."""
+
+
+@lru_cache(maxsize=8)
+def resample_weights(num_prompts: int, num_resamples: int) -> Floats:
+    """How often each resample draws each prompt: [B, P], read-only, rows sum to P; the same in every call."""
+    generator = np.random.default_rng([SEED, num_prompts])
+    weights = generator.multinomial(num_prompts, np.full(num_prompts, 1 / num_prompts), size=num_resamples)
+    weights = weights.astype(np.float64)
+    weights.setflags(write=False)
+    return weights
+
+
+def student_t_quantile(probability: float, degrees: int) -> float:
+    """Quantile of Student's t for probability in (0, 1), to about six digits.
+
+    With t = sqrt(degrees) * tan(angle) the density is proportional to cos(angle)^(degrees - 1), a smooth function on
+    (-pi/2, pi/2) that the trapezoid rule integrates well.
+    """
+    angles = np.linspace(-np.pi / 2, np.pi / 2, 100_001)
+    density = np.cos(angles) ** (degrees - 1)
+    mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return float(sqrt(degrees) * np.tan(np.interp(probability * mass[-1], mass, angles)))
+
+
+@lru_cache(maxsize=64)
+def expanded_levels(num_prompts: int, confidence: float) -> tuple[float, float]:
+    """Levels at which the bootstrap distribution is read for an interval with this confidence.
+
+    The plain percentile interval is too narrow for few prompts: it uses the normal's quantile and the variance with
+    1/n. The expanded one (Hesterberg 2015, "What Teachers Should Know About the Bootstrap") reads at
+    Phi(-t * sqrt(n / (n - 1))), with t the quantile of Student's distribution with n - 1 degrees of freedom.
+    """
+    t = student_t_quantile((1 + confidence) / 2, num_prompts - 1)
+    tail = erfc(t * sqrt(num_prompts / (num_prompts - 1)) / sqrt(2)) / 2
+    return tail, 1 - tail
+
+
+def interval(replicates: Floats, num_prompts: int, confidence: float) -> tuple[float, float]:
+    """Expanded percentile interval of one statistic; (nan, nan) with fewer than two prompts.
+
+    Args:
+        replicates: [B] the statistic in each resample; nan where it is undefined.
+        num_prompts: prompts that were drawn from.
+        confidence: in (0, 1).
+    """
+    if num_prompts < 2:
+        return float("nan"), float("nan")
+    defined = replicates[np.isfinite(replicates)]
+    if len(defined) < (1 - MAX_UNDEFINED) * len(replicates):
+        return float("nan"), float("nan")
+    low, high = np.quantile(defined, expanded_levels(num_prompts, confidence))
+    return float(low), float(high)
+
+
+def percentile_replicates(values: Floats, prompt_index: NDArray[np.int64], weights: Floats, level: float) -> Floats:
+    """A percentile of values that belong to prompts, in every resample of the prompts.
+
+    Args:
+        values: [N] the observed values.
+        prompt_index: [N] the prompt of each value, 0..P-1.
+        weights: [B, P] from `resample_weights`.
+        level: in [0, 1]; interpolated linearly between order statistics, as numpy.percentile does.
+
+    Returns:
+        [B]; nan in resamples that hold no value. With more than MAX_CANDIDATES values only as many order statistics
+        around the level are told apart, and a percentile is rounded up to the next of them.
+    """
+    num_prompts = weights.shape[1]
+    if len(values) == 0:
+        return np.full(len(weights), np.nan)
+    candidates = _candidates(np.sort(values), level, num_prompts)
+    bins = np.searchsorted(candidates, values)
+    counts = np.bincount(prompt_index * len(candidates) + bins, minlength=num_prompts * len(candidates))
+    at_most = np.cumsum(weights @ counts.reshape(num_prompts, -1), axis=1)
+    total = at_most[:, -1]
+    rank = np.maximum(total - 1, 0) * level
+    below, fraction = np.floor(rank), rank % 1
+    lower, upper = (
+        candidates[np.minimum((at_most <= index[:, None]).sum(axis=1), len(candidates) - 1)]
+        for index in (below, np.minimum(below + 1, total - 1))
+    )
+    return np.where(total > 0, lower + fraction * (upper - lower), np.nan)
+
+
+def _candidates(ordered: Floats, level: float, num_prompts: int) -> Floats:
+    """Order statistics that a resampled percentile can plausibly reach, and the largest value."""
+    if len(ordered) <= MAX_CANDIDATES:
+        return np.unique(ordered)
+    # Whole prompts move together, so at worst a resample is worth num_prompts independent values: eight such standard
+    # deviations are never left.
+    reach = 8 * sqrt(max(level * (1 - level), 1 / num_prompts) / num_prompts)
+    low, high = (np.clip(bound, 0, 1) * (len(ordered) - 1) for bound in (level - reach, level + reach))
+    ranks = np.linspace(low, high, MAX_CANDIDATES).round().astype(np.int64)
+    return np.unique(np.append(ordered[ranks], ordered[-1]))

@@ -1,0 +1,196 @@
+"""The results of runs: one row per cell, every metric with its interval.
+
+What the columns mean is in `harness.definitions` (and results/README.md). `load_results` is the entry for notebooks.
+This module does not know how results are printed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.definitions import COUNTS, POSITION_COUNTS, column_names, with_interval
+from harness.estimates import NOT_AVAILABLE, Estimate, Estimates, paired_ratio
+from harness.records import CellRecord
+from harness.runs import Run, read_runs
+from harness.sums import cell_sums
+
+AXES = ("drafter", "drafting", "verification", "measurement", "draft_sampling", "guarantee")
+"""Settings in which a cell may differ from its baseline."""
+FROM_RECORD = (
+    "num_skipped_prompts",
+    "draft_logit_cache_bytes",
+    "num_target_parameters",
+    "num_drafter_parameters",
+)
+METHOD_PARAMETERS = {
+    "typical": ("epsilon", "delta"),
+    "lenient": ("leniency",),
+    "synthetic": ("synthetic_rates", "synthetic_length"),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell with its settings as plain columns and its metrics."""
+
+    record: CellRecord
+    settings: Mapping[str, Any]
+    estimates: Estimates
+    baseline: Cell | None = None
+    """The autoregressive baseline of the same run; a baseline is its own."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name]
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.settings["drafter"] == "none"
+
+    @cached_property
+    def surroundings(self) -> str:
+        """Everything but drafter, drafting and verification, as canonical text: equal for cells that compare."""
+        kept = {name: value for name, value in self.record.config.items() if name not in AXES}
+        return json.dumps([self["run"], kept], sort_keys=True)
+
+    @cached_property
+    def speedup(self) -> Estimate:
+        """Output throughput over the baseline's."""
+        if self.is_baseline:
+            return Estimate(1.0, 1.0, 1.0)
+        if self.baseline is None:
+            return NOT_AVAILABLE
+        return paired_ratio(self.baseline.estimates, self.estimates, "output_tokens_per_s")
+
+    def estimate(self, name: str) -> Estimate:
+        """A metric with its interval, the speedup included."""
+        return self.speedup if name == "speedup" else self.estimates.estimate(name)
+
+
+def load_results(path: str | Path) -> pd.DataFrame:
+    """Read results: one row per cell.
+
+    Args:
+        path: a run folder, a cells folder, one cell file, or a folder of run folders.
+
+    Returns:
+        The columns of results/README.md; each metric has `<metric>`, `<metric>_low` and `<metric>_high`.
+
+    Raises:
+        ValueError: nothing there or a file that is not a record; the message names the path.
+    """
+    return results_frame(analyse(read_runs(Path(path))))
+
+
+def analyse(runs: Sequence[Run]) -> list[Cell]:
+    """Compute the sums of every cell and find its baseline."""
+    cells = []
+    for run in runs:
+        alone = [Cell(record, _settings(record, run.name), _estimates(record)) for record in run.cells]
+        baselines: dict[str, Cell] = {}
+        for cell in alone:
+            if cell.is_baseline:
+                baselines.setdefault(cell.surroundings, cell)
+        cells += [Cell(cell.record, cell.settings, cell.estimates, baselines.get(cell.surroundings)) for cell in alone]
+    return cells
+
+
+def results_frame(cells: Sequence[Cell]) -> pd.DataFrame:
+    """One row per cell with the columns of results/README.md."""
+    num_positions = max((cell.estimates.sums.num_positions for cell in cells), default=0)
+    columns = column_names(num_positions)
+    return pd.DataFrame([_row(cell, num_positions) for cell in cells], columns=columns)
+
+
+def _row(cell: Cell, num_positions: int) -> dict[str, Any]:
+    estimates = cell.estimates
+    row = dict(cell.settings) | {"baseline_cell_id": cell.baseline.record.cell_id if cell.baseline else ""}
+    row |= {name: getattr(cell.record, name) for name in FROM_RECORD}
+    row |= {"num_prompts": estimates.num_prompts, "fallbacks": "; ".join(cell.record.fallbacks)}
+    row |= {name: int(estimates.total(name)) for name in COUNTS if name not in row}
+    for position in range(1, num_positions + 1):
+        for name in POSITION_COUNTS:
+            row[f"{name}_{position}"] = int(estimates.total(f"{name}_{position}"))
+    for name in [*estimates.names(), "speedup"]:
+        row |= dict(zip(with_interval(name), cell.estimate(name), strict=True))
+    return row
+
+
+def _estimates(record: CellRecord) -> Estimates:
+    setting = _Reader(record)
+    return Estimates(
+        cell_sums(record), int(setting("measurement.num_resamples")), float(setting("measurement.confidence"))
+    )
+
+
+def _settings(record: CellRecord, run: str) -> dict[str, Any]:
+    """The settings columns of a cell."""
+    setting = _Reader(record)
+    drafter = setting("drafter.kind")
+    baseline = drafter == "none"
+    decoding = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "ignore_eos")
+    return {
+        "run": run,
+        "cell_id": record.cell_id,
+        "target": setting("target.name"),
+        "drafter": drafter,
+        "drafter_path": setting("drafter.path") or "",
+        "num_speculative_tokens": 0 if baseline else setting("drafting.num_speculative_tokens"),
+        "draft_sampling": "" if baseline else setting("draft_sampling"),
+        "verification": "" if baseline else _verification(setting("verification")),
+        "guarantee": "lossless" if baseline else setting("guarantee"),
+        "labels": "; ".join(_labels(record, "lossless" if baseline else setting("guarantee"))),
+        **{name: setting(f"decoding.{name}") for name in decoding},
+        "workload": _workload(setting("workload")),
+        "max_concurrency": setting("backend.max_concurrency"),
+        "device": setting("device"),
+        "dtype": setting("dtype"),
+        "seed": setting("seed"),
+    }
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads `group.name` from a record's configuration."""
+
+    record: CellRecord
+
+    def __call__(self, name: str) -> Any:
+        value: Any = self.record.config
+        for part in name.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                raise ValueError(f"cell {self.record.cell_id}: its configuration lacks {name}; run the cell again")
+            value = value[part]
+        return value
+
+
+def _verification(config: Mapping[str, Any]) -> str:
+    """The method, with the parameters that it uses."""
+    method = config["method"]
+    given = {name: config.get(name) for name in METHOD_PARAMETERS.get(method, ())}
+    text = ", ".join(f"{name}={_plain(value)}" for name, value in given.items() if value not in (None, []))
+    return f"{method}({text})" if text else method
+
+
+def _plain(value: Any) -> str:
+    return "/".join(f"{item:g}" for item in value) if isinstance(value, list) else f"{value:g}"
+
+
+def _labels(record: CellRecord, guarantee: str) -> list[str]:
+    """The record's labels; a method that is not lossless is labelled whatever the record says."""
+    return list(dict.fromkeys([*record.labels, *([guarantee] if guarantee != "lossless" else [])]))
+
+
+def _workload(config: Mapping[str, Any]) -> str:
+    if config.get("dataset"):
+        return str(config["dataset"])
+    if config.get("path"):
+        path = Path(config["path"])
+        return "/".join(part for part in (path.parent.name, path.name) if part)
+    return "builtin"

@@ -1,0 +1,57 @@
+"""Turns numbers into text for tables: a value and its interval with the same decimals.
+
+This module knows styles, not metrics.
+"""
+
+from __future__ import annotations
+
+from math import isnan
+
+from harness.estimates import Estimate
+
+NOT_AVAILABLE = "n/a"
+FACTORS = {"percent": 100.0}
+FIXED_DECIMALS = {"percent": 1, "length": 2, "seconds": 2, "count": 0}
+"""Other styles (significant, milliseconds) take their decimals from the size of the value."""
+
+
+def format_value(value: float, style: str, *, signed: bool = False, decimals: int | None = None) -> str:
+    """A number as text, n/a where it is nan; percent multiplies by 100 and prints no sign of its unit."""
+    if isnan(value):
+        return NOT_AVAILABLE
+    scaled = value * FACTORS.get(style, 1.0)
+    digits = _decimals(scaled, style) if decimals is None else decimals
+    rounded = round(scaled, digits) + 0.0  # no negative zero
+    grouped = "," if abs(rounded) >= 10_000 else ""
+    sign = "+" if signed and rounded > 0 else ""
+    return f"{sign}{rounded:{grouped}.{digits}f}"
+
+
+def format_interval(low: float, high: float, style: str, *, signed: bool = False, decimals: int | None = None) -> str:
+    """An interval as text: [2.13, 2.29], [n/a] where there is none."""
+    if isnan(low) or isnan(high):
+        return f"[{NOT_AVAILABLE}]"
+    if decimals is None:
+        decimals = _decimals(max(abs(low), abs(high)) * FACTORS.get(style, 1.0), style)
+    texts = (format_value(bound, style, signed=signed, decimals=decimals) for bound in (low, high))
+    return f"[{', '.join(texts)}]"
+
+
+def format_estimate(estimate: Estimate, style: str, *, signed: bool = False) -> str:
+    """A value and its interval: 2.21 [2.13, 2.29]; a value that cannot vary is printed alone."""
+    value, low, high = estimate
+    if isnan(value):
+        return NOT_AVAILABLE
+    if value == low == high and value in (0.0, 1.0):
+        return format_value(value, style, decimals=0)
+    largest = max(abs(item) for item in estimate if not isnan(item))
+    decimals = _decimals(largest * FACTORS.get(style, 1.0), style)
+    text = format_value(value, style, signed=signed, decimals=decimals)
+    return f"{text} {format_interval(low, high, style, signed=signed, decimals=decimals)}"
+
+
+def _decimals(scaled: float, style: str) -> int:
+    if style in FIXED_DECIMALS:
+        return FIXED_DECIMALS[style]
+    size = round(abs(scaled), 6)
+    return 0 if size >= 1000 else 1 if size >= 10 else 2

@@ -1,0 +1,275 @@
+"""Tables of results: every cell, the methods of each setting side by side, and paired differences.
+
+A table holds text; numbers with all their digits are in `results_frame` and `comparisons_frame`.
+This module knows what to show; it does not know where it is written.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from harness.comparison import SAME_LAW, Group, expected_difference, groups, method_rank, same_law
+from harness.definitions import footnotes, metric
+from harness.estimates import Estimate, paired_difference, paired_ratio
+from harness.metrics import Cell
+from harness.number_format import NOT_AVAILABLE, format_estimate, format_value
+from harness.records import EXPECTED_METHODS
+
+NONE = "–"
+MINUS = " − "
+DIFFERENT_DRAFTS = (
+    "draft sampling differs: part of such a difference comes from how the drafts were drawn, not from verification."
+)
+PR_NAMES = (
+    "In vLLM PR 35461 the column strict was the method called coupled here, and probabilistic as first merged was the "
+    "one called pr35461."
+)
+PER_METHOD_METRICS = (
+    "wall_s",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "speedup",
+    "total_tokens_per_s",
+    *(f"{latency}_{statistic}_ms" for latency in ("ttft", "tpot", "itl") for statistic in ("mean", "p50", "p99")),
+    "acceptance_rate",
+    "mean_acceptance_length",
+    *(f"expected_length_{method}" for method in EXPECTED_METHODS),
+)
+PER_METHOD_COUNTS = {
+    "num_drafts": "drafts",
+    "num_draft_tokens": "draft tokens",
+    "num_accepted_tokens": "accepted tokens",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it is printed."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    """Definitions and remarks, printed below the table."""
+
+    def to_markdown(self) -> str:
+        """GitHub-flavoured Markdown, the notes as a list below."""
+        lines = [f"### {self.title}", ""]
+        lines += [_markdown_row(self.header), _markdown_row(["---"] * len(self.header))]
+        lines += [_markdown_row(row) for row in self.rows]
+        lines += ["", *(f"- {note}" for note in self.notes), ""]
+        return "\n".join(lines)
+
+    def to_csv(self) -> str:
+        """The cells as printed, with the header, without title and notes."""
+        stream = io.StringIO()
+        csv.writer(stream, lineterminator="\n").writerows([self.header, *self.rows])
+        return stream.getvalue()
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def varying(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
+    """Those settings that are not the same in all cells."""
+    return [name for name in names if len({cell[name] for cell in cells}) > 1]
+
+
+SURROUNDINGS = (
+    "run",
+    "target",
+    "top_k",
+    "top_p",
+    "min_p",
+    "max_new_tokens",
+    "ignore_eos",
+    "workload",
+    "max_concurrency",
+    "device",
+    "dtype",
+    "seed",
+)
+"""Settings that a table or title names only where they vary."""
+
+
+def drafter_name(cell: Cell) -> str:
+    """The drafter, with its checkpoint where one was named."""
+    path = cell["drafter_path"].rstrip("/").rsplit("/", 1)[-1]
+    return f"{cell['drafter']} ({path})" if path else cell["drafter"]
+
+
+def column_name(cell: Cell) -> str:
+    """A method as the header of a column: method, draft sampling, labels."""
+    return f"{cell['verification']}, {cell['draft_sampling']} drafts" + label_suffix(cell)
+
+
+def label_suffix(cell: Cell) -> str:
+    """The labels of a cell in brackets, or nothing."""
+    return f" [{cell['labels']}]" if cell["labels"] else ""
+
+
+def group_title(group: Group, cells: Sequence[Cell]) -> str:
+    """What the cells of a group share, as far as the other cells differ in it."""
+    first = group.first
+    parts = [first["target"], drafter_name(first), f"K = {first['num_speculative_tokens']}"]
+    parts.append(f"T = {first['temperature']:g}")
+    parts += [f"{name} = {first[name]}" for name in varying(cells, SURROUNDINGS) if name != "target"]
+    return " · ".join(parts)
+
+
+def summary_table(cells: Sequence[Cell]) -> Table:
+    """One row per cell, baselines first within each temperature."""
+    extra = varying(cells, SURROUNDINGS)
+    shown = ["acceptance_rate", "mean_acceptance_length", *(f"expected_length_{item}" for item in EXPECTED_METHODS)]
+    timed = ["output_tokens_per_s", "speedup", "ttft_p50_ms", "itl_p99_ms"]
+    header = [*extra, "T", "drafter", "K", "verification", "drafts"]
+    header += [metric(name).label for name in [*shown, *timed]] + ["draft-logit cache (MiB)", "labels"]
+    rows = []
+    for cell in sorted(cells, key=summary_order):
+        settings = [str(cell[name]) for name in extra] + [f"{cell['temperature']:g}", drafter_name(cell)]
+        if cell.is_baseline:
+            settings += [NONE] * 3
+            numbers = [NONE] * len(shown)
+        else:
+            settings += [str(cell["num_speculative_tokens"]), cell["verification"], cell["draft_sampling"]]
+            numbers = [_text(cell, name) for name in shown]
+        numbers += [_text(cell, name) for name in timed]
+        cache = format_value(cell.record.draft_logit_cache_bytes / 2**20, "length")
+        rows.append((*settings, *numbers, NONE if cell.is_baseline else cache, cell["labels"]))
+    return Table("All cells", tuple(header), tuple(rows), tuple(footnotes([*shown, *timed])))
+
+
+def summary_order(cell: Cell) -> tuple:
+    """Sorts cells for a summary: target, settings, temperature, baseline first, drafter, K, method."""
+    surroundings = tuple(str(cell[name]) for name in SURROUNDINGS)
+    drafter = ("" if cell.is_baseline else drafter_name(cell), cell["num_speculative_tokens"])
+    rank = (-1, 0, "") if cell.is_baseline else method_rank(cell)
+    return cell["target"], cell["temperature"], surroundings, drafter, rank
+
+
+def method_tables(cells: Sequence[Cell]) -> list[Table]:
+    """For each target, drafter, K and temperature the methods side by side, as in the table of vLLM PR 35461.
+
+    The columns are the baseline, the methods, and each method's paired difference to the first one.
+    """
+    return [_method_table(group, group_title(group, cells)) for group in groups(cells)]
+
+
+def _method_table(group: Group, title: str) -> Table:
+    first, others = group.first, group.cells[1:]
+    shown = [*([group.baseline] if group.baseline else []), *group.cells]
+    header = ["metric", *("baseline" if cell.is_baseline else column_name(cell) for cell in shown)]
+    header += [f"{column_name(cell)}{MINUS}{first['verification']}" for cell in others]
+    positions = [f"acceptance_rate_per_pos_{position}" for position in range(1, group.num_positions + 1)]
+    rows = []
+    for name in PER_METHOD_METRICS:
+        values = [_value_text(cell, name) for cell in shown]
+        rows.append((metric(name).label, *values, *(_difference_text(first, cell, name) for cell in others)))
+    for name, label in PER_METHOD_COUNTS.items():
+        values = [NONE if cell.is_baseline else format_value(cell.estimates.total(name), "count") for cell in shown]
+        rows.append((label, *values, *(_count_difference(first, cell, name) for cell in others)))
+    for name in positions:
+        values = [_value_text(cell, name) for cell in shown]
+        rows.append((metric(name).label, *values, *(_difference_text(first, cell, name) for cell in others)))
+    notes = [*footnotes([*PER_METHOD_METRICS, *positions]), "Differences of percentages are in percentage points."]
+    return Table(title, tuple(header), tuple(rows), (*notes, *_remarks(group.cells), PR_NAMES))
+
+
+def _remarks(cells: Sequence[Cell]) -> list[str]:
+    """Remarks that the cells of a comparison need."""
+    remarks = []
+    if any(same_law(first, second) for first, second in combinations(cells, 2)):
+        remarks.append(SAME_LAW)
+    if len({cell["draft_sampling"] for cell in cells}) > 1:
+        remarks.append(DIFFERENT_DRAFTS)
+    return remarks
+
+
+def _text(cell: Cell, name: str) -> str:
+    return format_estimate(cell.estimate(name), metric(name).style)
+
+
+def _value_text(cell: Cell, name: str) -> str:
+    """A metric without its interval; a dash for what a baseline does not have."""
+    if cell.is_baseline and metric(name).of_tokens:
+        return NONE
+    return format_value(cell.estimate(name).value, metric(name).style)
+
+
+def _difference_text(first: Cell, second: Cell, name: str) -> str:
+    """second - first with its interval; an exact 0 where the law is the same and the noise would be all there is."""
+    item = metric(name)
+    if item.of_tokens and same_law(first, second):
+        return same_law_text(first, second, name)
+    if name == "speedup":
+        return _speedup_difference(first, second)
+    return format_estimate(paired_difference(first.estimates, second.estimates, name), item.style, signed=True)
+
+
+def same_law_text(first: Cell, second: Cell, name: str) -> str:
+    """The difference of two cells of the same law: 0, and at temperature 0 whatever else was observed."""
+    observed = paired_difference(first.estimates, second.estimates, name)
+    if first["temperature"] == 0 and any(abs(item) > 1e-12 for item in observed):
+        return f"{format_estimate(observed, metric(name).style, signed=True)} (same law)"
+    return "0 (same law)"
+
+
+def _speedup_difference(first: Cell, second: Cell) -> str:
+    if first.baseline is None:
+        return NOT_AVAILABLE
+    ratio = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
+    return f"× {format_estimate(ratio, 'length')}"
+
+
+def _count_difference(first: Cell, second: Cell, name: str) -> str:
+    difference = second.estimates.total(name) - first.estimates.total(name)
+    if same_law(first, second) and (difference == 0 or first["temperature"] > 0):
+        return "0 (same law)"
+    return format_value(difference, "count", signed=True)
+
+
+PAIRED_METRICS = ("acceptance_rate", "mean_acceptance_length")
+
+
+def paired_table(cells: Sequence[Cell]) -> Table:
+    """Every two methods of a group: paired differences of acceptance, and the ratio of their throughputs."""
+    extra = varying(cells, SURROUNDINGS)
+    header = [*extra, "T", "drafter", "K", "comparison", "drafts"]
+    header += [metric(name).label for name in PAIRED_METRICS] + ["expected length, same drafts"]
+    header += ["output throughput (ratio)", "labels"]
+    rows = []
+    for group in sorted(groups(cells), key=lambda item: summary_order(item.first)):
+        for first, second in combinations(group.cells, 2):
+            settings = [str(first[name]) for name in extra] + [f"{first['temperature']:g}", drafter_name(first)]
+            settings += [
+                str(first["num_speculative_tokens"]),
+                f"{second['verification']}{MINUS}{first['verification']}",
+            ]
+            sampling = dict.fromkeys((second["draft_sampling"], first["draft_sampling"]))
+            labels = "; ".join(dict.fromkeys(text for text in (second["labels"], first["labels"]) if text))
+            rows.append((*settings, " / ".join(sampling), *_paired_texts(first, second), labels))
+    notes = footnotes([*PAIRED_METRICS, "output_tokens_per_s"])
+    notes.append(
+        "expected length, same drafts: difference of the expected acceptance lengths of the two methods, both on the "
+        "drafts of the one named second."
+    )
+    notes += [SAME_LAW, DIFFERENT_DRAFTS]
+    return Table("Paired differences", tuple(header), tuple(rows), tuple(notes))
+
+
+def _paired_texts(first: Cell, second: Cell) -> list[str]:
+    texts = [_difference_text(first, second, name) for name in PAIRED_METRICS]
+    expected: Estimate | None = expected_difference(first, second)
+    if expected is None:
+        texts.append(NONE)
+    elif same_law(first, second):
+        texts.append("0 (same law)")
+    else:
+        texts.append(format_estimate(expected, "length", signed=True))
+    ratio = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
+    return [*texts, format_estimate(ratio, "length")]

@@ -1,0 +1,167 @@
+"""Cells of known truth for the tests of the results side: prompts differ in difficulty, rounds follow given rates."""
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+
+from harness.records import CellRecord, FinishReason, RequestRecord, RoundRecord, identity, write_cell
+
+CONFIG = {
+    "target": {"name": "zoo", "path": None, "revision": None, "trust_remote_code": False},
+    "drafter": {"kind": "eagle3", "path": None, "revision": None, "ngram_max": 4, "ngram_min": 2},
+    "drafting": {"num_speculative_tokens": 3, "sampling": "auto"},
+    "decoding": {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "max_new_tokens": 64,
+        "ignore_eos": False,
+    },
+    "verification": {
+        "method": "probabilistic",
+        "epsilon": 0.09,
+        "delta": 0.3,
+        "leniency": 1.0,
+        "synthetic_rates": [],
+        "synthetic_length": None,
+    },
+    "workload": {"path": None, "dataset": None},
+    "backend": {"kind": "local", "device": "cpu", "dtype": "float32", "max_concurrency": 16, "max_length": None},
+    "measurement": {"num_resamples": 500, "confidence": 0.95},
+    "seed": 0,
+    "draft_sampling": "sampled",
+    "guarantee": "lossless",
+    "device": "cpu",
+    "dtype": "float32",
+}
+
+
+def config(**changes):
+    """The configuration of a cell; a change is named group__name, or name at the top."""
+    result = copy.deepcopy(CONFIG)
+    for name, value in changes.items():
+        group, _, key = name.partition("__")
+        if key:
+            result[group][key] = value
+        else:
+            result[name] = value
+    return result
+
+
+def round_record(num_draft, num_accepted, arrival_s, *, num_output=None, share_s=0.1, cut=None, **others):
+    """A round; without a cut it emits accepted + 1 tokens."""
+    return RoundRecord(
+        num_proposed_tokens=others.pop("num_proposed", num_draft),
+        num_draft_tokens=num_draft,
+        num_accepted_tokens=num_accepted,
+        num_output_tokens=num_accepted + 1 if num_output is None else num_output,
+        cut_reason=cut,
+        arrival_s=arrival_s,
+        share_s=share_s,
+        expected_accepted=others.pop("expected", None),
+    )
+
+
+def request_record(rounds, prompt_id="a", **changes):
+    """A request that answers with as many tokens as its rounds emitted."""
+    fields = {
+        "category": "writing",
+        "turn": 0,
+        "sample": 0,
+        "seed": 1,
+        "num_prompt_tokens": 10,
+        "finish_reason": FinishReason.length,
+        "submitted_s": 0.0,
+        "output_token_ids": tuple(range(sum(item.num_output_tokens for item in rounds))),
+    }
+    return RequestRecord(prompt_id=prompt_id, rounds=tuple(rounds), **(fields | changes))
+
+
+def cell_record(requests, wall_s=1.0, settings=None, **changes):
+    """A cell of requests."""
+    settings = config() if settings is None else settings
+    fields = {
+        "cell_id": identity({"config": settings, "wall_s": wall_s}),
+        "config": settings,
+        "provenance": {"gpu": None, "libraries": {"numpy": np.__version__}},
+        "draft_logit_cache_bytes": 0 if settings["drafter"]["kind"] == "none" else 16 * 3 * 6144 * 4,
+        "num_target_parameters": 10_000_000,
+        "num_drafter_parameters": 1_000_000,
+    }
+    return CellRecord(requests=tuple(requests), wall_s=wall_s, **(fields | changes))
+
+
+def simulated_cell(
+    settings, rates, *, num_prompts=40, num_turns=1, num_rounds=20, step_s=0.01, seed=0, spread=0.25, **changes
+):
+    """A cell whose conditional acceptance rate at position i is rates[i], shifted by the prompt's own difficulty.
+
+    The difficulty of a prompt is the same in every cell, the rounds depend on `seed`.
+    """
+    generator = np.random.default_rng(seed)
+    difficulty = np.random.default_rng(99).uniform(-spread, spread, num_prompts)
+    requests, now = [], 0.0
+    for prompt in range(num_prompts):
+        own = np.clip(np.array(rates) + difficulty[prompt], 0.0, 1.0)
+        expected = tuple(float(np.cumprod(np.clip(own + shift, 0, 1)).sum()) for shift in (-0.05, 0.0, 0.04))
+        for turn in range(num_turns):
+            submitted = now
+            now += 2 * step_s
+            rounds = [round_record(0, 0, now, share_s=2 * step_s)]
+            for _ in range(num_rounds):
+                now += step_s
+                num_accepted = int(np.cumprod(generator.random(len(rates)) < own).sum())
+                known = expected if rates else None
+                rounds.append(round_record(len(rates), num_accepted, now, share_s=step_s, expected=known))
+            requests.append(request_record(rounds, f"prompt{prompt:03d}", turn=turn, submitted_s=submitted))
+    return cell_record(requests, now, settings, **changes)
+
+
+def baseline_settings(**changes):
+    """Settings of the autoregressive baseline."""
+    return config(drafter__kind="none", drafting__num_speculative_tokens=0, draft_sampling="greedy", **changes)
+
+
+SHIFTS = {"strict": -0.08, "coupled": -0.04, "probabilistic": 0.0, "block": 0.03}
+DRAFT_SAMPLING = {"coupled": "coupled", "pr35461": "coupled"}
+
+
+def simulated_run(
+    folder: Path, *, drafters=("eagle3",), depths=(3,), temperatures=(0.0, 1.0), methods=tuple(SHIFTS), num_prompts=20
+):
+    """Write a run of simulated cells with a baseline at every temperature; returns the folder."""
+    cells = []
+    for temperature in temperatures:
+        settings = baseline_settings(decoding__temperature=temperature)
+        cells.append(simulated_cell(settings, [], num_prompts=num_prompts, num_rounds=60))
+        for rank, drafter in enumerate(drafters):
+            for depth in depths:
+                for method in methods:
+                    settings = config(
+                        decoding__temperature=temperature,
+                        drafter__kind=drafter,
+                        drafting__num_speculative_tokens=depth,
+                        verification__method=method,
+                        draft_sampling=DRAFT_SAMPLING.get(method, "sampled"),
+                    )
+                    shift = SHIFTS.get(method, 0.0) if temperature else 0.05
+                    rates = [0.62 - 0.05 * rank + shift - 0.02 * position for position in range(depth)]
+                    seed = int(temperature > 0) * (1 + list(methods).index(method))
+                    cells.append(simulated_cell(settings, rates, num_prompts=num_prompts, num_rounds=30, seed=seed))
+    for cell in cells:
+        write_cell(cell, folder / "cells")
+    manifest = {
+        "schema_version": 1,
+        "name": "simulated",
+        "title": "A simulated run",
+        "command": "python -m experiments.run",
+        "started": "2026-11-20T12:00:00+00:00",
+        "cells": [cell.cell_id for cell in cells],
+        "num_cells": len(cells),
+        "skipped": [{"cell": {"drafter": "ngram", "verification": "pr35461"}, "reason": "ngram has no distribution"}],
+    }
+    (folder / "run.json").write_text(json.dumps(manifest))
+    return folder
