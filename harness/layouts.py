@@ -50,7 +50,8 @@ def read_prompts(path: Path, layout: Layout = Layout.auto) -> list[Prompt]:
     if layout is Layout.auto:
         layout = detect_layout([row for _, row in rows], f"{path}:{rows[0][0]}")
     read = _READERS[layout]
-    prompts, lines = [], {}
+    prompts: list[Prompt] = []
+    lines: dict[str, int] = {}
     for line, row in rows:
         try:
             prompt = read(row, line)
