@@ -1,0 +1,56 @@
+"""A decoder layer's parts written out plainly, one row at a time, to compare the optimized heads with."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+Weights = dict[str, Tensor]
+
+
+def rms_norm(states: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """[T, H]."""
+    return states / (states.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def rotate(vectors: Tensor, positions: Tensor, theta: float) -> Tensor:
+    """RoPE on [T, D]: component j turns with component j + D / 2 by position / theta^(2 j / D)."""
+    half = vectors.shape[-1] // 2
+    angles = positions[:, None] / theta ** (torch.arange(half) / half)
+    first, second = vectors[:, :half], vectors[:, half:]
+    return torch.cat(
+        (first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), dim=-1
+    )
+
+
+def attention(states: Tensor, weights: Weights, positions: Tensor, config) -> Tensor:
+    """Causal self-attention of [T, H_in], head by head, through the output projection: [T, H]."""
+    num_tokens, size = states.shape[0], config.head_dim
+    group = config.num_attention_heads // config.num_key_value_heads
+    theta = config.rope_parameters["rope_theta"]
+    queries, keys, values = (states @ weights[f"self_attn.{name}_proj.weight"].T for name in "qkv")
+    outputs = []
+    for head in range(config.num_attention_heads):
+        of_query, of_key = (
+            slice(head * size, (head + 1) * size),
+            slice(head // group * size, (head // group + 1) * size),
+        )
+        query, key = rotate(queries[:, of_query], positions, theta), rotate(keys[:, of_key], positions, theta)
+        scores = query @ key.T / math.sqrt(size)
+        scores = scores.masked_fill(torch.ones(num_tokens, num_tokens).triu(1).bool(), -math.inf)
+        outputs.append(scores.softmax(-1) @ values[:, of_key])
+    return torch.cat(outputs, dim=-1) @ weights["self_attn.o_proj.weight"].T
+
+
+def mlp(states: Tensor, weights: Weights) -> Tensor:
+    """Gated SiLU."""
+    gate = states @ weights["mlp.gate_proj.weight"].T
+    up = states @ weights["mlp.up_proj.weight"].T
+    return (gate * gate.sigmoid() * up) @ weights["mlp.down_proj.weight"].T
+
+
+def with_prefix(weights: Weights, prefix: str) -> Weights:
+    """The weights of one layer, without their prefix."""
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}

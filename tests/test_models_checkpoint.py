@@ -1,0 +1,99 @@
+"""Reading checkpoints: what is missing, misshapen, pickled or left over is said with names, shapes and files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_file({"a.weight": torch.ones(2, 3), "b.weight": torch.zeros(4)}, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def test_tensors_are_taken_by_name_and_shape(folder):
+    with Checkpoint(folder) as checkpoint:
+        assert torch.equal(checkpoint.take("a.weight", (2, 3)), torch.ones(2, 3))
+        assert "b.weight" in checkpoint and "c.weight" not in checkpoint
+        assert checkpoint.unused() == ["b.weight"]
+
+
+def test_a_missing_tensor_is_named_with_its_folder_and_shape(folder):
+    with Checkpoint(folder) as checkpoint, pytest.raises(CheckpointError) as error:
+        checkpoint.take("c.weight", (5, 6))
+    for part in (str(folder), "c.weight", "[5, 6]", "2 tensors"):
+        assert part in str(error.value)
+
+
+def test_a_misshapen_tensor_is_named_with_both_shapes_and_its_file(folder):
+    with Checkpoint(folder) as checkpoint, pytest.raises(CheckpointError) as error:
+        checkpoint.take("a.weight", (3, 2))
+    for part in (str(folder / "model.safetensors"), "a.weight of shape [3, 2]", "found [2, 3]"):
+        assert part in str(error.value)
+
+
+def test_shards_are_found_by_the_index(tmp_path):
+    save_file({"a": torch.ones(1)}, tmp_path / "model-00001-of-00002.safetensors")
+    save_file({"b": torch.ones(2)}, tmp_path / "model-00002-of-00002.safetensors")
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with Checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.take("b", (2,)).numel() == 2
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="found no model-00002-of-00002"):
+        Checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "model.pt"])
+def test_pickled_weights_are_refused(tmp_path, file):
+    torch.save({"a": torch.ones(1)}, tmp_path / file)
+    with pytest.raises(CheckpointError, match=rf"only pickled ones \({file}\), which are refused"):
+        Checkpoint(tmp_path)
+
+
+def test_a_folder_without_weights_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="found no safetensors file"):
+        Checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["./nowhere", "/nowhere/at/all", "one/two/three"])
+def test_a_missing_folder_is_not_taken_for_an_id(path):
+    with pytest.raises(CheckpointError, match="found no such folder"):
+        checkpoint_folder(path)
+
+
+def test_an_id_that_cannot_be_fetched_is_named_with_the_reason(monkeypatch):
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def snapshot_download(name, revision, allow_patterns):
+        assert (name, revision) == ("owner/model", "v1")
+        assert "*.safetensors" in allow_patterns and not any(".bin" in pattern for pattern in allow_patterns)
+        raise LocalEntryNotFoundError("no connection\nsecond line")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    with pytest.raises(CheckpointError, match=r"owner/model: .*\(revision v1\): no connection$"):
+        checkpoint_folder("owner/model", "v1")
+
+
+def test_a_folder_is_not_looked_up(tmp_path):
+    assert checkpoint_folder(tmp_path) == tmp_path
+
+
+@pytest.mark.parametrize(("text", "reason"), [("{", "expected JSON"), ("[]", "expected a JSON object, found list")])
+def test_broken_json_is_named(tmp_path, text, reason):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=reason):
+        read_json(tmp_path / "config.json")
+
+
+def test_left_over_tensors_are_warned_about_and_those_of_running_layers_refused():
+    with pytest.warns(UserWarning, match="folder: 1 tensors are not used: extra"):
+        assert report_unused("folder", ["extra", "layers.0.rotary_emb.inv_freq"], ("layers.",)) == ("extra",)
+    with pytest.raises(CheckpointError, match=r"1 that it does not: layers\.0\.q_proj\.bias"):
+        report_unused("folder", ["layers.0.q_proj.bias"], ("layers.",))

@@ -1,0 +1,180 @@
+"""The target: its own forward equals that of transformers, and loading reports what does not fit."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+import torch
+
+from harness.models.checkpoint import CheckpointError
+from harness.models.target import TargetModel, load_target
+from tests.tiny_models import (
+    NUM_LAYERS,
+    TOLERANCE,
+    VOCAB_SIZE,
+    edit_config,
+    edit_weights,
+    positions_from,
+    random_causal_lm,
+    random_target,
+    random_tokens,
+    save_target_folder,
+)
+
+KINDS = ["llama", "llama3_rope", "llama_tied", "qwen3"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save_target_folder(tmp_path, random_causal_lm())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forward_equals_transformers(kind):
+    tokens = random_tokens(2, 11)
+    expected = random_causal_lm(kind)(tokens, output_hidden_states=True)
+    target = random_target(kind)
+    output = target.forward(tokens, positions_from([0, 0], 11), None)
+    torch.testing.assert_close(target.logits(output.hidden), expected.logits, **TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_aux_states_are_those_entering_the_layers(kind):
+    tokens = random_tokens(2, 7)
+    causal_lm = random_causal_lm(kind)
+    entering = {}
+    for index, layer in enumerate(causal_lm.model.layers):
+        layer.register_forward_pre_hook(lambda _, args, index=index: entering.__setitem__(index, args[0]))
+    causal_lm.model.norm.register_forward_pre_hook(lambda _, args: entering.__setitem__(NUM_LAYERS, args[0]))
+    causal_lm(tokens)
+    # any order may be asked for, and the number of layers is the state before the final norm
+    asked = (3, 0, NUM_LAYERS)
+    output = random_target(kind).forward(tokens, positions_from([0, 0], 7), None, asked)
+    assert len(output.aux) == 3
+    for index, state in zip(asked, output.aux, strict=True):
+        torch.testing.assert_close(state, entering[index], **TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_target_loads_silently_with_the_same_weights(tmp_path, kind):
+    causal_lm = random_causal_lm(kind)
+    save_target_folder(tmp_path, causal_lm)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        target = load_target(tmp_path, name="tiny")
+    tokens, positions = random_tokens(1, 9), positions_from([0], 9)
+    logits = target.logits(target.forward(tokens, positions, None).hidden)
+    torch.testing.assert_close(logits, causal_lm(tokens).logits, **TOLERANCE)
+    assert target.num_parameters == sum(parameter.numel() for parameter in causal_lm.parameters())
+    assert (target.vocab_size, target.num_layers, target.hidden_size) == (VOCAB_SIZE, NUM_LAYERS, 24)
+    assert (target.name, target.path, target.dtype, target.device.type) == ("tiny", tmp_path, torch.float32, "cpu")
+    assert not any(parameter.requires_grad for parameter in target.causal_lm.parameters())
+
+
+def test_dtype_is_the_files_unless_given(tmp_path):
+    save_target_folder(tmp_path, random_causal_lm().to(torch.bfloat16))
+    assert load_target(tmp_path).dtype == torch.bfloat16
+    target = load_target(tmp_path, dtype=torch.float32)
+    assert {parameter.dtype for parameter in target.causal_lm.parameters()} == {torch.float32}
+
+
+def test_rotary_table_keeps_its_precision(tmp_path):
+    causal_lm = random_causal_lm()
+    table = causal_lm.model.rotary_emb.inv_freq.clone()
+    save_target_folder(tmp_path, causal_lm.to(torch.bfloat16))
+    assert torch.equal(load_target(tmp_path, dtype=torch.bfloat16).causal_lm.model.rotary_emb.inv_freq, table)
+
+
+def test_eos_tokens_are_those_of_the_files_and_the_tokenizer(folder):
+    assert load_target(folder).eos_token_ids == {3, 5}
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
+    assert load_target(folder).eos_token_ids == {5, 7, 8}
+    (folder / "generation_config.json").unlink()
+    edit_config(folder, drop=("eos_token_id",))
+    # not 2, which the configuration class of Llama would fill in
+    assert load_target(folder).eos_token_ids == {5}
+
+
+def test_announced_mtp_layers_are_ignored_silently(folder):
+    edit_weights(folder, put={f"model.layers.{NUM_LAYERS}.enorm.weight": torch.ones(24)})
+    edit_config(folder, num_nextn_predict_layers=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_target(folder).unused_keys == ()
+
+
+def test_other_unused_tensors_are_reported(folder):
+    edit_weights(folder, put={f"model.layers.{NUM_LAYERS}.enorm.weight": torch.ones(24), "extra": torch.ones(1)})
+    with pytest.warns(UserWarning, match=rf"2 tensors are not used: extra, model\.layers\.{NUM_LAYERS}\.enorm"):
+        target = load_target(folder)
+    assert target.unused_keys == ("extra", f"model.layers.{NUM_LAYERS}.enorm.weight")
+
+
+def test_a_tensor_that_a_running_layer_does_not_account_for_is_refused(folder):
+    edit_weights(folder, put={"model.layers.1.self_attn.q_proj.bias": torch.ones(48)})
+    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.self_attn\.q_proj\.bias"):
+        load_target(folder)
+
+
+def test_a_missing_weight_is_refused(folder):
+    edit_weights(folder, drop="model.layers.2.mlp.up_proj.weight")
+    with pytest.raises(CheckpointError, match=r"expected a tensor model\.layers\.2\.mlp\.up_proj\.weight of shape"):
+        load_target(folder)
+
+
+def test_a_weight_of_another_shape_is_refused(folder):
+    edit_config(folder, intermediate_size=41)
+    with pytest.raises(CheckpointError, match=r"mlp\.gate_proj\.weight of shape \[41, 24\], found \[40, 24\]"):
+        load_target(folder)
+
+
+def test_a_pickle_only_folder_is_refused(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="refused because loading a pickle runs code"):
+        load_target(folder)
+
+
+def test_a_folder_without_tokenizer_is_refused(folder):
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(CheckpointError, match="expected a tokenizer"):
+        load_target(folder)
+
+
+def test_a_folder_without_config_is_refused(folder):
+    (folder / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"config\.json: expected this file"):
+        load_target(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"model_type": "gpt2"}, "expected model_type llama or qwen3, found 'gpt2'"),
+        ({"model_type": "glm4_moe_lite"}, "found 'glm4_moe_lite', which this version does not run"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "expected plain weights"),
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type 'dynamic'"),
+    ],
+    ids=["another model type", "mixture of experts", "quantized", "dynamic RoPE"],
+)
+def test_models_that_do_not_run_are_refused(folder, fields, reason):
+    edit_config(folder, **fields)
+    with pytest.raises(ValueError, match=reason):
+        load_target(folder)
+
+
+def test_sliding_attention_is_refused(tmp_path):
+    causal_lm = random_causal_lm("qwen3", use_sliding_window=True, sliding_window=8, max_window_layers=2)
+    with pytest.raises(ValueError, match="expected full attention in every layer, found sliding_attention"):
+        load_target(save_target_folder(tmp_path, causal_lm))
+
+
+def test_transformers_own_forward_still_works_after_wrapping():
+    """Training code may call the wrapped model itself."""
+    causal_lm, tokens = random_causal_lm("qwen3"), random_tokens(2, 6)
+    expected = causal_lm(tokens).logits
+    TargetModel(causal_lm, None)
+    torch.testing.assert_close(causal_lm(tokens).logits, expected, **TOLERANCE)
