@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -54,44 +54,43 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         ConfigStore.instance().store(name="run_settings", node=RunConfig)
         try:
-            root = _compose(_groups(given))
+            root = _compose(_groups(given), given)
             points = _points(given, _experiment_sweep(root, experiment))
-            run = _with_values(root, given)
-            cells, skipped = _cells(given, points)
+            cells, skipped = _cells(root, given, points)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise SettingsError(_one_line(error)) from error
-    if skipped and (run.invalid_cells is InvalidCells.error or not cells):
+    if skipped and (root.invalid_cells is InvalidCells.error or not cells):
         raise SettingsError(_list_meaningless(skipped, len(points)))
     _check_paths(cells)
     _check_target_names(cells)
-    name = run.name or (experiment if experiment != "null" else "run")
+    name = root.name or (experiment if experiment != "null" else "run")
     if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
         raise SettingsError(f"name: expected letters, digits, dots, dashes and underscores, found {name!r}")
+    folder = Path(root.output.folder) if root.output.folder else RUNS / name
+    if folder.exists() and not folder.is_dir():
+        raise SettingsError(f"output.folder: expected a folder, found a file at {str(folder)!r}")
     return Plan(
         name=name,
-        title=run.title or name,
+        title=root.title or name,
         cells=with_baselines(cells),
         skipped=tuple(skipped),
-        folder=Path(run.output.folder) if run.output.folder else RUNS / name,
+        folder=folder,
         command=command or shlex.join(["python", "-m", "experiments.run", *arguments]),
     )
 
 
-def _compose(groups: Mapping[str, str]) -> DictConfig:
-    return compose("config", overrides=[f"{group}={option}" for group, option in groups.items()])
+def _compose(groups: Mapping[str, str], given: Mapping[str, Given]) -> DictConfig:
+    """The settings with these options of groups and the values given for the whole run."""
+    root = compose("config", overrides=[f"{group}={option}" for group, option in groups.items()])
+    for item in given.values():
+        if not item.is_group and not item.is_sweep:
+            OmegaConf.update(root, item.key, item.values[0])
+    return root
 
 
 def _groups(given: Mapping[str, Given]) -> dict[str, str]:
     """The groups chosen for the whole run."""
     return {item.key: item.values[0] for item in given.values() if item.is_group and not item.is_sweep}
-
-
-def _with_values(root: DictConfig, given: Mapping[str, Given]) -> Any:
-    """The composed settings with the values given for the whole run; a typed view, not yet validated as a cell."""
-    for item in given.values():
-        if not item.is_group and not item.is_sweep:
-            OmegaConf.update(root, item.key, item.values[0])
-    return root
 
 
 def _experiment_sweep(root: DictConfig, experiment: str) -> dict[str, Given]:
@@ -112,11 +111,8 @@ def _points(given: Mapping[str, Given], of_experiment: Mapping[str, Given]) -> l
     """The product of everything that is swept, in the order of the sweep; what is given replaces the experiment's."""
     axes = [item for item in {**of_experiment, **given}.values() if item.is_sweep]
     axes.sort(key=lambda item: _rank(item.key))
-    return [dict(zip((axis.key for axis in axes), values, strict=True)) for values in _product(axes)]
-
-
-def _product(axes: Sequence[Given]) -> Iterator[tuple[Any, ...]]:
-    return product(*(axis.values for axis in axes))
+    keys = [axis.key for axis in axes]
+    return [dict(zip(keys, values, strict=True)) for values in product(*(axis.values for axis in axes))]
 
 
 def _rank(key: str) -> tuple[int, bool]:
@@ -125,22 +121,27 @@ def _rank(key: str) -> tuple[int, bool]:
 
 
 def _cells(
-    given: Mapping[str, Given], points: Sequence[Point]
+    root: DictConfig, given: Mapping[str, Given], points: Sequence[Point]
 ) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]]]:
     """The cells that have a meaning, and the points that have none with the reason."""
     cells: list[CellConfig] = []
     skipped: list[tuple[Mapping[str, Any], str]] = []
-    composed: dict[tuple[tuple[str, str], ...], DictConfig] = {}
+    chosen = _groups(given)
+    composed = {_key(chosen): root}
     for point in points:
-        groups = _groups(given) | {key: option for key, option in point.items() if key in group_options()}
-        key = tuple(groups.items())
-        if key not in composed:
-            composed[key] = _with_values(_compose(groups), given)
+        groups = chosen | {name: option for name, option in point.items() if name in group_options()}
+        if _key(groups) not in composed:
+            composed[_key(groups)] = _compose(groups, given)
+        values = {name: value for name, value in point.items() if name not in groups}
         try:
-            cells.append(_cell(composed[key], {name: value for name, value in point.items() if name not in groups}))
+            cells.append(_cell(composed[_key(groups)], values))
         except MeaninglessCombinationError as error:
             skipped.append((point, str(error)))
     return cells, skipped
+
+
+def _key(groups: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(groups.items()))
 
 
 def _cell(root: DictConfig, values: Mapping[str, Any]) -> CellConfig:

@@ -1,0 +1,285 @@
+"""From conf/ and a command line to the cells of a plan, without a model."""
+
+import re
+from dataclasses import fields
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from harness import compose as compose_module
+from harness import settings
+from harness.compose import compose_plan
+from harness.config import CellConfig, DrafterKind
+from harness.overrides import read_overrides
+from harness.settings import CONF, SettingsError, all_settings, group_options
+from kernels.contract import VerificationMethod
+
+NEEDED = {
+    ("target", "local"): ["target.path=owner/model"],
+    ("workload", "jsonl"): [f"workload.path={Path(__file__)}"],
+    ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
+}
+"""What an option needs beside itself."""
+MT_BENCH = Path(__file__).parents[2] / "shared" / "data" / "mt_bench" / "question.jsonl"
+
+
+def cells(*arguments):
+    return compose_plan(arguments).cells
+
+
+def summary(cell):
+    return (
+        cell.drafter.kind.value,
+        cell.drafting.num_speculative_tokens,
+        cell.decoding.temperature,
+        cell.verification.method.value,
+    )
+
+
+def promised(experiment):
+    """Cells that an experiment must have: drafter, depth, temperature, method."""
+    if experiment == "quickstart":
+        axes = (
+            ("eagle", "eagle3", "mtp", "draft_model"),
+            (4,),
+            (0.0, 1.0),
+            ("strict", "coupled", "probabilistic", "block"),
+        )
+    elif experiment == "depth":
+        axes = (("eagle3",), (1, 4, 8), (1.0,), ("strict", "probabilistic", "block"))
+    elif experiment == "temperature":
+        axes = (("eagle3",), (4,), (0.0, 0.6, 1.0), ("strict", "probabilistic", "block"))
+    else:
+        axes = (("eagle3",), (4,), (1.0,), ("strict", "typical", "lenient", "pr35461"))
+    return set(product(*axes))
+
+
+@pytest.mark.parametrize("experiment", group_options()["experiment"])
+def test_every_experiment_composes_and_covers_what_it_promises(experiment):
+    plan = compose_plan([f"experiment={experiment}"])
+    assert plan.name == experiment
+    assert plan.folder == Path("results/runs") / experiment
+    assert plan.title != experiment
+    assert not plan.skipped
+    assert any(cell.is_baseline for cell in plan.cells)
+    assert promised(experiment) <= {summary(cell) for cell in plan.cells}
+
+
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [(group, option) for group, options in group_options().items() if group != "experiment" for option in options],
+)
+def test_every_option_of_every_group_composes(group, option):
+    drafter = [] if group == "drafter" else ["drafter=mtp"]
+    needed = NEEDED.get((group, option), [])
+    drafter = [item for item in drafter if not any(other.startswith("drafter=") for other in needed)]
+    chosen = cells(f"{group}={option}", *needed, *drafter)[-1]
+    kind = getattr(getattr(chosen, group), "kind", None) or getattr(getattr(chosen, group), "method", None)
+    if group in ("drafter", "verification"):
+        assert kind is not None
+        assert kind.value == option
+
+
+def test_the_files_say_the_same_as_the_schema():
+    assert cells() == (CellConfig(),)
+
+
+def test_every_method_and_drafter_has_an_option():
+    assert set(group_options()["verification"]) == {method.value for method in VerificationMethod}
+    assert set(group_options()["drafter"]) == {kind.value for kind in DrafterKind}
+
+
+def test_every_setting_is_documented():
+    undocumented = [setting.key for setting in all_settings().values() if not setting.doc]
+    assert not undocumented
+
+
+def test_commas_are_a_product_in_the_stated_order():
+    planned = cells(
+        "verification=strict,block",
+        "decoding.temperature=0.5,1",
+        "drafting.num_speculative_tokens=1,3",
+        "drafter=eagle,mtp",
+        "measurement.baseline=false",
+    )
+    assert [summary(cell) for cell in planned] == [
+        (drafter, num_tokens, temperature, method)
+        for drafter in ("eagle", "mtp")
+        for num_tokens in (1, 3)
+        for temperature in (0.5, 1.0)
+        for method in ("strict", "block")
+    ]
+
+
+def test_the_target_is_the_slowest():
+    planned = cells("drafter=mtp,ngram", "target.path=owner/one,owner/two", "measurement.baseline=false")
+    assert [cell.target.name for cell in planned] == ["one", "one", "two", "two"]
+
+
+def test_the_command_line_replaces_the_same_key_of_the_experiment():
+    planned = cells("experiment=quickstart", "drafter=eagle3", "decoding.temperature=0.7,0.9", "verification=strict")
+    assert [summary(cell) for cell in planned if not cell.is_baseline] == [
+        ("eagle3", 4, 0.7, "strict"),
+        ("eagle3", 4, 0.9, "strict"),
+    ]
+
+
+def test_values_of_the_command_line_win_over_the_experiment():
+    planned = cells("experiment=methods", "verification=strict", "workload.num_prompts=3", "decoding.max_new_tokens=5")
+    assert {(cell.workload.num_prompts, cell.decoding.max_new_tokens) for cell in planned} == {(3, 5)}
+
+
+def test_a_single_cell_gets_its_baseline():
+    assert [summary(cell)[0] for cell in cells("drafter=eagle3")] == ["none", "eagle3"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "values"),
+    [
+        ("drafting.num_speculative_tokens=range(1,4)", [1, 2, 3]),
+        ("decoding.temperature=range(0,1,0.25)", [0, 0.25, 0.5, 0.75]),
+        ("drafter=glob(eagle*)", ["eagle", "eagle3"]),
+        ("verification.synthetic_rates=[0.8,0.5],[0.9,0.4]", [[0.8, 0.5], [0.9, 0.4]]),
+    ],
+    ids=["range", "range of numbers", "glob", "lists"],
+)
+def test_ranges_globs_and_lists_are_sweeps_too(argument, values):
+    given = read_overrides([argument])
+    assert [(item.values, item.is_sweep) for item in given.values()] == [(tuple(values), True)]
+
+
+def test_cells_that_differ_only_in_ignored_settings_are_one():
+    planned = cells("drafter=none,mtp", "verification=strict,lenient", "verification.leniency=0.5,0.9")
+    assert [(cell.drafter.kind.value, cell.verification.method.value) for cell in planned] == [
+        ("none", "probabilistic"),
+        ("mtp", "strict"),
+        ("mtp", "lenient"),
+        ("mtp", "lenient"),
+    ]
+
+
+def test_combinations_without_meaning_stop_before_anything_else_and_are_listed():
+    with pytest.raises(SettingsError) as caught:
+        cells("drafter=ngram,mtp", "verification=strict,pr35461,greedy")
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("3 of 6 combinations have no meaning")
+    assert "    drafter=ngram verification=pr35461" in lines
+    assert "    drafter=mtp verification=greedy" in lines
+    assert any("defined only at decoding.temperature=0" in line for line in lines)
+
+
+def test_combinations_without_meaning_can_be_skipped_and_are_kept_with_the_reason():
+    plan = compose_plan(["drafter=ngram,mtp", "verification=strict,pr35461", "invalid_cells=skip"])
+    assert [(dict(point), reason[:20]) for point, reason in plan.skipped] == [
+        ({"drafter": "ngram", "verification": "pr35461"}, "verification=pr35461")
+    ]
+    assert [summary(cell)[0] for cell in plan.cells] == ["none", "ngram", "mtp", "mtp"]
+
+
+def test_a_run_of_nothing_but_skipped_cells_is_an_error():
+    with pytest.raises(SettingsError, match="2 of 2 combinations have no meaning"):
+        cells("drafter=mtp", "verification=greedy", "decoding.temperature=0.5,1", "invalid_cells=skip")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("drafter=eagel3", "drafter=eagel3: no such option (did you mean eagle3?); choices: draft_model, eagle, "),
+        ("drafter.pat=x", "unknown setting 'drafter.pat' (did you mean drafter.path?); drafter has kind, path, "),
+        ("temperature=0", "unknown setting 'temperature' (did you mean decoding.temperature?)"),
+        ("draftr=mtp", "unknown setting 'draftr' (did you mean drafter?)"),
+        ("decoding.temperature=warm", "decoding.temperature: expected a number, found warm"),
+        ("drafting.num_speculative_tokens=1,2.5", "num_speculative_tokens: expected a whole number, found 2.5"),
+        ("decoding.ignore_eos=perhaps", "decoding.ignore_eos: expected true or false, found perhaps"),
+        ("verification.method=blok", "pr35461, found blok (did you mean block?)"),
+        ("workload.categories=math", "workload.categories: expected a list such as [first,second], found math"),
+        ("seed=null", "seed: expected a whole number, found null"),
+        ("eagle3", "expected setting=value or group=option, found 'eagle3' (did you mean drafter=eagle3?)"),
+        ("+drafter=mtp", "every setting exists already; write drafter=value"),
+        ("seed=1 seed=2", "seed is given twice"),
+        ("sweep=1", "sweep is for experiment files"),
+        ("experiment=quickstart,depth", "experiment is one for the whole run, found 2 values: quickstart, depth"),
+        ("measurement.num_blocks=1,2", "measurement.num_blocks is one for the whole run"),
+        ("decoding.temperature=interval(0,1)", "an interval has no list of values"),
+        ("workload.path=a(b", "put quotes around a value with special characters"),
+        ("decoding.temperature=-1", "decoding.temperature: expected 0 or more, found -1.0"),
+        ("verification.epsilon=2", "verification: epsilon must lie in (0, 1], found 2.0"),
+        ("drafter=mtp verification=greedy", "verification=greedy is defined only at decoding.temperature=0"),
+        ("workload=jsonl", "workload.path: expected a JSON Lines file (workload.path=FILE), found nothing"),
+        ("workload.path=not_there.jsonl", "workload.path: expected a JSON Lines file, found none at 'not_there.jsonl'"),
+        (
+            "target.path=./not/there",
+            "target.path: expected a folder or a Hugging Face id (owner/name), found no folder",
+        ),
+        ("drafter=mtp target.path=a/same,b/same", "target.name: expected a label of its own for each target"),
+        ("name=a/b", "name: expected letters, digits"),
+        ("output.folder=pyproject.toml", "output.folder: expected a folder, found a file"),
+    ],
+)
+def test_a_wrong_name_or_value_gets_one_line(arguments, message, monkeypatch):
+    monkeypatch.chdir(CONF.parent)
+    with pytest.raises(SettingsError) as caught:
+        cells(*arguments.split())
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("drafter: {pat: x}", "Key 'pat' not in 'DrafterConfig'"),
+        ("decoding: {temperature: warm}", "Value 'warm' of type 'str' could not be converted to Float"),
+        ("sweep: {drafter: [eagel3]}", "mine.yaml: sweep: drafter=eagel3: no such option (did you mean eagle3?)"),
+        ("sweep: {decoding.temperature: 1}", "mine.yaml: sweep of decoding.temperature: expected a list, found 1"),
+        ("sweep: {seed: []}", "mine.yaml: sweep: seed: expected at least one value, found none"),
+        ("sweep: {drafter: [", "while parsing"),
+    ],
+)
+def test_a_mistake_in_an_experiment_file_gets_one_line(content, message, tmp_path, monkeypatch):
+    for path in CONF.rglob("*.yaml"):
+        copy = tmp_path / path.relative_to(CONF)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(path.read_text())
+    (tmp_path / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{content}\n")
+    for module in (settings, compose_module):
+        monkeypatch.setattr(module, "CONF", tmp_path)
+    group_options.cache_clear()
+    try:
+        with pytest.raises(SettingsError) as caught:
+            cells("experiment=mine")
+    finally:
+        group_options.cache_clear()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prompt_file_is_taken_without_an_experiment():
+    if not MT_BENCH.is_file():
+        pytest.skip(f"needs {MT_BENCH.name} of MT-Bench beside the repository")
+    plan = compose_plan([f"workload.path={MT_BENCH}", "drafter=eagle3"])
+    assert [summary(cell)[0] for cell in plan.cells] == ["none", "eagle3"]
+    assert (plan.name, plan.folder) == ("run", Path("results/runs/run"))
+
+
+def test_name_and_folder_can_be_given():
+    assert compose_plan(["experiment=depth", "name=mine", "verification=strict"]).folder == Path("results/runs/mine")
+    assert compose_plan(["output.folder=elsewhere/x"]).folder == Path("elsewhere/x")
+
+
+def test_the_plan_carries_a_command_that_can_be_pasted():
+    plan = compose_plan(["drafter=mtp", "title='two words'"])
+    assert plan.command == """python -m experiments.run drafter=mtp 'title='"'"'two words'"'"''"""
+    assert plan.title == "two words"
+
+
+def test_cells_are_typed_objects():
+    chosen = cells("drafter=mtp")[-1]
+    for item in fields(CellConfig):
+        assert type(getattr(chosen, item.name)) is type(getattr(CellConfig(), item.name))
+
+
+def test_messages_do_not_name_the_folder_of_the_checkout():
+    with pytest.raises(SettingsError) as caught:
+        cells("drafter=nobody")
+    assert not re.search(r"(/[\w.-]+){2,}", str(caught.value))

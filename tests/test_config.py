@@ -1,0 +1,229 @@
+"""The settings of a cell: what is refused, how `auto` is resolved, and what counts as the same cell."""
+
+import json
+import re
+from dataclasses import asdict, replace
+
+import pytest
+
+from harness.config import (
+    BackendConfig,
+    CellConfig,
+    DecodingConfig,
+    DrafterConfig,
+    DrafterKind,
+    DraftingConfig,
+    DraftSamplingChoice,
+    MeaninglessCombinationError,
+    MeasurementConfig,
+    TargetConfig,
+    VerificationConfig,
+    WorkloadConfig,
+)
+from harness.determinants import canonical, determinants
+from harness.plan import with_baselines
+from harness.records import identity
+from kernels.contract import DraftSampling, VerificationMethod
+
+METHODS = list(VerificationMethod)
+
+
+def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=1.0, **others):
+    rates = [0.5] if method == "synthetic" else []
+    return CellConfig(
+        drafter=DrafterConfig(DrafterKind[drafter]),
+        drafting=DraftingConfig(others.pop("num_tokens", 4), DraftSamplingChoice[sampling]),
+        decoding=DecodingConfig(temperature=temperature),
+        verification=others.pop("verification", VerificationConfig(VerificationMethod[method], synthetic_rates=rates)),
+        **others,
+    )
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: DecodingConfig(temperature=-0.1), "decoding.temperature: expected 0 or more, found -0.1"),
+        (lambda: DecodingConfig(temperature=float("nan")), "decoding.temperature: expected 0 or more, found nan"),
+        (lambda: DecodingConfig(top_k=-1), "decoding.top_k"),
+        (lambda: DecodingConfig(top_p=0.0), "decoding.top_p"),
+        (lambda: DecodingConfig(min_p=1.0), "decoding.min_p"),
+        (lambda: DecodingConfig(max_new_tokens=0), "decoding.max_new_tokens"),
+        (lambda: DraftingConfig(-1), "drafting.num_speculative_tokens"),
+        (lambda: DrafterConfig(ngram_min=5), "drafter.ngram_min"),
+        (lambda: VerificationConfig(epsilon=0.0), "epsilon"),
+        (lambda: VerificationConfig(leniency=1.5), "leniency"),
+        (lambda: VerificationConfig(VerificationMethod.synthetic), "found 0 with method=synthetic"),
+        (lambda: VerificationConfig(synthetic_length=2.0), "found 1 with method=probabilistic"),
+        (lambda: VerificationConfig(VerificationMethod.synthetic, synthetic_rates=[0.2, 0.5]), "not increase"),
+        (lambda: VerificationConfig(VerificationMethod.synthetic, synthetic_length=0.5), "synthetic_length"),
+        (lambda: WorkloadConfig(path="a", dataset="b"), "path or dataset, not both"),
+        (lambda: WorkloadConfig(path=""), "workload.path=FILE"),
+        (lambda: WorkloadConfig(num_prompts=0), "workload.num_prompts"),
+        (lambda: BackendConfig(dtype="float8"), "backend.dtype: expected auto, float32"),
+        (lambda: BackendConfig(device="tpu"), "backend.device"),
+        (lambda: BackendConfig(max_concurrency=0), "backend.max_concurrency"),
+        (lambda: MeasurementConfig(confidence=1.0), "measurement.confidence"),
+        (lambda: MeasurementConfig(num_blocks=0), "measurement.num_blocks"),
+        (lambda: TargetConfig(path=""), "target.path=PATH"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_its_name(build, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "greedy"}, "only at decoding.temperature=0"),
+        ({"method": "coupled", "sampling": "sampled"}, "make it strict"),
+        ({"method": "probabilistic", "sampling": "coupled"}, "never reach verification=probabilistic"),
+        ({"method": "block", "sampling": "coupled"}, "never reach verification=block"),
+        ({"method": "lenient", "sampling": "coupled"}, "never reach verification=lenient"),
+        ({"method": "pr35461", "sampling": "sampled"}, "share one stream"),
+        ({"method": "pr35461", "drafter": "ngram"}, "needs a drafter with a distribution"),
+        ({"drafter": "ngram", "sampling": "sampled"}, "no distribution to draw from"),
+        ({"num_tokens": 0}, "proposes nothing with drafter=eagle3"),
+        ({"target": TargetConfig(path="owner/model")}, "drafter=eagle3 for target model needs drafter.path"),
+    ],
+)
+def test_a_combination_without_meaning_is_refused_with_the_reason(settings, message):
+    with pytest.raises(MeaninglessCombinationError, match=re.escape(message)):
+        cell(**settings)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "method"),
+    [
+        (drafter, method)
+        for drafter in ("eagle", "eagle3", "mtp", "draft_model", "ngram")
+        for method in METHODS
+        if method is not VerificationMethod.greedy and (drafter, method) != ("ngram", VerificationMethod.pr35461)
+    ],
+)
+def test_auto_draft_sampling_has_a_meaning_with_every_method(drafter, method):
+    expected = DraftSampling.sampled
+    if method in (VerificationMethod.coupled, VerificationMethod.pr35461):
+        expected = DraftSampling.coupled
+    if drafter == "ngram":
+        expected = DraftSampling.greedy
+    assert cell(drafter, method.value).draft_sampling is expected
+
+
+def test_the_mtp_layer_of_a_target_of_ones_own_needs_no_path():
+    assert cell("mtp", target=TargetConfig(path="owner/model")).meaningless() is None
+
+
+def test_a_target_is_labelled_by_its_path_unless_it_is_named():
+    assert TargetConfig(path="owner/model-8b").name == "model-8b"
+    assert TargetConfig(name="mine", path="owner/model-8b").name == "mine"
+    assert TargetConfig().name == "zoo"
+
+
+@pytest.mark.parametrize(
+    ("given", "num_tokens", "expected"),
+    [
+        ({"synthetic_length": 2.5}, 4, (1.0, 0.5, 0.0, 0.0)),
+        ({"synthetic_length": 1.0}, 2, (0.0, 0.0)),
+        ({"synthetic_rates": [0.9, 0.4]}, 3, (0.9, 0.4, 0.0)),
+    ],
+)
+def test_synthetic_rates_are_filled_up_to_the_depth(given, num_tokens, expected):
+    config = VerificationConfig(VerificationMethod.synthetic, **given)
+    assert config.verification(num_tokens).synthetic_rates == pytest.approx(expected)
+
+
+def test_settings_that_the_method_ignores_do_not_make_another_cell():
+    plain = cell()
+    other = cell(verification=VerificationConfig(epsilon=0.5, leniency=0.3))
+    assert canonical(other) == plain
+    assert determinants(other) == determinants(plain)
+    lenient = [cell(verification=VerificationConfig(VerificationMethod.lenient, leniency=x)) for x in (0.3, 0.6)]
+    assert determinants(lenient[0]) != determinants(lenient[1])
+
+
+def test_settings_that_the_drafter_ignores_do_not_make_another_cell():
+    eagle = replace(cell(), drafter=DrafterConfig(DrafterKind.eagle3, ngram_max=9))
+    assert determinants(eagle) == determinants(cell())
+    ngram = [replace(cell("ngram"), drafter=DrafterConfig(DrafterKind.ngram, ngram_max=x)) for x in (4, 9)]
+    assert determinants(ngram[0]) != determinants(ngram[1])
+    by_path = replace(cell("ngram"), drafter=DrafterConfig(DrafterKind.ngram, path="unused"))
+    assert determinants(by_path) == determinants(cell("ngram"))
+
+
+def test_the_baseline_ignores_drafting_and_verification():
+    baselines = [cell("none", "block", num_tokens=1), cell("none", "strict", num_tokens=7)]
+    assert determinants(baselines[0]) == determinants(baselines[1])
+
+
+def test_auto_and_what_it_is_resolved_to_are_the_same_cell():
+    assert determinants(cell(sampling="sampled")) == determinants(cell(sampling="auto"))
+    assert determinants(cell(sampling="greedy")) != determinants(cell(sampling="auto"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"decoding": DecodingConfig(top_p=0.9)},
+        {"decoding": DecodingConfig(max_new_tokens=65)},
+        {"drafting": DraftingConfig(3)},
+        {"workload": WorkloadConfig(num_requests=7)},
+        {"backend": BackendConfig(max_concurrency=3)},
+        {"measurement": MeasurementConfig(num_blocks=3)},
+        {"seed": 1},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_determines_the_result_changes_the_identity(change):
+    fingerprints = ("prompts", {"target": "a", "drafter": "b"})
+    changed = identity(determinants(replace(cell(), **change), *fingerprints))
+    assert changed != identity(determinants(cell(), *fingerprints))
+
+
+def test_labels_and_summaries_do_not_change_the_identity():
+    changed = replace(
+        cell(),
+        target=TargetConfig(name="other label"),
+        measurement=MeasurementConfig(baseline=False, num_resamples=100, confidence=0.9),
+    )
+    assert determinants(changed) == determinants(cell())
+
+
+def test_fingerprints_stand_for_paths():
+    here, there = (
+        replace(cell(), drafter=DrafterConfig(DrafterKind.eagle3, path=path), workload=WorkloadConfig(path=path))
+        for path in ("here", "there")
+    )
+    assert determinants(here) != determinants(there)
+    assert determinants(here, "p", {"target": "a"}) == determinants(there, "p", {"target": "a"})
+    assert determinants(here, "p", {"target": "a"}) != determinants(here, "p", {"target": "b"})
+
+
+def test_determinants_are_plain_json():
+    content = determinants(cell(method="synthetic"), "p", {"target": "a"})
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+
+
+def test_baselines_stand_first_and_once_per_decoding():
+    cells = [cell(temperature=t, method=method) for t in (0.0, 1.0) for method in ("strict", "block")]
+    planned = with_baselines(cells)
+    assert [(item.is_baseline, item.decoding.temperature) for item in planned] == [
+        (True, 0.0),
+        (True, 1.0),
+        (False, 0.0),
+        (False, 0.0),
+        (False, 1.0),
+        (False, 1.0),
+    ]
+
+
+def test_the_baseline_can_be_left_out():
+    without = MeasurementConfig(baseline=False)
+    assert [item.is_baseline for item in with_baselines([cell(measurement=without)])] == [False]
+    asked_for = [cell("none", measurement=without), cell(measurement=without)]
+    assert [item.is_baseline for item in with_baselines(asked_for)] == [True, False]
+
+
+def test_every_setting_of_a_canonical_cell_survives():
+    given = cell(method="lenient", verification=VerificationConfig(VerificationMethod.lenient, leniency=0.4))
+    assert asdict(canonical(given)) == asdict(given)
