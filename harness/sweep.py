@@ -111,9 +111,10 @@ def _run_block(arm: _Arm, block: Sequence[Conversation], progress: Progress, is_
 
 def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
     backend, cell = arm.backend, arm.cell
-    models = {"target": fingerprint_files(Path(backend.target.path))}
+    folders = {"target": backend.target.path}
     if backend.loaded_head is not None:
-        models["drafter"] = fingerprint_files(Path(backend.loaded_head.path))
+        folders["drafter"] = backend.loaded_head.folder
+    models = {role: fingerprint_files(folder) for role, folder in folders.items() if folder is not None}
     # the device and dtype that were found determine the result, not the word auto
     resolved = replace(
         cell,

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from harness.drafters.chain import ChainDrafter, ChainShape
-from harness.drafters.draft_model import DraftModelOutput
 from harness.drafters.none import NoDrafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
 from harness.engine.sequence import Limits, Request
+from harness.models.head import HeadOutput
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetOutput
 from kernels.contract import DraftSampling, Verification, VerificationMethod
@@ -53,9 +53,9 @@ class ToyHead(ToyTarget):
     def features(self, output: TargetOutput) -> Tensor:
         return output.hidden
 
-    def __call__(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: object) -> DraftModelOutput:
+    def __call__(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: object) -> HeadOutput:
         hidden = torch.nn.functional.one_hot(token_ids, self.vocab_size).float()
-        return DraftModelOutput(hidden, hidden)
+        return HeadOutput(hidden, hidden)
 
 
 def transitions(vocab_size: int, seed: int, sharpness: float = 1.5) -> Tensor:

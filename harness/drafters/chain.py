@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from harness.drafters.protocol import ProposalRequest, TargetStep
-from harness.models.slot_cache import SlotCache, SlotView
+from harness.models.decoder_layer import View
+from harness.models.head import HeadOutput
+from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetOutput
 from kernels.contract import Draft, DraftSampling, Sampling, Streams
 from kernels.reference.coupled import coupled_draw
@@ -24,26 +26,26 @@ from kernels.reference.draw import draw
 from kernels.streams import Purpose
 
 
-class HeadOutputLike(Protocol):
-    next_features: Tensor
-    hidden: Tensor
-
-
 class Head(Protocol):
-    """A network that drafts; see the classes in harness.models."""
+    """A network that drafts; see the classes in harness.models and harness.drafters.draft_model."""
 
-    aux_layers: tuple[int, ...]
-    draft_to_target: Tensor | None
-    vocab_size: int
-    num_parameters: int
+    @property
+    def aux_layers(self) -> tuple[int, ...]: ...
+
+    @property
+    def draft_to_target(self) -> Tensor | None: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def num_parameters(self) -> int: ...
 
     def features(self, output: TargetOutput) -> Tensor: ...
 
-    def __call__(
-        self, token_ids: Tensor, features: Tensor, positions: Tensor, view: SlotView | None
-    ) -> HeadOutputLike: ...
+    def __call__(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None, /) -> HeadOutput: ...
 
-    def logits(self, hidden: Tensor) -> Tensor: ...
+    def logits(self, hidden: Tensor, /) -> Tensor: ...
 
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache: ...
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from torch import Tensor
 
-from harness.models.slot_cache import SlotCache, SlotView
+from harness.models.decoder_layer import View
+from harness.models.head import HeadOutput
+from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput
-
-
-class DraftModelOutput(NamedTuple):
-    next_features: Tensor
-    hidden: Tensor
 
 
 class DraftModelHead:
@@ -33,11 +28,9 @@ class DraftModelHead:
         """[B, T, 0]: nothing of the target's states is read."""
         return output.hidden[..., :0]
 
-    def __call__(
-        self, token_ids: Tensor, features: Tensor, positions: Tensor, view: SlotView | None
-    ) -> DraftModelOutput:
+    def __call__(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
         hidden = self.model.forward(token_ids, positions, view).hidden
-        return DraftModelOutput(hidden[..., :0], hidden)
+        return HeadOutput(hidden[..., :0], hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.model.logits(hidden)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.config import CellConfig, DrafterConfig, DrafterKind
 from harness.drafters.chain import ChainDrafter, ChainShape, Head
@@ -10,6 +11,7 @@ from harness.drafters.draft_model import DraftModelHead
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
+from harness.models.checkpoint import checkpoint_folder
 from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
 from harness.models.mtp import load_mtp
@@ -20,9 +22,10 @@ from harness.models.zoo import zoo_path
 
 @dataclass(frozen=True)
 class LoadedHead:
-    """A drafting network."""
+    """A drafting network and the folder it came from."""
 
     head: Head
+    folder: Path
     reads_tokens_only: bool = False
 
 
@@ -34,16 +37,19 @@ def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
     """
     if config.kind in (DrafterKind.none, DrafterKind.ngram):
         return None
+    own = target.path if config.kind is DrafterKind.mtp else zoo_path(config.kind.value)
+    folder = own if config.path is None else checkpoint_folder(config.path, config.revision)
+    if folder is None:
+        raise ValueError(f"target {target.name}: expected a folder to read its MTP layer from, found none")
     if config.kind is DrafterKind.eagle:
-        return LoadedHead(load_eagle(config.path, target, revision=config.revision))
+        return LoadedHead(load_eagle(folder, target), folder)
     if config.kind is DrafterKind.eagle3:
-        return LoadedHead(load_eagle3(config.path, target, revision=config.revision))
+        return LoadedHead(load_eagle3(folder, target), folder)
     if config.kind is DrafterKind.mtp:
-        return LoadedHead(load_mtp(config.path, target, revision=config.revision))
-    path = zoo_path("draft_model") if config.path is None else config.path
-    model = load_target(path, device=target.device, dtype=target.dtype, revision=config.revision, name=str(path))
+        return LoadedHead(load_mtp(folder, target), folder)
+    model = load_target(folder, device=target.device, dtype=target.dtype, name=folder.name)
     check_draft_model(model, target)
-    return LoadedHead(DraftModelHead(model), reads_tokens_only=True)
+    return LoadedHead(DraftModelHead(model), folder, reads_tokens_only=True)
 
 
 def build_drafter(cell: CellConfig, loaded: LoadedHead | None, shape: ChainShape) -> Drafter:

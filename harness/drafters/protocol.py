@@ -63,10 +63,20 @@ class ProposalRequest:
 class Drafter(Protocol):
     """Proposes tokens. `extend` is called after every target step, `propose` once a round."""
 
-    aux_layers: tuple[int, ...]
-    """Target layers whose entering state the drafter reads; () for the final hidden state alone."""
-    num_parameters: int
-    logit_cache_bytes: int
+    @property
+    def aux_layers(self) -> tuple[int, ...]:
+        """Target layers whose entering state the drafter reads; () for the final hidden state alone."""
+        ...
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the drafting network, without what it shares with the target."""
+        ...
+
+    @property
+    def logit_cache_bytes(self) -> int:
+        """Memory of the persistent draft-logit cache."""
+        ...
 
     def extend(self, step: TargetStep) -> None:
         """Take in the tokens and states of a target step."""

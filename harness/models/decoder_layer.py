@@ -20,7 +20,8 @@ from harness.models.attention import SLOTS, fold_mask
 class View(Protocol):
     """What attention needs of a key-value cache; harness.models.slot_cache.SlotView is one."""
 
-    mask: Tensor | None
+    @property
+    def mask(self) -> Tensor | None: ...
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object) -> tuple[Tensor, Tensor]: ...
 
