@@ -94,7 +94,7 @@ class LocalBackend:
             if self.cell.workload.too_long is TooLong.error:
                 raise ValueError(
                     f"prompt {prompt.prompt_id}, turn {turn + 1}: expected at most {longest} tokens beside "
-                    f"max_new_tokens, found {len(encoded.token_ids)}; lower max_new_tokens or set workload.too_long=skip"
+                    f"max_new_tokens, found {len(encoded.token_ids)}; lower it or set workload.too_long=skip"
                 )
             self._num_skipped += 1
             return None
