@@ -21,7 +21,8 @@ from torch import Tensor
 from kernels.contract import Sampling
 
 BINS_PER_NAT, NUM_BINS = 16, 1024
-"""Bins of the distance from the largest scaled logit in which top-p looks for its threshold; the last is open."""
+"""Bins of the distance from the largest scaled logit in which top-p looks for its threshold; the last is open.
+A vocabulary that is no larger than that is sorted whole."""
 
 
 def _top_k_threshold(scaled: Tensor, top_k: Tensor) -> Tensor:
@@ -37,12 +38,13 @@ def _top_p_threshold(scaled: Tensor, top_p: Tensor) -> Tensor:
     would cost more than all the rest of verification, so the mass is first summed up by distance from the largest
     value, and only the bin in which it reaches top_p is sorted.
     """
+    num_bins = NUM_BINS if scaled.shape[1] > NUM_BINS else 1
     distance = (scaled.amax(dim=1, keepdim=True) - scaled) * BINS_PER_NAT
-    bins = distance.nan_to_num_(nan=0.0).clamp_(max=NUM_BINS - 1).long()
+    bins = distance.nan_to_num_(nan=0.0).clamp_(max=num_bins - 1).long()
     total = torch.logsumexp(scaled, dim=1, keepdim=True)
-    mass_of_bin = scaled.new_zeros(len(scaled), NUM_BINS).scatter_add_(1, bins, (scaled - total).exp_())
+    mass_of_bin = scaled.new_zeros(len(scaled), num_bins).scatter_add_(1, bins, (scaled - total).exp_())
     mass_through_bin = mass_of_bin.cumsum(dim=1)
-    reached = (mass_through_bin < top_p[:, None]).sum(dim=1, keepdim=True).clamp(max=NUM_BINS - 1)
+    reached = (mass_through_bin < top_p[:, None]).sum(dim=1, keepdim=True).clamp(max=num_bins - 1)
     mass_in_front = (mass_through_bin - mass_of_bin).gather(1, reached)
 
     inside = bins == reached
