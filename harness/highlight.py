@@ -87,8 +87,8 @@ def pieces(
     Args:
         token_ids: the output tokens.
         kinds: the kind of each of them.
-        decode: token ids to text; the text of a longer sequence must continue that of a shorter one, up to
-            replacement characters at its end. A character whose bytes come from several tokens goes to the last one.
+        decode: token ids to text; the text of a longer sequence must continue that of a shorter one, but for a
+            replacement character at its end. A character whose bytes come from several tokens goes to the last one.
 
     Returns:
         Pieces whose texts, joined, are the text of all tokens. A piece that is not accepted is one token, so that
@@ -96,16 +96,15 @@ def pieces(
     """
     assert len(token_ids) == len(kinds), f"expected a kind for each of {len(token_ids)} tokens, found {len(kinds)}"
     found: list[Piece] = []
-    written = ""
+    num_written = 0
     for index, kind in enumerate(kinds):
         text = decode(token_ids[: index + 1])
-        is_last = index + 1 == len(token_ids)
-        if text.endswith(REPLACEMENT) and not is_last:
-            continue
-        added = text[len(written) :]
-        if added:
-            found.append(Piece(kind, added))
-        written = text
+        # all but the last replacement character are settled: they are bytes that make no character
+        is_open = text.endswith(REPLACEMENT) and index + 1 < len(token_ids)
+        num_settled = len(text) - 1 if is_open else len(text)
+        if num_settled > num_written:
+            found.append(Piece(kind, text[num_written:num_settled]))
+            num_written = num_settled
     return tuple(_join_accepted(found))
 
 

@@ -1,0 +1,178 @@
+"""python -m experiments.prompt: answer prompts and show which tokens were accepted, recovered and bonus."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from harness.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
+from harness.config import CellConfig
+from harness.highlight import acceptance_line, legend, pieces, render, token_kinds, wants_colour
+from harness.records import RequestRecord
+from harness.settings import SettingsError, all_settings, group_options
+
+USAGE = """\
+usage: python -m experiments.prompt PROMPT [PROMPT ..] [group=OPTION] [setting=VALUE]
+       python -m experiments.prompt --file FILE [..]
+       ... | python -m experiments.prompt [..]
+
+Answers the prompts side by side and shows every answer with accepted, recovered and bonus tokens told apart, by colour
+on a terminal and by marks elsewhere or with NO_COLOR set, and its acceptance below.
+
+options:
+  --file FILE   read the prompts from a file, one a line
+  --            everything after it is a prompt, also what looks like a setting
+  --debug       a full traceback where otherwise one line says what is wrong
+  -h, --help    this text
+
+drafter=eagle3 is taken unless another is given.
+"""
+
+EXAMPLES = """\
+examples:
+  python -m experiments.prompt "What is a prime number?" "Write a haiku about rivers."
+  python -m experiments.prompt --file questions.txt drafter=mtp verification=block decoding.temperature=0.7
+  echo "Name three colours." | python -m experiments.prompt decoding.temperature=0"""
+
+SECTIONS = ("target", "drafter", "drafting", "decoding", "verification", "backend", "seed")
+OWN_SETTINGS = ("measurement.baseline=false", "measurement.num_warmup_requests=0", "workload.too_long=error")
+Decode = Callable[[Sequence[int]], str]
+
+
+def main(arguments: Sequence[str] | None = None, stdin: TextIO | None = None) -> int:
+    """Run the command; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    return exit_code_of(lambda: _main(arguments, sys.stdin if stdin is None else stdin), "--debug" in arguments)
+
+
+def _main(arguments: Sequence[str], stdin: TextIO) -> int:
+    parser = CommandParser()
+    parser.add_argument("--file")
+    before, after = split_at_dashes(arguments)
+    options, others = parser.parse(before)
+    if options.help:
+        shown = [name for name in group_options() if name in SECTIONS]
+        print("\n".join([USAGE, settings_help(shown), "", EXAMPLES]))
+        return SUCCESS
+    cell = compose_cell([item for item in others if is_override(item)])
+    prompts = read_prompts([item for item in others if not is_override(item)] + after, options.file, stdin)
+    show(cell, prompts, *answer(cell, prompts))
+    return SUCCESS
+
+
+def split_at_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments before a lone `--` and those after it."""
+    if "--" not in arguments:
+        return list(arguments), []
+    index = list(arguments).index("--")
+    return list(arguments[:index]), list(arguments[index + 1 :])
+
+
+def is_override(argument: str) -> bool:
+    """Whether an argument is meant as a setting: it starts with a known name, or looks like one and has no spaces."""
+    name = re.match(r"([+~]?[A-Za-z_]\w*)[\w./@]*=", argument)
+    if name is None:
+        return False
+    known = {key.partition(".")[0] for key in [*group_options(), *all_settings()]}
+    return name[1] in known or re.search(r"\s", argument) is None
+
+
+def compose_cell(overrides: Sequence[str]) -> CellConfig:
+    """The one cell that answers.
+
+    Raises:
+        SettingsError: for wrong settings, a sweep, or settings that mean nothing here.
+    """
+    from harness.compose import compose_plan
+    from harness.overrides import read_overrides
+
+    given = read_overrides(overrides)
+    for key, item in given.items():
+        if key.partition(".")[0] not in SECTIONS:
+            raise SettingsError(f"{key} is not used here; settings of {', '.join(SECTIONS)} are")
+        if item.is_sweep:
+            raise SettingsError(f"{key}: expected one value, found {len(item.values)}; experiments.run does sweeps")
+    if not {"drafter", "drafter.kind"} & set(given):
+        overrides = ["drafter=eagle3", *overrides]
+    return compose_plan([*overrides, *OWN_SETTINGS]).cells[0]
+
+
+def read_prompts(given: Sequence[str], file: str | None, stdin: TextIO) -> list[str]:
+    """The prompts from the arguments and the file, or, where there are none, from standard input.
+
+    Raises:
+        SettingsError: if there is no prompt, or the file cannot be read.
+    """
+    lines = list(given)
+    if file is not None:
+        try:
+            lines += Path(file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(
+                f"--file: expected a text file with one prompt a line, found {file!r}: {error}"
+            ) from error
+    elif not lines and not stdin.isatty():
+        lines = stdin.read().splitlines()
+    prompts = [line.strip() for line in lines if line.strip()]
+    if not prompts:
+        raise SettingsError(
+            "expected a prompt as an argument, in a --file or on standard input, found none (see --help)"
+        )
+    return prompts
+
+
+def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord], Decode]:
+    """Answer all prompts concurrently; returns the requests in the order of the prompts, and how to decode them."""
+    from harness.backends.local import LocalBackend
+    from harness.progress import progress_on
+    from harness.prompt import Prompt
+    from harness.workload import conversations
+
+    asked = [Prompt(str(index), "prompt", (text,)) for index, text in enumerate(prompts)]
+    progress = progress_on(sys.stderr)
+    progress.start(len(prompts))
+    try:
+        backend = LocalBackend(cell)
+        played = conversations(asked, cell.workload, cell.seed)
+        run = backend.generate(played, lambda record: progress.advance(1, len(record.output_token_ids)))
+    finally:
+        progress.finish()
+    for fallback in run.fallbacks:
+        print(f"note: {fallback}", file=sys.stderr)
+
+    def decode(token_ids: Sequence[int]) -> str:
+        text = backend.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text)
+
+    return sorted(run.requests, key=lambda record: int(record.prompt_id)), decode
+
+
+def show(cell: CellConfig, prompts: Sequence[str], requests: Sequence[RequestRecord], decode: Decode) -> None:
+    """Print the answers to standard output."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
+    colour = wants_colour(sys.stdout, os.environ)
+    print(f"{headline(cell)}\n{legend(colour)}")
+    for prompt, record in zip(prompts, requests, strict=True):
+        text = pieces(record.output_token_ids, token_kinds(record.rounds), decode)
+        print(f"\n> {prompt}\n{render(text, colour)}\n  {acceptance_line(record)}")
+
+
+def headline(cell: CellConfig) -> str:
+    """Who drafts, how the drafts are drawn and verified, and what that promises about the text."""
+    if cell.is_baseline:
+        return f"no drafts, temperature {cell.decoding.temperature:g}"
+    guarantee = cell.verification.verification(0).guarantee.value
+    return (
+        f"drafter {cell.drafter.kind.value}, K = {cell.drafting.num_speculative_tokens}, "
+        f"{cell.draft_sampling.value} drafts, temperature {cell.decoding.temperature:g}, "
+        f"{cell.verification.method.value} verification ({guarantee})"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""python -m experiments.run: compose the cells that the settings ask for, run them, print and write the results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.command_line import FAILED, INTERRUPTED, SUCCESS, CommandParser, exit_code_of, settings_help
+from harness.plan import Plan, cell_table
+from harness.settings import group_options
+
+USAGE = """\
+usage: python -m experiments.run [experiment=NAME] [group=OPTION] [setting=VALUE] [--format csv|json|md] [--list]
+
+Runs speculative decoding with every combination of the given values and measures what verification keeps and what it
+buys. Several values of a setting or group, separated by commas, are a sweep. The autoregressive baseline of each
+combination is added by itself. Nothing is loaded before every cell has been checked.
+
+options:
+  --format csv|json|md  one row per cell on standard output, with intervals; everything else goes to standard error
+  --list, --dry-run     print the cells and stop
+  --debug               a full traceback where otherwise one line says what is wrong
+  -h, --help            this text
+"""
+
+EXAMPLES = """\
+examples:
+  python -m experiments.run experiment=quickstart
+  python -m experiments.run experiment=quickstart drafter=eagle3 decoding.temperature=0,0.6,1
+  python -m experiments.run drafter=eagle3 drafting.num_speculative_tokens=1,3,5 verification=strict,probabilistic,block
+  python -m experiments.run drafter=mtp workload=jsonl workload.path=questions.jsonl --format csv > cells.csv
+  python -m experiments.run target=local target.path=FOLDER drafter=eagle3 drafter.path=FOLDER
+
+A run leaves its records, tables and figures in results/runs/NAME; python -m experiments.report FOLDER rebuilds them."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    return exit_code_of(lambda: _main(arguments), "--debug" in arguments)
+
+
+def _main(arguments: Sequence[str]) -> int:
+    parser = CommandParser()
+    parser.add_argument("--format", choices=("csv", "json", "md"))
+    parser.add_argument("--list", "--dry-run", action="store_true")
+    options, overrides = parser.parse(arguments)
+    if options.help:
+        print("\n".join([USAGE, settings_help([*group_options(), "output", ""]), "", EXAMPLES]))
+        return SUCCESS
+    from harness.compose import compose_plan
+
+    plan = compose_plan(overrides)
+    if options.list:
+        print(cell_table(plan.cells))
+        return SUCCESS
+    return run(plan, options.format)
+
+
+def run(plan: Plan, row_format: str | None) -> int:
+    """Run the cells of a plan and report what was finished, also after an interruption."""
+    for values, reason in plan.skipped:
+        print(f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}", file=sys.stderr)
+    exit_code = SUCCESS
+    print(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", file=sys.stderr, flush=True)
+    try:
+        run_plan(plan)
+    except ValueError:
+        if _finished_cells(plan.folder):
+            print(f"finished cells are kept: python -m experiments.report {plan.folder}", file=sys.stderr)
+        raise
+    except KeyboardInterrupt:
+        print("interrupted: finished cells are kept", file=sys.stderr)
+        exit_code = INTERRUPTED
+    if not _finished_cells(plan.folder):
+        print(f"{plan.folder}: no cell was finished, nothing to report", file=sys.stderr)
+        return exit_code or FAILED
+    report(plan.folder, row_format)
+    return exit_code
+
+
+def report(folder: Path, row_format: str | None) -> None:
+    """Write tables and figures; print the summary, or rows to standard output and the summary beside them."""
+    from harness.report import notices, print_summary, read_results, rows, write_results
+
+    results = read_results(folder)
+    page, *others = write_results(results, folder)
+    if row_format is not None:
+        print(rows(results, row_format), end="")
+    print_summary(results.cells, sys.stdout if row_format is None else sys.stderr)
+    for line in notices(results):
+        print(f"note: {line}", file=sys.stderr)
+    print(f"report: {page} (and {len(others)} files in tables/ and figures/)", file=sys.stderr)
+
+
+def run_plan(plan: Plan) -> None:
+    """Run the cells with a progress display; the only place that imports models."""
+    from harness.progress import progress_on
+    from harness.sweep import run_cells
+
+    progress = progress_on(sys.stderr)
+    try:
+        run_cells(plan, plan.folder, progress)
+    finally:
+        progress.finish()
+
+
+def _finished_cells(folder: Path) -> list[str]:
+    manifest = folder / "run.json"
+    return list(json.loads(manifest.read_text())["cells"]) if manifest.is_file() else []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

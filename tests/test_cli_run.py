@@ -1,0 +1,200 @@
+"""The run command without a model: help, mistakes, the list of cells, interruption, progress."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import run as command
+from harness.progress import LineProgress, LiveProgress, duration, progress_on
+from harness.settings import all_settings, group_options
+from tests.synthetic_cells import simulated_run
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_help_list_and_mistakes_come_without_torch():
+    code = (
+        "import sys; from experiments.run import main; "
+        "assert main(['--help']) == 0; assert not {'torch', 'hydra', 'pandas'} & set(sys.modules); "
+        "assert main(['--list', 'drafter=mtp']) == 0; assert main(['drafter=nobody']) == 2; "
+        "assert main(['workload.path=nowhere.jsonl']) == 2; "
+        "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_names_every_group_option_and_setting(capsys):
+    assert command.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    words = set(shown.replace(",", " ").replace("*", " ").replace("=", " ").split())
+    for group, options in group_options().items():
+        if len(options) > 1:
+            assert {group, *options} <= words
+    assert set(all_settings()) <= words
+    assert max(map(len, shown.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["drafter=eagel3"], "no such option (did you mean eagle3?); choices:"),
+        (["--formt", "csv"], "unknown option --formt (did you mean --format?)"),
+        (["--format", "xml"], "invalid choice: 'xml' (choose from"),
+        (["workload.path=nowhere.jsonl"], "found none at 'nowhere.jsonl'"),
+        (["quickstart"], "did you mean experiment=quickstart?"),
+    ],
+)
+def test_a_mistake_gets_one_line_on_standard_error_and_exit_code_2(arguments, message, capsys):
+    assert command.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_the_list_shows_what_differs(capsys):
+    assert command.main(["--list", "drafter=mtp", "verification=strict,block", "decoding.top_p=0.8,1"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["target", "drafter", "K", "drafts", "T", "verification", "decoding.top_p"]
+    assert lines[1] == ["1", "zoo", "none", "-", "-", "1.0", "-", "0.8"]
+    assert lines[3] == ["3", "zoo", "mtp", "4", "sampled", "1.0", "strict", "0.8"]
+    assert len(lines) == 1 + 2 + 4
+
+
+def finished(folder, interrupted=False):
+    """Stands for the sweep: cells are written, and then it may be interrupted."""
+
+    def run_plan(plan):
+        simulated_run(folder, temperatures=(1.0,), methods=("strict", "block"), num_prompts=6)
+        if interrupted:
+            raise KeyboardInterrupt
+
+    return run_plan
+
+
+def test_rows_of_every_format_go_to_standard_output(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "run_plan", finished(tmp_path))
+    shown = {}
+    for row_format in ("csv", "json", "md"):
+        assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", row_format]) == 0
+        shown[row_format] = capsys.readouterr().out
+    rows = list(csv.DictReader(io.StringIO(shown["csv"])))
+    assert [row["verification"] for row in rows] == ["", "strict", "block"]
+    assert float(rows[1]["acceptance_rate_low"]) <= float(rows[1]["acceptance_rate"])
+    from_json = json.loads(shown["json"])
+    assert [row["cell_id"] for row in from_json] == [row["cell_id"] for row in rows]
+    assert from_json[0]["acceptance_rate"] is None
+    table = [line for line in shown["md"].splitlines() if line.startswith("|")]
+    assert len(table) == 2 + 3
+
+
+def test_without_a_format_a_summary_is_printed(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "run_plan", finished(tmp_path))
+    assert command.main(["drafter=mtp", f"output.folder={tmp_path}"]) == 0
+    captured = capsys.readouterr()
+    assert "strict" in captured.out
+    assert "results in" in captured.err
+    assert list((tmp_path / "tables").iterdir())
+
+
+def test_an_interrupted_run_reports_what_was_finished(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "run_plan", finished(tmp_path, interrupted=True))
+    assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", "csv"]) == 130
+    captured = capsys.readouterr()
+    assert len(list(csv.DictReader(io.StringIO(captured.out)))) == 3
+    assert "interrupted: finished cells are kept" in captured.err
+
+
+def stop(error):
+    def run_plan(plan):
+        raise error
+
+    return run_plan
+
+
+def test_an_interruption_before_the_first_cell_reports_nothing(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "run_plan", stop(KeyboardInterrupt()))
+    assert command.main(["drafter=mtp", f"output.folder={tmp_path / 'new'}"]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no cell was finished" in captured.err
+
+
+def test_what_goes_wrong_in_the_run_is_one_line_or_a_traceback(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "run_plan", stop(ValueError("the folder holds no weights")))
+    arguments = ["drafter=mtp", f"output.folder={tmp_path / 'new'}"]
+    assert command.main(arguments) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "error: the folder holds no weights"
+    with pytest.raises(ValueError, match="no weights"):
+        command.main([*arguments, "--debug"])
+
+
+def test_skipped_combinations_are_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "run_plan", stop(KeyboardInterrupt()))
+    command.main(
+        ["drafter=mtp,ngram", "verification=pr35461", "invalid_cells=skip", f"output.folder={tmp_path / 'new'}"]
+    )
+    assert "skipped drafter=ngram: verification=pr35461 needs" in capsys.readouterr().err
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_plain_progress_writes_a_line_now_and_then_with_the_time_left():
+    clock, stream = Clock(), io.StringIO()
+    progress = LineProgress(stream, clock)
+    progress.start(100)
+    progress.cell("eagle3 block", 1, 4)
+    for _ in range(40):
+        clock.now_s += 1.0
+        progress.advance(1, 10)
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "15/100 requests (15 %), 15 s, 1 min 25 s left: cell 2/4 eagle3 block",
+        "30/100 requests (30 %), 30 s, 1 min 10 s left: cell 2/4 eagle3 block",
+    ]
+    progress.finish()
+    progress.finish()
+    assert stream.getvalue().splitlines()[2:] == ["40/100 requests, 400 tokens in 40 s"]
+
+
+def test_live_progress_runs_and_notes_stay():
+    stream = io.StringIO()
+    progress = LiveProgress(stream)
+    progress.note("before")
+    progress.start(2)
+    progress.cell("[eagle3] block", 0, 1)
+    progress.advance(2, 30)
+    progress.note("a note [with brackets]")
+    progress.finish()
+    progress.finish()
+    assert stream.getvalue().startswith("before\n")
+    assert "a note [with brackets]" in stream.getvalue()
+
+
+def test_the_display_suits_the_stream():
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    assert isinstance(progress_on(terminal), LiveProgress)
+    assert isinstance(progress_on(io.StringIO()), LineProgress)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")]
+)
+def test_durations_are_for_people(seconds, text):
+    assert duration(seconds) == text
