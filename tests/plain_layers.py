@@ -10,6 +10,11 @@ from torch import Tensor
 Weights = dict[str, Tensor]
 
 
+def linear(states: Tensor, weights: Weights, name: str) -> Tensor:
+    """[T, H_in] -> [T, H_out], with a bias where there is one."""
+    return states @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0)
+
+
 def rms_norm(states: Tensor, weight: Tensor, eps: float) -> Tensor:
     """[T, H]."""
     return states / (states.square().mean(-1, keepdim=True) + eps).sqrt() * weight
@@ -30,7 +35,7 @@ def attention(states: Tensor, weights: Weights, positions: Tensor, config) -> Te
     num_tokens, size = states.shape[0], config.head_dim
     group = config.num_attention_heads // config.num_key_value_heads
     theta = config.rope_parameters["rope_theta"]
-    queries, keys, values = (states @ weights[f"self_attn.{name}_proj.weight"].T for name in "qkv")
+    queries, keys, values = (linear(states, weights, f"self_attn.{name}_proj") for name in "qkv")
     outputs = []
     for head in range(config.num_attention_heads):
         of_query, of_key = (
@@ -41,14 +46,13 @@ def attention(states: Tensor, weights: Weights, positions: Tensor, config) -> Te
         scores = query @ key.T / math.sqrt(size)
         scores = scores.masked_fill(torch.ones(num_tokens, num_tokens).triu(1).bool(), -math.inf)
         outputs.append(scores.softmax(-1) @ values[:, of_key])
-    return torch.cat(outputs, dim=-1) @ weights["self_attn.o_proj.weight"].T
+    return linear(torch.cat(outputs, dim=-1), weights, "self_attn.o_proj")
 
 
 def mlp(states: Tensor, weights: Weights) -> Tensor:
     """Gated SiLU."""
-    gate = states @ weights["mlp.gate_proj.weight"].T
-    up = states @ weights["mlp.up_proj.weight"].T
-    return (gate * gate.sigmoid() * up) @ weights["mlp.down_proj.weight"].T
+    gate, up = linear(states, weights, "mlp.gate_proj"), linear(states, weights, "mlp.up_proj")
+    return linear(gate * gate.sigmoid() * up, weights, "mlp.down_proj")
 
 
 def with_prefix(weights: Weights, prefix: str) -> Weights:

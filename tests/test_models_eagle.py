@@ -147,6 +147,13 @@ def test_a_config_of_the_public_style_is_read(folder, target):
     torch.testing.assert_close(output.hidden[0], expected, **TOLERANCE)
 
 
+def test_scaled_rope_is_written_and_read():
+    """Llama 3's RoPE does not fit in rope_theta alone."""
+    target = random_target("llama3_rope")
+    config = EagleConfig.for_target(target)
+    assert EagleConfig.from_dict(config.to_dict()).layer.rope_parameters == target.config.rope_parameters
+
+
 def test_bias_is_expected_where_the_config_does_not_say(folder, target):
     edit_config(folder, drop=("bias",))
     with pytest.raises(CheckpointError, match=r"expected a tensor fc\.bias of shape \[24\], found none"):

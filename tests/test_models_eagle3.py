@@ -112,8 +112,18 @@ def assert_equals_plain(head, embedding):
         {"norm_output": True},
         {"norm_before_residual": True, "norm_before_fc": True, "norm_output": True},
         OWN_SIZES,
+        {"attention_bias": True, "mlp_bias": True},
     ],
-    ids=["plain", "norm before residual", "norm before fc", "fc norm", "norm output", "three flags", "own sizes"],
+    ids=[
+        "plain",
+        "norm before residual",
+        "norm before fc",
+        "fc norm",
+        "norm output",
+        "three flags",
+        "own sizes",
+        "biases",
+    ],
 )
 def test_forward_and_format_equal_the_plain_description(tmp_path, target, changes):
     head = make_head(target, **changes)

@@ -107,10 +107,6 @@ class Checkpoint:
         self._taken.add(name)
         return self._handle(path).get_tensor(name)
 
-    def shape(self, name: str) -> list[int]:
-        """Shape of a tensor that is in the checkpoint."""
-        return list(self._handle(self._files[name]).get_slice(name).get_shape())
-
     def ignore(self, prefixes: tuple[str, ...]) -> None:
         """Count the tensors whose names start with one of the prefixes as used."""
         self._taken.update(name for name in self._files if name.startswith(prefixes))
