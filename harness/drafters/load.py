@@ -37,8 +37,11 @@ def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
     """
     if config.kind in (DrafterKind.none, DrafterKind.ngram):
         return None
-    own = target.path if config.kind is DrafterKind.mtp else zoo_path(config.kind.value)
-    folder = own if config.path is None else checkpoint_folder(config.path, config.revision)
+    folder: Path | None
+    if config.path is not None:
+        folder = checkpoint_folder(config.path, config.revision)
+    else:
+        folder = target.path if config.kind is DrafterKind.mtp else zoo_path(config.kind.value)
     if folder is None:
         raise ValueError(f"target {target.name}: expected a folder to read its MTP layer from, found none")
     if config.kind is DrafterKind.eagle:
