@@ -162,7 +162,7 @@ for _name, (_label, _text) in LATENCIES.items():
         METRICS[f"{_name}_{_percentile}_ms"] = Metric(
             f"{_percentile} {_label} (ms)",
             "ms",
-            f"{_level:.0%} percentile of {_label}: {_text}",
+            f"{100 * _level:.0f}th percentile of {_label}: {_text}",
             "milliseconds",
             scale=1e3,
             percentile=(_name, _level),

@@ -113,8 +113,9 @@ def _candidates(ordered: Floats, level: float, num_prompts: int) -> Floats:
     if len(ordered) <= MAX_CANDIDATES:
         return np.unique(ordered)
     # Whole prompts move together, so at worst a resample is worth num_prompts independent values: eight such standard
-    # deviations are never left.
+    # deviations are never left. Ranks lie denser near the level, where most resamples end.
     reach = 8 * sqrt(max(level * (1 - level), 1 / num_prompts) / num_prompts)
-    low, high = (np.clip(bound, 0, 1) * (len(ordered) - 1) for bound in (level - reach, level + reach))
-    ranks = np.linspace(low, high, MAX_CANDIDATES).round().astype(np.int64)
+    steps = np.sinh(np.linspace(0, 4, MAX_CANDIDATES // 2)) / np.sinh(4)
+    below, above = level - min(reach, level) * steps, level + min(reach, 1 - level) * steps
+    ranks = (np.concatenate([below, above]) * (len(ordered) - 1)).round().astype(np.int64)
     return np.unique(np.append(ordered[ranks], ordered[-1]))

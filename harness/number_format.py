@@ -54,4 +54,4 @@ def _decimals(scaled: float, style: str) -> int:
     if style in FIXED_DECIMALS:
         return FIXED_DECIMALS[style]
     size = round(abs(scaled), 6)
-    return 0 if size >= 1000 else 1 if size >= 10 else 2
+    return 0 if size >= 100 else 1 if size >= 10 else 2

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, isnan
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.comparison import method_name, method_rank
@@ -60,13 +60,19 @@ RC = {
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "lines.linewidth": 1.3,
-    "lines.markersize": 4.5,
+    "lines.markersize": 4,
     "errorbar.capsize": 2,
     "legend.frameon": False,
     "figure.titlesize": 10.5,
     "savefig.dpi": 160,
-    "svg.hashsalt": "rejection-lab",
+    "pdf.fonttype": 42,
 }
+WITHOUT_DATES = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
+"""The same records give the same file, byte for byte, with the same version of matplotlib."""
+CHARACTERS_PER_INCH = 11
+"""Of the figure's title."""
+LINE_INCHES = 0.19
+"""Height of a line of text; a figure grows with its legend and title, so that the panels keep their size."""
 MAX_TEMPERATURES = 3
 """Rows of the figure by position: the lowest, the middle and the highest temperature."""
 LENGTH_LABEL = "mean acceptance length\n(tokens per draft)"
@@ -129,16 +135,17 @@ def write_figures(cells: Sequence[Cell], folder: Path, formats: Sequence[str] = 
         cells: the cells of a report; those without a drafter are drawn as the line at speedup 1 only.
         formats: file types that matplotlib can write, such as png and pdf.
     """
+    import matplotlib as mpl
+
     paths = []
     for index, sheet in enumerate(_sheets(cells)):
-        for name, figure in _figures(sheet):
-            stem = name if index == 0 else f"{name}_{index + 1}"
-            folder.mkdir(parents=True, exist_ok=True)
-            for kind in formats:
-                metadata = {"Software": None} if kind == "png" else {"CreationDate": None} if kind == "pdf" else None
-                with _style():
-                    figure.savefig(folder / f"{stem}.{kind}", metadata=metadata)
-            paths.append(folder / f"{stem}.{formats[0]}")
+        with mpl.rc_context(RC):
+            for name, figure in _figures(sheet):
+                stem = name if index == 0 else f"{name}_{index + 1}"
+                folder.mkdir(parents=True, exist_ok=True)
+                for kind in formats:
+                    figure.savefig(folder / f"{stem}.{kind}", metadata=WITHOUT_DATES.get(kind))
+                paths.append(folder / f"{stem}.{formats[0]}")
     return paths
 
 
@@ -161,29 +168,20 @@ def _figures(sheet: _Sheet) -> Iterator[tuple[str, Figure]]:
     if len(at_depth.temperatures) > 1:
         yield "by_temperature", _sweep(at_depth, "temperature", "temperature", f"K = {depth}")
     if len({cell["num_speculative_tokens"] for cell in at_warmest.cells}) > 1:
-        label = "draft tokens per round, K"
-        yield "by_depth", _sweep(at_warmest, "num_speculative_tokens", label, f"temperature {warmest:g}")
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    import matplotlib as mpl
-
-    with mpl.rc_context(RC):
-        yield
+        label = "K, draft tokens per round"
+        yield "by_depth", _sweep(at_warmest, "num_speculative_tokens", label, f"T = {warmest:g}")
 
 
 def _grid(num_rows: int, num_columns: int, size: tuple[float, float], sharey: str) -> tuple[Figure, Any]:
     """A figure of panels of the given size in inches, [num_rows, num_columns] axes."""
     from matplotlib.figure import Figure
 
-    with _style():
-        width = max(4.6, size[0] * num_columns + 0.6)
-        figure = Figure(figsize=(width, size[1] * num_rows + 1.0), layout="constrained")
-        return figure, figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=sharey)
+    width = max(4.6, size[0] * num_columns + 0.6)
+    figure = Figure(figsize=(width, size[1] * num_rows + 1.0), layout="constrained")
+    return figure, figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=sharey)
 
 
-def _finish(figure: Figure, title: str, sheet: _Sheet) -> Figure:
+def _finish(figure: Figure, what: str, where: str, sheet: _Sheet) -> Figure:
     """Title above, one legend for all panels below, as many columns as fit."""
     from matplotlib.lines import Line2D
 
@@ -191,14 +189,23 @@ def _finish(figure: Figure, title: str, sheet: _Sheet) -> Figure:
         Line2D([], [], color=look.color, marker=look.marker, linestyle=look.linestyle, label=label)
         for label, look in sheet.series.values()
     ]
-    with _style():
-        longest = max(len(label) for label, _ in sheet.series.values())
-        fitting = max(1, int(figure.get_figwidth() / (0.075 * longest + 0.55)))
-        num_rows = ceil(len(handles) / fitting)
-        num_columns = ceil(len(handles) / num_rows)
-        figure.legend(handles=handles, loc="outside lower center", ncols=num_columns, handlelength=3.2)
-        figure.suptitle(title)
+    width = figure.get_figwidth()
+    longest = max(len(label) for label, _ in sheet.series.values())
+    num_rows = ceil(len(handles) / max(1, int(width / (0.07 * longest + 0.5))))
+    figure.legend(handles=handles, loc="outside lower center", ncols=ceil(len(handles) / num_rows), handlelength=3.2)
+    fitting = int(width * CHARACTERS_PER_INCH)
+    title = f"{what} ({sheet.place}, {where})"
+    if len(title) > fitting:
+        title = f"{fill(what, fitting)}\n{fill(title[len(what) + 1 :], fitting)}"
+    figure.suptitle(title)
+    num_lines = num_rows - 1 + title.count("\n") + any("\n" in _wrapped(name) for name in sheet.drafters)
+    figure.set_figheight(figure.get_figheight() + LINE_INCHES * num_lines)
     return figure
+
+
+def _wrapped(drafter: str) -> str:
+    """A drafter's name with its checkpoint on a second line."""
+    return drafter.replace(" (", "\n(")
 
 
 def _points(axes: Axes, look: Look, points: Sequence[tuple[float, Any]], *, horizontal: bool = False) -> None:
@@ -233,7 +240,7 @@ def _by_position(sheet: _Sheet) -> Figure:
                     last = cell.estimates.sums.num_positions
                     points = [
                         (
-                            position + _offset(index, len(series), 0.34),
+                            position + _offset(index, len(series), 0.4),
                             _percent(cell.estimate(f"acceptance_rate_per_pos_{position}")),
                         )
                         for position in range(1, last + 1)
@@ -244,10 +251,10 @@ def _by_position(sheet: _Sheet) -> Figure:
             axes.set_xticks(range(1, depth + 1))
         row[0].set_ylabel(f"T = {temperature:g}\nacceptance (%)")
     for axes, drafter in zip(grid[0], drafters, strict=True):
-        axes.set_title(drafter)
+        axes.set_title(_wrapped(drafter))
     for axes in grid[-1]:
         axes.set_xlabel("draft position")
-    return _finish(figure, f"Acceptance by draft position ({sheet.place}, K = {depth})", sheet)
+    return _finish(figure, "Acceptance by draft position", f"K = {depth}", sheet)
 
 
 def _sweep(sheet: _Sheet, setting: str, label: str, fixed: str) -> Figure:
@@ -262,18 +269,19 @@ def _sweep(sheet: _Sheet, setting: str, label: str, fixed: str) -> Figure:
         for axes, drafter in zip(row, drafters, strict=True):
             cells = sheet.select(drafter=drafter)
             for index, (key, (_, look)) in enumerate(series.items()):
-                shift = _offset(index, len(series), min(0.2 * gap, 0.05 * (ticks[-1] - ticks[0])))
+                shift = _offset(index, len(series), min(0.3 * gap, 0.08 * (ticks[-1] - ticks[0])))
                 points = [(cell[setting] + shift, cell.estimate(name)) for cell in _of_series(cells, key)]
                 _points(axes, look, sorted(points, key=lambda point: point[0]))
             axes.axhline(1, color="#777777", linewidth=0.9)
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         row[0].set_ylabel(row_label)
     for axes, drafter in zip(grid[0], drafters, strict=True):
-        axes.set_title(drafter)
+        axes.set_title(_wrapped(drafter))
     for axes in grid[-1]:
         axes.set_xlabel(label)
+    short = "K" if setting == "num_speculative_tokens" else label
     what = "Acceptance length and speedup" if has_speedup else "Acceptance length"
-    return _finish(figure, f"{what} against {label} ({sheet.place}, {fixed})", sheet)
+    return _finish(figure, f"{what} against {short}", fixed, sheet)
 
 
 def _methods(sheet: _Sheet) -> Figure:
@@ -282,7 +290,7 @@ def _methods(sheet: _Sheet) -> Figure:
     has_speedup = any(not isnan(cell.speedup.value) for cell in sheet.cells)
     columns = [("mean_acceptance_length", "mean acceptance length (tokens per draft)")]
     columns += [("speedup", "speedup over the baseline")] if has_speedup else []
-    figure, grid = _grid(1, len(columns), (3.4, 0.22 * len(series) * len(drafters) + 0.35), "all")
+    figure, grid = _grid(1, len(columns), (3.4, max(1.1, 0.22 * len(series) * len(drafters) + 0.35)), "all")
     for axes, (name, label) in zip(grid[0], columns, strict=True):
         for index, (key, (_, look)) in enumerate(series.items()):
             points = [
@@ -293,13 +301,13 @@ def _methods(sheet: _Sheet) -> Figure:
             _points(axes, look, points, horizontal=True)
         axes.axvline(1, color="#777777", linewidth=0.9)
         axes.set_xlabel(label)
-        axes.set_yticks(range(len(drafters)), drafters)
+        axes.set_yticks(range(len(drafters)), [_wrapped(drafter) for drafter in drafters])
         axes.set_ylim(len(drafters) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
         for border in range(1, len(drafters)):
             axes.axhline(border - 0.5, color="#DDDDDD", linewidth=0.6)
-    title = f"Methods ({sheet.place}, K = {sheet.main_depth}, temperature {sheet.temperatures[0]:g})"
-    return _finish(figure, title, sheet)
+    where = f"K = {sheet.main_depth}, T = {sheet.temperatures[0]:g}"
+    return _finish(figure, "Verification methods", where, sheet)
 
 
 def _of_series(cells: Sequence[Cell], key: tuple[str, str]) -> list[Cell]:

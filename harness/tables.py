@@ -56,12 +56,13 @@ class Table:
     notes: tuple[str, ...] = ()
     """Definitions and remarks, printed below the table."""
 
-    def to_markdown(self) -> str:
-        """GitHub-flavoured Markdown, the notes as a list below."""
+    def to_markdown(self, *, fold_notes: bool = False) -> str:
+        """GitHub-flavoured Markdown, the notes as a list below, folded away if asked."""
         lines = [f"### {self.title}", ""]
         lines += [_markdown_row(self.header), _markdown_row(["---"] * len(self.header))]
         lines += [_markdown_row(row) for row in self.rows]
-        lines += ["", *(f"- {note}" for note in self.notes), ""]
+        notes = ["", *(f"- {note}" for note in self.notes), ""]
+        lines += ["", "<details><summary>Definitions</summary>", *notes, "</details>", ""] if fold_notes else notes
         return "\n".join(lines)
 
     def to_csv(self) -> str:
@@ -98,7 +99,10 @@ SURROUNDINGS = (
 
 
 def drafter_name(cell: Cell) -> str:
-    """The drafter, with its checkpoint where one was named."""
+    """The drafter, with its checkpoint where one was named, and an n-gram drafter's lengths."""
+    if cell["drafter"] == "ngram":
+        config = cell.record.config["drafter"]
+        return f"ngram ({config['ngram_min']} to {config['ngram_max']})"
     path = cell["drafter_path"].rstrip("/").rsplit("/", 1)[-1]
     return f"{cell['drafter']} ({path})" if path else cell["drafter"]
 

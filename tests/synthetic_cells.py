@@ -2,41 +2,25 @@
 
 import copy
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
+from harness.config import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, MeasurementConfig
+from harness.determinants import plain_values
 from harness.records import CellRecord, FinishReason, RequestRecord, RoundRecord, identity, write_cell
 
-CONFIG = {
-    "target": {"name": "zoo", "path": None, "revision": None, "trust_remote_code": False},
-    "drafter": {"kind": "eagle3", "path": None, "revision": None, "ngram_max": 4, "ngram_min": 2},
-    "drafting": {"num_speculative_tokens": 3, "sampling": "auto"},
-    "decoding": {
-        "temperature": 1.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        "max_new_tokens": 64,
-        "ignore_eos": False,
-    },
-    "verification": {
-        "method": "probabilistic",
-        "epsilon": 0.09,
-        "delta": 0.3,
-        "leniency": 1.0,
-        "synthetic_rates": [],
-        "synthetic_length": None,
-    },
-    "workload": {"path": None, "dataset": None},
-    "backend": {"kind": "local", "device": "cpu", "dtype": "float32", "max_concurrency": 16, "max_length": None},
-    "measurement": {"num_resamples": 500, "confidence": 0.95},
-    "seed": 0,
-    "draft_sampling": "sampled",
-    "guarantee": "lossless",
-    "device": "cpu",
-    "dtype": "float32",
-}
+NUM_RESAMPLES = 500
+CONFIG = plain_values(
+    asdict(
+        CellConfig(
+            drafter=DrafterConfig(kind=DrafterKind.eagle3),
+            drafting=DraftingConfig(num_speculative_tokens=3),
+            measurement=MeasurementConfig(num_resamples=NUM_RESAMPLES),
+        )
+    )
+) | {"draft_sampling": "sampled", "guarantee": "lossless", "device": "cpu", "dtype": "float32"}
 
 
 def config(**changes):

@@ -1,0 +1,122 @@
+"""Bootstrap intervals by prompt: the distribution they read, their coverage, and what they refuse."""
+
+import numpy as np
+import pytest
+
+from harness.intervals import (
+    MAX_CANDIDATES,
+    expanded_levels,
+    interval,
+    percentile_replicates,
+    resample_weights,
+    student_t_quantile,
+)
+
+
+def test_weights_draw_prompts_with_replacement_and_are_the_same_every_time():
+    """Would catch weights that depend on the call (pairs would not meet the same resamples) or do not add up."""
+    weights = resample_weights(7, 4000)
+    assert (weights.sum(axis=1) == 7).all() and (weights == weights.round()).all()
+    np.testing.assert_allclose(weights.mean(axis=0), 1, atol=0.1)
+    np.testing.assert_allclose(weights.var(axis=0), 6 / 7, atol=0.1)
+    before = weights.copy()
+    resample_weights.cache_clear()
+    assert (resample_weights(7, 4000) == before).all()
+    with pytest.raises(ValueError, match="read-only"):
+        weights[0, 0] = 1
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"), [(1, 12.70620), (2, 4.302653), (9, 2.262157), (79, 1.990450), (999, 1.962341)]
+)
+def test_student_quantile_against_published_values(degrees, expected):
+    assert student_t_quantile(0.975, degrees) == pytest.approx(expected, rel=1e-5)
+    assert student_t_quantile(0.5, degrees) == pytest.approx(0, abs=1e-6)
+
+
+def test_percentiles_are_widened_for_few_prompts():
+    """Would catch plain percentiles (2.5 %, 97.5 %), which are too narrow for few prompts."""
+    low, high = expanded_levels(10, 0.95)
+    assert low == pytest.approx(0.008551, rel=1e-3) and high == 1 - low
+    assert expanded_levels(100_000, 0.95)[0] == pytest.approx(0.025, rel=1e-3)
+    assert expanded_levels(2, 0.95)[0] < 1e-9
+
+
+def test_interval_of_a_sequence_of_known_quantiles():
+    replicates = np.linspace(0, 1, 10_001)
+    assert interval(replicates, 100_000, 0.9) == pytest.approx((0.05, 0.95), abs=1e-3)
+
+
+def test_no_interval_from_one_prompt_or_from_mostly_undefined_resamples():
+    """Would catch an interval of width zero for one prompt, and one made of the few resamples that are defined."""
+    replicates = np.linspace(0, 1, 1000)
+    assert np.isnan(interval(replicates, 1, 0.95)).all()
+    assert np.isnan(interval(replicates, 0, 0.95)).all()
+    some = replicates.copy()
+    some[:40] = np.nan
+    assert not np.isnan(interval(some, 50, 0.95)).any()
+    some[:60] = np.nan
+    assert np.isnan(interval(some, 50, 0.95)).all()
+
+
+def simulate(num_prompts, num_simulations, seed):
+    """Rounds of a prompt share its acceptance rate: [S, P] accepted and drafts, and the true ratio of their means."""
+    generator = np.random.default_rng(seed)
+    shape = num_simulations, num_prompts
+    rate = generator.beta(2, 3, size=shape)
+    num_drafts = generator.integers(5, 40, size=shape)
+    return generator.binomial(num_drafts, rate), num_drafts, 2 / 5
+
+
+@pytest.mark.parametrize("num_prompts", [8, 40])
+def test_coverage_with_rounds_that_depend_on_their_prompt(num_prompts):
+    """95 % intervals must hold the truth in 90 to 99 % of 300 experiments.
+
+    Would catch resampling rounds instead of prompts (coverage about 60 %, see below), and unexpanded percentiles with
+    few prompts.
+    """
+    accepted, drafts, truth = simulate(num_prompts, 300, seed=5)
+    weights = resample_weights(num_prompts, 1000)
+    ratios = (accepted @ weights.T) / (drafts @ weights.T)
+    bounds = np.array([interval(row, num_prompts, 0.95) for row in ratios])
+    coverage = ((bounds[:, 0] <= truth) & (truth <= bounds[:, 1])).mean()
+    assert 0.90 <= coverage <= 0.99
+
+
+def test_resampling_rounds_would_be_overconfident():
+    """States the size of the error that resampling by prompt avoids; fails if the simulation lost its correlation."""
+    accepted, drafts, truth = simulate(40, 300, seed=5)
+    rate = accepted.sum(axis=1) / drafts.sum(axis=1)
+    half = 1.96 * np.sqrt(rate * (1 - rate) / drafts.sum(axis=1))
+    assert (abs(rate - truth) <= half).mean() < 0.75
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
+def test_resampled_percentiles_are_those_of_the_repeated_values(level):
+    """Would catch percentiles over prompts instead of values, and an interpolation other than the point estimate's."""
+    generator = np.random.default_rng(1)
+    prompt_index = generator.integers(0, 9, size=200)
+    values = generator.exponential(size=200).round(2)
+    weights = resample_weights(9, 50)
+    expected = [np.quantile(np.repeat(values, row[prompt_index].astype(int)), level) for row in weights]
+    np.testing.assert_allclose(percentile_replicates(values, prompt_index, weights, level), expected, rtol=1e-12)
+
+
+def test_resampled_percentiles_of_many_values_are_close():
+    """With more values than are told apart the rounding stays far below the interval's own width."""
+    generator = np.random.default_rng(2)
+    num_values = 20 * MAX_CANDIDATES
+    prompt_index = generator.integers(0, 80, size=num_values)
+    values = generator.lognormal(size=num_values) * generator.lognormal(size=80)[prompt_index]
+    weights = resample_weights(80, 60)
+    for level in (0.5, 0.99):
+        expected = np.array([np.quantile(np.repeat(values, row[prompt_index].astype(int)), level) for row in weights])
+        error = percentile_replicates(values, prompt_index, weights, level) - expected
+        assert abs(error).max() < 0.1 * expected.std()
+
+
+def test_resamples_without_a_value_are_undefined():
+    weights = np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
+    result = percentile_replicates(np.array([3.0]), np.array([1]), weights, 0.5)
+    assert np.isnan(result[0]) and (result[1:] == 3).all()
+    assert np.isnan(percentile_replicates(np.array([]), np.array([], dtype=int), weights, 0.5)).all()

@@ -1,0 +1,371 @@
+"""Definitions on examples computed by hand, identities between them, pairing, and the reading of results."""
+
+import gzip
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness import estimates, intervals
+from harness.definitions import PER_POSITION, column_names, dictionary, with_interval
+from harness.estimates import Estimates, paired, paired_difference, paired_ratio
+from harness.metrics import analyse, load_results, results_frame
+from harness.records import CutReason, RoundRecord, write_cell
+from harness.runs import Run, read_runs
+from harness.sums import cell_sums
+from tests.synthetic_cells import (
+    NUM_RESAMPLES,
+    baseline_settings,
+    cell_record,
+    config,
+    request_record,
+    round_record,
+    simulated_cell,
+    simulated_run,
+)
+
+README = Path(__file__).parents[1] / "results" / "README.md"
+
+
+def analysed(*records, name="run"):
+    return analyse([Run(name, Path(), {}, tuple(records))])
+
+
+def row_of(record):
+    return results_frame(analysed(record)).iloc[0]
+
+
+def estimates_of(record):
+    return Estimates(cell_sums(record), NUM_RESAMPLES, 0.95)
+
+
+def worked_example():
+    """Variable K, a round cut by EOS, and one near the length limit; every number below is computed by hand."""
+    first = [
+        round_record(0, 0, 0.5),
+        round_record(3, 2, 1.0),
+        round_record(3, 0, 1.2),
+        round_record(2, 2, 2.0, num_output=3, num_proposed=4, cut=CutReason.eos),
+    ]
+    second = [round_record(0, 0, 0.25), round_record(3, 3, 1.0), round_record(1, 0, 1.5, num_proposed=3)]
+    return cell_record(
+        [request_record(first, "a"), request_record(second, "b", submitted_s=0.05, num_prompt_tokens=20)], wall_s=4.0
+    )
+
+
+EXPECTED = {
+    "num_requests": 2,
+    "num_rounds": 7,
+    "num_drafts": 5,
+    "num_draft_tokens": 12,
+    "num_accepted_tokens": 7,
+    "num_output_tokens": 14,
+    "num_prompt_tokens": 30,
+    "num_cut_eos": 1,
+    "num_cut_length": 0,
+    "acceptance_rate": 7 / 12,
+    "mean_acceptance_length": 1 + 7 / 5,
+    "mean_acceptance_length_macro": ((1 + 4 / 3) + (1 + 3 / 2)) / 2,
+    "tokens_per_forward": 14 / 7,
+    "num_draft_tokens_per_pos_1": 5,
+    "num_draft_tokens_per_pos_2": 4,
+    "num_draft_tokens_per_pos_3": 3,
+    "num_accepted_tokens_per_pos_1": 3,
+    "num_accepted_tokens_per_pos_2": 3,
+    "num_accepted_tokens_per_pos_3": 1,
+    "num_reached_per_pos_1": 5,
+    "num_reached_per_pos_2": 3,
+    "num_reached_per_pos_3": 2,
+    "acceptance_rate_per_pos_1": 3 / 5,
+    "acceptance_rate_per_pos_2": 3 / 4,
+    "acceptance_rate_per_pos_3": 1 / 3,
+    "conditional_acceptance_rate_per_pos_1": 3 / 5,
+    "conditional_acceptance_rate_per_pos_2": 3 / 3,
+    "conditional_acceptance_rate_per_pos_3": 1 / 2,
+    "wall_s": 4.0,
+    "output_tokens_per_s": 14 / 4,
+    "total_tokens_per_s": 44 / 4,
+    "requests_per_s": 2 / 4,
+    "ttft_mean_ms": 1e3 * (0.5 + 0.2) / 2,
+    "tpot_mean_ms": 1e3 * (1.5 / 7 + 1.25 / 5) / 2,
+    "itl_mean_ms": 1e3 * (0.5 + 0.2 + 0.8 + 0.75 + 0.5) / 5,
+    "itl_p50_ms": 500.0,
+    "itl_p90_ms": 1e3 * (0.75 + 0.6 * 0.05),
+    "e2e_mean_ms": 1e3 * (2.0 + 1.45) / 2,
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_definitions_on_the_worked_example(name):
+    """Would catch the bonus token counted as accepted, the prefill counted as a draft, per-position rates divided by
+    the number of drafts, inter-token latency per token instead of per arrival, and averaged per-request throughput.
+    """
+    assert row_of(worked_example())[name] == pytest.approx(EXPECTED[name], rel=1e-12)
+
+
+def test_identities_with_constant_depth():
+    """a_i = c_1 * .. * c_i and length = 1 + a_1 + .. + a_K hold exactly when every round drafts K tokens."""
+    row = row_of(simulated_cell(config(drafting__num_speculative_tokens=4), [0.7, 0.6, 0.5, 0.4]))
+    unconditional = [row[f"acceptance_rate_per_pos_{i}"] for i in range(1, 5)]
+    conditional = [row[f"conditional_acceptance_rate_per_pos_{i}"] for i in range(1, 5)]
+    np.testing.assert_allclose(unconditional, np.cumprod(conditional), rtol=1e-12)
+    assert row["mean_acceptance_length"] == pytest.approx(1 + sum(unconditional), rel=1e-12)
+    assert row["acceptance_rate"] == pytest.approx(np.mean(unconditional), rel=1e-12)
+
+
+def test_expected_length_counts_only_drafts_for_which_it_was_recorded():
+    """Would catch the mean taken over all drafts, and the expectation of a cut round mixed in."""
+    rounds = [
+        round_record(0, 0, 0.1),
+        round_record(2, 1, 0.2, expected=(0.5, 0.75, 1.0)),
+        round_record(2, 2, 0.3, expected=(0.7, 0.85, 1.5)),
+        round_record(1, 0, 0.4, num_proposed=2),
+    ]
+    row = row_of(cell_record([request_record(rounds)]))
+    assert row["num_drafts"] == 3 and row["num_expected_drafts"] == 2
+    found = [row[f"expected_length_{method}"] for method in ("strict", "probabilistic", "block")]
+    assert found == pytest.approx([1.6, 1.8, 2.25])
+
+
+def test_a_round_that_emits_nothing_is_no_arrival():
+    """Would catch a zero-token round that shortens the inter-token latency or ends the time to the first token."""
+    empty = RoundRecord(2, 0, 0, 0, CutReason.grammar, 0.5, 0.1)
+    row = row_of(
+        cell_record([request_record([empty, round_record(0, 0, 1.0), empty_at(1.5), round_record(1, 1, 3.0)])])
+    )
+    assert row["ttft_mean_ms"] == pytest.approx(1000) and row["itl_mean_ms"] == pytest.approx(2000)
+
+
+def empty_at(arrival_s):
+    return RoundRecord(2, 0, 0, 0, CutReason.grammar, arrival_s, 0.1)
+
+
+def test_undefined_metrics_are_nan():
+    """Would catch 0 / 0 printed as 0: a cell without drafts has no acceptance rate, and one token has no TPOT."""
+    row = row_of(cell_record([request_record([round_record(0, 0, 1.0)])], settings=baseline_settings()))
+    for name in (
+        "acceptance_rate",
+        "mean_acceptance_length",
+        "mean_acceptance_length_macro",
+        "tpot_mean_ms",
+        "itl_p99_ms",
+    ):
+        assert np.isnan(row[name])
+    assert row["tokens_per_forward"] == 1
+
+
+def test_one_prompt_has_values_and_no_intervals():
+    record = simulated_cell(config(), [0.6, 0.5, 0.4], num_prompts=1, num_turns=2)
+    row = row_of(record)
+    for name in ("acceptance_rate", "output_tokens_per_s", "ttft_p99_ms"):
+        assert not np.isnan(row[name]) and np.isnan(row[f"{name}_low"]) and np.isnan(row[f"{name}_high"])
+
+
+def test_a_cell_without_requests_is_a_row_of_undefined_values():
+    row = row_of(cell_record([], wall_s=0.0))
+    assert row["num_requests"] == 0 and np.isnan(row["acceptance_rate"]) and np.isnan(row["ttft_p50_ms"])
+
+
+def test_every_interval_holds_its_value_and_is_not_a_point():
+    row = row_of(simulated_cell(config(), [0.6, 0.5, 0.4]))
+    for name in ("acceptance_rate", "mean_acceptance_length_macro", "output_tokens_per_s", "tpot_p90_ms"):
+        value, low, high = (row[column] for column in with_interval(name))
+        assert low < value < high
+
+
+def test_turns_and_copies_of_a_prompt_move_together():
+    """The same answers a second time are no new evidence: the interval must not shrink.
+
+    Would catch resampling requests, whose intervals would be narrower by the square root of 2.
+    """
+    once = simulated_cell(config(), [0.6, 0.5, 0.4])
+    twice = replace(once, requests=(*once.requests, *(replace(item, sample=1) for item in once.requests)))
+    names = with_interval("acceptance_rate")
+    assert list(row_of(twice)[list(names)]) == pytest.approx(list(row_of(once)[list(names)]), rel=1e-12)
+
+
+def test_shares_of_time_are_scaled_to_the_wall_time():
+    """Would catch a throughput of tokens over the sum of the shares, which misses the time between steps."""
+    record = replace(worked_example(), wall_s=8.0)
+    sums = cell_sums(record)
+    assert sums.sums["time_s"].sum() == pytest.approx(8.0, rel=1e-12)
+    assert list(sums.sums["time_s"] / 8.0) == pytest.approx([4 / 7, 3 / 7])
+    assert row_of(record)["output_tokens_per_s"] == pytest.approx(14 / 8, rel=1e-12)
+
+
+def cell_and_baseline(seed=1):
+    record = simulated_cell(config(), [0.6, 0.5, 0.4], seed=seed)
+    baseline = simulated_cell(baseline_settings(), [], num_rounds=60)
+    return analysed(baseline, record)
+
+
+def test_speedup_is_the_ratio_of_throughputs_with_the_baseline_of_the_run():
+    baseline, cell = cell_and_baseline()
+    ratio = cell.estimate("output_tokens_per_s").value / baseline.estimate("output_tokens_per_s").value
+    assert cell.speedup.value == pytest.approx(ratio, rel=1e-12)
+    assert cell.speedup.low < ratio < cell.speedup.high
+    assert baseline.speedup == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"decoding__temperature": 0.0}, id="temperature"),
+        pytest.param({"decoding__max_new_tokens": 8}, id="length"),
+        pytest.param({"workload__path": "prompts.jsonl"}, id="prompts"),
+        pytest.param({"backend__max_concurrency": 1}, id="concurrency"),
+        pytest.param({"target__path": "other"}, id="target"),
+        pytest.param({"seed": 1}, id="seed"),
+    ],
+)
+def test_a_baseline_with_other_settings_is_not_used(changes):
+    """Would catch a speedup against a baseline that answered other prompts or ran in another way."""
+    record = simulated_cell(config(), [0.6, 0.5, 0.4])
+    other = simulated_cell(baseline_settings(**changes), [], num_rounds=60)
+    cell = analysed(other, record)[1]
+    assert cell.baseline is None and np.isnan(cell.speedup.value)
+
+
+def test_a_baseline_of_another_run_is_not_used():
+    baseline, cell = cell_and_baseline()
+    runs = [Run("a", Path(), {}, (baseline.record,)), Run("b", Path(), {}, (cell.record,))]
+    assert analyse(runs)[1].baseline is None
+
+
+def test_pairs_meet_the_same_resamples(monkeypatch):
+    """The difference of a cell with itself is exactly 0 in every resample, and both sides ask for the same weights.
+
+    Would catch independent resampling of the two cells of a pair.
+    """
+    first = estimates_of(simulated_cell(config(), [0.6, 0.5, 0.4], seed=1))
+    second = estimates_of(simulated_cell(config(), [0.6, 0.5, 0.4], seed=2))
+    assert first.weights is second.weights
+    assert paired_difference(
+        first, estimates_of(simulated_cell(config(), [0.6, 0.5, 0.4], seed=1)), "acceptance_rate"
+    ) == (0, 0, 0)
+
+    used = []
+    original = intervals.resample_weights
+    monkeypatch.setattr(estimates, "resample_weights", lambda *size: used.append(original(*size)) or used[-1])
+    fresh = [Estimates(item.sums, NUM_RESAMPLES, 0.95) for item in (first, second)]
+    paired_ratio(*fresh, "output_tokens_per_s")
+    assert len(used) == 2 and used[0] is used[1]
+
+
+def test_paired_differences_are_narrower_when_prompts_dominate():
+    """Would catch differences of separate intervals, which count the variation between prompts twice."""
+    first = estimates_of(simulated_cell(config(), [0.55, 0.5, 0.4], num_rounds=200, seed=1, spread=0.4))
+    second = estimates_of(simulated_cell(config(), [0.60, 0.5, 0.4], num_rounds=200, seed=2, spread=0.4))
+    name = "mean_acceptance_length"
+    difference = paired_difference(first, second, name)
+    assert difference.value == pytest.approx(second.estimate(name).value - first.estimate(name).value, rel=1e-9)
+    separate = sum(item.estimate(name).high - item.estimate(name).low for item in (first, second))
+    assert difference.high - difference.low < 0.4 * separate
+    assert difference.low > 0
+
+
+def test_a_pair_is_restricted_to_the_prompts_in_common():
+    """Would catch cells compared on different prompts where one of them had to leave prompts out."""
+    record = simulated_cell(config(), [0.6, 0.5, 0.4], seed=1)
+    fewer = replace(record, requests=record.requests[10:])
+    first, second = paired(estimates_of(record), estimates_of(fewer))
+    assert first.sums.prompt_ids == second.sums.prompt_ids and first.num_prompts == 30
+    assert paired_difference(first, second, "acceptance_rate") == (0, 0, 0)
+    assert paired_difference(first, second, "ttft_p90_ms") == (0, 0, 0)
+    assert first.distribution("itl_p50_ms")[0] == estimates_of(fewer).distribution("itl_p50_ms")[0]
+
+
+def test_labels_and_parameters_are_part_of_a_row():
+    """Would catch a lossy method without its label, and two cells of a method that differ in a parameter."""
+    settings = config(verification__method="typical", verification__epsilon=0.2, guarantee="lossy")
+    row = row_of(cell_record([], 0.0, settings, labels=("weights: random",)))
+    assert row["verification"] == "typical(epsilon=0.2, delta=0.3)"
+    assert row["labels"] == "weights: random; lossy"
+    settings = config(verification__method="synthetic", verification__synthetic_length=2.5, guarantee="synthetic")
+    row = row_of(cell_record([], 0.0, settings, labels=("synthetic",)))
+    assert (row["verification"], row["labels"]) == ("synthetic(synthetic_length=2.5)", "synthetic")
+
+
+def test_a_configuration_without_a_setting_is_an_error_that_names_it():
+    settings = config()
+    del settings["decoding"]["temperature"]
+    with pytest.raises(ValueError, match=r"lacks decoding\.temperature"):
+        analysed(cell_record([], 0.0, settings))
+
+
+def test_columns_are_those_of_the_readme(tmp_path):
+    """Would catch a column without a definition, and a README that names columns which do not exist."""
+    frame = load_results(simulated_run(tmp_path / "run", depths=(3,), num_prompts=3))
+    assert list(frame.columns) == column_names(3)
+    rows = re.findall(r"^\| `([^`]+)` \| (.*?) \| (.+) \|$", README.read_text().split("## Columns")[1], re.MULTILINE)
+    assert [tuple(row) for row in rows] == dictionary()
+    listed = {name.replace(PER_POSITION, str(i)) for name, _, _ in rows for i in range(1, 4)}
+    assert {name.removesuffix("_low").removesuffix("_high") for name in frame.columns} == listed
+    assert all(text for _, _, text in rows)
+
+
+def test_results_of_a_run_its_cells_one_file_and_a_folder_of_runs(tmp_path):
+    runs = tmp_path / "runs"
+    first, second = (simulated_run(runs / name, methods=("strict", "block"), num_prompts=3) for name in ("a", "b"))
+    order = json.loads((first / "run.json").read_text())["cells"]
+    frame = load_results(first)
+    assert list(frame["cell_id"]) == order and set(frame["run"]) == {"a"}
+    assert sorted(load_results(first / "cells")["cell_id"]) == sorted(order)
+    one = load_results(first / "cells" / f"{order[1]}.json.gz")
+    assert list(one["cell_id"]) == [order[1]] and one["speedup"].isna().all()
+    both = load_results(runs)
+    assert list(both["run"]) == ["a"] * len(order) + ["b"] * len(order)
+    assert not both["speedup"].isna().any()
+    np.testing.assert_array_equal(load_results(second)["acceptance_rate"], frame["acceptance_rate"])
+
+
+def test_an_interrupted_run_shows_what_is_there(tmp_path):
+    """Would catch a report that fails on an unfinished sweep, or that takes in records of another one."""
+    folder = simulated_run(tmp_path / "run", methods=("strict",), num_prompts=3)
+    missing = json.loads((folder / "run.json").read_text())["cells"][-1]
+    (folder / "cells" / f"{missing}.json.gz").unlink()
+    stray = write_cell(cell_record([], 0.0, config(seed=9)), folder / "cells")
+    (run,) = read_runs(folder)
+    assert run.missing == (missing,) and run.unlisted == (stray.name.removesuffix(".json.gz"),)
+    assert len(run.cells) == 3
+
+
+def damaged_manifest(folder):
+    simulated_run(folder, methods=("strict",), num_prompts=2)
+    (folder / "run.json").write_text("{")
+
+
+def damaged_cell(folder):
+    simulated_run(folder, methods=("strict",), num_prompts=2)
+    next((folder / "cells").iterdir()).write_bytes(gzip.compress(b"{}"))
+
+
+def no_cells(folder):
+    (folder / "cells").mkdir(parents=True)
+    (folder / "run.json").write_text('{"cells": [], "num_cells": 4}')
+
+
+def wrong_cells(folder):
+    folder.mkdir()
+    (folder / "run.json").write_text('{"cells": 3}')
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        pytest.param(lambda folder: None, "no such file or folder", id="missing"),
+        pytest.param(Path.mkdir, "no cell records here", id="empty"),
+        pytest.param(no_cells, "no finished cells", id="no cells yet"),
+        pytest.param(damaged_manifest, "run.json: expected a run's manifest", id="damaged manifest"),
+        pytest.param(wrong_cells, "expected a list of cell ids", id="manifest without a list"),
+        pytest.param(damaged_cell, "expected a cell record", id="damaged cell"),
+    ],
+)
+def test_errors_name_the_path_and_what_is_wrong(tmp_path, make, message):
+    make(tmp_path / "run")
+    with pytest.raises(ValueError, match=message) as error:
+        load_results(tmp_path / "run")
+    assert str(tmp_path / "run") in str(error.value)

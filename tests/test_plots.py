@@ -1,0 +1,91 @@
+"""Figures: which are drawn, that they are images with every method in them, and that styles cannot be confused."""
+
+import matplotlib.image
+import pytest
+
+from harness.metrics import analyse
+from harness.plots import LOOKS, SPARE_LOOKS, _sheets, write_figures
+from harness.runs import Run, read_runs
+from kernels.contract import VerificationMethod
+from tests.synthetic_cells import config, simulated_cell, simulated_run
+
+
+def cells_of(folder, **settings):
+    return analyse(read_runs(simulated_run(folder, methods=("strict", "block"), num_prompts=4, **settings)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        pytest.param({"temperatures": (1.0,)}, [], id="one setting"),
+        pytest.param({"temperatures": (0.0, 1.0)}, ["by_temperature"], id="temperatures"),
+        pytest.param({"temperatures": (1.0,), "depths": (1, 3)}, ["by_depth"], id="depths"),
+    ],
+)
+def test_sweeps_are_drawn_where_there_is_one(tmp_path, settings, names):
+    """Would catch a figure against a setting with a single value, and a sweep without its figure."""
+    paths = write_figures(cells_of(tmp_path / "run", **settings), tmp_path / "figures")
+    assert [path.stem for path in paths] == ["methods", "acceptance_by_position", *names]
+    for path in paths:
+        image = matplotlib.image.imread(path)
+        assert min(image.shape[:2]) > 300 and image[..., :3].std() > 0.02
+
+
+def test_the_same_records_give_the_same_file(tmp_path):
+    """Would catch dates in the files, which make every rebuild a change of tracked figures."""
+    cells = cells_of(tmp_path / "run", temperatures=(1.0,))
+    first, second = (write_figures(cells, tmp_path / name)[0] for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_pdf_beside_png(tmp_path):
+    paths = write_figures(cells_of(tmp_path / "run", temperatures=(1.0,)), tmp_path / "figures", ("png", "pdf"))
+    assert all(path.suffix == ".png" and path.with_suffix(".pdf").read_bytes().startswith(b"%PDF") for path in paths)
+
+
+def luminance(color):
+    red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def test_every_method_has_a_style_of_its_own_that_survives_grey():
+    """Would catch two methods that only differ in colour, or a method without a style."""
+    assert set(LOOKS) == {method.value for method in VerificationMethod}
+    looks = [*LOOKS.values(), *SPARE_LOOKS]
+    assert len({look.marker for look in looks}) == len({look.color for look in looks}) == len(looks)
+    assert all(luminance(look.color) < 0.75 for look in looks)
+
+
+def test_series_of_one_method_are_told_apart_and_labelled():
+    """Would catch greedy and sampled drafts of one method drawn as one line, and a lossy method without its label."""
+    records = [
+        simulated_cell(config(), [0.6, 0.5, 0.4], num_prompts=3),
+        simulated_cell(config(draft_sampling="greedy"), [0.6, 0.5, 0.4], num_prompts=3),
+        simulated_cell(config(verification__method="typical", guarantee="lossy"), [0.6, 0.5, 0.4], num_prompts=3),
+    ]
+    (sheet,) = _sheets(analyse([Run("run", None, {}, tuple(records))]))
+    labels, looks = zip(*sheet.series.values(), strict=True)
+    assert labels == (
+        "probabilistic, greedy drafts",
+        "probabilistic, sampled drafts",
+        "typical(epsilon=0.09, delta=0.3) [lossy]",
+    )
+    assert len(set(looks)) == 3
+
+
+def test_settings_that_do_not_compare_get_figures_of_their_own(tmp_path):
+    """Would catch cells with other prompts or other concurrency mixed into one line."""
+    records = [
+        simulated_cell(config(backend__max_concurrency=number), [0.6, 0.5, 0.4], num_prompts=3) for number in (1, 16)
+    ]
+    paths = write_figures(analyse([Run("run", None, {}, tuple(records))]), tmp_path)
+    assert [path.stem for path in paths] == [
+        "methods",
+        "acceptance_by_position",
+        "methods_2",
+        "acceptance_by_position_2",
+    ]
+
+
+def test_nothing_is_drawn_without_drafts(tmp_path):
+    assert write_figures([], tmp_path / "figures") == []

@@ -1,0 +1,196 @@
+"""Records: nothing inconsistent can be built, what is written is read back exactly, and no part of a file is seen."""
+
+import gzip
+import json
+import os
+
+import pytest
+
+from harness.records import (
+    CutReason,
+    InconsistentRecordError,
+    RoundRecord,
+    identity,
+    read_cell,
+    write_atomically,
+    write_cell,
+)
+from tests.synthetic_cells import cell_record, request_record, round_record
+
+ROUND = {
+    "num_proposed_tokens": 4,
+    "num_draft_tokens": 3,
+    "num_accepted_tokens": 2,
+    "num_output_tokens": 3,
+    "cut_reason": None,
+    "arrival_s": 1.0,
+    "share_s": 0.1,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param({"num_accepted_tokens": 4}, "accepted <= drafted", id="more accepted than drafted"),
+        pytest.param({"num_draft_tokens": 5}, "drafted <= proposed", id="more evidence than was proposed"),
+        pytest.param({"num_accepted_tokens": -1}, "0 <= accepted", id="negative count"),
+        pytest.param({"num_output_tokens": 2}, "need 3 output tokens", id="bonus token counted as accepted"),
+        pytest.param({"num_output_tokens": 5}, "without a cut", id="more tokens than a round can emit"),
+        pytest.param({"arrival_s": float("nan")}, "finite", id="arrival is not a number"),
+        pytest.param({"share_s": -0.1}, "share_s >= 0", id="negative share of time"),
+        pytest.param({"expected_accepted": (1.0, 2.0)}, "3 values", id="a method's expectation is missing"),
+        pytest.param({"expected_accepted": (1.0, 2.0, 4.1)}, r"\[0, 4\]", id="expects more than was proposed"),
+    ],
+)
+def test_inconsistent_rounds_are_refused(changes, message):
+    RoundRecord(**ROUND)
+    with pytest.raises(InconsistentRecordError, match=message):
+        RoundRecord(**(ROUND | changes))
+
+
+def test_a_cut_round_may_emit_less_than_it_verified():
+    """Would catch a rule that refuses the EOS which takes the place of the bonus token, or a cut before any draft."""
+    assert round_record(2, 2, 1.0, num_output=3, cut=CutReason.eos).num_accepted_tokens == 2
+    assert round_record(0, 0, 1.0, num_output=1, num_proposed=4, cut=CutReason.eos).num_draft_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("rounds", "changes", "message"),
+    [
+        pytest.param([], {}, "no rounds", id="no rounds"),
+        pytest.param([(0, 0, 1.0)], {"output_token_ids": (1, 2)}, "emitted 1 tokens", id="tokens nobody emitted"),
+        pytest.param([(0, 0, 2.0), (1, 1, 1.0)], {}, "back in time", id="arrivals out of order"),
+        pytest.param([(0, 0, 1.0)], {"submitted_s": 1.5}, "back in time", id="answered before it was asked"),
+    ],
+)
+def test_inconsistent_requests_are_refused(rounds, changes, message):
+    with pytest.raises(InconsistentRecordError, match=message):
+        request_record([round_record(*item) for item in rounds], **changes)
+
+
+def test_nothing_follows_the_round_that_eos_or_the_length_cut():
+    for reason in (CutReason.eos, CutReason.length):
+        with pytest.raises(InconsistentRecordError, match="must be the last"):
+            request_record([round_record(1, 1, 1.0, cut=reason), round_record(1, 0, 2.0)])
+    request_record([round_record(1, 0, 1.0, cut=CutReason.grammar), round_record(1, 0, 2.0)])
+
+
+def test_inconsistent_cells_are_refused():
+    request = request_record([round_record(0, 0, 1.0)])
+    with pytest.raises(InconsistentRecordError, match="recorded twice"):
+        cell_record([request, request])
+    with pytest.raises(InconsistentRecordError, match="took time"):
+        cell_record([request], wall_s=0.0)
+    with pytest.raises(InconsistentRecordError, match="schema 0"):
+        cell_record([request], schema_version=0)
+    with pytest.raises(InconsistentRecordError, match="draft_logit_cache_bytes"):
+        cell_record([request], draft_logit_cache_bytes=-1)
+
+
+def example_cell():
+    """A cell with a cut, a missing expectation and every optional field."""
+    rounds = [
+        round_record(0, 0, 0.1),
+        round_record(3, 2, 0.1 + 0.2, expected=(1 / 3, 0.5, 2.0)),
+        round_record(1, 1, 0.7, num_proposed=3, cut=CutReason.eos),
+    ]
+    return cell_record(
+        [request_record(rounds), request_record(rounds, turn=1)],
+        wall_s=1 / 3,
+        fallbacks=("no chat template",),
+        labels=("lossy",),
+        num_skipped_prompts=2,
+    )
+
+
+def test_round_trip_is_exact(tmp_path):
+    """Would catch floats rounded on the way, tuples that come back as lists, and lost optional fields."""
+    cell = example_cell()
+    path = write_cell(cell, tmp_path)
+    assert path.name == f"{cell.cell_id}.json.gz"
+    assert read_cell(path) == cell
+
+
+def test_the_same_record_is_the_same_file(tmp_path):
+    """Would catch the time of writing inside the compressed file."""
+    first, second = (write_cell(example_cell(), tmp_path / name) for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "cell.json.gz"
+    write_atomically(path, b"old")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def altered(cell, tmp_path, change):
+    """The file of a cell whose JSON was changed by hand."""
+    path = write_cell(cell, tmp_path)
+    data = json.loads(gzip.decompress(path.read_bytes()))
+    change(data)
+    path.write_bytes(gzip.compress(json.dumps(data).encode()))
+    return path
+
+
+def lose_schema(data):
+    data["schema_version"] = 0
+    del data["config"]
+
+
+def lose_column(data):
+    del data["requests"][0]["rounds"]["share_s"]
+
+
+def accept_too_much(data):
+    data["requests"][0]["rounds"]["num_accepted_tokens"][1] = 9
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(lose_schema, "has schema 0, this version reads 1", id="other schema, other fields"),
+        pytest.param(lose_column, "expected the columns", id="a column is missing"),
+        pytest.param(accept_too_much, "accepted <= drafted", id="contradicts itself"),
+        pytest.param(lambda data: data.pop("wall_s"), "wall_s", id="a field is missing"),
+    ],
+)
+def test_errors_of_a_file_name_it_and_what_is_wrong(tmp_path, change, message):
+    path = altered(example_cell(), tmp_path, change)
+    with pytest.raises(ValueError, match=message) as error:
+        read_cell(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"not gzip", id="not compressed"),
+        pytest.param(gzip.compress(b"[1]"), id="a list"),
+        pytest.param(gzip.compress(b'"text"'), id="a string"),
+        pytest.param(gzip.compress(b"{"), id="half a document"),
+        pytest.param(gzip.compress(bytes(1000))[:20], id="half a file"),
+        pytest.param(gzip.compress(os.urandom(64))[:10] + b"\xff" * 40, id="damaged stream"),
+    ],
+)
+def test_a_corrupt_file_is_a_value_error_with_its_path(tmp_path, content):
+    path = tmp_path / "cell.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"cell\.json\.gz"):
+        read_cell(path)
+
+
+def test_identity_ignores_the_order_of_keys_only():
+    assert identity({"a": 1, "b": {"c": 2, "d": 3}}) == identity({"b": {"d": 3, "c": 2}, "a": 1})
+    assert identity({"a": 1}) != identity({"a": 2})
+    assert identity({"a": [1, 2]}) != identity({"a": [2, 1]})
+    with pytest.raises(ValueError, match="JSON"):
+        identity({"a": float("nan")})

@@ -1,0 +1,162 @@
+"""The report of a run and its command: files, formats, errors, and what the command must not import."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments import report as command
+from harness.console import WIDTH, paired_lines, print_summary
+from harness.definitions import column_names
+from harness.metrics import analyse, load_results
+from harness.records import write_cell
+from harness.report import column_dictionary, notices, read_results, report, write_report
+from harness.runs import read_runs
+from tests.synthetic_cells import cell_record, config, request_record, round_record, simulated_run
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report") / "run"
+    return simulated_run(folder, drafters=("eagle", "eagle3"), num_prompts=6)
+
+
+def test_report_writes_tables_figures_and_a_page_that_links_them(run_folder, tmp_path):
+    paths = write_report(run_folder, tmp_path)
+    assert paths[0] == tmp_path / "report.md" and all(path.stat().st_size for path in paths)
+    names = {path.relative_to(tmp_path).as_posix() for path in paths}
+    assert {"tables/cells.csv", "tables/paired.csv", "tables/summary.md", "figures/methods.png"} <= names
+    assert "tables/methods/zoo-eagle3-K-3-T-1.csv" in names
+    page = paths[0].read_text()
+    for name in names:
+        if name.startswith("figures/"):
+            assert f"]({name})" in page
+    assert "# A simulated run" in page and "skipped drafter=ngram verification=pr35461: ngram has no" in page
+    assert "| decoding.temperature | 0.0, 1.0 |" in page and "| libraries.numpy |" in page
+    assert str(tmp_path) not in page and str(run_folder) not in page
+
+
+def test_table_of_cells_holds_every_digit(run_folder, tmp_path):
+    """Would catch rounding in the file that notebooks and spreadsheets start from."""
+    write_report(run_folder, tmp_path)
+    loaded = load_results(run_folder)
+    with (tmp_path / "tables/cells.csv").open() as stream:
+        written = list(csv.DictReader(stream))
+    for name in ("tpot_mean_ms", "output_tokens_per_s_low", "speedup_high"):
+        assert [float(row[name]) for row in written] == list(loaded[name])
+
+
+def test_report_goes_beside_its_records(tmp_path):
+    folder = simulated_run(tmp_path / "runs" / "a", temperatures=(1.0,), methods=("strict",), num_prompts=2)
+    assert write_report(folder / "cells")[0] == folder / "report.md"
+    assert write_report(tmp_path / "runs")[0] == tmp_path / "runs" / "report.md"
+
+
+def test_report_prints_the_summary_or_the_rows(run_folder, tmp_path, capsys):
+    report(run_folder, None, tmp_path)
+    assert "zoo · eagle3 · K = 3 · T = 1" in capsys.readouterr().out
+    report(run_folder, "csv", tmp_path)
+    assert capsys.readouterr().out.startswith("run,cell_id,target,")
+
+
+def test_summary_fits_a_terminal_and_shows_intervals(run_folder):
+    """Would catch lines that wrap at 120 columns, and brackets swallowed as markup."""
+    stream = io.StringIO()
+    cells = analyse(read_runs(run_folder))
+    print_summary(cells, stream)
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    cell = next(item for item in cells if item["verification"] == "block" and item["temperature"] == 1)
+    value, low, high = cell.estimate("mean_acceptance_length")
+    line = next(item for item in lines[lines.index("zoo · eagle · K = 3 · T = 1") :] if item.startswith("block "))
+    assert f"{value:.2f} [{low:.2f}, {high:.2f}]" in line
+    assert any(item.strip().startswith("probabilistic − strict at K = 3: length +") for item in lines)
+
+
+def test_summary_says_where_methods_coincide(run_folder):
+    block = [cell for cell in analyse(read_runs(run_folder)) if (cell["drafter"], cell["temperature"]) == ("eagle", 0)]
+    assert paired_lines(block) == ["same law: these methods accept with the same probability here"]
+
+
+def test_notices_name_what_a_reader_must_know(tmp_path):
+    """Would catch a fallback, a label, a missing cell or a missing baseline that no one is told about."""
+    requests = [request_record([round_record(0, 0, 0.1), round_record(3, 1, 0.2)])]
+    settings = config(verification__method="lenient", verification__leniency=0.5, guarantee="lossy")
+    cell = cell_record(requests, 1.0, settings, fallbacks=("no chat template",), num_skipped_prompts=2)
+    write_cell(cell, tmp_path / "cells")
+    (tmp_path / "run.json").write_text(json.dumps({"cells": [cell.cell_id, "gone"], "num_cells": 3}))
+    found = "\n".join(notices(read_results(tmp_path)))
+    assert "is incomplete: 2 cells have no record" in found
+    assert "1 cells have no baseline" in found and "fewer than 2 prompts" in found
+    assert "2 turns were left out" in found
+    assert "fallback: no chat template (eagle3 lenient(leniency=0.5), sampled drafts [lossy])" in found
+    assert "label: lossy" in found
+
+
+@pytest.mark.parametrize("row_format", ["csv", "json", "md"])
+def test_rows_go_to_standard_output_and_nothing_is_written(run_folder, row_format, capsys):
+    before = sorted(run_folder.rglob("*"))
+    assert command.main([str(run_folder), "--format", row_format]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "" and sorted(run_folder.rglob("*")) == before
+    frame = load_results(run_folder)
+    if row_format == "csv":
+        assert list(pd.read_csv(io.StringIO(captured.out)).columns) == column_names(3)
+    elif row_format == "json":
+        data = json.loads(captured.out)
+        assert len(data) == len(frame) and data[0]["acceptance_rate"] is None
+        assert data[1]["acceptance_rate"] == pytest.approx(frame["acceptance_rate"][1], rel=1e-12)
+    else:
+        assert captured.out.count("\n| ") == 2 + len(frame)
+
+
+def test_output_takes_the_rows(run_folder, tmp_path, capsys):
+    assert command.main([str(run_folder), "--format", "csv", "--output", str(tmp_path / "new" / "cells.csv")]) == 0
+    assert capsys.readouterr().out == ""
+    assert len(pd.read_csv(tmp_path / "new" / "cells.csv")) == len(load_results(run_folder))
+
+
+def test_columns_are_printed(capsys):
+    assert command.main(["--columns"]) == 0
+    assert capsys.readouterr().out == column_dictionary()
+
+
+@pytest.mark.parametrize("content", ["missing", "empty", "corrupt"])
+def test_errors_are_one_line_with_exit_code_2(tmp_path, content, capsys):
+    """Would catch a traceback where a path was mistyped or a file was damaged."""
+    folder = tmp_path / "run"
+    if content != "missing":
+        (folder / "cells").mkdir(parents=True)
+    if content == "corrupt":
+        (folder / "cells" / "x.json.gz").write_bytes(b"zip")
+    assert command.main([str(folder)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("error: ") and captured.err.count("\n") == 1
+    assert str(folder) in captured.err
+
+
+def loaded_modules(*arguments):
+    """The top-level modules that the command imports, in a process of its own."""
+    script = (
+        "import sys; from experiments.report import main\n"
+        f"try: main({list(arguments)!r})\n"
+        "except SystemExit: pass\n"
+        "print('\\n' + ' '.join({name.split('.')[0] for name in sys.modules}))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(result.stdout.splitlines()[-1].split())
+
+
+def test_report_needs_no_torch_and_rows_need_no_matplotlib(run_folder, tmp_path):
+    """Would catch an import that makes the report slow, or impossible on a laptop without torch."""
+    heavy = {"torch", "transformers", "hydra", "omegaconf", "datasets", "scipy"}
+    assert not loaded_modules(str(run_folder), "--output", str(tmp_path)) & heavy
+    assert not loaded_modules(str(run_folder), "--format", "csv") & (heavy | {"matplotlib", "rich"})
+    assert not loaded_modules("--help") & (heavy | {"pandas", "numpy", "matplotlib", "rich"})

@@ -1,0 +1,225 @@
+"""Tables: numbers as text, methods side by side, paired differences, and what is printed where methods coincide."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.comparison import comparisons_frame, groups, same_law
+from harness.definitions import INTERVALS
+from harness.estimates import Estimate
+from harness.metrics import analyse
+from harness.number_format import format_estimate, format_value
+from harness.runs import Run, read_runs
+from harness.tables import PR_NAMES, Table, method_tables, paired_table, summary_table
+from tests.synthetic_cells import baseline_settings, config, simulated_cell, simulated_run
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("estimate", "style", "text"),
+    [
+        ((2.2134, 2.1311, 2.2899), "length", "2.21 [2.13, 2.29]"),
+        ((0.2804, 0.25, 0.3), "percent", "28.0 [25.0, 30.0]"),
+        ((2824.11, 2790.4, 2860.9), "significant", "2824 [2790, 2861]"),
+        ((99.96, 98.2, 101.4), "significant", "100 [98, 101]"),
+        ((9.6, 9.2, 9.9), "significant", "9.60 [9.20, 9.90]"),
+        ((12345.6, 12000.0, 12700.0), "significant", "12,346 [12,000, 12,700]"),
+        ((0.5, NAN, NAN), "length", "0.50 [n/a]"),
+        ((NAN, NAN, NAN), "length", "n/a"),
+    ],
+)
+def test_a_value_and_its_interval_have_the_same_decimals(estimate, style, text):
+    assert format_estimate(Estimate(*estimate), style) == text
+
+
+@pytest.mark.parametrize(
+    ("estimate", "style", "text"),
+    [
+        ((0.05, 0.01, 0.09), "length", "+0.05 [+0.01, +0.09]"),
+        ((-0.001, -0.02, 0.02), "length", "0.00 [-0.02, +0.02]"),
+        ((0.0, 0.0, 0.0), "percent", "0"),
+    ],
+)
+def test_differences_carry_their_sign_and_zero_has_none(estimate, style, text):
+    """Would catch -0.00, which reads as a loss."""
+    assert format_estimate(Estimate(*estimate), style, signed=True) == text
+
+
+def test_counts_are_grouped_from_ten_thousand_on():
+    assert [format_value(value, "count") for value in (0, 9999, 246348)] == ["0", "9999", "246,348"]
+
+
+def test_markdown_and_csv_of_a_small_table():
+    table = Table("Title", ("a", "b|c"), (("1", "x, y"),), ("note",))
+    assert table.to_markdown() == "### Title\n\n| a | b\\|c |\n| --- | --- |\n| 1 | x, y |\n\n- note\n"
+    assert table.to_csv() == 'a,b|c\n1,"x, y"\n'
+    assert "<details>" in table.to_markdown(fold_notes=True)
+
+
+def analysed(*cells):
+    return analyse([Run("run", Path(), {}, cells)])
+
+
+def drafted(method, sampling="sampled", *, temperature=1.0, depth=3, seed=1, rates=(0.6, 0.5, 0.4), **changes):
+    settings = config(
+        verification__method=method,
+        draft_sampling=sampling,
+        decoding__temperature=temperature,
+        drafting__num_speculative_tokens=depth,
+        **changes,
+    )
+    return simulated_cell(settings, rates[:depth], seed=seed, num_prompts=10)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        pytest.param(("strict",), ("probabilistic",), False, id="sampled drafts"),
+        pytest.param(("strict", "greedy"), ("block", "greedy"), True, id="one-hot drafts"),
+        pytest.param(("strict", "greedy"), ("typical", "greedy"), False, id="a lossy method with one-hot drafts"),
+        pytest.param(("strict", "greedy"), ("strict", "sampled"), False, id="other drafts"),
+    ],
+)
+def test_which_methods_follow_the_same_law(first, second, alike):
+    left, right = analysed(drafted(*first), drafted(*second))
+    assert same_law(left, right) is alike
+
+
+def test_same_law_at_temperature_zero_and_with_one_draft_token():
+    """Would catch noise between methods that cannot differ, and synthetic acceptance taken for a real method."""
+    cold = [drafted(method, temperature=0.0) for method in ("strict", "block", "typical", "synthetic")]
+    strict, block, typical, synthetic = analysed(*cold)
+    assert same_law(strict, block) and same_law(strict, typical) and not same_law(strict, synthetic)
+    probabilistic, block = analysed(drafted("probabilistic", depth=1), drafted("block", depth=1))
+    assert same_law(probabilistic, block)
+    lenient = drafted("lenient", verification__leniency=1.0)
+    probabilistic, full, half = analysed(
+        drafted("probabilistic"), lenient, drafted("lenient", verification__leniency=0.5)
+    )
+    assert same_law(probabilistic, full) and not same_law(probabilistic, half)
+
+
+def column(table, header):
+    index = table.header.index(header)
+    return {row[0]: row[index] for row in table.rows}
+
+
+def test_methods_side_by_side_in_the_manner_of_the_pull_request():
+    """The rows of the table in vLLM PR 35461, the baseline beside the methods, differences against the first."""
+    baseline = simulated_cell(baseline_settings(), [], num_rounds=40, num_prompts=10)
+    cells = analysed(drafted("probabilistic", seed=2, rates=(0.8, 0.7, 0.6)), baseline, drafted("strict"))
+    (table,) = method_tables(cells)
+    assert table.title == "zoo · eagle3 · K = 3 · T = 1"
+    assert table.header == (
+        "metric",
+        "baseline",
+        "strict, sampled drafts",
+        "probabilistic, sampled drafts",
+        "probabilistic, sampled drafts − strict",
+    )
+    labels = [row[0] for row in table.rows]
+    rows = ["duration (s)", "request throughput (req/s)", "output throughput (tok/s)", "total throughput (tok/s)"]
+    rows += [f"{statistic} {name} (ms)" for name in ("TTFT", "TPOT", "ITL") for statistic in ("mean", "p50", "p99")]
+    rows += ["acceptance rate (%)", "acceptance length", "drafts", "draft tokens", "accepted tokens"]
+    rows += [f"acceptance at position {position} (%)" for position in (1, 2, 3)]
+    assert [label for label in labels if label in rows] == rows
+    assert column(table, "baseline")["acceptance rate (%)"] == "–"
+    strict, probabilistic = (
+        column(table, f"{name}, sampled drafts")["acceptance rate (%)"] for name in ("strict", "probabilistic")
+    )
+    difference = column(table, table.header[-1])["acceptance rate (%)"]
+    matched = re.fullmatch(r"\+(\d+\.\d) \[\+(\d+\.\d), \+(\d+\.\d)\]", difference)
+    assert float(matched[1]) == pytest.approx(float(probabilistic) - float(strict), abs=0.11)
+    assert float(matched[2]) < float(matched[1]) < float(matched[3])
+    assert column(table, table.header[-1])["draft tokens"] == "0"
+
+
+def test_definitions_stand_below_every_table():
+    """Would catch a table whose numbers a reader cannot define."""
+    cells = analysed(simulated_cell(baseline_settings(), [], num_prompts=10), drafted("strict"), drafted("block"))
+    for table in (summary_table(cells), *method_tables(cells), paired_table(cells)):
+        text = table.to_markdown()
+        assert "acceptance rate (%): accepted draft tokens / draft tokens" in text
+        assert "rounds with K_r = 0" in text and INTERVALS in text
+    (methods,) = method_tables(cells)
+    assert "acceptance at position i (%): unconditional" in methods.to_markdown() and PR_NAMES in methods.notes
+
+
+def test_methods_of_the_same_law_show_zero_and_not_their_noise():
+    """One-hot drafts at T = 1: the two cells differ by chance only. Times may differ and are shown."""
+    cells = analysed(drafted("strict", "greedy", seed=1), drafted("block", "greedy", seed=2))
+    (table,) = method_tables(cells)
+    difference = column(table, table.header[-1])
+    assert difference["acceptance rate (%)"] == difference["accepted tokens"] == "0 (same law)"
+    assert "same law" not in difference["output throughput (tok/s)"] and difference["output throughput (tok/s)"] != "0"
+    assert any(note.startswith("same law") for note in table.notes)
+    frame = comparisons_frame(cells).set_index(["metric", "kind"])
+    assert frame.loc[("acceptance_rate", "difference"), "same_law"]
+    assert frame.loc[("acceptance_rate", "difference"), "value"] != 0
+    assert not frame.loc[("output_tokens_per_s", "ratio"), "same_law"]
+
+
+def test_a_difference_at_temperature_zero_is_not_hidden():
+    """Would catch a table that prints 0 where greedy decoding came out different, which would be a defect."""
+    cells = analysed(drafted("strict", temperature=0.0, seed=1), drafted("block", temperature=0.0, seed=1))
+    (table,) = method_tables(cells)
+    assert column(table, table.header[-1])["acceptance rate (%)"] == "0 (same law)"
+    cells = analysed(drafted("strict", temperature=0.0, seed=1), drafted("block", temperature=0.0, seed=2))
+    (table,) = method_tables(cells)
+    shown = column(table, table.header[-1])["acceptance rate (%)"]
+    assert shown.endswith("(same law)") and shown != "0 (same law)"
+
+
+def test_labels_stand_in_the_headers_and_rows():
+    """Would catch a lossy or biased method beside lossless ones without a word."""
+    biased = drafted("pr35461", "coupled", guarantee="biased")
+    cells = analysed(drafted("strict"), biased)
+    (table,) = method_tables(cells)
+    assert "pr35461, coupled drafts [biased]" in table.header
+    assert any(note.startswith("draft sampling differs") for note in table.notes)
+    assert [row[-1] for row in summary_table(cells).rows] == ["", "biased"]
+    assert [row[-1] for row in paired_table(cells).rows] == ["biased"]
+
+
+def test_paired_table_compares_every_two_methods_of_a_setting_only():
+    cells = analysed(
+        drafted("block", seed=3),
+        drafted("strict", seed=1),
+        drafted("probabilistic", seed=2),
+        drafted("strict", temperature=0.5),
+    )
+    table = paired_table(cells)
+    assert list(column_of(table, "comparison")) == ["probabilistic − strict", "block − strict", "block − probabilistic"]
+    assert len(groups(cells)) == 2
+    # the expected lengths of the simulated drafts are ordered, and the noise of accepting is not in them
+    for text in column_of(table, "expected length, same drafts"):
+        assert re.fullmatch(r"\+0\.\d\d \[\+0\.\d\d, \+0\.\d\d\]", text)
+
+
+def column_of(table, header):
+    return [row[table.header.index(header)] for row in table.rows]
+
+
+def test_summary_names_what_varies_and_sorts_baselines_first(tmp_path):
+    folder = simulated_run(tmp_path / "run", drafters=("eagle", "eagle3"), methods=("strict", "block"), num_prompts=4)
+    table = summary_table(analyse(read_runs(folder)))
+    assert table.header[:5] == ("T", "drafter", "K", "verification", "drafts")
+    rows = [row[:4] for row in table.rows]
+    half = [
+        ("none", "–", "–"),
+        *((name, "3", method) for name in ("eagle", "eagle3") for method in ("strict", "block")),
+    ]
+    assert rows == [(temperature, *row) for temperature in "01" for row in half]
+    parsed = list(csv.reader(io.StringIO(table.to_csv())))
+    assert len(parsed) == 11 and all(len(row) == len(table.header) for row in parsed)
+
+
+def test_settings_that_vary_between_groups_are_in_the_titles():
+    """Would catch two tables with the same title and different numbers."""
+    cells = analysed(drafted("strict"), drafted("strict", backend__max_concurrency=1))
+    titles = [table.title for table in method_tables(cells)]
+    assert titles == [f"zoo · eagle3 · K = 3 · T = 1 · max_concurrency = {number}" for number in (16, 1)]
