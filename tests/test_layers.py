@@ -35,7 +35,7 @@ READING = [
     ["harness.estimates"],
     ["harness.metrics"],
     ["harness.comparison", "harness.number_format"],
-    ["harness.plots", "harness.tables"],
+    ["harness.console", "harness.plots", "harness.tables"],
     ["harness.report"],
 ]
 SIDES = {"measuring": STEM + MEASURING, "reading": STEM + READING}
