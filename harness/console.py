@@ -91,9 +91,8 @@ def _table(block: Sequence[Cell], *, with_depth: bool, width: int) -> RichTable:
     gap = 2 if needed + 2 * (len(names) - 1) <= width else 1
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     for name in names:
-        wraps = name in ("method", "by position")
-        justify = "left" if name in ("method", "drafts") else "right"
-        table.add_column(name, justify=justify, no_wrap=not wraps, overflow="fold")
+        wraps, is_text = name in ("method", "by position"), name in ("method", "drafts")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=not wraps, overflow="fold")
     for cell, texts in zip(shown, lines, strict=True):
         # Text, so that rich does not take brackets for markup
         table.add_row(*(Text(text) for text in texts), style="dim" if cell.is_baseline else None)

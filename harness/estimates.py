@@ -37,12 +37,12 @@ class Estimates:
     confidence: float
 
     @cached_property
-    def _totals(self) -> dict[str, tuple[float, Floats]]:
-        """name -> (observed total, total in each resample [B])."""
+    def _totals(self) -> dict[str, Floats]:
+        """name -> total in each resample, and after them the observed total: [B + 1]."""
         names = list(self.sums.sums)
         table = np.stack([self.sums.sums[name] for name in names], axis=1)
         resampled = self.weights @ table if self.num_prompts else np.full((self.num_resamples, len(names)), np.nan)
-        return {name: (float(table[:, i].sum()), resampled[:, i]) for i, name in enumerate(names)}
+        return dict(zip(names, np.vstack([resampled, table.sum(axis=0)]).T, strict=True))
 
     @property
     def num_prompts(self) -> int:
@@ -66,7 +66,7 @@ class Estimates:
         """The observed value of a metric and its value in each resample [B]; nan for a position never drafted."""
         if name not in self._cache:
             item = metric(name)
-            self._cache[name] = self._percentile(item) if item.percentile else self._ratio(item)
+            self._cache[name] = self._percentile(item, *item.percentile) if item.percentile else self._ratio(item)
         return self._cache[name]
 
     def estimate(self, name: str) -> Estimate:
@@ -79,25 +79,21 @@ class Estimates:
 
     def total(self, name: str) -> float:
         """An observed sum; 0 where the cell has none."""
-        return self._totals[name][0] if name in self._totals else 0.0
+        return float(self._totals[name][-1]) if name in self._totals else 0.0
 
     def _ratio(self, item: Metric) -> tuple[float, Floats]:
         wanted = [*item.numerators, *([item.denominator] if item.denominator else [])]
         if any(name not in self._totals for name in wanted):
             return float("nan"), np.full(self.num_resamples, np.nan)
-        # The observed value rides along as one more resample.
-        numerator = sum(np.append(self._totals[name][1], self._totals[name][0]) for name in item.numerators)
-        denominator = (
-            np.append(self._totals[item.denominator][1], self._totals[item.denominator][0]) if item.denominator else 1.0
-        )
+        numerator = np.sum([self._totals[name] for name in item.numerators], axis=0)
+        denominator = self._totals[item.denominator] if item.denominator else np.ones_like(numerator)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = item.scale * numerator / denominator
         ratio[~np.isfinite(ratio)] = np.nan
         return float(ratio[-1]), ratio[:-1]
 
-    def _percentile(self, item: Metric) -> tuple[float, Floats]:
-        name, level = item.percentile
-        values, prompt_index = self.sums.latencies[name]
+    def _percentile(self, item: Metric, latency: str, level: float) -> tuple[float, Floats]:
+        values, prompt_index = self.sums.latencies[latency]
         if len(values) == 0:
             return float("nan"), np.full(self.num_resamples, np.nan)
         replicates = percentile_replicates(values, prompt_index, self.weights, level)
@@ -109,7 +105,10 @@ def paired(first: Estimates, second: Estimates) -> tuple[Estimates, Estimates]:
     if first.sums.prompt_ids == second.sums.prompt_ids and first.num_resamples == second.num_resamples:
         return first, second
     common = sorted(set(first.sums.prompt_ids) & set(second.sums.prompt_ids))
-    return tuple(Estimates(item.sums.take(common), first.num_resamples, first.confidence) for item in (first, second))
+    return (
+        Estimates(first.sums.take(common), first.num_resamples, first.confidence),
+        Estimates(second.sums.take(common), first.num_resamples, first.confidence),
+    )
 
 
 def paired_difference(first: Estimates, second: Estimates, name: str) -> Estimate:

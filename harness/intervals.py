@@ -30,8 +30,8 @@ MAX_UNDEFINED = 0.05
 def resample_weights(num_prompts: int, num_resamples: int) -> Floats:
     """How often each resample draws each prompt: [B, P], read-only, rows sum to P; the same in every call."""
     generator = np.random.default_rng([SEED, num_prompts])
-    weights = generator.multinomial(num_prompts, np.full(num_prompts, 1 / num_prompts), size=num_resamples)
-    weights = weights.astype(np.float64)
+    counts = generator.multinomial(num_prompts, np.full(num_prompts, 1 / num_prompts), size=num_resamples)
+    weights = counts.astype(np.float64)
     weights.setflags(write=False)
     return weights
 

@@ -104,7 +104,7 @@ class _Sheet:
     @property
     def series(self) -> dict[tuple[str, str], tuple[str, Look]]:
         """(verification, draft sampling) -> (label, look), in the order of the methods."""
-        keys = {}
+        keys: dict[tuple[str, str], Cell] = {}
         for cell in sorted(self.cells, key=method_rank):
             keys.setdefault((cell["verification"], cell["draft_sampling"]), cell)
         samplings = Counter(verification for verification, _ in keys)

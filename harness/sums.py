@@ -59,19 +59,13 @@ def cell_sums(cell: CellRecord) -> CellSums:
     columns = dict(zip(ROUND_FIELDS, table.reshape(-1, len(ROUND_FIELDS)).T, strict=True))
 
     of_rounds = _round_values(columns) | _cut_values(cell.requests) | _expected_values(cell.requests, columns)
-    of_requests = {
-        name: np.bincount(request_of_round, weights=values, minlength=len(cell.requests))
-        for name, values in of_rounds.items()
-    }
+    of_requests = {name: _totals(values, request_of_round, len(cell.requests)) for name, values in of_rounds.items()}
     of_requests |= _request_values(cell.requests, of_requests)
     latencies = _latencies(cell.requests, request_of_round, columns)
     for name, (values, request) in latencies.items():
-        of_requests[f"{name}_s"] = np.bincount(request, weights=values, minlength=len(cell.requests))
-        of_requests[f"num_{name}"] = np.bincount(request, minlength=len(cell.requests)).astype(np.float64)
-    sums = {
-        name: np.bincount(prompt_of_request, weights=values, minlength=len(prompt_ids))
-        for name, values in of_requests.items()
-    }
+        of_requests[f"{name}_s"] = _totals(values, request, len(cell.requests))
+        of_requests[f"num_{name}"] = _totals(np.ones_like(values), request, len(cell.requests))
+    sums = {name: _totals(values, prompt_of_request, len(prompt_ids)) for name, values in of_requests.items()}
     sums["time_s"] = _times(sums.pop("share_s"), cell.wall_s)
     return CellSums(
         tuple(str(item) for item in prompt_ids),
@@ -81,16 +75,22 @@ def cell_sums(cell: CellRecord) -> CellSums:
     )
 
 
+def _totals(values: Floats, group: Integers, num_groups: int) -> Floats:
+    """[num_groups] sum of the values of each group."""
+    return np.bincount(group, weights=values, minlength=num_groups).astype(np.float64)
+
+
 def _round_values(columns: dict[str, Floats]) -> dict[str, Floats]:
     """[N] of each count of a round."""
     drafted, accepted = columns["num_draft_tokens"], columns["num_accepted_tokens"]
     values = {name: columns[name] for name in ("num_draft_tokens", "num_accepted_tokens", "num_output_tokens")}
-    values |= {"share_s": columns["share_s"], "num_rounds": np.ones_like(drafted), "num_drafts": drafted >= 1}
+    values |= {"share_s": columns["share_s"], "num_rounds": np.ones_like(drafted)}
+    facts = {"num_drafts": drafted >= 1}
     for position in range(1, int(drafted.max(initial=0)) + 1):
-        values[f"num_draft_tokens_per_pos_{position}"] = drafted >= position
-        values[f"num_reached_per_pos_{position}"] = (drafted >= position) & (accepted >= position - 1)
-        values[f"num_accepted_tokens_per_pos_{position}"] = accepted >= position
-    return values
+        facts[f"num_draft_tokens_per_pos_{position}"] = drafted >= position
+        facts[f"num_reached_per_pos_{position}"] = (drafted >= position) & (accepted >= position - 1)
+        facts[f"num_accepted_tokens_per_pos_{position}"] = accepted >= position
+    return values | {name: holds.astype(np.float64) for name, holds in facts.items()}
 
 
 def _cut_values(requests: Sequence[RequestRecord]) -> dict[str, Floats]:
