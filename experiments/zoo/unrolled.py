@@ -1,0 +1,143 @@
+"""Training-time chains: a head run for several steps at every position of a text at once, and what each step keeps.
+
+At step s the pair with index t holds token x_{t+1+s}, lies at position t + s, and reads the features its own step
+s - 1 returned (at step 0: the target's). It attends to the pairs u <= t of step 0 and to its own pairs of the steps
+1 .. s: exactly what the same chain sees in the engine, where the known pairs come from the target and the rest from
+the head. Its logits are for x_{t+2+s} and are compared with the target's at index t + 1 + s.
+
+Source of the scheme: Li et al., EAGLE-3 (2025), training-time test.
+Letters: B rows, P pairs of a row, K steps, H hidden size, V draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from harness.models.head import Head
+from harness.models.target import TargetModel
+
+
+class UnrolledView:
+    """What the pairs of one step see; `for_step` makes the views of a chain, which share their keys and values."""
+
+    def __init__(self, keys: list[Tensor], values: list[Tensor], mask: Tensor | None) -> None:
+        self._keys, self._values = keys, values
+        self.mask = mask
+        """[1, 1, P, (s + 1) P], additive; None at step 0, which is plainly causal."""
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object) -> tuple[Tensor, Tensor]:
+        self._keys.append(key)
+        self._values.append(value)
+        return torch.cat(self._keys, dim=2), torch.cat(self._values, dim=2)
+
+
+def step_mask(num_pairs: int, step: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """Additive mask of a step: causal over the pairs of step 0, then one diagonal for each later step."""
+    if step == 0:
+        return None
+    causal = torch.ones(num_pairs, num_pairs, dtype=torch.bool, device=device).tril()
+    own = torch.eye(num_pairs, dtype=torch.bool, device=device)
+    seen = torch.cat([causal, *[own] * step], dim=1)
+    return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, float("-inf"))[None, None]
+
+
+class ChainStates(NamedTuple):
+    """What a drafter says at each step: hidden [B, P, H] for its logits, features [B, P, H] for the next step."""
+
+    hidden: list[Tensor]
+    features: list[Tensor]
+
+
+def num_pairs(length: int, num_steps: int) -> int:
+    """Pairs of a row of `length` tokens that all steps can use; a multiple of 8, which fast attention wants."""
+    return (length - num_steps) // 8 * 8
+
+
+class HeadChain:
+    """Runs a head for K steps over rows of text."""
+
+    def __init__(self, head: Head, length: int, num_steps: int) -> None:
+        self.head, self.num_steps = head, num_steps
+        self.num_pairs = num_pairs(length, num_steps)
+        device, dtype = head.target.device, head.target.dtype
+        self._masks = [step_mask(self.num_pairs, index, dtype, device) for index in range(num_steps)]
+        self._positions = torch.arange(self.num_pairs, device=device)[None]
+
+    def __call__(self, token_ids: Tensor, features: Tensor) -> ChainStates:
+        """token_ids: [B, length]; features: [B, length, H] of the target's states."""
+        size = self.num_pairs
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        states = ChainStates([], [])
+        current = features[:, :size]
+        for index, mask in enumerate(self._masks):
+            tokens = token_ids[:, 1 + index : 1 + index + size]
+            output = self.head(tokens, current, self._positions + index, UnrolledView(keys, values, mask))
+            current = output.next_features
+            states.hidden.append(output.hidden)
+            states.features.append(current)
+        return states
+
+
+class ModelChain:
+    """The same for an independent draft model: it reads the text itself, so one pass gives every step."""
+
+    def __init__(self, model: TargetModel, length: int, num_steps: int) -> None:
+        self.model, self.num_steps = model, num_steps
+        self.num_pairs = num_pairs(length, num_steps)
+        self._positions = torch.arange(length, device=model.device)[None]
+
+    def __call__(self, token_ids: Tensor, features: Tensor) -> ChainStates:
+        hidden = self.model.forward(token_ids, self._positions, None).hidden
+        return ChainStates([hidden[:, 1 + step : 1 + step + self.num_pairs] for step in range(self.num_steps)], [])
+
+
+class StepTerms(NamedTuple):
+    """Per position of one step, each [B, P] float32."""
+
+    cross_entropy: Tensor
+    """- sum over the draft vocabulary of target probability times draft log-probability."""
+    overlap: Tensor
+    """Sum of the smaller of both probabilities: the chance that a sampled draft token is accepted at T = 1."""
+    kept: Tensor
+    """min(1, draft / target) of the text's own next token; its mean over text drawn from the target is the overlap."""
+
+
+def step_terms(
+    # [B, P, V] logits of the draft
+    draft_logits: Tensor,
+    # [B, P, V] logits of the target, at the tokens of the draft vocabulary
+    target_logits: Tensor,
+    # [B, P] log of the sum of exponentials over the target's whole vocabulary
+    target_lse: Tensor,
+    # [B, P] int64 draft id of the text's next token; -1 when the draft cannot propose it
+    draft_ids: Tensor,
+) -> StepTerms:
+    """What one step of a chain is worth against the target. All arithmetic is float32."""
+    draft_logprob = functional.log_softmax(draft_logits.float(), dim=-1)
+    target_logprob = target_logits.float() - target_lse[..., None]
+    target_prob = target_logprob.exp()
+    cross_entropy = -(target_prob * draft_logprob).sum(-1)
+    overlap = torch.minimum(target_prob, draft_logprob.exp()).sum(-1)
+    index = draft_ids.clamp(min=0)[..., None]
+    ratio = (draft_logprob.gather(-1, index) - target_logprob.gather(-1, index))[..., 0]
+    kept = torch.where(draft_ids >= 0, ratio.clamp(max=0).exp(), 0.0)
+    return StepTerms(cross_entropy, overlap, kept)
+
+
+def accepted(terms: list[StepTerms]) -> list[Tensor]:
+    """Chance that at least 1, 2, .. K draft tokens are accepted, [B, P] each.
+
+    Averaged over text drawn from the target it is exact for chains of sampled drafts under token-by-token
+    verification: P(step s accepted) = E[prod over i < s of min(1, draft / target)(x_i) * overlap_s].
+    """
+    reached: Tensor | float = 1.0
+    chances = []
+    for term in terms:
+        chances.append(reached * term.overlap)
+        reached = reached * term.kept
+    return chances
