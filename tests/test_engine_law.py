@@ -21,7 +21,8 @@ NUM_TOKENS = 4
 FALSE_ALARM = 1e-6
 """Probability that one of these tests fails by chance; every seed is fixed, so a pass stays a pass."""
 
-TARGET, DRAFT = transitions(3, seed=12), transitions(3, seed=13)
+# A pair on which shared noise shows: it cannot where the residual holds a single token.
+TARGET, DRAFT = transitions(3, seed=12), transitions(3, seed=19)
 
 LOSSLESS = [
     (VerificationMethod.strict, DraftSampling.sampled),

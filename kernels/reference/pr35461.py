@@ -1,8 +1,10 @@
 """The negative control: probabilistic verification as first merged in vLLM's pull request 35461. Biased, on purpose.
 
-The acceptance uniform and the residual's noise come from the same (seed, position) stream as the draft's Gumbel noise,
-so a draft token that was likely to be drawn meets numbers that are no longer independent of it. Certification must
-reject it. Drafts have to be drawn with `coupled_draw`.
+Draft noise, acceptance uniform and the noise of the recovered token all come from the one stream of (seed, position):
+here the coupled stream. As there, the recovered token meets the very noise that chose the rejected draft token, and
+the uniform is another number of the same stream, the same in every round. Given that the draft token won under that
+noise, the noise of the others is no longer free: tokens that the draft favours come out too rarely after a rejection.
+Certification must reject it. Drafts have to be drawn with `coupled_draw`.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ from torch import Tensor
 from kernels.contract import Streams
 from kernels.streams import Purpose, gumbel, uniform
 
+ACCEPT_DRAW = 2**31
+"""Draw of the acceptance uniform, beyond those of any vocabulary's noise."""
+
 
 def shared_uniforms(streams: Streams, positions: Tensor) -> Tensor:
-    """The acceptance uniform of each position: the number that is behind the noise of token 0.
+    """The acceptance uniform of each position.
 
     Args:
         streams: fields [R].
@@ -23,7 +28,7 @@ def shared_uniforms(streams: Streams, positions: Tensor) -> Tensor:
     Returns:
         [R, K] float64.
     """
-    return uniform(streams.seeds[:, None], Purpose.coupled, positions, 0)
+    return uniform(streams.seeds[:, None], Purpose.coupled, positions, 0, ACCEPT_DRAW)
 
 
 def shared_choice(weights: Tensor, streams: Streams, positions: Tensor) -> Tensor:

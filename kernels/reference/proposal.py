@@ -88,12 +88,12 @@ def to_draft_ids(token_ids: Tensor, draft_to_target: Tensor | None, num_target: 
 
 
 def _read_draft(
-    draft: Draft, sampling: Sampling, token_ids: Tensor, wanted: Tensor, vocab_size: int
+    cache: Tensor, draft: Draft, sampling: Sampling, token_ids: Tensor, wanted: Tensor, vocab_size: int
 ) -> tuple[Processed, Tensor, Tensor]:
-    """Processed draft rows of the `wanted` positions ([R, K] bool), their index and log q_i(X_i), both [R, K]."""
+    """Processed rows of the `wanted` ([R, K] bool) places of the cache, their index and log q_i(X_i), both [R, K]."""
     requests, positions = wanted.nonzero(as_tuple=True)
     slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
-    rows = processed(draft.logits[slots, positions], sampling_rows(sampling, requests))
+    rows = processed(cache[slots, positions], sampling_rows(sampling, requests))
     index = torch.arange(len(requests), device=requests.device)
     ids = to_draft_ids(token_ids[requests, positions], draft.draft_to_target, vocab_size, rows.logits.shape[1])
     unknown = (ids < 0) | rows.invalid
@@ -131,7 +131,9 @@ def propose(target_logits: Tensor, draft: Draft, sampling: Sampling, reads_draft
         draft_processed = None
         draft_rows, draft_logprobs = torch.zeros_like(token_ids), torch.zeros_like(target_logprobs)
     else:
-        draft_processed, draft_rows, draft_logprobs = _read_draft(draft, sampling, token_ids, wanted, vocab_size)
+        draft_processed, draft_rows, draft_logprobs = _read_draft(
+            draft.logits, draft, sampling, token_ids, wanted, vocab_size
+        )
 
     sound = known & (draft_logprobs > -torch.inf)
     return Proposal(

@@ -109,9 +109,9 @@ def processed(logits: Tensor, sampling: Sampling) -> Processed:
         log_normalizer[rows] = torch.logsumexp(scaled, dim=1)
     invalid = ~log_normalizer.isfinite()
     certain = torch.where(invalid, 0, -1)
-    rows = (greedy & ~invalid).nonzero()[:, 0]
-    if len(rows):
-        certain[rows] = logits[rows].argmax(dim=1)
+    sure = (greedy & ~invalid).nonzero()[:, 0]
+    if len(sure):
+        certain[sure] = logits[sure].argmax(dim=1)
     return Processed(
         logits=logits,
         temperature=temperature if scales else None,
