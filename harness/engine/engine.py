@@ -215,7 +215,7 @@ class Engine:
         if not self.settings.expected_acceptance or draft.token_ids.shape[1] == 0:
             return None
         sampling = self.settings.sampling.rows(draft.num_draft_tokens.numel(), logits.device)
-        terms = acceptance_terms(logits, draft, sampling)
+        terms = acceptance_terms(logits, draft, sampling, with_masses=False)
         return [(row[0], row[1], row[2]) for row in expected_accepted(terms, draft).tolist()]
 
     def _commit(
