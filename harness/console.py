@@ -11,12 +11,11 @@ from itertools import pairwise
 from typing import IO, TYPE_CHECKING
 
 from harness.comparison import groups, same_law
-from harness.definitions import metric
 from harness.estimates import Estimate, paired_difference, paired_ratio
 from harness.metrics import Cell
 from harness.number_format import format_estimate, format_value
 from harness.records import EXPECTED_METHODS
-from harness.tables import NONE, SURROUNDINGS, drafter_name, label_suffix, summary_order, varying
+from harness.tables import NONE, SURROUNDINGS, drafter_name, estimate_text, label_suffix, summary_order, varying
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +100,7 @@ def _table(block: Sequence[Cell], *, with_depth: bool, width: int) -> RichTable:
 
 def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
     """One line of a block."""
-    timed = [format_estimate(cell.estimate(name), metric(name).style) for name in ("output_tokens_per_s", "speedup")]
+    timed = [estimate_text(cell, name) for name in ("output_tokens_per_s", "speedup")]
     if cell.is_baseline:
         return ["baseline", *[NONE] * (5 + with_depth), *timed]
     positions = range(1, cell.estimates.sums.num_positions + 1)
@@ -113,7 +112,7 @@ def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
         *([str(cell["num_speculative_tokens"])] if with_depth else []),
         format_value(cell.estimate("acceptance_rate").value, "percent"),
         " ".join(format_value(rate, "percent", decimals=0) for rate in rates),
-        format_estimate(cell.estimate("mean_acceptance_length"), "length"),
+        estimate_text(cell, "mean_acceptance_length"),
         "/".join(format_value(value, "length") for value in expected) if expected[0] == expected[0] else NONE,
         *timed,
     ]
@@ -125,13 +124,17 @@ def paired_lines(block: Sequence[Cell]) -> list[str]:
     for group in groups(block):
         for sampling in dict.fromkeys(cell["draft_sampling"] for cell in group.cells):
             alike = [cell for cell in group.cells if cell["draft_sampling"] == sampling]
-            pairs = [(first, second) for first, second in pairwise(alike) if not same_law(first, second)]
+            pairs = [pair for pair in pairwise(alike) if not same_law(*pair) and all(map(_has_drafts, pair))]
             lines += [_paired_line(first, second) for first, second in pairs]
     depths = {cell["num_speculative_tokens"] for cell in block}
-    law = len(block) > 1 and all(same_law(block[0], cell) for cell in block[1:])
+    law = len(block) > 1 and _has_drafts(block[0]) and all(same_law(block[0], cell) for cell in block[1:])
     if law and len(depths) == 1:
         lines.append("same law: these methods accept with the same probability here")
     return lines
+
+
+def _has_drafts(cell: Cell) -> bool:
+    return cell.estimates.total("num_drafts") > 0
 
 
 def _paired_line(first: Cell, second: Cell) -> str:

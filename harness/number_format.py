@@ -38,12 +38,12 @@ def format_interval(low: float, high: float, style: str, *, signed: bool = False
 
 
 def format_estimate(estimate: Estimate, style: str, *, signed: bool = False) -> str:
-    """A value and its interval: 2.21 [2.13, 2.29]; a value that cannot vary is printed alone."""
+    """A value and its interval: 2.21 [2.13, 2.29]; a difference that is 0 in every resample is printed as 0."""
     value, low, high = estimate
     if isnan(value):
         return NOT_AVAILABLE
-    if value == low == high and value in (0.0, 1.0):
-        return format_value(value, style, decimals=0)
+    if signed and value == low == high == 0:
+        return "0"
     largest = max(abs(item) for item in estimate if not isnan(item))
     decimals = _decimals(largest * FACTORS.get(style, 1.0), style)
     text = format_value(value, style, signed=signed, decimals=decimals)

@@ -141,8 +141,8 @@ def summary_table(cells: Sequence[Cell]) -> Table:
             numbers = [NONE] * len(shown)
         else:
             settings += [str(cell["num_speculative_tokens"]), cell["verification"], cell["draft_sampling"]]
-            numbers = [_text(cell, name) for name in shown]
-        numbers += [_text(cell, name) for name in timed]
+            numbers = [estimate_text(cell, name) for name in shown]
+        numbers += [estimate_text(cell, name) for name in timed]
         cache = format_value(cell.record.draft_logit_cache_bytes / 2**20, "length")
         rows.append((*settings, *numbers, NONE if cell.is_baseline else cache, cell["labels"]))
     return Table("All cells", tuple(header), tuple(rows), tuple(footnotes([*shown, *timed])))
@@ -194,7 +194,10 @@ def _remarks(cells: Sequence[Cell]) -> list[str]:
     return remarks
 
 
-def _text(cell: Cell, name: str) -> str:
+def estimate_text(cell: Cell, name: str) -> str:
+    """A metric with its interval; the speedup of a baseline is 1 by definition."""
+    if cell.is_baseline and name == "speedup":
+        return "1"
     return format_estimate(cell.estimate(name), metric(name).style)
 
 

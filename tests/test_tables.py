@@ -30,6 +30,7 @@ NAN = float("nan")
         ((12345.6, 12000.0, 12700.0), "significant", "12,346 [12,000, 12,700]"),
         ((0.5, NAN, NAN), "length", "0.50 [n/a]"),
         ((NAN, NAN, NAN), "length", "n/a"),
+        ((1.0, 1.0, 1.0), "percent", "100.0 [100.0, 100.0]"),
     ],
 )
 def test_a_value_and_its_interval_have_the_same_decimals(estimate, style, text):
