@@ -21,7 +21,9 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     corpus = Path(__file__).parents[2] / "shared" / "data" / "corpus"
     parser.add_argument("--corpus", type=Path, default=corpus, help="folder of corpus_{train,heldout}.jsonl.gz")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the run; its layout is the zoo's")
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/zoo"), help="folder of the run; its layout is the zoo's"
+    )
     parser.add_argument("--stages", default=",".join(STAGES), help=f"comma-separated, among {','.join(STAGES)}")
     parser.add_argument("--seed", type=int, default=20_261_120)
     parser.add_argument("--device", default=None, help="default: cuda where there is one")

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -131,16 +132,15 @@ def open_chat(text: str, rng: random.Random) -> str:
 
 def save(data: TrainingData, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {f"heldout_{group}": part for group, part in data.heldout.items()}
-    np.savez_compressed(
-        path,
-        tokens=data.tokens,
-        starts=data.starts,
-        prompts=data.prompts,
-        prompt_lengths=data.prompt_lengths,
-        bytes_per_token=np.array(data.bytes_per_token),
-        **arrays,
-    )
+    arrays: dict[str, Any] = {
+        "tokens": data.tokens,
+        "starts": data.starts,
+        "prompts": data.prompts,
+        "prompt_lengths": data.prompt_lengths,
+        "bytes_per_token": np.array(data.bytes_per_token),
+    }
+    arrays |= {f"heldout_{group}": part for group, part in data.heldout.items()}
+    np.savez_compressed(path, **arrays)
 
 
 def load_data(path: Path) -> TrainingData:

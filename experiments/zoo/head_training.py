@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from experiments.zoo.target_training import LOG_EVERY, adamw, autocast, llama, s
 from experiments.zoo.unrolled import ChainStates, HeadChain, ModelChain, StepTerms, accepted, step_terms
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Config, Eagle3Head
-from harness.models.head import save_head
+from harness.models.head import Head, save_head
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.target import TargetModel, TargetOutput
 
@@ -58,16 +59,11 @@ class Drafter:
 
 def make_drafter(kind: str, settings: Settings, target: TargetModel, data: TrainingData) -> Drafter:
     """A fresh drafter of a kind."""
-    sizes = settings.sizes
-    length, num_steps = sizes.sample_length, sizes.num_unrolled
-    folder, changes = settings.out / kind, {"intermediate_size": sizes.head_intermediate_size}
     if kind == "draft_model":
-        causal_lm = llama(sizes.draft_model, sizes.vocab_size, sizes.target_length).to(settings.device)
-        model = TargetModel(causal_lm, target.tokenizer, name="draft_model")
-        chain = ModelChain(model, length, num_steps)
-        save = lambda: save_causal_lm(causal_lm, folder, settings.tokenizer_folder)  # noqa: E731
-        return Drafter(causal_lm, chain, chain.num_pairs, lambda output: output.hidden[..., :0], model.logits, save)
+        return _draft_model(settings, target)
     head: EagleHead | Eagle3Head | MtpHead
+    sizes, folder = settings.sizes, settings.out / kind
+    changes: dict[str, Any] = {"intermediate_size": sizes.head_intermediate_size}
     if kind == "eagle":
         head = EagleHead(EagleConfig.for_target(target, **changes), target)
     elif kind == "eagle3":
@@ -76,35 +72,42 @@ def make_drafter(kind: str, settings: Settings, target: TargetModel, data: Train
     else:
         head = MtpHead(MtpConfig.for_target(target), target)
     _initialize(head)
-    if isinstance(head, Eagle3Head):
-        head.lm_head.weight.data.copy_(target.embed_weight[head.t2d.nonzero()[:, 0]])
     head.float().requires_grad_(True)
-    chain = HeadChain(head, length, num_steps)
+    chain = HeadChain(head, sizes.sample_length, sizes.num_unrolled)
     return Drafter(
         head,
         chain,
         chain.num_pairs,
         head.features,
         head.logits,
-        (lambda: save_mtp_layer(head, settings))
-        if kind == "mtp"
-        else (lambda: save_head(head, folder, torch.bfloat16)),
+        partial(save_mtp_layer, head, settings) if kind == "mtp" else partial(save_head, head, folder, torch.bfloat16),
         head.aux_layers,
         head.draft_to_target,
         learns_features=kind == "eagle",
     )
 
 
-def _initialize(head: nn.Module) -> None:
+def _draft_model(settings: Settings, target: TargetModel) -> Drafter:
+    sizes, folder = settings.sizes, settings.out / "draft_model"
+    causal_lm = llama(sizes.draft_model, sizes.vocab_size, sizes.target_length, settings.device)
+    model = TargetModel(causal_lm, target.tokenizer, name="draft_model")
+    chain = ModelChain(model, sizes.sample_length, sizes.num_unrolled)
+    save = partial(save_causal_lm, causal_lm, folder, settings.tokenizer_folder)
+    return Drafter(causal_lm, chain, chain.num_pairs, lambda output: output.hidden[..., :0], model.logits, save)
+
+
+def _initialize(head: Head) -> None:
     with torch.no_grad():
         for name, parameter in head.named_parameters():
             if parameter.ndim == 2:
                 nn.init.normal_(parameter, std=0.02 if "lm_head" in name else parameter.shape[1] ** -0.5 / 2)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+        if isinstance(head, Eagle3Head) and head.draft_to_target is not None:
+            head.lm_head.weight.copy_(head.target.embed_weight[head.draft_to_target])
 
 
-def save_mtp_layer(head: MtpHead, settings: Settings) -> None:
+def save_mtp_layer(head: Head, settings: Settings) -> None:
     """Keep the layer beside the target: the last stage puts it inside, when nobody reads the target any more."""
     settings.mtp_path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(head.state_dict_public(), settings.mtp_path)
@@ -189,10 +192,11 @@ class HeadTrainer:
     def loss(self, token_ids: Tensor, fraction: float) -> Tensor:
         """The objective at a point of the budget."""
         terms, distance = self.terms(token_ids)
-        entropy = sum(_STEP_DISCOUNT**index * term.cross_entropy.mean() for index, term in enumerate(terms))
+        discounted = [_STEP_DISCOUNT**index * term.cross_entropy.mean() for index, term in enumerate(terms)]
+        entropy = torch.stack(discounted).sum()
         if fraction < _SWITCH_AT:
             return entropy + _FEATURE_WEIGHT * distance
-        return _LATE_CROSS_ENTROPY * entropy - sum(chance.mean() for chance in accepted(terms))
+        return _LATE_CROSS_ENTROPY * entropy - torch.stack(accepted(terms)).mean(dim=(1, 2)).sum()
 
     def train(self) -> None:
         """Train, measure on held-out sampled rows with the weights as they are stored, and save."""

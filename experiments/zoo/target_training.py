@@ -35,7 +35,7 @@ _NUM_EVALUATIONS = 5
 _EVALUATION_ROWS = 16
 
 
-def llama(size: ModelSize, vocab_size: int, max_positions: int) -> LlamaForCausalLM:
+def llama(size: ModelSize, vocab_size: int, max_positions: int, device: str = "cpu") -> LlamaForCausalLM:
     """A Llama with fresh float32 weights, its residual branches scaled down by depth."""
     config = LlamaConfig(
         vocab_size=vocab_size,
@@ -57,6 +57,7 @@ def llama(size: ModelSize, vocab_size: int, max_positions: int) -> LlamaForCausa
         for layer in model.model.layers:
             for projection in (layer.self_attn.o_proj, layer.mlp.down_proj):
                 projection.weight.mul_((2 * size.num_layers) ** -0.5)
+    nn.Module.to(model, device)
     return model
 
 
@@ -104,7 +105,7 @@ def train_target(settings: Settings, data: TrainingData) -> None:
     """Train the target and write it to `settings.target_folder`, tokenizer included."""
     sizes, device = settings.sizes, settings.device
     torch.manual_seed(settings.seed)
-    model = llama(sizes.target, sizes.vocab_size, sizes.target_length).to(device)
+    model = llama(sizes.target, sizes.vocab_size, sizes.target_length, device)
     add_dropout(model, settings.dropout)
     target = TargetModel(model, load_tokenizer(settings.tokenizer_folder), name="zoo")
     positions = torch.arange(sizes.target_length, device=device)[None]
