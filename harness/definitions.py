@@ -23,8 +23,8 @@ INTERVALS = (
 )
 TIME_INTERVALS = (
     "Intervals of times and throughputs give each prompt the time its requests took part in (an engine step's duration "
-    "is shared equally by the requests in it): they hold the variation between prompts, not the drift of the machine. The interval of a high percentile cannot "
-    "reach beyond the largest value that was observed."
+    "is shared equally by the requests in it): they hold the variation between prompts, not the drift of the machine. "
+    "The interval of a high percentile cannot reach beyond the largest value that was observed."
 )
 
 

@@ -97,7 +97,7 @@ def percentile_replicates(values: Floats, prompt_index: NDArray[np.int64], weigh
     candidates = _candidates(np.sort(values), level, num_prompts)
     bins = np.searchsorted(candidates, values)
     counts = np.bincount(prompt_index * len(candidates) + bins, minlength=num_prompts * len(candidates))
-    at_most = np.cumsum(weights @ counts.reshape(num_prompts, -1), axis=1)
+    at_most = weights @ np.cumsum(counts.reshape(num_prompts, -1), axis=1).astype(np.float64)
     total = at_most[:, -1]
     rank = np.maximum(total - 1, 0) * level
     below, fraction = np.floor(rank), rank % 1

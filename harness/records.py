@@ -87,10 +87,12 @@ class RoundRecord:
             raise InconsistentRecordError(
                 f"expected finite times and share_s >= 0, found arrival_s = {self.arrival_s}, share_s = {self.share_s}"
             )
-        expected = self.expected_accepted
-        if expected is not None and (
-            len(expected) != len(EXPECTED_METHODS)
-            or not all(-ROUNDING <= value <= proposed + ROUNDING for value in expected)
+        expected, most = self.expected_accepted, proposed + ROUNDING
+        if expected is not None and not (
+            len(expected) == len(EXPECTED_METHODS)
+            and -ROUNDING <= expected[0] <= most
+            and -ROUNDING <= expected[1] <= most
+            and -ROUNDING <= expected[2] <= most
         ):
             raise InconsistentRecordError(
                 f"expected_accepted: expected {len(EXPECTED_METHODS)} values in [0, {proposed}], found {expected}"
