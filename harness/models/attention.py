@@ -61,7 +61,7 @@ def slots_attention(
     )
     if num_groups == 1:
         return attended.transpose(1, 2), None
-    return attended.view(num_rows, num_heads, num_queries, -1).transpose(1, 2), None
+    return attended.reshape(num_rows, num_heads, num_queries, -1).transpose(1, 2), None
 
 
 def fold_mask(
