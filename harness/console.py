@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import IO, TYPE_CHECKING
 
-from harness.comparison import groups, same_law
+from harness.comparison import expected_difference, groups, same_law
 from harness.estimates import Estimate, paired_difference, paired_ratio
 from harness.metrics import Cell
 from harness.number_format import format_estimate, format_value
@@ -26,8 +26,9 @@ WIDTH = 120
 LEGEND = (
     "acc %: accepted draft tokens / draft tokens, then by position. length: 1 + accepted draft tokens / drafts; a "
     "draft is a round with draft tokens as evidence. expected: the length that strict/probabilistic/block expect on "
-    "these same drafts. tok/s: output tokens / wall time. speedup: over the baseline of this run. Brackets: bootstrap "
-    "intervals by prompt (n/a with fewer than 2 prompts); differences, ratios and the speedup are paired by prompt."
+    "these same drafts, without the noise of acceptance. tok/s: output tokens / wall time. speedup: over the baseline "
+    "of this run. Brackets: bootstrap intervals by prompt (n/a with fewer than 2 prompts); differences, ratios and the "
+    "speedup are paired by prompt."
 )
 
 
@@ -139,8 +140,11 @@ def _has_drafts(cell: Cell) -> bool:
 
 def _paired_line(first: Cell, second: Cell) -> str:
     length = paired_difference(first.estimates, second.estimates, "mean_acceptance_length")
+    expected = expected_difference(first, second)
     ratio: Estimate = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
-    return (
-        f"{second['verification']} − {first['verification']} at K = {first['num_speculative_tokens']}: "
-        f"length {format_estimate(length, 'length', signed=True)}, tok/s × {format_estimate(ratio, 'length')}"
-    )
+    parts = [f"length {format_estimate(length, 'length', signed=True)}"]
+    if expected is not None:
+        parts.append(f"same drafts {format_estimate(expected, 'length', signed=True)}")
+    parts.append(f"tok/s × {format_estimate(ratio, 'length')}")
+    names = f"{second['verification']} − {first['verification']}"
+    return f"{names} at K = {first['num_speculative_tokens']}: {', '.join(parts)}"

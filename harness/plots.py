@@ -178,7 +178,7 @@ def _grid(num_rows: int, num_columns: int, size: tuple[float, float], sharey: st
 
     width = max(4.6, size[0] * num_columns + 0.6)
     figure = Figure(figsize=(width, size[1] * num_rows + 1.0), layout="constrained")
-    return figure, figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=sharey)
+    return figure, figure.subplots(num_rows, num_columns, squeeze=False, sharex="col", sharey=sharey)
 
 
 def _finish(figure: Figure, what: str, where: str, sheet: _Sheet) -> Figure:
