@@ -2,8 +2,8 @@
 
 Cells that are to be compared (same target, decoding, workload and backend: the baseline, every drafter, depth and
 method) form a group and run the same conversations. The conversations are split into blocks; the cells take turns block
-by block, forwards in one block and backwards in the next, so that drift of the machine meets all arms alike. A
-group's records are written when the group is complete; what was finished before an interruption is kept.
+by block, forwards in one block and backwards in the next, so that drift of the machine meets all arms alike. A cell
+is written when its last block is done; what was finished before an interruption is kept.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.backends.local import BackendRun, LocalBackend
 from harness.backends.model_store import ModelStore
@@ -34,7 +35,6 @@ class _Arm:
     cell: CellConfig
     backend: LocalBackend
     requests: list[RequestRecord] = field(default_factory=list)
-    fallbacks: dict[str, None] = field(default_factory=dict)
     wall_s: float = 0.0
     num_skipped_turns: int = 0
 
@@ -42,19 +42,23 @@ class _Arm:
         self.requests.extend(run.requests)
         self.wall_s += run.wall_s
         self.num_skipped_turns += run.num_skipped_turns
-        self.fallbacks.update(dict.fromkeys(run.fallbacks))
 
 
-def run_cells(plan: Plan, folder: Path, progress: Progress) -> None:
+def run_cells(plan: Plan, folder: Path, progress: Progress, finished: list[str]) -> None:
     """Run every cell of a plan and write its records and the manifest to `folder`.
+
+    Args:
+        plan: the cells.
+        folder: gets cells/ and run.json; an older run.json stays until this run has finished something.
+        progress: told of every finished request.
+        finished: the id of each finished cell is appended, so that the caller knows them after an interruption too.
 
     Raises:
         ValueError: a model, a data set or a prompt does not fit; what was finished before is kept.
     """
     groups = comparable_groups(plan.cells)
     workloads = [_play(group[0]) for group in groups]
-    manifest = Manifest(plan, folder)
-    store = ModelStore()
+    run = _Run(plan, folder, progress, finished, ModelStore())
     progress.start(
         sum(
             len(group) * sum(len(item.prompt.turns) for item in played)
@@ -62,19 +66,54 @@ def run_cells(plan: Plan, folder: Path, progress: Progress) -> None:
         )
     )
     num_before = 0
-    manifest.write()
     for group, played in zip(groups, workloads, strict=True):
-        arms = [_Arm(cell, LocalBackend(cell, store)) for cell in group]
-        for index, block, is_first in interleave(len(arms), played, plan.cells[0].measurement.num_blocks):
-            progress.cell(label(arms[index].cell), num_before + index, len(plan.cells))
-            _run_block(arms[index], block, progress, is_first)
-        for arm in arms:
-            record = _record(arm, played)
-            write_cell(record, folder / "cells")
-            manifest.cell_ids.append(record.cell_id)
-        manifest.write()
-        num_before += len(arms)
+        run.group(group, played, num_before)
+        num_before += len(group)
     progress.finish()
+
+
+@dataclass
+class _Run:
+    """A run under way."""
+
+    plan: Plan
+    folder: Path
+    progress: Progress
+    finished: list[str]
+    store: ModelStore
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def group(self, cells: Sequence[CellConfig], played: Sequence[Conversation], num_before: int) -> None:
+        """Run the cells of one group, interleaved, and write each as soon as its last block is done."""
+        arms = [_Arm(cell, LocalBackend(cell, self.store)) for cell in cells]
+        arms[0].backend.check(played)
+        for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
+            arm = arms[turn.arm]
+            self.progress.cell(label(arm.cell), num_before + turn.arm, len(self.plan.cells))
+            if turn.is_first:
+                arm.backend.generate(turn.conversations[: arm.cell.measurement.num_warmup_requests])
+            arm.take(arm.backend.generate(turn.conversations, self._advance, arm.wall_s))
+            if turn.is_last:
+                record = _record(arm, played)
+                write_cell(record, self.folder / "cells")
+                self.finished.append(record.cell_id)
+                self._write_manifest()
+
+    def _advance(self, record: RequestRecord) -> None:
+        self.progress.advance(1, len(record.output_token_ids))
+
+    def _write_manifest(self) -> None:
+        content = {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.plan.name,
+            "title": self.plan.title,
+            "command": self.plan.command,
+            "started": self.started,
+            "cells": self.finished,
+            "num_cells": len(self.plan.cells),
+            "skipped": [{"cell": dict(values), "reason": reason} for values, reason in self.plan.skipped],
+        }
+        write_atomically(self.folder / "run.json", json.dumps(content, indent=1).encode())
 
 
 def comparable_groups(cells: Sequence[CellConfig]) -> list[list[CellConfig]]:
@@ -86,27 +125,27 @@ def comparable_groups(cells: Sequence[CellConfig]) -> list[list[CellConfig]]:
     return list(groups.values())
 
 
-def interleave(
-    num_arms: int, played: Sequence[Conversation], num_blocks: int
-) -> Iterator[tuple[int, Sequence[Conversation], bool]]:
-    """Arm, conversations, and whether it is the arm's first block: forwards in even blocks, backwards in odd ones."""
+class Turn(NamedTuple):
+    """One cell's turn at one block of conversations."""
+
+    arm: int
+    conversations: Sequence[Conversation]
+    is_first: bool
+    is_last: bool
+
+
+def interleave(num_arms: int, played: Sequence[Conversation], num_blocks: int) -> Iterator[Turn]:
+    """The arms' turns, block by block: forwards in even blocks, backwards in odd ones."""
     num_blocks = min(num_blocks, len(played))
     for block in range(num_blocks):
         part = played[len(played) * block // num_blocks : len(played) * (block + 1) // num_blocks]
         order = range(num_arms) if block % 2 == 0 else range(num_arms - 1, -1, -1)
-        for index in order:
-            yield index, part, block == 0
+        for arm in order:
+            yield Turn(arm, part, block == 0, block == num_blocks - 1)
 
 
 def _play(cell: CellConfig) -> list[Conversation]:
     return conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
-
-
-def _run_block(arm: _Arm, block: Sequence[Conversation], progress: Progress, is_first: bool) -> None:
-    num_warmup = arm.cell.measurement.num_warmup_requests
-    if is_first and num_warmup:
-        arm.backend.generate(block[:num_warmup])
-    arm.take(arm.backend.generate(block, lambda record: progress.advance(1, len(record.output_token_ids)), arm.wall_s))
 
 
 def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
@@ -139,8 +178,8 @@ def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
         draft_logit_cache_bytes=backend.logit_cache_bytes,
         num_target_parameters=backend.target.num_parameters,
         num_drafter_parameters=backend.num_drafter_parameters,
-        num_skipped_prompts=arm.num_skipped_turns,
-        fallbacks=tuple(arm.fallbacks),
+        num_skipped_turns=arm.num_skipped_turns,
+        fallbacks=backend.fallbacks,
         labels=() if guarantee is Guarantee.lossless else (guarantee.value,),
     )
 
@@ -151,26 +190,3 @@ def label(cell: CellConfig) -> str:
         return f"baseline T={cell.decoding.temperature:g}"
     num_tokens = cell.drafting.num_speculative_tokens
     return f"{cell.drafter.kind.value} K={num_tokens} T={cell.decoding.temperature:g} {cell.verification.method.value}"
-
-
-@dataclass
-class Manifest:
-    """What a run folder holds: run.json, rewritten whenever cells have been finished."""
-
-    plan: Plan
-    folder: Path
-    cell_ids: list[str] = field(default_factory=list)
-    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-
-    def write(self) -> None:
-        content = {
-            "schema_version": SCHEMA_VERSION,
-            "name": self.plan.name,
-            "title": self.plan.title,
-            "command": self.plan.command,
-            "started": self.started,
-            "cells": self.cell_ids,
-            "num_cells": len(self.plan.cells),
-            "skipped": [{"cell": dict(values), "reason": reason} for values, reason in self.plan.skipped],
-        }
-        write_atomically(self.folder / "run.json", json.dumps(content, indent=1).encode())

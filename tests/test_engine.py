@@ -94,7 +94,7 @@ def test_a_row_of_nan_is_counted_and_does_not_stop_the_run():
         max_new_tokens=20,
         num_slots=4,
     ).run(toy_requests(4), lambda record: None)
-    assert len(run.requests) == 4 and run.num_invalid_rows > 0
+    assert len(run.requests) == 4 and run.num_invalid > 0
     assert all(0 <= token < 5 for record in run.requests for token in record.output_token_ids)
 
 

@@ -5,14 +5,19 @@ wrong slot; drafts verified against other values than they were drawn from; toke
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 import torch
 from scipy import stats
 
+from harness.drafters.ngram import NgramDrafter
 from harness.engine import engine as engine_module
+from harness.engine.engine import SamplingSettings
+from harness.records import EXPECTED_METHODS
 from kernels.contract import DraftSampling, VerificationMethod
+from kernels.reference.truncation import process
 from kernels.reference.verify import verify
 from tests.toy_markov import exact_law, outputs, toy_engine, toy_requests, transitions
 
@@ -23,6 +28,8 @@ FALSE_ALARM = 1e-6
 
 # A pair on which shared noise shows: it cannot where the residual holds a single token.
 TARGET, DRAFT = transitions(3, seed=12), transitions(3, seed=19)
+
+WIDE_TARGET, WIDE_DRAFT = transitions(4, seed=12), transitions(4, seed=19)
 
 LOSSLESS = [
     (VerificationMethod.strict, DraftSampling.sampled),
@@ -37,19 +44,28 @@ LOSSLESS = [
 ]
 
 
+def fit(sequences: Iterable[tuple[int, ...]], target: torch.Tensor, length: int) -> float:
+    """p-value of the chi-square test that sequences follow a Markov target."""
+    counts = Counter(sequences)
+    total = sum(counts.values())
+    law = exact_law(target, length)
+    assert all(law[path] > 0 for path in counts), "a sequence that the target cannot produce"
+    # sequences too rare for the chi-square law are pooled into one cell
+    common = [path for path, probability in law.items() if probability * total >= 5]
+    observed, expected = [counts[path] for path in common], [law[path] * total for path in common]
+    rest = total - sum(expected)
+    if rest > 1:
+        observed.append(total - sum(observed))
+        expected.append(rest)
+    scale = sum(observed) / sum(expected)
+    return float(stats.chisquare(observed, [value * scale for value in expected]).pvalue)
+
+
 def p_value(method: VerificationMethod, sampling: DraftSampling) -> float:
     engine = toy_engine(
         TARGET, DRAFT, method, sampling, num_speculative_tokens=3, max_new_tokens=NUM_TOKENS, num_slots=1500
     )
-    counts = Counter(outputs(engine, toy_requests(NUM_REQUESTS)).values())
-    law = exact_law(TARGET, NUM_TOKENS)
-    # sequences too rare for the chi-square law are pooled into one cell
-    common = [path for path, probability in law.items() if probability * NUM_REQUESTS >= 5]
-    observed = [counts[path] for path in common]
-    expected = [law[path] * NUM_REQUESTS for path in common]
-    observed.append(NUM_REQUESTS - sum(observed))
-    expected.append(NUM_REQUESTS - sum(expected))
-    return float(stats.chisquare(observed, expected).pvalue)
+    return fit(outputs(engine, toy_requests(NUM_REQUESTS)).values(), TARGET, NUM_TOKENS)
 
 
 @pytest.mark.parametrize(("method", "sampling"), LOSSLESS, ids=lambda item: item.value)
@@ -108,3 +124,62 @@ def test_coupled_output_does_not_depend_on_the_drafter():
         for draft, num_tokens in ((DRAFT, 3), (TARGET, 2), (DRAFT, 0))
     ]
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize(
+    ("method", "sampling", "drafter"),
+    [
+        (VerificationMethod.strict, DraftSampling.sampled, "chain"),
+        (VerificationMethod.probabilistic, DraftSampling.sampled, "chain"),
+        (VerificationMethod.block, DraftSampling.sampled, "chain"),
+        (VerificationMethod.coupled, DraftSampling.coupled, "chain"),
+        (VerificationMethod.block, DraftSampling.greedy, "ngram"),
+        (VerificationMethod.coupled, DraftSampling.greedy, "ngram"),
+    ],
+    ids=lambda item: getattr(item, "value", item),
+)
+def test_law_with_truncation_and_a_smaller_draft_vocabulary(method, sampling, drafter):
+    """The draft vocabulary misses a token, the distribution is truncated, n-gram drafts have ragged lengths."""
+    settings = SamplingSettings(temperature=0.8, top_p=0.85, min_p=0.02)
+    engine = toy_engine(
+        WIDE_TARGET,
+        WIDE_DRAFT,
+        method,
+        sampling,
+        num_speculative_tokens=3,
+        max_new_tokens=NUM_TOKENS,
+        num_slots=1000,
+        sampling=settings,
+        draft_ids=torch.tensor([0, 2, 3]),
+    )
+    if drafter == "ngram":
+        engine.drafter = NgramDrafter(2, 1)
+    rows = settings.rows(len(WIDE_TARGET), torch.device("cpu"))
+    processed = process(WIDE_TARGET.log(), rows).exp()
+    requests = toy_requests(20_000, prompt=(1, 0, 2, 3, 1, 0))
+    assert fit(outputs(engine, requests).values(), processed, NUM_TOKENS) > FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    "method", [VerificationMethod.strict, VerificationMethod.probabilistic, VerificationMethod.block]
+)
+def test_expected_acceptance_is_the_mean_of_the_accepted(method):
+    """With an EOS and a length limit. Would catch evidence whose counting depends on the outcome."""
+    engine = toy_engine(
+        WIDE_TARGET,
+        WIDE_DRAFT,
+        method,
+        DraftSampling.sampled,
+        num_speculative_tokens=3,
+        max_new_tokens=12,
+        num_slots=500,
+        eos_token_ids=frozenset({1}),
+        expected_acceptance=True,
+    )
+    run = engine.run(toy_requests(6000), lambda record: None)
+    rounds = [item for record in run.requests for item in record.rounds if item.expected_accepted is not None]
+    index = EXPECTED_METHODS.index(method.value)
+    excess = torch.tensor([item.num_accepted_tokens - item.expected_accepted[index] for item in rounds])
+    standard_error = excess.std() / len(rounds) ** 0.5
+    assert len(rounds) > 5000
+    assert abs(excess.mean()) < 5 * standard_error

@@ -48,13 +48,22 @@ class ToyHead(ToyTarget):
     """The same for the drafter: pair t reads token x_{t+1} and predicts x_{t+2}."""
 
     aux_layers: tuple[int, ...] = ()
-    draft_to_target = None
+
+    def __init__(self, transitions: Tensor, draft_ids: Tensor | None = None) -> None:
+        super().__init__(transitions)
+        self.draft_to_target = draft_ids
+        self._num_tokens = self.vocab_size
+        self._columns = torch.arange(self.vocab_size) if draft_ids is None else draft_ids
+        self.vocab_size = len(self._columns)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return super().logits(hidden)[..., self._columns]
 
     def features(self, output: TargetOutput) -> Tensor:
         return output.hidden
 
     def __call__(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: object) -> HeadOutput:
-        hidden = torch.nn.functional.one_hot(token_ids, self.vocab_size).float()
+        hidden = torch.nn.functional.one_hot(token_ids, self._num_tokens).float()
         return HeadOutput(hidden, hidden)
 
 
@@ -75,7 +84,9 @@ def toy_engine(
     num_slots: int,
     temperature: float = 1.0,
     eos_token_ids: frozenset[int] = NO_EOS,
-    verification: Verification | None = None,
+    sampling: SamplingSettings | None = None,
+    draft_ids: Tensor | None = None,
+    expected_acceptance: bool = False,
 ) -> Engine:
     """An engine over the two chains, ready to run."""
     capacity = LONGEST_PROMPT + max_new_tokens + num_speculative_tokens + 2
@@ -84,17 +95,17 @@ def toy_engine(
         num_slots=num_slots,
         capacity=capacity,
         num_speculative_tokens=num_speculative_tokens,
-        sampling=SamplingSettings(temperature),
-        verification=verification or Verification(method),
+        sampling=sampling or SamplingSettings(temperature),
+        verification=Verification(method),
         limits=Limits(max_new_tokens, eos_token_ids),
-        expected_acceptance=False,
+        expected_acceptance=expected_acceptance,
     )
-    drafter = ChainDrafter(ToyHead(draft), draft_sampling, shape) if num_speculative_tokens else NoDrafter()
+    drafter = ChainDrafter(ToyHead(draft, draft_ids), draft_sampling, shape) if num_speculative_tokens else NoDrafter()
     return Engine(ToyTarget(target), drafter, settings)
 
 
-def toy_requests(count: int, first_seed: int = 0) -> list[Request]:
-    return [Request(str(index), "toy", 0, 0, first_seed + index, (0,)) for index in range(count)]
+def toy_requests(count: int, first_seed: int = 0, prompt: tuple[int, ...] = (0,)) -> list[Request]:
+    return [Request(str(index), "toy", 0, 0, first_seed + index, prompt) for index in range(count)]
 
 
 def outputs(engine: Engine, requests: list[Request]) -> dict[str, tuple[int, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.backends.model_store import ModelStore
-from harness.chat import chat_messages, encode_chat
+from harness.chat import chat_messages, decode_answer, encode_chat
 from harness.config import CellConfig, TooLong
 from harness.drafters.chain import ChainShape
 from harness.drafters.load import build_drafter
@@ -24,7 +24,7 @@ class BackendRun:
     """In the order they finished."""
     wall_s: float
     num_skipped_turns: int
-    """Turns left out because they did not fit beside max_new_tokens."""
+    """Turns left out because they did not fit beside max_new_tokens, and the turns after them."""
     fallbacks: tuple[str, ...]
 
 
@@ -38,12 +38,33 @@ class LocalBackend:
         self.loaded_head = store.head(cell.drafter)
         self.tokenizer = self.target.tokenizer
         self.logit_cache_bytes = 0
-        self._fallbacks: dict[str, None] = {}
+        self.num_invalid = 0
+        self._limit = self._longest_sequence
+        self._notes: dict[str, None] = {}
         self._num_skipped = 0
 
     @property
     def num_drafter_parameters(self) -> int:
         return 0 if self.loaded_head is None else self.loaded_head.head.num_parameters
+
+    def check(self, conversations: Sequence[Conversation]) -> None:
+        """Refuse, before anything runs, a workload of which nothing fits the target.
+
+        Raises:
+            ValueError: max_new_tokens leaves no room for a prompt, or every prompt is too long.
+        """
+        longest, num_new = self._longest_sequence, self.cell.decoding.max_new_tokens
+        if num_new >= longest:
+            raise ValueError(
+                f"decoding.max_new_tokens: expected fewer than {longest}, the tokens that prompt and answer may have "
+                f"together (positions of the target, backend.max_length), found {num_new}"
+            )
+        self._limit = longest
+        if all(self._request(item, []) is None for item in conversations):
+            raise ValueError(
+                f"workload: expected a prompt of at most {longest - num_new} tokens beside its answer, found none "
+                f"among {len(conversations)}; lower decoding.max_new_tokens or take shorter prompts"
+            )
 
     def generate(
         self,
@@ -62,41 +83,47 @@ class LocalBackend:
             ValueError: a prompt does not fit and workload.too_long is `error`.
         """
         self._num_skipped = 0
+        self._limit = self._sequence_limit(conversations)
         by_key = {(item.prompt.prompt_id, item.sample): item for item in conversations}
         answers: dict[tuple[str, int], list[str]] = {key: [] for key in by_key}
         first = [self._request(item, []) for item in conversations]
         requests = [request for request in first if request is not None]
-        engine = self._engine(conversations, requests)
+        engine = self._engine()
 
         def follow_up(record: RequestRecord) -> Request | None:
             if on_request is not None:
                 on_request(record)
             conversation = by_key[record.prompt_id, record.sample]
             given = answers[record.prompt_id, record.sample]
-            given.append(self.tokenizer.decode(record.output_token_ids, skip_special_tokens=True))
+            given.append(decode_answer(self.tokenizer, record.output_token_ids))
             return self._request(conversation, given) if len(given) < len(conversation.prompt.turns) else None
 
         run = engine.run(requests, follow_up, start_s)
-        if run.num_invalid_rows:
-            self._fallbacks[
-                f"{run.num_invalid_rows} rows of logits were NaN or all -inf; their tokens mean nothing"
-            ] = None
-        return BackendRun(run.requests, run.wall_s, self._num_skipped, tuple(self._fallbacks))
+        self.num_invalid += run.num_invalid
+        return BackendRun(run.requests, run.wall_s, self._num_skipped, self.fallbacks)
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Everything so far that changed speed or results without being asked for."""
+        notes = list(self._notes)
+        if self.num_invalid:
+            notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
+        return tuple(notes)
 
     def _request(self, conversation: Conversation, answers: Sequence[str]) -> Request | None:
         """The next turn as token ids; None if it does not fit."""
         prompt, turn = conversation.prompt, len(answers)
         encoded = encode_chat(self.tokenizer, chat_messages(prompt.turns, answers))
         if encoded.note is not None:
-            self._fallbacks[encoded.note] = None
-        longest = self._longest_sequence - self.cell.decoding.max_new_tokens
-        if len(encoded.token_ids) > longest:
+            self._notes[encoded.note] = None
+        room = self._limit - self.cell.decoding.max_new_tokens
+        if len(encoded.token_ids) > room:
             if self.cell.workload.too_long is TooLong.error:
                 raise ValueError(
-                    f"prompt {prompt.prompt_id}, turn {turn + 1}: expected at most {longest} tokens beside "
+                    f"prompt {prompt.prompt_id}, turn {turn + 1}: expected at most {room} tokens beside "
                     f"max_new_tokens, found {len(encoded.token_ids)}; lower it or set workload.too_long=skip"
                 )
-            self._num_skipped += 1
+            self._num_skipped += len(prompt.turns) - turn
             return None
         return Request(
             prompt_id=prompt.prompt_id,
@@ -114,16 +141,26 @@ class LocalBackend:
         configured = self.cell.backend.max_length
         return longest if configured is None else min(longest, configured)
 
-    def _engine(self, conversations: Sequence[Conversation], requests: Sequence[Request]) -> Engine:
-        cell, num_tokens = self.cell, self.cell.drafting.num_speculative_tokens
-        num_tokens = 0 if cell.is_baseline else num_tokens
-        num_turns = max((len(item.prompt.turns) for item in conversations), default=1)
-        longest = max((len(request.token_ids) for request in requests), default=1) + cell.decoding.max_new_tokens
-        # the length of a later turn depends on the answers before it
-        sequence = longest if num_turns == 1 else self._longest_sequence
-        # room for the drafts of the last round, and for a draft model's position shifted by one
-        capacity = sequence + num_tokens + 2
-        num_slots = max(1, min(cell.backend.max_concurrency, len(requests)))
+    def _sequence_limit(self, conversations: Sequence[Conversation]) -> int:
+        """Tokens that the longest conversation can come to, every answer at its longest."""
+        num_new = self.cell.decoding.max_new_tokens
+        longest = 0
+        for item in conversations:
+            turns = item.prompt.turns
+            asked = encode_chat(self.tokenizer, chat_messages(turns, [""] * (len(turns) - 1))).token_ids
+            # an answer that is read back as text may come to more tokens than it was written in
+            read_back = (len(turns) - 1) * (num_new + num_new // 4)
+            longest = max(longest, len(asked) + read_back + num_new)
+        return min(longest, self._longest_sequence)
+
+    @property
+    def _num_speculative_tokens(self) -> int:
+        return 0 if self.cell.is_baseline else self.cell.drafting.num_speculative_tokens
+
+    def _engine(self) -> Engine:
+        cell, num_tokens, num_slots = self.cell, self._num_speculative_tokens, self.cell.backend.max_concurrency
+        # drafts of the last round, and a draft model's position shifted by one
+        capacity = self._limit + num_tokens + 2
         shape = ChainShape(num_slots, capacity, num_tokens, self.target.vocab_size)
         drafter = build_drafter(cell, self.loaded_head, shape)
         self.logit_cache_bytes = drafter.logit_cache_bytes

@@ -105,6 +105,13 @@ class ChainDrafter:
         self._hidden[rows] = hidden
         self._features[rows] = features
 
+    def clear(self, slot: int) -> None:
+        """Zero a slot's keys, values and states, so that a NaN in them does not reach its next request."""
+        self._cache.clear(slice(slot, slot + 1))
+        for states in (self._hidden, self._features):
+            if states is not None:
+                states[slot] = 0
+
     def propose(self, request: ProposalRequest) -> Draft:
         """Draft K tokens for rows 0..B - 1; the drawn-from logits stay in the cache, as the verifier will read them."""
         assert self._hidden is not None and self._features is not None, "extend comes before propose"

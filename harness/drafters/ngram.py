@@ -39,6 +39,9 @@ class NgramDrafter:
     def extend(self, step: TargetStep) -> None:
         """The sequences arrive with every proposal request."""
 
+    def clear(self, slot: int) -> None:
+        """Nothing is kept."""
+
     def propose(self, request: ProposalRequest) -> Draft:
         num_tokens = request.num_speculative_tokens
         found = [lookup(sequence, self.longest, self.shortest, num_tokens) for sequence in request.sequences]

@@ -18,6 +18,9 @@ class NoDrafter:
     def extend(self, step: TargetStep) -> None:
         """Nothing to learn."""
 
+    def clear(self, slot: int) -> None:
+        """Nothing is kept."""
+
     def propose(self, request: ProposalRequest) -> Draft:
         device = request.positions.device
         empty = torch.empty(request.num_rows, 0, dtype=torch.int64, device=device)

@@ -85,3 +85,7 @@ class Drafter(Protocol):
     def propose(self, request: ProposalRequest) -> Draft:
         """Propose up to K tokens for rows 0..B - 1."""
         ...
+
+    def clear(self, slot: int) -> None:
+        """Forget everything about a slot whose request met NaN."""
+        ...

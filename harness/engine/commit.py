@@ -1,13 +1,13 @@
 """The only place where output tokens are appended, cut and counted.
 
 Verification emits A accepted draft tokens and one recovered or bonus token. EOS and the length limit may cut the end of
-that. What was cut is neither accepted nor rejected evidence, so the counts of a round are those *before the cut*:
+that. What was cut is neither accepted nor rejected evidence. What counts must be settled *before* verification, or the
+rates are biased: were a rejection counted where an acceptance would have been cut, they would be too low. So
 
-- the length limit is known before the round: of m tokens that may still be emitted, only the first m - 1 draft tokens
-  can be followed by the token that proves their acceptance, so K_r = min(K, m - 1) whatever the outcome. (Counting a
-  rejection at position m but not an acceptance there would bias the rates downwards.)
-- EOS as an accepted draft token ends the request: the draft tokens before it were accepted, the EOS takes the place of
-  the round's last token, and nothing after it was examined.
+    K_r = min(K, m - 1, index of the first EOS among the draft tokens),    A_r = min(A, K_r)
+
+- of m tokens that may still be emitted, only the first m - 1 draft tokens can be followed by another token;
+- an accepted EOS ends the request and is its last token, so a drafted EOS and what follows it count neither way.
 
 So num_accepted <= num_output - 1 always, and the last round of a request is not over-counted.
 This module does not know tensors.
@@ -33,7 +33,7 @@ class Commit(NamedTuple):
 
 def commit(
     emitted: Sequence[int],
-    num_proposed_tokens: int,
+    draft_ids: Sequence[int],
     num_remaining_tokens: int,
     eos_token_ids: Collection[int],
 ) -> Commit:
@@ -41,29 +41,33 @@ def commit(
 
     Args:
         emitted: the accepted draft tokens, then the recovered or bonus token (1..K + 1 token ids).
-        num_proposed_tokens: K, the draft tokens of this round.
+        draft_ids: the K draft tokens of this round.
         num_remaining_tokens: tokens the request may still emit, at least 1.
         eos_token_ids: ids that end the request; empty to go on past them.
 
     Returns:
         The kept tokens, the counts before the cut, why it was cut, and whether the request is finished.
     """
-    assert 1 <= len(emitted) <= num_proposed_tokens + 1 and num_remaining_tokens >= 1
+    assert 1 <= len(emitted) <= len(draft_ids) + 1 and num_remaining_tokens >= 1
     kept = tuple(emitted[:num_remaining_tokens])
-    end = next((index for index, token_id in enumerate(kept) if token_id in eos_token_ids), None)
+    end = _first_eos(kept, eos_token_ids)
     if end is not None:
         kept = kept[: end + 1]
-    num_accepted = min(len(emitted), len(kept)) - 1
-    num_evidence = min(num_proposed_tokens, num_remaining_tokens - 1)
-    if len(kept) == len(emitted):
-        cut_reason = None
-    elif end is not None:
-        cut_reason, num_evidence = CutReason.eos, num_accepted
-    else:
-        cut_reason = CutReason.length
+    cut_reason = None
+    if len(kept) < len(emitted):
+        cut_reason = CutReason.length if end is None else CutReason.eos
+    drafted_end = _first_eos(draft_ids, eos_token_ids)
+    num_evidence = min(len(draft_ids), num_remaining_tokens - 1)
+    if drafted_end is not None:
+        num_evidence = min(num_evidence, drafted_end)
+    num_accepted = min(len(kept) - 1, num_evidence)
     finish_reason = None
     if end is not None:
         finish_reason = FinishReason.eos
     elif len(kept) == num_remaining_tokens:
         finish_reason = FinishReason.length
     return Commit(kept, num_evidence, num_accepted, cut_reason, finish_reason)
+
+
+def _first_eos(token_ids: Sequence[int], eos_token_ids: Collection[int]) -> int | None:
+    return next((index for index, token_id in enumerate(token_ids) if token_id in eos_token_ids), None)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -69,10 +70,21 @@ class EngineRun:
 
     requests: tuple[RequestRecord, ...]
     wall_s: float
-    num_invalid_rows: int
+    num_invalid: int
+    """Verifications that met a row without a distribution, or a draft token its distribution cannot have produced."""
+
+
+class HostVerdict(NamedTuple):
+    """What a round decided, on the host."""
+
+    emitted: list[list[int]]
+    draft_ids: list[list[int]]
+    invalid: list[bool]
+    timing: Timing
 
 
 FollowUp = Callable[[RequestRecord], Request | None]
+Measured = TypeVar("Measured")
 
 
 class Engine:
@@ -83,7 +95,7 @@ class Engine:
         self.drafter = drafter
         self.settings = settings
         self._cache = target.new_cache(settings.num_slots, settings.capacity)
-        self._num_invalid_rows = 0
+        self._num_invalid = 0
         self._began = 0.0
 
     @torch.inference_mode()
@@ -96,7 +108,7 @@ class Engine:
             start_s: what the clock of the records shows at the start.
         """
         self._began = time.perf_counter() - start_s
-        self._num_invalid_rows = 0
+        self._num_invalid = 0
         scheduler = Scheduler(self.settings.num_slots, requests)
         finished: list[RequestRecord] = []
         while not scheduler.is_done:
@@ -106,15 +118,29 @@ class Engine:
             if scheduler.running:
                 self._round([scheduler.running[slot] for slot in sorted(scheduler.running)])
                 self._retire(scheduler, finished, follow_up)
-        return EngineRun(tuple(finished), self._now() - start_s, self._num_invalid_rows)
+        return EngineRun(tuple(finished), self._now() - start_s, self._num_invalid)
 
     def _now(self) -> float:
         return time.perf_counter() - self._began
+
+    def _unclocked(self, measure: Callable[[], Measured]) -> Measured:
+        """Do something that a measurement needs and decoding does not, while the clock stands still.
+
+        The round's result has been read, so nothing of the round itself is still under way on the device.
+        """
+        stopped = time.perf_counter()
+        result = measure()
+        self._began += time.perf_counter() - stopped
+        return result
 
     def _retire(self, scheduler: Scheduler, finished: list[RequestRecord], follow_up: FollowUp) -> None:
         for sequence in [item for item in scheduler.running.values() if item.finish_reason is not None]:
             record = sequence.to_record()
             finished.append(record)
+            if sequence.is_tainted:
+                # masking does not hide a NaN from the slot's next request: its weight is 0, and 0 times NaN is NaN
+                self._cache.clear(slice(sequence.slot, sequence.slot + 1))
+                self.drafter.clear(sequence.slot)
             scheduler.release(sequence, follow_up(record))
 
     def _prefill(self, sequences: SequenceOf[Sequence]) -> None:
@@ -134,10 +160,11 @@ class Engine:
         verdict = self._verify(logits, draft, sequences)
         next_ids = token_ids.roll(-1, dims=1)
         next_ids[torch.arange(len(sequences), device=device), last_index] = verdict.token_ids[:, 0]
-        timing = self._commit(sequences, verdict, draft, None)
+        result = self._read(verdict, draft)
+        self._commit(sequences, result, None)
         step = TargetStep(rows, token_ids, next_ids, positions, last_index, output, longest, is_prefill=True)
         self.drafter.extend(step)
-        timing.share_s = (self._now() - started_s) / len(sequences)
+        result.timing.share_s = (self._now() - started_s) / len(sequences)
 
     def _round(self, sequences: SequenceOf[Sequence]) -> None:
         """Draft, verify and commit one round for every running request."""
@@ -167,15 +194,15 @@ class Engine:
         wanted = torch.arange(num_columns, device=device) <= draft.num_draft_tokens.unsqueeze(1)
         logits = self.target.logits(output.hidden[active][wanted])
         verdict = self._verify(logits, draft, sequences)
-        expected = self._expected(logits, draft)
-        timing = self._commit(sequences, verdict, draft, expected)
+        result = self._read(verdict, draft)
+        self._commit(sequences, result, self._unclocked(lambda: self._expected(logits, draft)))
         if any(sequence.finish_reason is None for sequence in sequences):
             next_ids, last_index = torch.zeros_like(token_ids), torch.zeros_like(request.positions)
             next_ids[active] = verdict.token_ids.clamp_min(0)
             last_index[active] = verdict.num_accepted
             step = TargetStep(slice(0, num_rows), token_ids, next_ids, positions, last_index, output, length, False)
             self.drafter.extend(step)
-        timing.share_s = (self._now() - started_s) / len(sequences)
+        result.timing.share_s = (self._now() - started_s) / len(sequences)
 
     def _proposal_request(self, sequences: SequenceOf[Sequence], num_rows: int) -> ProposalRequest:
         device = self.target.device
@@ -207,7 +234,6 @@ class Engine:
         )
         sampling = self.settings.sampling.rows(len(sequences), device)
         verdict = verify(logits, draft, sampling, self.settings.verification, streams)
-        self._num_invalid_rows += int(verdict.invalid.sum())
         return verdict
 
     def _expected(self, logits: Tensor, draft: Draft) -> list[tuple[float, float, float]] | None:
@@ -218,22 +244,32 @@ class Engine:
         terms = acceptance_terms(logits, draft, sampling, with_masses=False)
         return [(row[0], row[1], row[2]) for row in expected_accepted(terms, draft).tolist()]
 
+    def _read(self, verdict: Verdict, draft: Draft) -> HostVerdict:
+        """Bring a round's result to the host: the one place where the engine waits for the device."""
+        emitted, accepted, invalid = (
+            tensor.tolist() for tensor in (verdict.token_ids, verdict.num_accepted, verdict.invalid)
+        )
+        drafted, proposed = draft.token_ids.tolist(), draft.num_draft_tokens.tolist()
+        return HostVerdict(
+            [row[: count + 1] for row, count in zip(emitted, accepted, strict=True)],
+            [row[:count] for row, count in zip(drafted, proposed, strict=True)],
+            invalid,
+            Timing(self._now()),
+        )
+
     def _commit(
         self,
         sequences: SequenceOf[Sequence],
-        verdict: Verdict,
-        draft: Draft,
+        verdict: HostVerdict,
         expected: list[tuple[float, float, float]] | None,
-    ) -> Timing:
-        """Append each request's tokens; the one place where a round's result reaches the host."""
-        emitted, accepted = verdict.token_ids.tolist(), verdict.num_accepted.tolist()
-        proposed = draft.num_draft_tokens.tolist()
-        timing = Timing(self._now())
+    ) -> None:
+        """Append each request's tokens."""
         for index, sequence in enumerate(sequences):
-            tokens = emitted[index][: accepted[index] + 1]
-            terms = expected[index] if expected is not None and proposed[index] > 0 else None
-            sequence.append_round(tokens, proposed[index], self.settings.limits, timing, terms)
-        return timing
+            draft_ids = verdict.draft_ids[index]
+            terms = expected[index] if expected is not None and draft_ids else None
+            sequence.append_round(verdict.emitted[index], draft_ids, self.settings.limits, verdict.timing, terms)
+            sequence.is_tainted |= verdict.invalid[index]
+            self._num_invalid += verdict.invalid[index]
 
 
 def _prefill_batches(sequences: list[Sequence]) -> list[list[Sequence]]:

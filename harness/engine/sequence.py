@@ -43,6 +43,8 @@ class Sequence:
     token_ids: list[int] = field(default_factory=list)
     num_rounds: int = 0
     finish_reason: FinishReason | None = None
+    is_tainted: bool = False
+    """The model gave this request a row without a distribution; its slot may hold NaN."""
     _rounds: list[tuple[Commit, int, Timing, tuple[float, float, float] | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -59,20 +61,20 @@ class Sequence:
     def append_round(
         self,
         emitted: SequenceOf[int],
-        num_proposed_tokens: int,
+        draft_ids: SequenceOf[int],
         limits: Limits,
         timing: Timing,
         expected_accepted: tuple[float, float, float] | None,
     ) -> None:
         """Commit what verification emitted, and remember the round."""
         num_remaining = limits.max_new_tokens - len(self.output_token_ids)
-        result = commit(emitted, num_proposed_tokens, num_remaining, limits.eos_token_ids)
+        result = commit(emitted, draft_ids, num_remaining, limits.eos_token_ids)
         self.token_ids.extend(result.token_ids)
         self.finish_reason = result.finish_reason
         self.num_rounds += 1
-        # the closed form holds for the whole draft; a censored round has no share in it
-        whole = result.num_draft_tokens == num_proposed_tokens
-        self._rounds.append((result, num_proposed_tokens, timing, expected_accepted if whole else None))
+        # the closed form is for the whole draft, so it stands where the whole draft is evidence
+        whole = result.num_draft_tokens == len(draft_ids)
+        self._rounds.append((result, len(draft_ids), timing, expected_accepted if whole else None))
 
     def to_record(self) -> RequestRecord:
         """The record of a finished request."""
