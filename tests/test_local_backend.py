@@ -1,0 +1,75 @@
+"""What the local backend makes of conversations: room, turns that do not fit, memory."""
+
+import pytest
+
+from harness.backends.local import LocalBackend
+from harness.backends.model_store import ModelStore
+from harness.config import (
+    BackendConfig,
+    CellConfig,
+    DecodingConfig,
+    DrafterConfig,
+    DrafterKind,
+    TooLong,
+    WorkloadConfig,
+)
+from harness.prompt import Prompt
+from harness.workload import Conversation
+
+
+@pytest.fixture(scope="module")
+def store() -> ModelStore:
+    return ModelStore()
+
+
+def backend(store, *, too_long=TooLong.skip, max_length=None, max_new_tokens=8, drafter=DrafterKind.none):
+    cell = CellConfig(
+        drafter=DrafterConfig(drafter),
+        decoding=DecodingConfig(temperature=0.0, max_new_tokens=max_new_tokens, ignore_eos=True),
+        workload=WorkloadConfig(too_long=too_long),
+        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=3, max_length=max_length),
+    )
+    return LocalBackend(cell, store)
+
+
+def conversation(name: str, *turns: str) -> Conversation:
+    return Conversation(Prompt(name, "test", turns), 0, 7)
+
+
+SHORT = conversation("short", "Name a colour.", "And another?")
+LONG = conversation("long", "word " * 200, "Shorter, please.")
+
+
+def test_a_prompt_that_does_not_fit_is_left_out_with_its_later_turns(store):
+    run = backend(store, max_length=100).generate([SHORT, LONG])
+    assert {(item.prompt_id, item.turn) for item in run.requests} == {("short", 0), ("short", 1)}
+    assert run.num_skipped_turns == 2
+
+
+def test_a_prompt_that_does_not_fit_can_be_an_error(store):
+    with pytest.raises(ValueError, match="prompt long, turn 1: expected at most 92 tokens"):
+        backend(store, max_length=100, too_long=TooLong.error).generate([SHORT, LONG])
+
+
+def test_nothing_fits_is_refused_before_anything_runs(store):
+    with pytest.raises(ValueError, match=r"expected a prompt of at most 92 tokens .* found none among 1"):
+        backend(store, max_length=100).check([LONG])
+
+
+def test_an_answer_longer_than_the_context_is_refused(store):
+    with pytest.raises(ValueError, match=r"decoding.max_new_tokens: expected fewer than 1024"):
+        backend(store, max_new_tokens=5000).check([SHORT])
+
+
+def test_slots_hold_what_the_conversations_can_come_to_not_the_whole_context(store):
+    """Would catch a cache of 131,072 positions a slot for a two-turn question to a large model."""
+    subject = backend(store)
+    subject.generate([SHORT])
+    assert 20 < subject._limit < 80
+
+
+def test_draft_logit_cache_is_that_of_all_slots(store):
+    """max_requests * K * V * bytes, whatever the number of conversations in a block."""
+    subject = backend(store, drafter=DrafterKind.eagle3)
+    subject.generate([SHORT])
+    assert subject.logit_cache_bytes == 3 * 4 * 4096 * 4

@@ -1,0 +1,108 @@
+"""The sweep: groups, interleaving, what is written when, and what an interruption leaves."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from harness.config import (
+    BackendConfig,
+    CellConfig,
+    DecodingConfig,
+    DrafterConfig,
+    DrafterKind,
+    MeasurementConfig,
+    VerificationConfig,
+    WorkloadConfig,
+)
+from harness.plan import Plan, with_baselines
+from harness.progress import Progress
+from harness.records import read_cell
+from harness.sweep import comparable_groups, interleave, run_cells
+from kernels.contract import VerificationMethod
+
+
+def cell(method: VerificationMethod, temperature: float = 1.0) -> CellConfig:
+    return CellConfig(
+        drafter=DrafterConfig(DrafterKind.eagle3),
+        decoding=DecodingConfig(temperature=temperature, max_new_tokens=6),
+        verification=VerificationConfig(method),
+        workload=WorkloadConfig(num_prompts=4, num_turns=1),
+        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=4),
+        measurement=MeasurementConfig(num_warmup_requests=1),
+    )
+
+
+def plan(tmp_path, *cells: CellConfig) -> Plan:
+    return Plan("test", "a test", with_baselines(cells), (), tmp_path, "command")
+
+
+class Silent(Progress):
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.num_requests, self.stop_after, self.total = 0, stop_after, 0
+
+    def start(self, num_requests_total: int) -> None:
+        self.total = num_requests_total
+
+    def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
+        self.num_requests += num_requests
+        if self.num_requests == self.stop_after:
+            raise KeyboardInterrupt
+
+
+def test_arms_take_turns_in_alternating_order():
+    turns = list(interleave(3, list("abcdefg"), 2))
+    assert [turn.arm for turn in turns] == [0, 1, 2, 2, 1, 0]
+    assert ["".join(turn.conversations) for turn in turns] == ["abc"] * 3 + ["defg"] * 3
+    assert [turn.is_first for turn in turns] == [True] * 3 + [False] * 3
+    assert [turn.is_last for turn in turns] == [False] * 3 + [True] * 3
+
+
+def test_cells_to_be_compared_share_a_group_with_their_baseline(tmp_path):
+    cells = [cell(method, t) for t in (0.0, 1.0) for method in (VerificationMethod.strict, VerificationMethod.block)]
+    groups = comparable_groups(plan(tmp_path, *cells).cells)
+    assert [len(group) for group in groups] == [3, 3]
+    assert all(sum(item.is_baseline for item in group) == 1 for group in groups)
+
+
+def test_every_cell_is_written_with_what_determined_it(tmp_path):
+    progress, finished = Silent(), []
+    methods = plan(tmp_path, cell(VerificationMethod.strict), cell(VerificationMethod.block))
+    run_cells(methods, tmp_path, progress, finished)
+    records = [read_cell(path) for path in sorted((tmp_path / "cells").iterdir())]
+    assert sorted(record.cell_id for record in records) == sorted(finished)
+    assert json.loads((tmp_path / "run.json").read_text())["cells"] == finished
+    assert progress.num_requests == progress.total == 12
+    for record in records:
+        assert record.config["dtype"] == "float32" and record.config["device"] == "cpu"
+        assert len({item.prompt_id for item in record.requests}) == 4
+        arrivals = [item.rounds[-1].arrival_s for item in record.requests]
+        assert max(arrivals) <= record.wall_s
+
+
+def test_running_again_gives_the_same_ids_and_tokens(tmp_path):
+    outputs = []
+    for name in ("once", "again"):
+        finished: list[str] = []
+        run_cells(plan(tmp_path / name, cell(VerificationMethod.block)), tmp_path / name, Silent(), finished)
+        records = [read_cell(tmp_path / name / "cells" / f"{item}.json.gz") for item in sorted(finished)]
+        outputs.append([(r.cell_id, sorted((q.prompt_id, q.output_token_ids) for q in r.requests)) for r in records])
+    assert outputs[0] == outputs[1]
+
+
+def test_an_interruption_keeps_finished_cells_and_older_results_until_then(tmp_path):
+    (tmp_path / "run.json").write_text("older")
+    both = plan(tmp_path, cell(VerificationMethod.strict))
+    finished: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(both, tmp_path, Silent(stop_after=3), finished)
+    assert finished == [] and (tmp_path / "run.json").read_text() == "older"
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(both, tmp_path, Silent(stop_after=7), finished)
+    assert len(finished) == 1 and json.loads((tmp_path / "run.json").read_text())["cells"] == finished
+
+
+def test_nothing_that_fits_is_refused(tmp_path):
+    tight = replace(cell(VerificationMethod.strict), backend=BackendConfig(device="cpu", max_length=12))
+    with pytest.raises(ValueError, match="found none among 4"):
+        run_cells(plan(tmp_path, tight), tmp_path, Silent(), [])
