@@ -73,9 +73,7 @@ def test_greedy_decoding_emits_the_baselines_tokens(drafter, method, store, base
     assert texts(cell(drafter, method), store) == baseline
 
 
-@pytest.mark.parametrize(
-    "drafter", [DrafterKind.none, DrafterKind.eagle3, DrafterKind.ngram], ids=lambda item: item.value
-)
+@pytest.mark.parametrize("drafter", [DrafterKind.none, *DRAFTERS], ids=lambda item: item.value)
 def test_batch_size_changes_no_greedy_token(drafter, store):
     alone = texts(cell(drafter, num_prompts=6, max_concurrency=1), store)
     assert alone == texts(cell(drafter, num_prompts=6, max_concurrency=6), store)
