@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from experiments.zoo.card import model_card
 from experiments.zoo.metrics import record, recorded
@@ -41,7 +42,7 @@ def merge_mtp(settings: Settings) -> None:
     """Write the trained MTP layer into the target's safetensors, as public checkpoints have it."""
     target = load_target(settings.target_folder)
     head = MtpHead(MtpConfig.for_target(target), target)
-    head.load_state_dict(torch.load(settings.mtp_path, weights_only=True))
+    head.load_state_dict(load_file(settings.mtp_path))
     save_mtp(head, settings.target_folder, torch.bfloat16)
 
 

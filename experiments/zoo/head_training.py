@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -110,7 +111,7 @@ def _initialize(head: Head) -> None:
 def save_mtp_layer(head: Head, settings: Settings) -> None:
     """Keep the layer beside the target: the last stage puts it inside, when nobody reads the target any more."""
     settings.mtp_path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(head.state_dict_public(), settings.mtp_path)
+    save_file(head.state_dict_public(), settings.mtp_path)
 
 
 def frequent_tokens(settings: Settings, data: TrainingData) -> Tensor:

@@ -81,8 +81,8 @@ class Settings:
     seed: int = 20_261_120
     device: str = "cpu"
     compile: bool = False
-    seconds_target: float = 330.0
-    seconds_head: float = 240.0
+    seconds_target: float = 430.0
+    seconds_head: float = 420.0
     steps: int | None = None
     """Fixed number of optimizer steps for every model, instead of the time budgets."""
     learning_rate_target: float = 3e-3
@@ -105,7 +105,7 @@ class Settings:
 
     @property
     def mtp_path(self) -> Path:
-        return self.out / "mtp" / "layer.pt"
+        return self.out / "mtp" / "layer.safetensors"
 
     @property
     def sampled_path(self) -> Path:
