@@ -108,6 +108,7 @@ def expected_difference(first: Cell, second: Cell) -> Estimate | None:
 COMPARED = (
     "acceptance_rate",
     "mean_acceptance_length",
+    "full_draft_length",
     "mean_acceptance_length_macro",
     "tokens_per_forward",
     "wall_s",

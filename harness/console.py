@@ -15,7 +15,16 @@ from harness.estimates import Estimate, paired_difference, paired_ratio
 from harness.metrics import Cell
 from harness.number_format import format_estimate, format_value
 from harness.records import EXPECTED_METHODS
-from harness.tables import NONE, SURROUNDINGS, drafter_name, estimate_text, label_suffix, summary_order, varying
+from harness.tables import (
+    NONE,
+    SURROUNDINGS,
+    drafter_name,
+    estimate_text,
+    label_suffix,
+    metric_text,
+    summary_order,
+    varying,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,11 +33,12 @@ if TYPE_CHECKING:
 WIDTH = 120
 """Where standard output is not a terminal."""
 LEGEND = (
-    "acc %: accepted draft tokens / draft tokens, then by position. length: 1 + accepted draft tokens / drafts; a "
-    "draft is a round with draft tokens as evidence. expected: the length that strict/probabilistic/block expect on "
-    "these same drafts, without the noise of acceptance. tok/s: output tokens / wall time. speedup: over the baseline "
-    "of this run. Brackets: bootstrap intervals by prompt (n/a with fewer than 2 prompts); differences, ratios and the "
-    "speedup are paired by prompt."
+    "acc %: accepted draft tokens / draft tokens, then by position. length: 1 + accepted draft tokens / drafts, over "
+    "the drafts that count in full (not shortened by the length limit or a drafted end-of-sequence token). expected: "
+    "the length that strict/probabilistic/block expect on these same drafts, without the noise of acceptance. tok/s: "
+    "output tokens / wall time. speedup: over the baseline of this run. Brackets: bootstrap intervals by prompt (n/a "
+    "with fewer than 2 prompts, and where all prompts share one time); differences, ratios and the speedup are paired "
+    "by prompt."
 )
 
 
@@ -113,7 +123,7 @@ def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
         *([str(cell["num_speculative_tokens"])] if with_depth else []),
         format_value(cell.estimate("acceptance_rate").value, "percent"),
         " ".join(format_value(rate, "percent", decimals=0) for rate in rates),
-        estimate_text(cell, "mean_acceptance_length"),
+        estimate_text(cell, "full_draft_length"),
         "/".join(format_value(value, "length") for value in expected) if expected[0] == expected[0] else NONE,
         *timed,
     ]
@@ -122,12 +132,12 @@ def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
 def paired_lines(block: Sequence[Cell]) -> list[str]:
     """Paired differences of neighbouring methods that can differ and draw their drafts alike."""
     lines = []
+    depths = {cell["num_speculative_tokens"] for cell in block}
     for group in groups(block):
         for sampling in dict.fromkeys(cell["draft_sampling"] for cell in group.cells):
             alike = [cell for cell in group.cells if cell["draft_sampling"] == sampling]
             pairs = [pair for pair in pairwise(alike) if not same_law(*pair) and all(map(_has_drafts, pair))]
-            lines += [_paired_line(first, second) for first, second in pairs]
-    depths = {cell["num_speculative_tokens"] for cell in block}
+            lines += [_paired_line(first, second, with_depth=len(depths) > 1) for first, second in pairs]
     law = len(block) > 1 and _has_drafts(block[0]) and all(same_law(block[0], cell) for cell in block[1:])
     if law and len(depths) == 1:
         lines.append("same law: these methods accept with the same probability here")
@@ -138,13 +148,13 @@ def _has_drafts(cell: Cell) -> bool:
     return cell.estimates.total("num_drafts") > 0
 
 
-def _paired_line(first: Cell, second: Cell) -> str:
-    length = paired_difference(first.estimates, second.estimates, "mean_acceptance_length")
+def _paired_line(first: Cell, second: Cell, *, with_depth: bool) -> str:
+    length = paired_difference(first.estimates, second.estimates, "full_draft_length")
     expected = expected_difference(first, second)
     ratio: Estimate = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
     parts = [f"length {format_estimate(length, 'length', signed=True)}"]
     if expected is not None:
         parts.append(f"same drafts {format_estimate(expected, 'length', signed=True)}")
-    parts.append(f"tok/s × {format_estimate(ratio, 'length')}")
-    names = f"{second['verification']} − {first['verification']}"
-    return f"{names} at K = {first['num_speculative_tokens']}: {', '.join(parts)}"
+    parts.append(f"tok/s × {metric_text(ratio, 'output_tokens_per_s', style='length')}")
+    depth = f" at K = {first['num_speculative_tokens']}" if with_depth else ""
+    return f"{second['verification']} − {first['verification']}{depth}: {', '.join(parts)}"

@@ -1,8 +1,8 @@
 """What every number in the results means: the one set of definitions.
 
 The tables print these texts below themselves, results/README.md lists them, and `harness.estimates` computes the
-metrics from the same entries. Round r proposes K_r draft tokens, accepts a prefix of A_r of them and emits A_r + 1
-tokens (fewer where EOS or the length limit cuts it; then K_r and A_r count what came before the cut).
+metrics from the same entries. Of the draft tokens that round r proposes, K_r count as evidence (`EVIDENCE`); it accepts
+the first A_r of these.
 This module knows names and texts, no records.
 """
 
@@ -15,6 +15,12 @@ from harness.records import EXPECTED_METHODS
 PER_POSITION = "<i>"
 """Stands for the position 1, 2, .. in the names of per-position columns."""
 
+EVIDENCE = (
+    "K_r is settled before verification: the smallest of the draft tokens proposed, the tokens still allowed less 1, "
+    "and the draft tokens before the first drafted end-of-sequence token. A draft token from which on the evidence "
+    "would be one-sided (a rejection seen, an acceptance cut off) is not evidence, as counting it would bias the rates "
+    "downwards."
+)
 INTERVALS = (
     "Brackets hold bootstrap intervals (95 % unless set otherwise): prompts are drawn again, all turns and copies of a "
     "prompt together; percentiles are widened for few prompts (the expanded percentile interval of Hesterberg 2015); "
@@ -23,14 +29,17 @@ INTERVALS = (
 )
 TIME_INTERVALS = (
     "Intervals of times and throughputs give each prompt the time its requests took part in (an engine step's duration "
-    "is shared equally by the requests in it): they hold the variation between prompts, not the drift of the machine. "
-    "The interval of a high percentile cannot reach beyond the largest value that was observed."
+    "is shared equally by the requests in it): they hold the variation between prompts only, not the drift of the "
+    "machine. Where every resample gives the same time, as when all requests went through the same steps, the "
+    "variation is unknown, not 0, and n/a is printed. The interval of a high percentile cannot reach beyond the "
+    "largest value that was observed."
 )
 
 
 EXPECTED_LENGTH = (
     "1 + mean, over the drafts that count in full, of the accepted tokens that the named method expects given the "
-    "drafted tokens and both distributions: every method on the same drafts, without the noise of accepting"
+    "drafted tokens and both distributions: every method on the same drafts, without the noise of accepting; compare "
+    "with the acceptance length of full drafts"
 )
 
 
@@ -68,7 +77,8 @@ METRICS: dict[str, Metric] = {
     "acceptance_rate": Metric(
         "acceptance rate (%)",
         "fraction",
-        "accepted draft tokens / draft tokens; recovered and bonus tokens are in neither",
+        "accepted draft tokens / draft tokens, of those that count as evidence; recovered and bonus tokens are in "
+        "neither",
         "percent",
         ("num_accepted_tokens",),
         "num_draft_tokens",
@@ -77,10 +87,20 @@ METRICS: dict[str, Metric] = {
     "mean_acceptance_length": Metric(
         "acceptance length",
         "tokens",
-        "micro average: 1 + accepted draft tokens / drafts",
+        "micro average: 1 + accepted draft tokens / drafts, those included that the length limit or a drafted "
+        "end-of-sequence token shortens: it falls as K / max_new_tokens grows",
         "length",
         ("num_drafts", "num_accepted_tokens"),
         "num_drafts",
+        of_tokens=True,
+    ),
+    "full_draft_length": Metric(
+        "acceptance length, full drafts",
+        "tokens",
+        "1 + accepted draft tokens / drafts, over the drafts that count in full: every proposed token is evidence",
+        "length",
+        ("num_full_drafts", "num_accepted_in_full_drafts"),
+        "num_full_drafts",
         of_tokens=True,
     ),
     "mean_acceptance_length_macro": Metric(
@@ -146,11 +166,12 @@ METRICS: dict[str, Metric] = {
     ),
 }
 
+ADMISSION = "a request's admission to a slot (waiting for one is not in it)"
 LATENCIES = {
-    "ttft": ("TTFT", "time from a request's entry into the engine to its first token"),
+    "ttft": ("TTFT", f"time from {ADMISSION} to its first token"),
     "tpot": ("TPOT", "(E2E - TTFT) / (output tokens - 1) of a request with at least two tokens"),
     "itl": ("ITL", "gap between successive arrivals of tokens of a request; arrivals are rounds, not tokens"),
-    "e2e": ("E2E", "time from a request's entry into the engine to its last token"),
+    "e2e": ("E2E", f"time from {ADMISSION} to its last token"),
 }
 """Latency -> printed name, definition."""
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
@@ -242,20 +263,21 @@ SETTINGS: dict[str, Column] = {
 COUNTS: dict[str, Column] = {
     "num_prompts": Column("", "prompts, the units of resampling"),
     "num_requests": Column("", "requests: every turn of every copy of a prompt"),
-    "num_skipped_prompts": Column("", "turns of prompts left out because they did not fit"),
+    "num_skipped_turns": Column("", "turns left out because they did not fit"),
     "num_prompt_tokens": Column("tokens", "prompt tokens of all requests"),
     "num_output_tokens": Column("tokens", "output tokens of all requests"),
     "num_rounds": Column("", "rounds of all requests, the draw that ends the prefill included"),
     "num_drafts": Column(
         "",
-        "rounds with at least one draft token as evidence; rounds with K_r = 0 (the prefill's draw, a cut before the "
-        "first draft token) emit tokens but are no drafts",
+        "rounds with at least one draft token as evidence; rounds with K_r = 0 (the prefill's draw, nothing proposed, "
+        "one token still allowed, an end-of-sequence token drafted first) emit tokens but are no drafts",
     ),
-    "num_draft_tokens": Column("tokens", "draft tokens that count as evidence: sum of K_r"),
-    "num_accepted_tokens": Column("tokens", "accepted draft tokens: sum of A_r; never a recovered or bonus token"),
-    "num_expected_drafts": Column(
-        "", "drafts for which the expected acceptance was recorded: those that count in full, not cut or limited"
+    "num_full_drafts": Column("", "drafts that count in full: every proposed token is evidence"),
+    "num_draft_tokens": Column("tokens", f"draft tokens that count as evidence: sum of K_r. {EVIDENCE}"),
+    "num_accepted_tokens": Column(
+        "tokens", "accepted draft tokens among those that count: sum of A_r; never a recovered or bonus token"
     ),
+    "num_expected_drafts": Column("", "drafts that count in full and for which the expected acceptance was recorded"),
     "num_cut_eos": Column("", "rounds cut by the end-of-sequence token"),
     "num_cut_length": Column("", "rounds cut by the length limit"),
     "num_cut_grammar": Column("", "rounds cut by a grammar"),
@@ -303,7 +325,8 @@ def dictionary() -> list[tuple[str, str, str]]:
 
 def footnotes(names: list[str]) -> list[str]:
     """The texts below a table that shows these metrics: what each means, once, and how the intervals are made."""
-    texts = dict.fromkeys([f"drafts: {COUNTS['num_drafts'].definition}", *(_footnote(name) for name in names)])
+    counted = [f"drafts: {COUNTS['num_drafts'].definition}", f"evidence: {EVIDENCE}"]
+    texts = dict.fromkeys([*counted, *(_footnote(name) for name in names)])
     timed = any(not metric(name).of_tokens for name in names)
     return [*texts, INTERVALS, *([TIME_INTERVALS] if timed else [])]
 

@@ -24,7 +24,7 @@ from harness.sums import cell_sums
 AXES = ("drafter", "drafting", "verification", "measurement", "draft_sampling", "guarantee")
 """Settings in which a cell may differ from its baseline."""
 FROM_RECORD = (
-    "num_skipped_prompts",
+    "num_skipped_turns",
     "draft_logit_cache_bytes",
     "num_target_parameters",
     "num_drafter_parameters",

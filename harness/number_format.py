@@ -10,6 +10,8 @@ from math import isnan
 from harness.estimates import Estimate
 
 NOT_AVAILABLE = "n/a"
+ROUNDING = 1e-9
+"""Relative size of differences that come from the order of additions."""
 FACTORS = {"percent": 100.0}
 FIXED_DECIMALS = {"percent": 1, "length": 2, "seconds": 2, "count": 0}
 """Other styles (significant, milliseconds) take their decimals from the size of the value."""
@@ -48,6 +50,18 @@ def format_estimate(estimate: Estimate, style: str, *, signed: bool = False) -> 
     decimals = _decimals(largest * FACTORS.get(style, 1.0), style)
     text = format_value(value, style, signed=signed, decimals=decimals)
     return f"{text} {format_interval(low, high, style, signed=signed, decimals=decimals)}"
+
+
+def without_width_zero(estimate: Estimate) -> Estimate:
+    """The same without its interval where all resamples gave one value; a value of 0 in all of them is kept.
+
+    For times: requests that went through the same steps share one time, so their prompts show no variation, however
+    large it is.
+    """
+    value, low, high = estimate
+    if high - low > ROUNDING * max(abs(low), abs(high)) or value == low == high == 0:
+        return estimate
+    return Estimate(value, float("nan"), float("nan"))
 
 
 def _decimals(scaled: float, style: str) -> int:

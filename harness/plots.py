@@ -75,7 +75,9 @@ LINE_INCHES = 0.19
 """Height of a line of text; a figure grows with its legend and title, so that the panels keep their size."""
 MAX_TEMPERATURES = 3
 """Rows of the figure by position: the lowest, the middle and the highest temperature."""
-LENGTH_LABEL = "mean acceptance length\n(tokens per draft)"
+LENGTH = "full_draft_length"
+"""The acceptance length that is drawn: not mixed with drafts that the end of a request shortens."""
+LENGTH_LABEL = "mean acceptance length\n(full drafts)"
 SPEEDUP_LABEL = "speedup over the\nautoregressive baseline"
 
 
@@ -261,7 +263,7 @@ def _sweep(sheet: _Sheet, setting: str, label: str, fixed: str) -> Figure:
     """Acceptance length, and speedup where there is a baseline, against one setting; a column per drafter."""
     drafters, series = sheet.drafters, sheet.series
     has_speedup = any(not isnan(cell.speedup.value) for cell in sheet.cells)
-    rows = [("mean_acceptance_length", LENGTH_LABEL), *([("speedup", SPEEDUP_LABEL)] if has_speedup else [])]
+    rows = [(LENGTH, LENGTH_LABEL), *([("speedup", SPEEDUP_LABEL)] if has_speedup else [])]
     figure, grid = _grid(len(rows), len(drafters), (2.35, 2.1), "row")
     ticks = sorted({cell[setting] for cell in sheet.cells})
     gap = min(after - before for before, after in pairwise(ticks))
@@ -288,7 +290,7 @@ def _methods(sheet: _Sheet) -> Figure:
     """Acceptance length and speedup of every method, drafter by drafter, at one temperature and K."""
     drafters, series = sheet.drafters, sheet.series
     has_speedup = any(not isnan(cell.speedup.value) for cell in sheet.cells)
-    columns = [("mean_acceptance_length", "mean acceptance length (tokens per draft)")]
+    columns = [(LENGTH, LENGTH_LABEL.replace("\n", " "))]
     columns += [("speedup", "speedup over the baseline")] if has_speedup else []
     figure, grid = _grid(1, len(columns), (3.4, max(1.1, 0.22 * len(series) * len(drafters) + 0.35)), "all")
     for axes, (name, label) in zip(grid[0], columns, strict=True):

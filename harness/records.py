@@ -1,7 +1,7 @@
 """What a run leaves behind: rounds, requests, cells. The seam between the engine and everything that reads results.
 
 Left of the records a GPU may be needed; right of them a laptop without torch is enough. A record cannot be built
-inconsistent. Definitions of the counts: harness.metrics. This module does not know models, torch or Hydra.
+inconsistent. Definitions of the counts: harness.definitions. This module does not know models, torch or Hydra.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class RoundRecord:
     num_proposed_tokens: int
     """Draft tokens the drafter produced for this round."""
     num_draft_tokens: int
-    """K_r: draft tokens that count as evidence, those before the cut."""
+    """K_r: draft tokens that count as evidence, known before verification; not those behind the length limit, nor the
+    first drafted EOS and what follows it, whether or not they were examined."""
     num_accepted_tokens: int
     """A_r: accepted draft tokens among them."""
     num_output_tokens: int
@@ -66,7 +67,8 @@ class RoundRecord:
     share_s: float
     """The duration of the engine step, divided by the number of requests that took part in it."""
     expected_accepted: tuple[float, float, float] | None = None
-    """Expected accepted tokens given this round's drafts under strict, probabilistic and block (EXPECTED_METHODS)."""
+    """Expected accepted tokens given this round's drafts under strict, probabilistic and block (EXPECTED_METHODS); None
+    unless the whole draft is evidence."""
 
     def __post_init__(self) -> None:
         # The messages are built only on failure: a run holds millions of rounds.
@@ -118,7 +120,7 @@ class RequestRecord:
     output_token_ids: tuple[int, ...]
     finish_reason: FinishReason
     submitted_s: float
-    """When the request entered the engine, in seconds since the measured phase of the cell began."""
+    """When the request was admitted to a slot, in seconds since the measured phase of the cell began."""
     rounds: tuple[RoundRecord, ...]
 
     @property
@@ -145,7 +147,7 @@ class RequestRecord:
             raise InconsistentRecordError(f"request {self.key}: a round cut by eos or length must be the last one")
 
 
-COUNTS_OF_A_CELL = ("draft_logit_cache_bytes", "num_target_parameters", "num_drafter_parameters", "num_skipped_prompts")
+COUNTS_OF_A_CELL = ("draft_logit_cache_bytes", "num_target_parameters", "num_drafter_parameters", "num_skipped_turns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +164,8 @@ class CellRecord:
     draft_logit_cache_bytes: int
     num_target_parameters: int
     num_drafter_parameters: int
-    num_skipped_prompts: int = 0
-    """Prompts left out because they did not fit."""
+    num_skipped_turns: int = 0
+    """Turns left out because they did not fit."""
     fallbacks: tuple[str, ...] = ()
     """Everything that changed speed or results without being asked for."""
     labels: tuple[str, ...] = ()
@@ -255,7 +257,7 @@ _CELL_PLAIN = (
     "draft_logit_cache_bytes",
     "num_target_parameters",
     "num_drafter_parameters",
-    "num_skipped_prompts",
+    "num_skipped_turns",
     "fallbacks",
     "labels",
 )

@@ -5,7 +5,8 @@ Reads records only, needs neither torch nor a GPU. This module knows files; what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,17 @@ from harness.tables import Table, column_name, drafter_name, method_tables, pair
 ROW_FORMATS = ("csv", "json", "md")
 REPORT = "report.md"
 FIGURE_TEXTS = {
-    "methods": "Mean acceptance length and speedup of every method",
+    "methods": "Mean acceptance length (full drafts) and speedup of every method",
     "acceptance_by_position": "Unconditional acceptance rate by draft position",
-    "by_temperature": "Mean acceptance length and speedup against temperature",
-    "by_depth": "Mean acceptance length and speedup against K",
+    "by_temperature": "Mean acceptance length (full drafts) and speedup against temperature",
+    "by_depth": "Mean acceptance length (full drafts) and speedup against K",
 }
+OWN_FILES = {
+    "tables": re.compile(r"(cells|summary|methods|paired)\.(csv|md)"),
+    "tables/methods": re.compile(r".+-K-\d+-T-\d.*\.csv"),
+    "figures": re.compile(rf"({'|'.join(FIGURE_TEXTS)})(_\d+)?\.(png|pdf|svg)"),
+}
+"""Folder -> names of the files that a report may have written there."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,10 @@ def column_dictionary() -> str:
 
 
 def write_results(results: Results, folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Write tables, figures and the page to a folder; returns the paths, the page first."""
+    """Write tables, figures and the page to a folder; returns the paths, the page first.
+
+    Files of an earlier report that this one does not have are removed.
+    """
     from harness.plots import write_figures
 
     summary, methods, pairs = summary_table(results.cells), method_tables(results.cells), paired_table(results.cells)
@@ -114,7 +124,17 @@ def write_results(results: Results, folder: Path, formats: Sequence[str] = ("png
     texts = {REPORT: page} | texts
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
+    drawn = {item.with_suffix(f".{kind}") for item in figures for kind in formats}
+    _remove_stale(folder, {folder / name for name in texts} | drawn)
     return [*(folder / name for name in texts), *figures]
+
+
+def _remove_stale(folder: Path, written: Collection[Path]) -> None:
+    """Remove what an earlier report left in a folder, so that tables and figures are of the same records."""
+    for name, own in OWN_FILES.items():
+        for path in (folder / name).glob("*"):
+            if path not in written and path.is_file() and own.fullmatch(path.name):
+                path.unlink()
 
 
 def _method_files(tables: Sequence[Table]) -> dict[str, str]:
@@ -192,7 +212,7 @@ def notices(results: Results) -> list[str]:
     few = [cell for cell in results.cells if cell.estimates.num_prompts < 2]
     if few:
         found.append(f"{len(few)} cells have fewer than 2 prompts, so no intervals")
-    num_skipped = sum(cell.record.num_skipped_prompts for cell in results.cells)
+    num_skipped = sum(cell.record.num_skipped_turns for cell in results.cells)
     if num_skipped:
         found.append(f"{num_skipped} turns were left out because they did not fit (sum over cells)")
     found += _by_cells("fallback", [(text, cell) for cell in results.cells for text in cell.record.fallbacks])

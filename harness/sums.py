@@ -18,7 +18,14 @@ from harness.records import EXPECTED_METHODS, CellRecord, CutReason, RequestReco
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-ROUND_FIELDS = ("num_draft_tokens", "num_accepted_tokens", "num_output_tokens", "arrival_s", "share_s")
+ROUND_FIELDS = (
+    "num_proposed_tokens",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+    "num_output_tokens",
+    "arrival_s",
+    "share_s",
+)
 
 
 @dataclass(frozen=True)
@@ -85,12 +92,20 @@ def _round_values(columns: dict[str, Floats]) -> dict[str, Floats]:
     drafted, accepted = columns["num_draft_tokens"], columns["num_accepted_tokens"]
     values = {name: columns[name] for name in ("num_draft_tokens", "num_accepted_tokens", "num_output_tokens")}
     values |= {"share_s": columns["share_s"], "num_rounds": np.ones_like(drafted)}
-    facts = {"num_drafts": drafted >= 1}
+    full = _is_full(columns)
+    values["num_accepted_in_full_drafts"] = np.where(full, accepted, 0.0)
+    facts = {"num_drafts": drafted >= 1, "num_full_drafts": full}
     for position in range(1, int(drafted.max(initial=0)) + 1):
         facts[f"num_draft_tokens_per_pos_{position}"] = drafted >= position
         facts[f"num_reached_per_pos_{position}"] = (drafted >= position) & (accepted >= position - 1)
         facts[f"num_accepted_tokens_per_pos_{position}"] = accepted >= position
     return values | {name: holds.astype(np.float64) for name, holds in facts.items()}
+
+
+def _is_full(columns: dict[str, Floats]) -> NDArray[np.bool_]:
+    """[N] whether a round is a draft that counts in full: every proposed token is evidence, and there is one."""
+    drafted = columns["num_draft_tokens"]
+    return (drafted >= 1) & (drafted == columns["num_proposed_tokens"])
 
 
 def _cut_values(requests: Sequence[RequestRecord]) -> dict[str, Floats]:
@@ -107,7 +122,7 @@ def _expected_values(requests: Sequence[RequestRecord], columns: dict[str, Float
     unknown = (np.nan,) * len(EXPECTED_METHODS)
     rows = [item.expected_accepted or unknown for request in requests for item in request.rounds]
     table = np.array(rows, dtype=np.float64).reshape(-1, len(EXPECTED_METHODS))
-    known = (columns["num_draft_tokens"] >= 1) & np.isfinite(table).all(axis=1)
+    known = _is_full(columns) & np.isfinite(table).all(axis=1)
     values = {"num_expected_drafts": known.astype(np.float64)}
     for name, column in zip(EXPECTED_METHODS, table.T, strict=True):
         values[f"expected_accepted_{name}"] = np.where(known, column, 0.0)

@@ -16,7 +16,7 @@ from harness.comparison import SAME_LAW, Group, expected_difference, groups, met
 from harness.definitions import footnotes, metric
 from harness.estimates import Estimate, paired_difference, paired_ratio
 from harness.metrics import Cell
-from harness.number_format import NOT_AVAILABLE, format_estimate, format_value
+from harness.number_format import NOT_AVAILABLE, format_estimate, format_value, without_width_zero
 from harness.records import EXPECTED_METHODS
 
 NONE = "–"
@@ -37,6 +37,7 @@ PER_METHOD_METRICS = (
     *(f"{latency}_{statistic}_ms" for latency in ("ttft", "tpot", "itl") for statistic in ("mean", "p50", "p99")),
     "acceptance_rate",
     "mean_acceptance_length",
+    "full_draft_length",
     *(f"expected_length_{method}" for method in EXPECTED_METHODS),
 )
 PER_METHOD_COUNTS = {
@@ -129,7 +130,8 @@ def group_title(group: Group, cells: Sequence[Cell]) -> str:
 def summary_table(cells: Sequence[Cell]) -> Table:
     """One row per cell, baselines first within each temperature."""
     extra = varying(cells, SURROUNDINGS)
-    shown = ["acceptance_rate", "mean_acceptance_length", *(f"expected_length_{item}" for item in EXPECTED_METHODS)]
+    shown = ["acceptance_rate", "mean_acceptance_length", "full_draft_length"]
+    shown += [f"expected_length_{item}" for item in EXPECTED_METHODS]
     timed = ["output_tokens_per_s", "speedup", "ttft_p50_ms", "itl_p99_ms"]
     header = [*extra, "T", "drafter", "K", "verification", "drafts"]
     header += [metric(name).label for name in [*shown, *timed]] + ["draft-logit cache (MiB)", "labels"]
@@ -198,7 +200,14 @@ def estimate_text(cell: Cell, name: str) -> str:
     """A metric with its interval; the speedup of a baseline is 1 by definition."""
     if cell.is_baseline and name == "speedup":
         return "1"
-    return format_estimate(cell.estimate(name), metric(name).style)
+    return metric_text(cell.estimate(name), name)
+
+
+def metric_text(estimate: Estimate, name: str, *, style: str | None = None, signed: bool = False) -> str:
+    """A value, difference or ratio of a metric with its interval; that of a time is n/a where it has no width."""
+    item = metric(name)
+    shown = estimate if item.of_tokens else without_width_zero(estimate)
+    return format_estimate(shown, item.style if style is None else style, signed=signed)
 
 
 def _value_text(cell: Cell, name: str) -> str:
@@ -210,19 +219,18 @@ def _value_text(cell: Cell, name: str) -> str:
 
 def _difference_text(first: Cell, second: Cell, name: str) -> str:
     """second - first with its interval; an exact 0 where the law is the same and the noise would be all there is."""
-    item = metric(name)
-    if item.of_tokens and same_law(first, second):
+    if metric(name).of_tokens and same_law(first, second):
         return same_law_text(first, second, name)
     if name == "speedup":
         return _speedup_difference(first, second)
-    return format_estimate(paired_difference(first.estimates, second.estimates, name), item.style, signed=True)
+    return metric_text(paired_difference(first.estimates, second.estimates, name), name, signed=True)
 
 
 def same_law_text(first: Cell, second: Cell, name: str) -> str:
     """The difference of two cells of the same law: 0, and at temperature 0 whatever else was observed."""
     observed = paired_difference(first.estimates, second.estimates, name)
     if first["temperature"] == 0 and any(abs(item) > 1e-12 for item in observed):
-        return f"{format_estimate(observed, metric(name).style, signed=True)} (same law)"
+        return f"{metric_text(observed, name, signed=True)} (same law)"
     return "0 (same law)"
 
 
@@ -230,7 +238,7 @@ def _speedup_difference(first: Cell, second: Cell) -> str:
     if first.baseline is None:
         return NOT_AVAILABLE
     ratio = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
-    return f"× {format_estimate(ratio, 'length')}"
+    return f"× {metric_text(ratio, 'output_tokens_per_s', style='length')}"
 
 
 def _count_difference(first: Cell, second: Cell, name: str) -> str:
@@ -240,7 +248,7 @@ def _count_difference(first: Cell, second: Cell, name: str) -> str:
     return format_value(difference, "count", signed=True)
 
 
-PAIRED_METRICS = ("acceptance_rate", "mean_acceptance_length")
+PAIRED_METRICS = ("acceptance_rate", "mean_acceptance_length", "full_draft_length")
 
 
 def paired_table(cells: Sequence[Cell]) -> Table:
@@ -279,4 +287,4 @@ def _paired_texts(first: Cell, second: Cell) -> list[str]:
     else:
         texts.append(format_estimate(expected, "length", signed=True))
     ratio = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
-    return [*texts, format_estimate(ratio, "length")]
+    return [*texts, metric_text(ratio, "output_tokens_per_s", style="length")]

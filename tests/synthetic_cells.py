@@ -109,6 +109,17 @@ def baseline_settings(**changes):
     return config(drafter__kind="none", drafting__num_speculative_tokens=0, draft_sampling="greedy", **changes)
 
 
+def shortened_cell(method, num_accepted):
+    """Prompts a, b, .. of one request each: a full draft of 4 with the accepted tokens given, and a shortened one."""
+    requests = []
+    for index, accepted in enumerate(num_accepted):
+        rounds = [round_record(0, 0, 0.1), round_record(4, accepted, 0.2, expected=(1.0, 1.5, 2.0))]
+        rounds.append(round_record(1, 0, 0.3 + 0.1 * index, num_proposed=4, share_s=0.1 + 0.1 * index))
+        requests.append(request_record(rounds, chr(ord("a") + index)))
+    settings = config(verification__method=method, drafting__num_speculative_tokens=4)
+    return cell_record(requests, 1.0, settings)
+
+
 SHIFTS = {"strict": -0.08, "coupled": -0.04, "probabilistic": 0.0, "block": 0.03}
 DRAFT_SAMPLING = {"coupled": "coupled", "pr35461": "coupled"}
 

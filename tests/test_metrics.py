@@ -60,6 +60,7 @@ EXPECTED = {
     "num_requests": 2,
     "num_rounds": 7,
     "num_drafts": 5,
+    "num_full_drafts": 3,
     "num_draft_tokens": 12,
     "num_accepted_tokens": 7,
     "num_output_tokens": 14,
@@ -68,6 +69,7 @@ EXPECTED = {
     "num_cut_length": 0,
     "acceptance_rate": 7 / 12,
     "mean_acceptance_length": 1 + 7 / 5,
+    "full_draft_length": 1 + (2 + 0 + 3) / 3,
     "mean_acceptance_length_macro": ((1 + 4 / 3) + (1 + 3 / 2)) / 2,
     "tokens_per_forward": 14 / 7,
     "num_draft_tokens_per_pos_1": 5,
@@ -101,7 +103,8 @@ EXPECTED = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_definitions_on_the_worked_example(name):
     """Would catch the bonus token counted as accepted, the prefill counted as a draft, per-position rates divided by
-    the number of drafts, inter-token latency per token instead of per arrival, and averaged per-request throughput.
+    the number of drafts, shortened drafts among the full ones, inter-token latency per token instead of per arrival,
+    and averaged per-request throughput.
     """
     assert row_of(worked_example())[name] == pytest.approx(EXPECTED[name], rel=1e-12)
 
@@ -114,6 +117,42 @@ def test_identities_with_constant_depth():
     np.testing.assert_allclose(unconditional, np.cumprod(conditional), rtol=1e-12)
     assert row["mean_acceptance_length"] == pytest.approx(1 + sum(unconditional), rel=1e-12)
     assert row["acceptance_rate"] == pytest.approx(np.mean(unconditional), rel=1e-12)
+
+
+def test_full_drafts_do_not_depend_on_the_length_limit():
+    """All tokens accepted, K = 4, and two limits: 4 of 5 drafts are full with the one, 1 of 2 with the other.
+
+    Would catch shortened drafts mixed in, which lowers the length where K / max_new_tokens is large.
+    """
+    short, long = (shortened_cell(num_full) for num_full in (1, 4))
+    assert row_of(short)["full_draft_length"] == row_of(long)["full_draft_length"] == 5
+    assert row_of(short)["mean_acceptance_length"] == pytest.approx(1 + (4 + 1) / 2)
+    assert row_of(long)["mean_acceptance_length"] == pytest.approx(1 + (16 + 1) / 5)
+    difference = paired_difference(estimates_of(short), estimates_of(long), "full_draft_length")
+    assert difference == (0, 0, 0)
+
+
+def shortened_cell(num_full):
+    """Two prompts with so many drafts that count in full, and a last one with 1 of 4 tokens as evidence."""
+    rounds = [round_record(0, 0, 0.1), *(round_record(4, 4, 0.2 + step) for step in range(num_full))]
+    rounds.append(round_record(1, 1, 9.0, num_proposed=4, cut=CutReason.length))
+    return cell_record([request_record(rounds, prompt_id) for prompt_id in "ab"])
+
+
+def test_a_short_proposal_that_counts_whole_is_a_full_draft():
+    """Would catch K of the configuration taken for what was proposed: an n-gram drafter often finds fewer tokens."""
+    rounds = [round_record(0, 0, 0.1), round_record(2, 1, 0.2), round_record(3, 0, 0.3), round_record(0, 0, 0.4)]
+    row = row_of(cell_record([request_record(rounds)], settings=config(drafting__num_speculative_tokens=3)))
+    assert row["num_full_drafts"] == row["num_drafts"] == 2 and row["full_draft_length"] == 1 + 1 / 2
+
+
+def test_full_and_expected_lengths_are_over_the_same_drafts():
+    """Would catch an expectation on a shortened draft taken in: it is for the whole draft, the evidence is not."""
+    rounds = [round_record(0, 0, 0.1), round_record(2, 1, 0.2, expected=(0.5, 0.75, 1.0))]
+    rounds.append(round_record(1, 1, 0.3, num_proposed=2, cut=CutReason.eos, expected=(1.5, 1.5, 1.5)))
+    row = row_of(cell_record([request_record(rounds)]))
+    assert row["num_full_drafts"] == row["num_expected_drafts"] == 1
+    assert row["expected_length_block"] == row["full_draft_length"] == 2
 
 
 def test_expected_length_counts_only_drafts_for_which_it_was_recorded():
@@ -149,6 +188,7 @@ def test_undefined_metrics_are_nan():
     for name in (
         "acceptance_rate",
         "mean_acceptance_length",
+        "full_draft_length",
         "mean_acceptance_length_macro",
         "tpot_mean_ms",
         "itl_p99_ms",

@@ -4,10 +4,10 @@ import matplotlib.image
 import pytest
 
 from harness.metrics import analyse
-from harness.plots import LOOKS, SPARE_LOOKS, _sheets, write_figures
+from harness.plots import LOOKS, SPARE_LOOKS, _methods, _sheets, _sweep, write_figures
 from harness.runs import Run, read_runs
 from kernels.contract import VerificationMethod
-from tests.synthetic_cells import config, simulated_cell, simulated_run
+from tests.synthetic_cells import config, shortened_cell, simulated_cell, simulated_run
 
 
 def cells_of(folder, **settings):
@@ -41,6 +41,22 @@ def test_the_same_records_give_the_same_file(tmp_path):
 def test_pdf_beside_png(tmp_path):
     paths = write_figures(cells_of(tmp_path / "run", temperatures=(1.0,)), tmp_path / "figures", ("png", "pdf"))
     assert all(path.suffix == ".png" and path.with_suffix(".pdf").read_bytes().startswith(b"%PDF") for path in paths)
+
+
+def test_the_length_that_is_drawn_is_that_of_full_drafts():
+    """Would catch a figure of lengths that fall because requests end, not because acceptance does."""
+    record = shortened_cell("strict", (1, 2, 3))
+    (cell,) = analyse([Run("run", None, {}, (record,))])
+    (sheet,) = _sheets([cell])
+    axes = _methods(sheet).axes[0]
+    assert axes.get_xlabel() == "mean acceptance length (full drafts)"
+    assert axes.containers[0].lines[0].get_xdata() == [3.0] != [cell.estimate("mean_acceptance_length").value]
+    warmer = shortened_cell("strict", (1, 2, 3))
+    warmer.config["decoding"]["temperature"] = 0.5
+    (sheet,) = _sheets(analyse([Run("run", None, {}, (record, warmer))]))
+    axes = _sweep(sheet, "temperature", "temperature", "K = 4").axes[0]
+    assert axes.get_ylabel() == "mean acceptance length\n(full drafts)"
+    assert list(axes.containers[0].lines[0].get_ydata()) == [3.0, 3.0]
 
 
 def luminance(color):

@@ -49,9 +49,19 @@ def test_inconsistent_rounds_are_refused(changes, message):
 
 
 def test_a_cut_round_may_emit_less_than_it_verified():
-    """Would catch a rule that refuses the EOS which takes the place of the bonus token, or a cut before any draft."""
-    assert round_record(2, 2, 1.0, num_output=3, cut=CutReason.eos).num_accepted_tokens == 2
+    """Would catch a rule that refuses an EOS which takes the place of the bonus token, or a cut before any draft."""
+    assert round_record(2, 2, 1.0, num_output=3, num_proposed=3, cut=CutReason.eos).num_accepted_tokens == 2
     assert round_record(0, 0, 1.0, num_output=1, num_proposed=4, cut=CutReason.eos).num_draft_tokens == 0
+
+
+def test_a_round_that_was_not_cut_may_count_less_than_it_proposed():
+    """Would catch a rule that wants a cut wherever K_r < K: a drafted EOS that was rejected cuts nothing.
+
+    Nor does the length limit where a rejection comes first.
+    """
+    for num_draft, num_accepted in ((0, 0), (1, 0), (1, 1), (3, 2)):
+        record = round_record(num_draft, num_accepted, 1.0, num_proposed=4)
+        assert record.cut_reason is None and record.num_output_tokens == num_accepted + 1
 
 
 @pytest.mark.parametrize(
@@ -99,7 +109,7 @@ def example_cell():
         wall_s=1 / 3,
         fallbacks=("no chat template",),
         labels=("lossy",),
-        num_skipped_prompts=2,
+        num_skipped_turns=2,
     )
 
 

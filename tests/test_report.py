@@ -15,9 +15,9 @@ from harness.console import WIDTH, paired_lines, print_summary
 from harness.definitions import column_names
 from harness.metrics import analyse, load_results
 from harness.records import write_cell
-from harness.report import column_dictionary, notices, read_results, report, write_report
-from harness.runs import read_runs
-from tests.synthetic_cells import cell_record, config, request_record, round_record, simulated_run
+from harness.report import OWN_FILES, column_dictionary, notices, read_results, report, write_report
+from harness.runs import Run, read_runs
+from tests.synthetic_cells import cell_record, config, request_record, round_record, shortened_cell, simulated_run
 
 ROOT = Path(__file__).parents[1]
 
@@ -74,10 +74,63 @@ def test_summary_fits_a_terminal_and_shows_intervals(run_folder):
     lines = stream.getvalue().splitlines()
     assert max(map(len, lines)) <= WIDTH
     cell = next(item for item in cells if item["verification"] == "block" and item["temperature"] == 1)
-    value, low, high = cell.estimate("mean_acceptance_length")
+    value, low, high = cell.estimate("full_draft_length")
     line = next(item for item in lines[lines.index("zoo · eagle · K = 3 · T = 1") :] if item.startswith("block "))
     assert f"{value:.2f} [{low:.2f}, {high:.2f}]" in line
-    assert any(item.strip().startswith("probabilistic − strict at K = 3: length +") for item in lines)
+    assert any(item.strip().startswith("probabilistic − strict: length +") for item in lines)
+
+
+def test_summary_shows_the_length_of_full_drafts_beside_the_expected_one():
+    """Would catch a length that shortened drafts pull down beside an expectation that is over full drafts only."""
+    records = shortened_cell("strict", (1, 2, 3)), shortened_cell("block", (2, 3, 4))
+    cells = analyse([Run("run", Path(), {}, records)])
+    assert [cell.estimate("mean_acceptance_length").value for cell in cells] == [2.0, 2.5]
+    stream = io.StringIO()
+    print_summary(cells, stream)
+    (line,) = (item for item in stream.getvalue().splitlines() if item.startswith("strict "))
+    assert " 3.00 [" in line and " 2.00/2.50/3.00 " in line
+    assert "over the drafts that count in full" in " ".join(stream.getvalue().split())
+    (paired,) = paired_lines(cells)
+    assert paired.startswith("block − strict: length +1.00 [+1.00, +1.00], same drafts +1.00 ")
+
+
+def test_a_time_without_variation_has_no_interval_in_the_summary():
+    requests = [request_record([round_record(0, 0, 0.1), round_record(3, 1, 0.2)], prompt) for prompt in "ab"]
+    stream = io.StringIO()
+    print_summary(analyse([Run("run", Path(), {}, (cell_record(requests),))]), stream)
+    (line,) = (item for item in stream.getvalue().splitlines() if item.startswith("probabilistic "))
+    assert " 6.00 [n/a]" in line and "2.00 [2.00, 2.00]" in line
+
+
+def test_a_report_leaves_nothing_of_an_earlier_one_behind(tmp_path):
+    """Would catch a sweep's tables and figures beside the page of a smaller run, and files of others removed."""
+    large = simulated_run(tmp_path / "large", depths=(1, 3), methods=("strict", "block"), num_prompts=2)
+    small = simulated_run(tmp_path / "small", temperatures=(1.0,), methods=("strict",), num_prompts=2)
+    output = tmp_path / "output"
+    earlier = set(write_report(large, output, ("png", "pdf")))
+    others = [
+        output / name for name in ("notes.md", "tables/notes.csv", "tables/methods/mine.csv", "figures/by_hand.png")
+    ]
+    for path in others:
+        path.write_text("kept")
+    written = set(write_report(small, output))
+    left = {path for path in output.rglob("*") if path.is_file()}
+    assert left == written | set(others) and earlier - left
+    names = {path.name for path in left}
+    assert "by_depth.png" not in names and "methods.pdf" not in names and "zoo-eagle3-K-1-T-1.csv" not in names
+
+
+def test_every_file_of_a_report_is_known_as_its_own(run_folder, tmp_path):
+    """Would catch a file that is written under a name by which it is never removed."""
+    for path in write_report(run_folder, tmp_path)[1:]:
+        assert OWN_FILES[path.parent.relative_to(tmp_path).as_posix()].fullmatch(path.name)
+
+
+def test_a_report_of_several_formats_keeps_all_of_them(tmp_path):
+    folder = simulated_run(tmp_path / "run", temperatures=(1.0,), methods=("strict",), num_prompts=2)
+    for path in write_report(folder, None, ("png", "pdf")):
+        assert path.suffix != ".png" or path.with_suffix(".pdf").is_file()
+    assert (folder / "figures" / "methods.pdf").is_file() and len(list((folder / "cells").iterdir())) == 2
 
 
 def test_summary_says_where_methods_coincide(run_folder):
@@ -89,7 +142,7 @@ def test_notices_name_what_a_reader_must_know(tmp_path):
     """Would catch a fallback, a label, a missing cell or a missing baseline that no one is told about."""
     requests = [request_record([round_record(0, 0, 0.1), round_record(3, 1, 0.2)])]
     settings = config(verification__method="lenient", verification__leniency=0.5, guarantee="lossy")
-    cell = cell_record(requests, 1.0, settings, fallbacks=("no chat template",), num_skipped_prompts=2)
+    cell = cell_record(requests, 1.0, settings, fallbacks=("no chat template",), num_skipped_turns=2)
     write_cell(cell, tmp_path / "cells")
     (tmp_path / "run.json").write_text(json.dumps({"cells": [cell.cell_id, "gone"], "num_cells": 3}))
     found = "\n".join(notices(read_results(tmp_path)))

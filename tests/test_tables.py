@@ -11,10 +11,18 @@ from harness.comparison import comparisons_frame, groups, same_law
 from harness.definitions import INTERVALS
 from harness.estimates import Estimate
 from harness.metrics import analyse
-from harness.number_format import format_estimate, format_value
+from harness.number_format import format_estimate, format_value, without_width_zero
 from harness.runs import Run, read_runs
-from harness.tables import PR_NAMES, Table, method_tables, paired_table, summary_table
-from tests.synthetic_cells import baseline_settings, config, simulated_cell, simulated_run
+from harness.tables import PR_NAMES, Table, estimate_text, method_tables, metric_text, paired_table, summary_table
+from tests.synthetic_cells import (
+    baseline_settings,
+    cell_record,
+    config,
+    request_record,
+    round_record,
+    simulated_cell,
+    simulated_run,
+)
 
 NAN = float("nan")
 
@@ -48,6 +56,51 @@ def test_a_value_and_its_interval_have_the_same_decimals(estimate, style, text):
 def test_differences_carry_their_sign_and_zero_has_none(estimate, style, text):
     """Would catch -0.00, which reads as a loss."""
     assert format_estimate(Estimate(*estimate), style, signed=True) == text
+
+
+@pytest.mark.parametrize(
+    ("estimate", "kept"),
+    [
+        pytest.param((501.0, 501.0, 501.0), False, id="one time"),
+        pytest.param((501.0, 501.0 - 1e-11, 501.0 + 1e-11), False, id="one time, other order of additions"),
+        pytest.param((501.0, 500.9, 501.1), True, id="narrow"),
+        pytest.param((0.0, 0.0, 0.0), True, id="a difference with itself"),
+        pytest.param((-2.0, -2.0, -2.0), False, id="one difference"),
+    ],
+)
+def test_an_interval_without_width(estimate, kept):
+    found = without_width_zero(Estimate(*estimate))
+    assert found.value == estimate[0] and (found == estimate) is kept
+
+
+def in_one_batch(num_accepted, step_s):
+    """Three prompts whose requests share every step, so their times are the same; acceptance may be, too."""
+    settings = config(verification__method="strict" if num_accepted < 2 else "block")
+    rounds = [round_record(0, 0, step_s, share_s=step_s / 3)]
+    rounds += [round_record(2, num_accepted, (2 + step) * step_s, share_s=step_s / 3) for step in range(4)]
+    requests = [request_record(rounds, prompt_id) for prompt_id in "abc"]
+    return cell_record(requests, 5 * step_s, settings)
+
+
+def test_a_time_that_all_prompts_share_has_no_interval():
+    """Would catch [501, 501] beside a time, which reads as certainty and says that prompts shared a batch.
+
+    Tokens are not times: if every prompt accepts alike, that was observed for each of them.
+    """
+    first, second = analysed(in_one_batch(1, 0.1), in_one_batch(2, 0.07))
+    assert first.estimate("ttft_p50_ms").low == first.estimate("ttft_p50_ms").high == pytest.approx(100)
+    assert estimate_text(first, "ttft_p50_ms") == "100 [n/a]"
+    assert estimate_text(first, "output_tokens_per_s") == "54.0 [n/a]"
+    assert estimate_text(first, "acceptance_rate") == "50.0 [50.0, 50.0]"
+    (table,) = method_tables([first, second])
+    difference = column(table, table.header[-1])
+    assert difference["mean TTFT (ms)"] == "-30.0 [n/a]" and difference["duration (s)"] == "-0.15 [n/a]"
+    assert difference["acceptance rate (%)"] == "+50.0 [+50.0, +50.0]"
+    assert column_of(paired_table([first, second]), "output throughput (ratio)") == ["2.06 [n/a]"]
+    summary = summary_table([first, second])
+    assert column_of(summary, "p50 TTFT (ms)") == ["100 [n/a]", "70.0 [n/a]"]
+    assert any("n/a is printed" in note for note in summary.notes)
+    assert metric_text(Estimate(1.0, 0.9, 1.1), "ttft_p50_ms") == "1.00 [0.90, 1.10]"
 
 
 def test_counts_are_grouped_from_ten_thousand_on():
@@ -125,7 +178,8 @@ def test_methods_side_by_side_in_the_manner_of_the_pull_request():
     labels = [row[0] for row in table.rows]
     rows = ["duration (s)", "request throughput (req/s)", "output throughput (tok/s)", "total throughput (tok/s)"]
     rows += [f"{statistic} {name} (ms)" for name in ("TTFT", "TPOT", "ITL") for statistic in ("mean", "p50", "p99")]
-    rows += ["acceptance rate (%)", "acceptance length", "drafts", "draft tokens", "accepted tokens"]
+    rows += ["acceptance rate (%)", "acceptance length", "acceptance length, full drafts"]
+    rows += ["drafts", "draft tokens", "accepted tokens"]
     rows += [f"acceptance at position {position} (%)" for position in (1, 2, 3)]
     assert [label for label in labels if label in rows] == rows
     assert column(table, "baseline")["acceptance rate (%)"] == "–"
