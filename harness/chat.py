@@ -1,4 +1,4 @@
-"""From the turns of a conversation to the token ids that a model continues. Knows tokenizers, but no model."""
+"""From the turns of a conversation to the token ids that a model continues, and back to text. Knows no model."""
 
 from __future__ import annotations
 
@@ -61,6 +61,17 @@ def encode_chat(tokenizer: Any, messages: list[dict[str, str]]) -> EncodedChat:
             f"expected a chat template that takes messages of {roles}, found one that says: {error}"
         ) from (error)
     return EncodedChat(_token_ids(tokenizer, text, add_special_tokens=False), None)
+
+
+def decode_answer(tokenizer: Any, token_ids: Sequence[int]) -> str:
+    """The text of an answer as it is shown and as the next turn carries it: no special tokens, blanks as generated.
+
+    Args:
+        tokenizer: a tokenizer of transformers.
+        token_ids: output tokens, or a prefix of them.
+    """
+    text = tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return str(text)
 
 
 def _token_ids(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:

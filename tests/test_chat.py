@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from harness.chat import PLAIN_TEXT_NOTE, chat_messages, encode_chat
+from harness.chat import PLAIN_TEXT_NOTE, chat_messages, decode_answer, encode_chat
 
 TEMPLATE = (
     "<s>{% for message in messages %}"
@@ -75,3 +75,12 @@ def test_a_template_that_refuses_the_roles_is_reported_with_its_reason(tokenizer
     messages = [{"role": "system", "content": "one"}, {"role": "user", "content": "two"}]
     with pytest.raises(ValueError, match=r"messages of system, user, found one that says: no system message"):
         encode_chat(tokenizer, messages)
+
+
+def test_an_answer_keeps_its_blanks_and_loses_its_special_tokens():
+    """Tokenizers that tidy up by themselves would join the two words: a prefix would not begin the whole any more."""
+    core = Tokenizer(models.WordLevel({"<s>": 0, "yes": 1, ".": 2}, unk_token="<s>"))
+    tidying = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", clean_up_tokenization_spaces=True)
+    assert tidying.decode([1, 2]) == "yes."
+    assert decode_answer(tidying, (1, 2, 0)) == "yes ."
+    assert decode_answer(tidying, ()) == ""
