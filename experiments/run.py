@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.command_line import FAILED, INTERRUPTED, SUCCESS, CommandParser, exit_code_of, settings_help
-from harness.plan import Plan, cell_table
+from harness.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
+from harness.plan import Plan, cell_table, make_folder
+from harness.runs import MANIFEST
 from harness.settings import group_options
 
 USAGE = """\
@@ -63,22 +64,34 @@ def run(plan: Plan, row_format: str | None) -> int:
     """Run the cells of a plan and report what was finished, also after an interruption."""
     for values, reason in plan.skipped:
         print(f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}", file=sys.stderr)
-    exit_code = SUCCESS
+    make_folder(plan.folder)
     print(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", file=sys.stderr, flush=True)
+    finished: list[str] = []
     try:
-        run_plan(plan)
-    except ValueError:
-        if _finished_cells(plan.folder):
-            print(f"finished cells are kept: python -m experiments.report {plan.folder}", file=sys.stderr)
+        run_plan(plan, finished)
+    except (Exception, KeyboardInterrupt) as error:
+        what = "interrupted" if isinstance(error, KeyboardInterrupt) else "stopped"
+        print(f"{what}: {_kept(plan, finished)}", file=sys.stderr)
+        if _lists_only(plan.folder, finished):
+            report(plan.folder, row_format)
         raise
-    except KeyboardInterrupt:
-        print("interrupted: finished cells are kept", file=sys.stderr)
-        exit_code = INTERRUPTED
-    if not _finished_cells(plan.folder):
-        print(f"{plan.folder}: no cell was finished, nothing to report", file=sys.stderr)
-        return exit_code or FAILED
     report(plan.folder, row_format)
-    return exit_code
+    return SUCCESS
+
+
+def _kept(plan: Plan, finished: Sequence[str]) -> str:
+    """What there is of a run that did not come to its end."""
+    if finished:
+        return f"{len(finished)} of {len(plan.cells)} cells were finished; finished cells are kept in {plan.folder}"
+    if (plan.folder / MANIFEST).is_file():
+        return f"no cell was finished; {plan.folder} still holds the results of an earlier run"
+    return "no cell was finished, nothing to report"
+
+
+def _lists_only(folder: Path, finished: Sequence[str]) -> bool:
+    """Whether the folder's manifest is this run's; stopped in the very moment of writing, it may be an older one."""
+    manifest = folder / MANIFEST
+    return bool(finished) and manifest.is_file() and set(json.loads(manifest.read_text())["cells"]) <= set(finished)
 
 
 def report(folder: Path, row_format: str | None) -> None:
@@ -95,21 +108,16 @@ def report(folder: Path, row_format: str | None) -> None:
     print(f"report: {page} (and {len(others)} files in tables/ and figures/)", file=sys.stderr)
 
 
-def run_plan(plan: Plan) -> None:
-    """Run the cells with a progress display; the only place that imports models."""
+def run_plan(plan: Plan, finished: list[str]) -> None:
+    """Run the cells with a progress display, and list those that are finished; the only place that imports models."""
     from harness.progress import progress_on
     from harness.sweep import run_cells
 
     progress = progress_on(sys.stderr)
     try:
-        run_cells(plan, plan.folder, progress)
+        run_cells(plan, plan.folder, progress, finished)
     finally:
         progress.finish()
-
-
-def _finished_cells(folder: Path) -> list[str]:
-    manifest = folder / "run.json"
-    return list(json.loads(manifest.read_text())["cells"]) if manifest.is_file() else []
 
 
 if __name__ == "__main__":

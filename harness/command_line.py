@@ -26,7 +26,7 @@ def exit_code_of(command: Callable[[], int], debug: bool) -> int:
     """Run a command and turn what stops it into an exit code and one line on standard error.
 
     Args:
-        command: returns its exit code; a ValueError is a message for the user.
+        command: returns its exit code; a ValueError or OSError is a message for the user.
         debug: let the error through instead, with its traceback.
     """
     try:
@@ -39,7 +39,7 @@ def exit_code_of(command: Callable[[], int], debug: bool) -> int:
         # the reader has seen enough; without this the interpreter complains when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         if debug:
             raise
         print(f"error: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The plan of a run: its cells, baselines included and each cell once, and what was left out with the reason.
+"""The plan of a run: its cells, baselines included and each cell once, what was left out and why, and its folder.
 
 This module does not know how settings are composed nor how cells are run.
 """
@@ -6,6 +6,7 @@ This module does not know how settings are composed nor how cells are run.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
@@ -14,6 +15,7 @@ from typing import Any
 
 from harness.config import CellConfig, DrafterConfig
 from harness.determinants import canonical, determinants, plain_values
+from harness.settings import SettingsError
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,23 @@ def with_baselines(cells: Sequence[CellConfig]) -> tuple[CellConfig, ...]:
         ordered += [_baseline(cell) for cell in members if cell.measurement.baseline or cell.is_baseline]
         ordered += members
     return tuple(_each_once(canonical(cell) for cell in ordered))
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run, before anything is loaded, and see that files can be written there.
+
+    Raises:
+        SettingsError: it cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise SettingsError(
+            f"output.folder: expected a folder that can be made and written to, found {str(folder)!r} ({reason})"
+        ) from error
 
 
 def cell_table(cells: Sequence[CellConfig]) -> str:

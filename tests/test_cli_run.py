@@ -48,9 +48,28 @@ def test_help_names_every_group_option_and_setting(capsys):
         (["--format", "xml"], "invalid choice: 'xml' (choose from"),
         (["workload.path=nowhere.jsonl"], "found none at 'nowhere.jsonl'"),
         (["quickstart"], "did you mean experiment=quickstart?"),
+        (["output.folder=pyproject.toml/x"], "expected a folder that can be made and written to, found"),
+        (["output.folder=/dev/null/x"], "(Not a directory)"),
+        (["output.folder=/proc/nope/x"], "found '/proc/nope/x' ("),
+        (["output.folder=/proc"], "found '/proc' ("),
+        ([f"name={'n' * 300}"], "(File name too long)"),
+        (
+            [
+                "drafter=mtp",
+                "verification=synthetic",
+                "verification.synthetic_rates=[]",
+                "verification.synthetic_length=inf",
+            ],
+            "verification.synthetic_length: expected 1 or more, up to K + 1, found inf",
+        ),
+        (["verification.delta=nan", "verification=typical", "drafter=mtp"], "delta must be positive and finite"),
+        (["decoding.top_p=nan"], "decoding.top_p: expected a value in (0, 1], found nan"),
+        (["backend.device=cuda:x"], "backend.device: expected auto, cpu, cuda or cuda:N, found cuda:x"),
     ],
 )
-def test_a_mistake_gets_one_line_on_standard_error_and_exit_code_2(arguments, message, capsys):
+def test_a_mistake_gets_one_line_on_standard_error_and_exit_code_2(arguments, message, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(command, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
     assert command.main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -68,13 +87,14 @@ def test_the_list_shows_what_differs(capsys):
     assert len(lines) == 1 + 2 + 4
 
 
-def finished(folder, interrupted=False):
-    """Stands for the sweep: cells are written, and then it may be interrupted."""
+def finished(folder, error=None):
+    """Stands for the sweep: cells are written, and then something may stop it."""
 
-    def run_plan(plan):
+    def run_plan(plan, finished_cells):
         simulated_run(folder, temperatures=(1.0,), methods=("strict", "block"), num_prompts=6)
-        if interrupted:
-            raise KeyboardInterrupt
+        finished_cells += json.loads((folder / "run.json").read_text())["cells"]
+        if error is not None:
+            raise error
 
     return run_plan
 
@@ -104,19 +124,73 @@ def test_without_a_format_a_summary_is_printed(monkeypatch, capsys, tmp_path):
     assert list((tmp_path / "tables").iterdir())
 
 
-def test_an_interrupted_run_reports_what_was_finished(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(command, "run_plan", finished(tmp_path, interrupted=True))
-    assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", "csv"]) == 130
+@pytest.mark.parametrize(
+    ("error", "exit_code", "first", "last"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted: 3 of 2 cells were finished", "report: "),
+        (ValueError("the disk is gone"), 1, "stopped: 3 of 2 cells were finished", "error: the disk is gone"),
+        (OSError("no space left"), 1, "stopped: 3 of 2 cells were finished", "error: no space left"),
+    ],
+    ids=["interruption", "wrong value", "system"],
+)
+def test_a_run_that_was_stopped_reports_what_was_finished(error, exit_code, first, last, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "run_plan", finished(tmp_path, error))
+    assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", "csv"]) == exit_code
     captured = capsys.readouterr()
     assert len(list(csv.DictReader(io.StringIO(captured.out)))) == 3
-    assert "interrupted: finished cells are kept" in captured.err
+    lines = captured.err.splitlines()
+    assert lines[1].startswith(first)
+    assert "finished cells are kept" in lines[1]
+    assert lines[-1].startswith(last)
 
 
 def stop(error):
-    def run_plan(plan):
+    def run_plan(plan, finished_cells):
         raise error
 
     return run_plan
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("the folder holds no weights")])
+def test_results_of_an_earlier_run_are_not_reported_as_those_of_a_run_that_was_stopped(
+    error, monkeypatch, capsys, tmp_path
+):
+    simulated_run(tmp_path, temperatures=(1.0,), methods=("strict",), num_prompts=6)
+    before = (tmp_path / "run.json").read_bytes()
+    monkeypatch.setattr(command, "run_plan", stop(error))
+    assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", "csv"]) in (1, 130)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no cell was finished" in captured.err
+    assert "still holds the results of an earlier run" in captured.err
+    assert "kept" not in captured.err
+    assert not (tmp_path / "report.md").exists()
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_cells_of_an_earlier_run_in_the_folder_are_not_reported(monkeypatch, capsys, tmp_path):
+    earlier = simulated_run(tmp_path, temperatures=(0.0,), methods=("coupled",), num_prompts=6)
+    old = json.loads((earlier / "run.json").read_text())["cells"]
+    monkeypatch.setattr(command, "run_plan", finished(tmp_path, KeyboardInterrupt()))
+    assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", "csv"]) == 130
+    shown = {row["cell_id"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    assert shown == set(json.loads((tmp_path / "run.json").read_text())["cells"])
+    assert not shown & set(old)
+
+
+def test_a_run_stopped_before_its_first_manifest_was_written_does_not_report_the_older_one(
+    monkeypatch, capsys, tmp_path
+):
+    simulated_run(tmp_path, temperatures=(1.0,), methods=("strict",), num_prompts=6)
+
+    def run_plan(plan, finished_cells):
+        finished_cells.append("new")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_plan", run_plan)
+    assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", "csv"]) == 130
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "report.md").exists()
 
 
 def test_an_interruption_before_the_first_cell_reports_nothing(monkeypatch, capsys, tmp_path):
@@ -124,7 +198,7 @@ def test_an_interruption_before_the_first_cell_reports_nothing(monkeypatch, caps
     assert command.main(["drafter=mtp", f"output.folder={tmp_path / 'new'}"]) == 130
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "no cell was finished" in captured.err
+    assert "interrupted: no cell was finished, nothing to report" in captured.err
 
 
 def test_what_goes_wrong_in_the_run_is_one_line_or_a_traceback(monkeypatch, capsys, tmp_path):
@@ -134,6 +208,11 @@ def test_what_goes_wrong_in_the_run_is_one_line_or_a_traceback(monkeypatch, caps
     assert capsys.readouterr().err.splitlines()[-1] == "error: the folder holds no weights"
     with pytest.raises(ValueError, match="no weights"):
         command.main([*arguments, "--debug"])
+
+
+def test_listing_the_cells_makes_no_folder(tmp_path, capsys):
+    assert command.main(["--list", "drafter=mtp", f"output.folder={tmp_path / 'new'}"]) == 0
+    assert not (tmp_path / "new").exists()
 
 
 def test_skipped_combinations_are_named(monkeypatch, capsys, tmp_path):
