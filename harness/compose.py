@@ -7,6 +7,7 @@ know how cells are run.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.config import CellConfig, MeaninglessCombinationError
+from harness.determinants import without_effect
 from harness.overrides import Given, check_given, read_overrides
 from harness.plan import Plan, with_baselines
 from harness.run_config import InvalidCells, RunConfig
@@ -63,11 +65,12 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
         raise SettingsError(_list_meaningless(skipped, len(points)))
     _check_paths(cells)
     _check_target_names(cells)
+    _check_effect(given, cells)
     name = root.name or (experiment if experiment != "null" else "run")
     if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
         raise SettingsError(f"name: expected letters, digits, dots, dashes and underscores, found {name!r}")
     folder = Path(root.output.folder) if root.output.folder else RUNS / name
-    if folder.exists() and not folder.is_dir():
+    if os.path.isfile(folder):  # Path.is_file raises for a name that is too long
         raise SettingsError(f"output.folder: expected a folder, found a file at {str(folder)!r}")
     return Plan(
         name=name,
@@ -174,12 +177,12 @@ def _list_meaningless(skipped: Sequence[tuple[Mapping[str, Any], str]], num_poin
 def _check_paths(cells: Sequence[CellConfig]) -> None:
     """Files and folders that are named must be there; what may be a Hugging Face id is left to the loader."""
     for path in dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None):
-        if not Path(path).is_file():
+        if not os.path.isfile(path):
             raise SettingsError(f"workload.path: expected a JSON Lines file, found none at {path!r}")
     models = [("target.path", cell.target.path) for cell in cells]
     models += [("drafter.path", cell.drafter.path) for cell in cells]
     for key, model in dict.fromkeys(models):
-        if model is not None and not _is_hub_id(model) and not Path(model).is_dir():
+        if model is not None and not _is_hub_id(model) and not os.path.isdir(model):
             raise SettingsError(
                 f"{key}: expected a folder or a Hugging Face id (owner/name), found no folder {model!r}"
             )
@@ -199,6 +202,21 @@ def _check_target_names(cells: Sequence[CellConfig]) -> None:
                 f"target.name: expected a label of its own for each target, found {target.name!r} for both "
                 f"{sources[target.name]} and {source}; run them one by one with target.name=LABEL"
             )
+
+
+def _check_effect(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None:
+    """What was typed must be used by some cell; files of conf/ may say what only some of their runs use."""
+    keys = list(given)
+    if {"drafter", "drafter.kind"} & given.keys() and all(cell.is_baseline for cell in cells):
+        # who asks for the baseline by name knows that it neither drafts nor verifies
+        keys = [key for key in keys if key.partition(".")[0] not in ("drafting", "verification")]
+    unused = without_effect(keys, cells)
+    if unused is not None:
+        key, words = unused
+        raise SettingsError(
+            f"{key}: expected a setting that some cell of the run uses, found none that does: "
+            f"it is used only {words}; leave it out or choose that"
+        )
 
 
 def _one_line(error: Exception) -> str:

@@ -8,6 +8,7 @@ checked in `CellConfig`. This module knows neither torch nor Hydra.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -161,9 +162,9 @@ class VerificationConfig:
     leniency: float = 1.0
     """lenient: l in (0, 1]; 1 is probabilistic."""
     synthetic_rates: list[float] = field(default_factory=list)
-    """synthetic: unconditional acceptance rate of each position, not increasing; positions beyond are rejected."""
+    """synthetic: unconditional acceptance rate of each of the first positions, not increasing; 0 at the others."""
     synthetic_length: float | None = None
-    """synthetic: mean acceptance length L, instead of rates: [1] * floor(L - 1) + [fraction] + zeros."""
+    """synthetic: mean acceptance length L <= K + 1, instead of rates: [1] * floor(L - 1) + [fraction] + zeros."""
 
     def __post_init__(self) -> None:
         given = bool(self.synthetic_rates) + (self.synthetic_length is not None)
@@ -175,9 +176,9 @@ class VerificationConfig:
             f"{given} with method={self.method.value}",
         )
         require(
-            self.synthetic_length is None or self.synthetic_length >= 1,
+            self.synthetic_length is None or 1 <= self.synthetic_length < math.inf,
             "verification.synthetic_length",
-            "1 or more",
+            "1 or more, up to K + 1",
             self.synthetic_length,
         )
         self.verification(0)
@@ -186,9 +187,9 @@ class VerificationConfig:
         """The method as the sampling core takes it, its synthetic rates filled up to K positions."""
         rates = list(self.synthetic_rates)
         if self.synthetic_length is not None:
-            whole = int(self.synthetic_length - 1)
-            rates = [1.0] * whole + [self.synthetic_length - 1 - whole]
-        rates = (rates + [0.0] * num_speculative_tokens)[: max(num_speculative_tokens, len(self.synthetic_rates))]
+            accepted = self.synthetic_length - 1
+            rates = [min(1.0, max(0.0, accepted - position)) for position in range(num_speculative_tokens)]
+        rates += [0.0] * (num_speculative_tokens - len(rates))
         return Verification(self.method, self.epsilon, self.delta, self.leniency, tuple(rates))
 
 
@@ -223,12 +224,7 @@ class WorkloadConfig:
 
     def __post_init__(self) -> None:
         require(self.path != "", "workload.path", "a JSON Lines file (workload.path=FILE)", "nothing")
-        require(
-            self.path is None or self.dataset is None,
-            "workload",
-            "path or dataset, not both",
-            [self.path, self.dataset],
-        )
+        require(self.path is None or self.dataset is None, "workload", "path or dataset, not both", "both")
         for name in ("num_prompts", "num_requests", "num_turns"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"workload.{name}", "1 or more, or null", value)
@@ -257,13 +253,10 @@ class BackendConfig:
             "auto, float32, bfloat16 or float16",
             self.dtype,
         )
-        require(
-            self.device in ("auto", "cpu", "cuda") or self.device.startswith("cuda:"),
-            "backend.device",
-            "auto, cpu, cuda or cuda:N",
-            self.device,
-        )
+        is_device = re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device) is not None
+        require(is_device, "backend.device", "auto, cpu, cuda or cuda:N", self.device)
         require(self.max_concurrency >= 1, "backend.max_concurrency", "1 or more", self.max_concurrency)
+        require(self.max_length is None or self.max_length >= 2, "backend.max_length", "2 or more", self.max_length)
 
 
 @dataclass
@@ -304,12 +297,13 @@ _TAKES_DRAFT_PROBABILITY = (VerificationMethod.probabilistic, VerificationMethod
 COMBINATIONS_WITHOUT_MEANING: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
     (
         lambda cell: cell.drafting.num_speculative_tokens == 0,
-        "drafting.num_speculative_tokens=0 proposes nothing with drafter={drafter}; the run without drafts is "
-        "drafter=none, which measurement.baseline adds by itself",
+        "drafting.num_speculative_tokens=0 proposes nothing with drafter={drafter.kind.value}; the run without drafts "
+        "is drafter=none, which measurement.baseline adds by itself",
     ),
     (
         lambda cell: cell.target.path is not None and cell.drafter.path is None and _drafts(cell, *_NEEDS_WEIGHTS),
-        "drafter={drafter} for target {target} needs drafter.path; only the built-in target has one of its own",
+        "drafter={drafter.kind.value} for target {target.name} needs drafter.path; only the built-in target has one "
+        "of its own",
     ),
     (
         lambda cell: _drafts(cell, DrafterKind.ngram) and _verifies(cell, VerificationMethod.pr35461),
@@ -336,8 +330,19 @@ COMBINATIONS_WITHOUT_MEANING: tuple[tuple[Callable[[CellConfig], bool], str], ..
     ),
     (
         lambda cell: _verifies(cell, *_TAKES_DRAFT_PROBABILITY) and cell.draft_sampling is DraftSampling.coupled,
-        "coupled drafts share their noise with the target's draw, which must never reach verification={method} "
-        "(biased output); use drafting.sampling=sampled, or verification=coupled",
+        "coupled drafts share their noise with the target's draw, which must never reach "
+        "verification={verification.method.value} (biased output); use drafting.sampling=sampled, or "
+        "verification=coupled",
+    ),
+    (
+        lambda cell: (cell.verification.synthetic_length or 1) > cell.drafting.num_speculative_tokens + 1,
+        "verification.synthetic_length={verification.synthetic_length} is out of reach: a round emits at most K + 1 "
+        "tokens; lower it or raise drafting.num_speculative_tokens={drafting.num_speculative_tokens}",
+    ),
+    (
+        lambda cell: len(cell.verification.synthetic_rates) > cell.drafting.num_speculative_tokens,
+        "verification.synthetic_rates={verification.synthetic_rates} has more rates than drafted positions; give fewer "
+        "or raise drafting.num_speculative_tokens={drafting.num_speculative_tokens}",
     ),
 )
 """What has no meaning, and why with what to do instead; the first that holds is reported."""
@@ -389,7 +394,5 @@ class CellConfig:
             return None
         for applies, reason in COMBINATIONS_WITHOUT_MEANING:
             if applies(self):
-                return reason.format(
-                    drafter=self.drafter.kind.value, method=self.verification.method.value, target=self.target.name
-                )
+                return reason.format(**vars(self))
         return None

@@ -7,7 +7,7 @@ This module does not know where results are kept; `harness.records.identity` has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from enum import Enum
 from typing import Any
@@ -15,11 +15,51 @@ from typing import Any
 from harness.config import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, VerificationConfig
 from kernels.contract import VerificationMethod
 
-_USED_BY_METHOD = {
+METHOD_PARAMETERS = {
     VerificationMethod.typical: ("epsilon", "delta"),
     VerificationMethod.lenient: ("leniency",),
     VerificationMethod.synthetic: ("synthetic_rates", "synthetic_length"),
 }
+"""Settings of the section verification that a method uses; methods that are not here use none."""
+_WITH_MODEL = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model)
+USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[CellConfig], bool], str], ...] = (
+    (
+        ("drafting", "verification"),
+        lambda cell: not cell.is_baseline,
+        "with a drafter, such as drafter=eagle3",
+    ),
+    *(
+        (
+            tuple(f"verification.{name}" for name in names),
+            lambda cell, method=method: cell.verification.method is method,
+            f"with verification={method.value}",
+        )
+        for method, names in METHOD_PARAMETERS.items()
+    ),
+    (
+        ("drafter.ngram_max", "drafter.ngram_min"),
+        lambda cell: cell.drafter.kind is DrafterKind.ngram,
+        "with drafter=ngram",
+    ),
+    (
+        ("drafter.path",),
+        lambda cell: cell.drafter.kind in _WITH_MODEL,
+        "with a drafter that is a model, such as drafter=eagle3",
+    ),
+    (
+        ("drafter.revision",),
+        lambda cell: cell.drafter.kind in _WITH_MODEL and cell.drafter.path is not None,
+        "with drafter.path",
+    ),
+    (("target.revision", "target.trust_remote_code"), lambda cell: cell.target.path is not None, "with target.path"),
+    (
+        ("workload.split", "workload.column", "workload.subset"),
+        lambda cell: cell.workload.dataset is not None,
+        "with workload.dataset (workload=hf)",
+    ),
+    (("workload.layout",), lambda cell: cell.workload.path is not None, "with workload.path"),
+)
+"""Settings, or whole sections, that many cells ignore: the cells that use them, and those cells in words."""
 _SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence")
 _PLAYING_SETTINGS = ("num_requests", "num_turns", "too_long")
 
@@ -29,6 +69,16 @@ def canonical(cell: CellConfig) -> CellConfig:
     if cell.is_baseline:
         return replace(cell, drafter=DrafterConfig(), drafting=DraftingConfig(), verification=VerificationConfig())
     return replace(cell, drafter=_canonical_drafter(cell.drafter), verification=_canonical_method(cell.verification))
+
+
+def without_effect(keys: Iterable[str], cells: Sequence[CellConfig]) -> tuple[str, str] | None:
+    """The first of some settings that none of the cells uses, and with what it would be used; None if all are used."""
+    for key in keys:
+        for names, uses, words in USED_ONLY_WITH:
+            named = key in names or key.partition(".")[0] in names
+            if named and not any(uses(cell) for cell in cells):
+                return key, words
+    return None
 
 
 def determinants(
@@ -80,7 +130,7 @@ def _canonical_drafter(drafter: DrafterConfig) -> DrafterConfig:
 
 
 def _canonical_method(verification: VerificationConfig) -> VerificationConfig:
-    used = {name: getattr(verification, name) for name in _USED_BY_METHOD.get(verification.method, ())}
+    used = {name: getattr(verification, name) for name in METHOD_PARAMETERS.get(verification.method, ())}
     return VerificationConfig(verification.method, **used)
 
 

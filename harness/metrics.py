@@ -16,10 +16,12 @@ from typing import Any
 import pandas as pd
 
 from harness.definitions import COUNTS, POSITION_COUNTS, column_names, with_interval
+from harness.determinants import METHOD_PARAMETERS
 from harness.estimates import NOT_AVAILABLE, Estimate, Estimates, paired_ratio
 from harness.records import CellRecord
 from harness.runs import Run, read_runs
 from harness.sums import cell_sums
+from kernels.contract import VerificationMethod
 
 AXES = ("drafter", "drafting", "verification", "measurement", "draft_sampling", "guarantee")
 """Settings in which a cell may differ from its baseline."""
@@ -29,11 +31,6 @@ FROM_RECORD = (
     "num_target_parameters",
     "num_drafter_parameters",
 )
-METHOD_PARAMETERS = {
-    "typical": ("epsilon", "delta"),
-    "lenient": ("leniency",),
-    "synthetic": ("synthetic_rates", "synthetic_length"),
-}
 
 
 @dataclass(frozen=True)
@@ -173,7 +170,7 @@ class _Reader:
 def _verification(config: Mapping[str, Any]) -> str:
     """The method, with the parameters that it uses."""
     method = config["method"]
-    given = {name: config.get(name) for name in METHOD_PARAMETERS.get(method, ())}
+    given = {name: config.get(name) for name in METHOD_PARAMETERS.get(VerificationMethod(method), ())}
     text = ", ".join(f"{name}={_plain(value)}" for name, value in given.items() if value not in (None, []))
     return f"{method}({text})" if text else method
 

@@ -7,6 +7,7 @@ This module does not know torch at import time, so that configuration and report
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -77,8 +78,8 @@ class Verification:
     def __post_init__(self) -> None:
         if not 0 < self.epsilon <= 1:
             raise ValueError(f"epsilon must lie in (0, 1], found {self.epsilon}")
-        if self.delta <= 0:
-            raise ValueError(f"delta must be positive, found {self.delta}")
+        if not 0 < self.delta < math.inf:
+            raise ValueError(f"delta must be positive and finite, found {self.delta}")
         if not 0 < self.leniency <= 1:
             raise ValueError(f"leniency must lie in (0, 1], found {self.leniency}")
         rates = self.synthetic_rates

@@ -11,6 +11,7 @@ from harness import compose as compose_module
 from harness import settings
 from harness.compose import compose_plan
 from harness.config import CellConfig, DrafterKind
+from harness.determinants import METHOD_PARAMETERS, USED_ONLY_WITH
 from harness.overrides import read_overrides
 from harness.settings import CONF, SettingsError, all_settings, group_options
 from kernels.contract import VerificationMethod
@@ -213,6 +214,22 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
             "target.path: expected a folder or a Hugging Face id (owner/name), found no folder",
         ),
         ("drafter=mtp target.path=a/same,b/same", "target.name: expected a label of its own for each target"),
+        ("verification.synthetic_rates=[0.5,nan] verification=synthetic", "must lie in [0, 1] and not increase"),
+        ("drafter=mtp verification=synthetic drafting.num_speculative_tokens=3", "has more rates than drafted"),
+        ("drafter.ngram_max=3 drafter=eagle3", "drafter.ngram_max: expected a setting that some cell of the run uses"),
+        ("drafter=mtp verification=strict verification.epsilon=0.1", "used only with verification=typical; leave"),
+        ("drafter=mtp,ngram verification=strict,block verification.leniency=0.5,1", "only with verification=lenient"),
+        ("drafter=mtp verification.synthetic_length=null", "used only with verification=synthetic"),
+        ("drafter=none verification.epsilon=0.1 drafter.path=a/b", "drafter.path: expected a setting"),
+        ("drafter=ngram drafter.path=a/b", "used only with a drafter that is a model"),
+        ("drafter=mtp drafter.revision=main", "used only with drafter.path"),
+        ("target.revision=main", "used only with target.path"),
+        ("workload.split=train", "used only with workload.dataset (workload=hf)"),
+        ("workload.column=text", "workload.column: expected a setting"),
+        ("workload.subset=main", "workload.subset: expected a setting"),
+        ("workload.layout=gsm8k", "used only with workload.path"),
+        ("verification=block", "verification: expected a setting that some cell of the run uses"),
+        ("drafting.num_speculative_tokens=1,3", "used only with a drafter, such as drafter=eagle3"),
         ("name=a/b", "name: expected letters, digits"),
         ("output.folder=pyproject.toml", "output.folder: expected a folder, found a file"),
     ],
@@ -252,6 +269,37 @@ def test_a_mistake_in_an_experiment_file_gets_one_line(content, message, tmp_pat
         group_options.cache_clear()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "drafter=ngram,eagle3 drafter.ngram_max=3",
+        "drafter=mtp verification=strict,typical verification.epsilon=0.1",
+        "workload=hf workload.split=train workload.column=prompt",
+        "drafter=none verification=block drafting.num_speculative_tokens=3",
+        "experiment=quickstart verification=strict drafting.num_speculative_tokens=2",
+        "drafter=mtp target.path=owner/model target.revision=main",
+    ],
+)
+def test_a_setting_that_one_cell_of_the_run_uses_is_taken(arguments):
+    assert cells(*arguments.split())
+
+
+def test_files_may_say_what_only_some_of_their_runs_use():
+    """conf/drafter/ngram.yaml and conf/workload/hf.yaml set what other options ignore."""
+    assert cells("drafter=ngram", "drafter.kind=eagle3")[-1].drafter.kind is DrafterKind.eagle3
+
+
+def test_every_setting_that_may_be_without_effect_exists():
+    named = {name for names, _, _ in USED_ONLY_WITH for name in names}
+    assert named <= {*all_settings(), *group_options()}
+
+
+def test_every_method_with_parameters_has_settings_for_them():
+    listed = {f"verification.{name}" for names in METHOD_PARAMETERS.values() for name in names}
+    there = {key for key in all_settings() if key.startswith("verification.")}
+    assert listed == there - {"verification.method"}
 
 
 def test_a_prompt_file_is_taken_without_an_experiment():

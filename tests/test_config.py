@@ -26,6 +26,11 @@ from harness.records import identity
 from kernels.contract import DraftSampling, VerificationMethod
 
 METHODS = list(VerificationMethod)
+INF, NAN = float("inf"), float("nan")
+
+
+def synthetic(**given):
+    return VerificationConfig(VerificationMethod.synthetic, **given)
 
 
 def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=1.0, **others):
@@ -56,12 +61,17 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         (lambda: VerificationConfig(synthetic_length=2.0), "found 1 with method=probabilistic"),
         (lambda: VerificationConfig(VerificationMethod.synthetic, synthetic_rates=[0.2, 0.5]), "not increase"),
         (lambda: VerificationConfig(VerificationMethod.synthetic, synthetic_length=0.5), "synthetic_length"),
-        (lambda: WorkloadConfig(path="a", dataset="b"), "path or dataset, not both"),
+        (lambda: VerificationConfig(VerificationMethod.synthetic, synthetic_length=INF), "synthetic_length"),
+        (lambda: VerificationConfig(delta=INF), "delta must be positive and finite, found inf"),
+        (lambda: WorkloadConfig(path="a", dataset="b"), "path or dataset, not both, found both"),
         (lambda: WorkloadConfig(path=""), "workload.path=FILE"),
         (lambda: WorkloadConfig(num_prompts=0), "workload.num_prompts"),
         (lambda: BackendConfig(dtype="float8"), "backend.dtype: expected auto, float32"),
         (lambda: BackendConfig(device="tpu"), "backend.device"),
+        (lambda: BackendConfig(device="cuda:x"), "backend.device: expected auto, cpu, cuda or cuda:N, found cuda:x"),
+        (lambda: BackendConfig(device="cuda:"), "backend.device"),
         (lambda: BackendConfig(max_concurrency=0), "backend.max_concurrency"),
+        (lambda: BackendConfig(max_length=0), "backend.max_length"),
         (lambda: MeasurementConfig(confidence=1.0), "measurement.confidence"),
         (lambda: MeasurementConfig(num_blocks=0), "measurement.num_blocks"),
         (lambda: TargetConfig(path=""), "target.path=PATH"),
@@ -70,6 +80,31 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
 def test_a_value_out_of_range_is_refused_with_its_name(build, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         build()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: DecodingConfig(temperature=NAN),
+        lambda: DecodingConfig(top_p=NAN),
+        lambda: DecodingConfig(min_p=NAN),
+        lambda: VerificationConfig(epsilon=NAN),
+        lambda: VerificationConfig(delta=NAN),
+        lambda: VerificationConfig(leniency=NAN),
+        lambda: synthetic(synthetic_rates=[NAN]),
+        lambda: synthetic(synthetic_rates=[0.5, NAN]),
+        lambda: synthetic(synthetic_length=NAN),
+        lambda: MeasurementConfig(confidence=NAN),
+    ],
+)
+def test_what_is_not_a_number_is_refused(build):
+    with pytest.raises(ValueError, match=r"found .*nan"):
+        build()
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
+def test_devices_that_torch_knows_are_taken(device):
+    assert BackendConfig(device=device).device == device
 
 
 @pytest.mark.parametrize(
@@ -83,6 +118,9 @@ def test_a_value_out_of_range_is_refused_with_its_name(build, message):
         ({"method": "pr35461", "sampling": "sampled"}, "share one stream"),
         ({"method": "pr35461", "drafter": "ngram"}, "needs a drafter with a distribution"),
         ({"drafter": "ngram", "sampling": "sampled"}, "no distribution to draw from"),
+        ({"verification": synthetic(synthetic_length=5.1)}, "synthetic_length=5.1 is out of reach"),
+        ({"verification": synthetic(synthetic_length=1e300)}, "raise drafting.num_speculative_tokens=4"),
+        ({"verification": synthetic(synthetic_rates=[0.5] * 5)}, "has more rates than drafted positions"),
         ({"num_tokens": 0}, "proposes nothing with drafter=eagle3"),
         ({"target": TargetConfig(path="owner/model")}, "drafter=eagle3 for target model needs drafter.path"),
     ],
@@ -125,11 +163,12 @@ def test_a_target_is_labelled_by_its_path_unless_it_is_named():
     [
         ({"synthetic_length": 2.5}, 4, (1.0, 0.5, 0.0, 0.0)),
         ({"synthetic_length": 1.0}, 2, (0.0, 0.0)),
+        ({"synthetic_length": 5.0}, 4, (1.0, 1.0, 1.0, 1.0)),
         ({"synthetic_rates": [0.9, 0.4]}, 3, (0.9, 0.4, 0.0)),
     ],
 )
 def test_synthetic_rates_are_filled_up_to_the_depth(given, num_tokens, expected):
-    config = VerificationConfig(VerificationMethod.synthetic, **given)
+    config = cell(verification=synthetic(**given), num_tokens=num_tokens).verification
     assert config.verification(num_tokens).synthetic_rates == pytest.approx(expected)
 
 
