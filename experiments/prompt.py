@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -128,6 +129,7 @@ def read_prompts(given: Sequence[str], file: str | None, stdin: TextIO) -> list[
 def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord], Decode]:
     """Answer all prompts concurrently; returns the requests in the order of the prompts, and how to decode them."""
     from harness.backends.local import LocalBackend
+    from harness.chat import decode_answer
     from harness.progress import progress_on
     from harness.prompt import Prompt
     from harness.workload import conversations
@@ -138,17 +140,14 @@ def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord
     try:
         backend = LocalBackend(cell)
         played = conversations(asked, cell.workload, cell.seed)
+        backend.check(played)
         run = backend.generate(played, lambda record: progress.advance(1, len(record.output_token_ids)))
     finally:
         progress.finish()
-    for fallback in run.fallbacks:
+    for fallback in backend.fallbacks:
         print(f"note: {fallback}", file=sys.stderr)
-
-    def decode(token_ids: Sequence[int]) -> str:
-        text = backend.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return str(text)
-
-    return sorted(run.requests, key=lambda record: int(record.prompt_id)), decode
+    requests = sorted(run.requests, key=lambda record: int(record.prompt_id))
+    return requests, partial(decode_answer, backend.tokenizer)
 
 
 def show(cell: CellConfig, prompts: Sequence[str], requests: Sequence[RequestRecord], decode: Decode) -> None:

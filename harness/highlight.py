@@ -10,7 +10,8 @@ from enum import Enum
 from itertools import groupby
 from typing import NamedTuple, TextIO
 
-from harness.records import RequestRecord, RoundRecord
+from harness.definitions import metric
+from harness.records import CellRecord, RequestRecord, RoundRecord
 
 REPLACEMENT = "\ufffd"
 """What a decoder writes for bytes that are not yet a character."""
@@ -143,22 +144,29 @@ def legend(colour: bool) -> str:
 
 
 def acceptance_line(record: RequestRecord) -> str:
-    """The acceptance of one request, as defined in harness.metrics, in one line."""
-    drafts = [item for item in record.rounds if item.num_draft_tokens > 0]
-    num_tokens = len(record.output_token_ids)
-    if not drafts:
-        return f"{num_tokens} tokens, nothing drafted"
-    num_drafted = sum(item.num_draft_tokens for item in drafts)
-    num_accepted = sum(item.num_accepted_tokens for item in drafts)
-    positions = range(1, max(item.num_draft_tokens for item in drafts) + 1)
-    rates = [
-        sum(item.num_accepted_tokens >= position for item in drafts)
-        / sum(item.num_draft_tokens >= position for item in drafts)
-        for position in positions
-    ]
-    by_position = " ".join(f"{rate:.0%}" for rate in rates)
-    return (
-        f"{num_tokens} tokens in {len(drafts)} rounds: accepted {num_accepted}/{num_drafted} drafted "
-        f"({num_accepted / num_drafted:.0%}), acceptance length {1 + num_accepted / len(drafts):.2f}, "
-        f"by position {by_position}"
+    """The acceptance of one request in one line, by the definitions of harness.definitions."""
+    # numpy is needed only here, and help must come at once
+    from harness.sums import cell_sums
+
+    alone = CellRecord(
+        "", {}, {}, (record,), wall_s=1.0, draft_logit_cache_bytes=0, num_target_parameters=0, num_drafter_parameters=0
     )
+    reduced = cell_sums(alone)
+    total = {name: float(values.sum()) for name, values in reduced.sums.items()}
+    num_tokens, num_drafts = len(record.output_token_ids), int(total["num_drafts"])
+    if not num_drafts:
+        return f"{num_tokens} tokens, nothing drafted"
+    by_position = [_value(f"acceptance_rate_per_pos_{i + 1}", total) for i in range(reduced.num_positions)]
+    return (
+        f"{num_tokens} tokens, {num_drafts} drafts: accepted {total['num_accepted_tokens']:.0f}"
+        f"/{total['num_draft_tokens']:.0f} drafted ({_value('acceptance_rate', total):.0%}), "
+        f"acceptance length {_value('mean_acceptance_length', total):.2f}, "
+        f"by position {' '.join(f'{rate:.0%}' for rate in by_position)}"
+    )
+
+
+def _value(name: str, total: Mapping[str, float]) -> float:
+    """A metric that is a ratio of sums."""
+    item = metric(name)
+    assert item.denominator is not None, f"{name} is not a ratio"
+    return sum(total[part] for part in item.numerators) / total[item.denominator]

@@ -1,6 +1,7 @@
 """The prompt command without a model: arguments, and the text with its tokens told apart."""
 
 import io
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,12 @@ from harness.highlight import (
     token_kinds,
     wants_colour,
 )
+from harness.metrics import analyse, results_frame
 from harness.records import CutReason
+from harness.runs import Run
 from harness.settings import SettingsError
 from kernels.contract import VerificationMethod
-from tests.synthetic_cells import request_record, round_record
+from tests.synthetic_cells import cell_record, request_record, round_record
 
 TARGET, ACCEPTED, RECOVERED, BONUS = TokenKind.target, TokenKind.accepted, TokenKind.recovered, TokenKind.bonus
 
@@ -128,9 +131,21 @@ def test_colour_is_for_terminals_that_want_it(stream, environment, expected):
 def test_the_acceptance_of_a_request_is_counted_as_defined():
     rounds = [round_record(0, 0, 0.1), round_record(3, 3, 0.2), round_record(3, 1, 0.3), round_record(2, 0, 0.4)]
     assert acceptance_line(request_record(rounds)) == (
-        "8 tokens in 3 rounds: accepted 4/8 drafted (50%), acceptance length 2.33, by position 67% 33% 50%"
+        "8 tokens, 3 drafts: accepted 4/8 drafted (50%), acceptance length 2.33, by position 67% 33% 50%"
     )
     assert acceptance_line(request_record([round_record(0, 0, 0.1)])) == "1 tokens, nothing drafted"
+
+
+def test_the_acceptance_of_a_request_is_that_of_a_cell_with_it_alone():
+    rounds = [round_record(0, 0, 0.1), round_record(3, 2, 0.2), round_record(3, 0, 0.3), round_record(1, 1, 0.4)]
+    record = request_record([*rounds, round_record(0, 0, 0.5, cut=CutReason.eos, num_proposed=3)])
+    row = results_frame(analyse([Run("alone", Path(), {}, (cell_record([record]),))])).iloc[0]
+    by_position = " ".join(f"{row[f'acceptance_rate_per_pos_{i}']:.0%}" for i in (1, 2, 3))
+    assert acceptance_line(record) == (
+        f"{row.num_output_tokens} tokens, {row.num_drafts} drafts: accepted {row.num_accepted_tokens}"
+        f"/{row.num_draft_tokens} drafted ({row.acceptance_rate:.0%}), "
+        f"acceptance length {row.mean_acceptance_length:.2f}, by position {by_position}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,7 +220,7 @@ def test_answers_are_shown_with_their_acceptance(monkeypatch, capsys):
     assert lines[3:6] == [
         "> first question",
         "[a]bc‹d›efgh«i»",
-        "  9 tokens in 2 rounds: accepted 6/8 drafted (75%), acceptance length 4.00, by position 100% 100% 50% 50%",
+        "  9 tokens, 2 drafts: accepted 6/8 drafted (75%), acceptance length 4.00, by position 100% 100% 50% 50%",
     ]
     assert lines[7] == "> --dashes=too"
 
