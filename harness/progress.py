@@ -82,8 +82,9 @@ class LineProgress:
         left = ""
         if self._done:
             left = f", {duration(elapsed_s * max(0, self._total - self._done) / self._done)} left"
+        label = f": {self._label}" if self._label else ""
         percent = 100 * self._done / max(1, self._total)
-        self.note(f"{self._done}/{self._total} requests ({percent:.0f} %), {duration(elapsed_s)}{left}: {self._label}")
+        self.note(f"{self._done}/{self._total} requests ({percent:.0f} %), {duration(elapsed_s)}{left}{label}")
 
 
 class LiveProgress:
