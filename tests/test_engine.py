@@ -1,12 +1,16 @@
 """The engine's bookkeeping on a toy Markov pair: slots, lengths, EOS, turns, records."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from harness.engine import engine as engine_module
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Request
 from harness.records import FinishReason
 from kernels.contract import DraftSampling, VerificationMethod
+from kernels.reference.acceptance import acceptance_terms
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
 
 TARGET, DRAFT = transitions(5, seed=3), transitions(5, seed=4)
@@ -74,12 +78,42 @@ def test_a_follow_up_runs_next_and_is_recorded_as_its_own_request():
     assert all(record.num_prompt_tokens == (5 if record.turn else 1) for record in run.requests)
 
 
-def test_time_shares_add_up_to_no_more_than_the_wall_time():
-    """Would catch an engine step whose duration is counted once for every request in it."""
-    run = engine(num_slots=4).run(toy_requests(10), lambda record: None)
+class Clock:
+    """Stands still but for the target's forwards, one second each, and what a test adds."""
+
+    def __init__(self, monkeypatch, subject) -> None:
+        self.seconds = 0.0
+        forward = subject.target.forward
+        monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=lambda: self.seconds))
+        monkeypatch.setattr(subject.target, "forward", lambda *inputs: self.after(1.0, forward(*inputs)))
+
+    def after(self, seconds, result):
+        self.seconds += seconds
+        return result
+
+
+def test_time_shares_add_up_to_the_wall_time(monkeypatch):
+    """Would catch an engine step whose duration is counted once for every request in it, or not at all."""
+    subject = engine(num_slots=4)
+    Clock(monkeypatch, subject)
+    run = subject.run(toy_requests(10), lambda record: None)
     shares = sum(item.share_s for record in run.requests for item in record.rounds)
-    assert 0 < shares <= run.wall_s
+    assert run.wall_s > 0 and shares == pytest.approx(run.wall_s)
     assert all(record.rounds[-1].arrival_s <= run.wall_s for record in run.requests)
+
+
+def test_the_clock_stands_still_for_what_only_the_measurement_needs(monkeypatch):
+    """Would catch expected acceptance slowing the speculative arms and not the baseline."""
+    runs = []
+    for expected in (False, True):
+        subject = engine(expected_acceptance=expected)
+        clock = Clock(monkeypatch, subject)
+        monkeypatch.setattr(
+            engine_module, "acceptance_terms", lambda *a, now=clock, **k: now.after(50.0, acceptance_terms(*a, **k))
+        )
+        runs.append(subject.run(toy_requests(6), lambda record: None))
+    assert runs[0].wall_s == runs[1].wall_s
+    assert any(item.expected_accepted for record in runs[1].requests for item in record.rounds)
 
 
 def test_a_row_of_nan_is_counted_and_does_not_stop_the_run():
