@@ -6,10 +6,10 @@ PIP_FLAGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check zoo clean
+.PHONY: help demo test check certify compile-check bench zoo clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.installed ## Sweep the built-in models: tables and figures in a few minutes, on a CPU too
 	@$(BIN)/python -m experiments.run experiment=quickstart
@@ -21,6 +21,15 @@ check: .venv/.installed ## Run the linter, the formatter's check and the type ch
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+
+certify: .venv/.installed ## Test that the sampling core is lossless, and that the test would notice if it were not
+	@$(BIN)/python -m experiments.certify
+
+compile-check: .venv/.installed ## Compile every GPU kernel without a GPU; fails on a register spill
+	@$(BIN)/python -m experiments.compile_check
+
+bench: .venv/.installed ## Time the sampling core beside the bytes it must move (needs a GPU)
+	@$(BIN)/python -m experiments.bench_kernels
 
 zoo: .venv/.installed ## Train the built-in models again (wants a GPU)
 	@$(BIN)/python -m experiments.train_zoo

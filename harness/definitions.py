@@ -281,7 +281,9 @@ COUNTS: dict[str, Column] = {
     "num_cut_eos": Column("", "rounds cut by the end-of-sequence token"),
     "num_cut_length": Column("", "rounds cut by the length limit"),
     "num_cut_grammar": Column("", "rounds cut by a grammar"),
-    "draft_logit_cache_bytes": Column("bytes", "draft-logit cache: slots * K * draft vocabulary * bytes per element"),
+    "draft_logit_cache_bytes": Column(
+        "bytes", "draft-logit cache: slots * K * (draft vocabulary * bytes per element, and 16 of row statistics)"
+    ),
     "num_target_parameters": Column("", "parameters of the target"),
     "num_drafter_parameters": Column("", "parameters of the drafter"),
     "fallbacks": Column("", "what changed speed or results without being asked for; separated by a semicolon"),

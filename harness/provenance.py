@@ -22,16 +22,17 @@ ROOT = Path(__file__).resolve().parent.parent
 _TIMEOUT_S = 10
 
 
-def provenance(config_hash: str | None = None) -> dict[str, Any]:
+def provenance(config_hash: str | None = None, sampling_core: str | None = None) -> dict[str, Any]:
     """Describe the code, the libraries and the hardware of this process, as plain JSON values.
 
     Args:
         config_hash: digest of the settings, kept as given.
+        sampling_core: which implementation of the sampling core ran, triton or reference; kept as given.
 
     Returns:
         time_utc: ISO 8601, to the second. git: commit and whether tracked files differ from it, or None outside a
         checkout. python, packages: versions, None for a package that is not installed. platform, cpu. torch_threads
-        and gpu: None unless torch has been imported (and sees a GPU). config_hash.
+        and gpu: None unless torch has been imported (and sees a GPU). sampling_core, config_hash.
     """
     return {
         "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -42,6 +43,7 @@ def provenance(config_hash: str | None = None) -> dict[str, Any]:
         "cpu": {"model": _cpu_model(), "num_cores": _num_cores()},
         "torch_threads": _torch_threads(),
         "gpu": _gpu(),
+        "sampling_core": sampling_core,
         "config_hash": config_hash,
     }
 

@@ -19,7 +19,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2: the provenance names the sampling core, and draft_logit_cache_bytes counts the statistics of its rows."""
 
 
 class CutReason(Enum):

@@ -172,7 +172,7 @@ def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
     return CellRecord(
         cell_id=identity(determinants(resolved, prompts, models)),
         config=config,
-        provenance=provenance(),
+        provenance=provenance(sampling_core=backend.sampling_core),
         requests=tuple(arm.requests),
         wall_s=arm.wall_s,
         draft_logit_cache_bytes=backend.logit_cache_bytes,

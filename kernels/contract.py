@@ -103,6 +103,8 @@ class Sampling:
     """[R] float32; 1 means off."""
     min_p: Tensor
     """[R] float32; 0 means off."""
+    truncates: bool = True
+    """False promises that no request cuts anything, so that a GPU need not look: its values cannot be read in time."""
 
 
 @dataclass(frozen=True)
@@ -118,19 +120,40 @@ class Streams:
 
 
 @dataclass(frozen=True)
+class RowStats:
+    """What one pass over rows of raw logits leaves: enough to work out the probability of any of their tokens.
+
+        p(x) = exp((logit(x) - maximum) / T) / normalizer    where logit(x) >= threshold, else 0
+
+    For drafts they are kept beside the cached logits, so that verification need not read a whole row to know q(X).
+    Fields have one common shape, [N] or, beside a draft-logit cache, [S, >= K].
+    """
+
+    maximum: Tensor
+    """float32, the largest raw logit."""
+    normalizer: Tensor
+    """float64, sum of exp((logit - maximum) / T) over the tokens that survive; 1 at temperature 0; NaN if the row has
+    no distribution."""
+    threshold: Tensor
+    """float32, the smallest raw logit that survives truncation; -inf when nothing is cut."""
+
+
+@dataclass(frozen=True)
 class Draft:
     """The proposals of one round."""
 
     token_ids: Tensor
     """[R, K] int64, ids of the target's vocabulary; entries at or beyond num_draft_tokens are ignored."""
     num_draft_tokens: Tensor
-    """[R] int64, 0..K."""
+    """[R] int64, 0..K; -1 marks a padded slot, for which nothing is read or emitted."""
     logits: Tensor | None = None
     """[S, >= K, V_draft] the persistent cache of raw draft logits; None when the proposals are one-hot."""
     idx_mapping: Tensor | None = None
     """[R] int64, row of `logits` that belongs to each request; None means row r for request r."""
     draft_to_target: Tensor | None = None
     """[V_draft] int64, target id of each draft id; None when the vocabularies are the same."""
+    row_stats: RowStats | None = None
+    """Of the rows of `logits`, as `draw` left them; None: whoever needs them reads the rows again."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +173,10 @@ class Verdict:
     """What one round of verification emits: accepted draft tokens, then one recovered or bonus token."""
 
     token_ids: Tensor
-    """[R, K + 1] int64; entries beyond num_accepted + 1 are -1."""
+    """[R, K + 1] int64; entries beyond num_accepted + 1 are -1, and all of a padded slot's."""
     num_accepted: Tensor
-    """[R] int64; the token after them is recovered if num_accepted < num_draft_tokens, else bonus."""
+    """[R] int64; the token after them is recovered if num_accepted < num_draft_tokens, else bonus; 0 for a padded
+    slot."""
     invalid: Tensor
     """[R] bool, verification got as far as a row without a distribution (all -inf, NaN or +inf), or as a draft token
     that its own draft distribution cannot have produced; that draft token and those after it were not accepted."""

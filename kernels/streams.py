@@ -22,7 +22,9 @@ MULTIPLIER_0, MULTIPLIER_2 = 0xD2511F53, 0xCD9E8D57
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
 NUM_ROUNDS = 10
 BLOCKS_PER_CHUNK = 16384
-"""Philox blocks computed at a time, so that the few tensors of a chunk stay in a core's cache."""
+"""Philox blocks computed at a time on a CPU, so that the few tensors of a chunk stay in a core's cache."""
+BLOCKS_PER_GPU_CHUNK = 2**23
+"""The same on a GPU, where a chunk must be worth its launches; 64 MiB a tensor."""
 
 
 class Purpose(IntEnum):
@@ -107,13 +109,14 @@ def gumbel(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """
     num_blocks = (vocab_size + 1) // 2
     noise = torch.empty(len(seeds), num_blocks, 2, dtype=torch.float64, device=seeds.device)
-    rows_per_chunk = max(1, BLOCKS_PER_CHUNK // num_blocks)
+    blocks_per_chunk = BLOCKS_PER_CHUNK if seeds.device.type == "cpu" else BLOCKS_PER_GPU_CHUNK
+    rows_per_chunk = max(1, blocks_per_chunk // num_blocks)
     for row in range(0, len(seeds), rows_per_chunk):
         rows = slice(row, row + rows_per_chunk)
-        for block in range(0, num_blocks, BLOCKS_PER_CHUNK):
-            blocks = torch.arange(block, min(block + BLOCKS_PER_CHUNK, num_blocks), device=seeds.device)
+        for block in range(0, num_blocks, blocks_per_chunk):
+            blocks = torch.arange(block, min(block + blocks_per_chunk, num_blocks), device=seeds.device)
             words = _words(seeds[rows, None], blocks, positions[rows, None], 0, Purpose.coupled)
-            part = noise[rows, block : block + BLOCKS_PER_CHUNK]
+            part = noise[rows, block : block + blocks_per_chunk]
             part[..., 0] = _to_unit(words[0], words[1])
             part[..., 1] = _to_unit(words[2], words[3])
             part.log_().neg_().log_().neg_()

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.config import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, MeasurementConfig
 from harness.determinants import plain_values
-from harness.records import CellRecord, FinishReason, RequestRecord, RoundRecord, identity, write_cell
+from harness.records import SCHEMA_VERSION, CellRecord, FinishReason, RequestRecord, RoundRecord, identity, write_cell
 
 NUM_RESAMPLES = 500
 CONFIG = plain_values(
@@ -149,7 +149,7 @@ def simulated_run(
     for cell in cells:
         write_cell(cell, folder / "cells")
     manifest = {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "name": "simulated",
         "title": "A simulated run",
         "command": "python -m experiments.run",

@@ -13,8 +13,7 @@ import torch
 from scipy import stats
 
 from harness.drafters.ngram import NgramDrafter
-from harness.engine import engine as engine_module
-from harness.engine.engine import SamplingSettings
+from harness.engine.engine import Engine, SamplingSettings
 from harness.records import EXPECTED_METHODS
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.reference.truncation import process
@@ -61,16 +60,19 @@ def fit(sequences: Iterable[tuple[int, ...]], target: torch.Tensor, length: int)
     return float(stats.chisquare(observed, [value * scale for value in expected]).pvalue)
 
 
-def p_value(method: VerificationMethod, sampling: DraftSampling) -> float:
-    engine = toy_engine(
+def engine_of(method: VerificationMethod, sampling: DraftSampling) -> Engine:
+    return toy_engine(
         TARGET, DRAFT, method, sampling, num_speculative_tokens=3, max_new_tokens=NUM_TOKENS, num_slots=1500
     )
+
+
+def p_value(engine: Engine) -> float:
     return fit(outputs(engine, toy_requests(NUM_REQUESTS)).values(), TARGET, NUM_TOKENS)
 
 
 @pytest.mark.parametrize(("method", "sampling"), LOSSLESS, ids=lambda item: item.value)
 def test_law_of_the_first_tokens_is_the_targets(method, sampling):
-    assert p_value(method, sampling) > FALSE_ALARM
+    assert p_value(engine_of(method, sampling)) > FALSE_ALARM
 
 
 @pytest.mark.parametrize(
@@ -79,17 +81,19 @@ def test_law_of_the_first_tokens_is_the_targets(method, sampling):
     ids=["noise shared between draft, acceptance and residual", "a lossy method"],
 )
 def test_the_same_statistic_rejects_what_is_biased(method, sampling):
-    assert p_value(method, sampling) < FALSE_ALARM
+    assert p_value(engine_of(method, sampling)) < FALSE_ALARM
 
 
-def test_the_same_statistic_rejects_acceptance_uniforms_used_again_in_the_next_round(monkeypatch):
+def test_the_same_statistic_rejects_acceptance_uniforms_used_again_in_the_next_round():
     """A broken copy of the engine whose rounds all read the streams of round 0: only several rounds can show it."""
 
-    def verify_round_zero(logits, draft, sampling, verification, streams):
-        return verify(logits, draft, sampling, verification, replace(streams, rounds=torch.zeros_like(streams.rounds)))
+    def verify_round_zero(target_logits, draft, sampling, verification, streams):
+        first = replace(streams, rounds=torch.zeros_like(streams.rounds))
+        return verify(target_logits, draft, sampling, verification, first)
 
-    monkeypatch.setattr(engine_module, "verify", verify_round_zero)
-    assert p_value(VerificationMethod.block, DraftSampling.sampled) < FALSE_ALARM
+    engine = engine_of(VerificationMethod.block, DraftSampling.sampled)
+    engine.core = replace(engine.core, verify=verify_round_zero)
+    assert p_value(engine) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("method", [VerificationMethod.probabilistic, VerificationMethod.coupled])

@@ -15,6 +15,8 @@ STEM = [
     [
         "harness.config",
         "harness.determinants",
+        "harness.kernel_case",
+        "harness.kernel_records",
         "harness.provenance",
         "harness.records",
         "harness.run_config",
@@ -22,7 +24,10 @@ STEM = [
     ],
 ]
 MEASURING = [
+    ["harness.agreement", "harness.certification"],
     ["harness.prompt", "harness.layouts", "harness.hub_dataset", "harness.workload", "harness.chat"],
+    ["harness.compile_check"],
+    ["harness.kernel_bench"],
     ["harness.models"],
     ["harness.drafters"],
     ["harness.engine"],
@@ -37,6 +42,7 @@ READING = [
     ["harness.comparison", "harness.number_format"],
     ["harness.console", "harness.plots", "harness.tables"],
     ["harness.report"],
+    ["harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
 ]
 SIDES = {"measuring": STEM + MEASURING, "reading": STEM + READING}
 HEAVY = {"torch", "triton", "transformers", "tokenizers", "safetensors", "datasets", "hydra", "omegaconf"}

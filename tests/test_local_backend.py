@@ -69,7 +69,7 @@ def test_slots_hold_what_the_conversations_can_come_to_not_the_whole_context(sto
 
 
 def test_draft_logit_cache_is_that_of_all_slots(store):
-    """max_requests * K * V * bytes, whatever the number of conversations in a block."""
+    """max_requests * K * (V * bytes + statistics), whatever the number of conversations in a block."""
     subject = backend(store, drafter=DrafterKind.eagle3)
     subject.generate([SHORT])
-    assert subject.logit_cache_bytes == 3 * 4 * 4096 * 4
+    assert subject.logit_cache_bytes == 3 * 4 * (4096 * 4 + 16)

@@ -21,7 +21,7 @@ def git(folder, *arguments):
 
 
 def test_it_names_time_versions_and_hardware():
-    found = provenance("abc")
+    found = provenance("abc", sampling_core="triton")
     assert datetime.fromisoformat(found["time_utc"]).utcoffset().total_seconds() == 0
     assert found["python"] == platform.python_version()
     assert set(found["packages"]) == set(PACKAGES)
@@ -29,6 +29,7 @@ def test_it_names_time_versions_and_hardware():
     assert found["cpu"]["num_cores"] >= 1
     assert found["cpu"]["model"]
     assert found["config_hash"] == "abc"
+    assert found["sampling_core"] == "triton"
 
 
 def test_it_is_plain_json():

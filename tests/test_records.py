@@ -7,6 +7,7 @@ import os
 import pytest
 
 from harness.records import (
+    SCHEMA_VERSION,
     CutReason,
     InconsistentRecordError,
     RoundRecord,
@@ -166,7 +167,9 @@ def accept_too_much(data):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param(lose_schema, "has schema 0, this version reads 1", id="other schema, other fields"),
+        pytest.param(
+            lose_schema, f"has schema 0, this version reads {SCHEMA_VERSION}", id="other schema, other fields"
+        ),
         pytest.param(lose_column, "expected the columns", id="a column is missing"),
         pytest.param(accept_too_much, "accepted <= drafted", id="contradicts itself"),
         pytest.param(lambda data: data.pop("wall_s"), "wall_s", id="a field is missing"),

@@ -75,6 +75,7 @@ def test_every_cell_is_written_with_what_determined_it(tmp_path):
     assert progress.num_requests == progress.total == 12
     for record in records:
         assert record.config["dtype"] == "float32" and record.config["device"] == "cpu"
+        assert record.provenance["sampling_core"] == "reference"
         assert len({item.prompt_id for item in record.requests}) == 4
         arrivals = [item.rounds[-1].arrival_s for item in record.requests]
         assert max(arrivals) <= record.wall_s

@@ -38,6 +38,7 @@ class LocalBackend:
         self.loaded_head = store.head(cell.drafter)
         self.tokenizer = self.target.tokenizer
         self.logit_cache_bytes = 0
+        self.sampling_core: str | None = None
         self.num_invalid = 0
         self._limit = self._longest_sequence
         self._notes: dict[str, None] = {}
@@ -174,4 +175,6 @@ class LocalBackend:
             limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else self.target.eos_token_ids),
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
         )
-        return Engine(self.target, drafter, settings)
+        engine = Engine(self.target, drafter, settings)
+        self.sampling_core = engine.core.name
+        return engine

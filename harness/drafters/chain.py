@@ -20,9 +20,8 @@ from harness.models.decoder_layer import View
 from harness.models.head import HeadOutput
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetOutput
-from kernels.contract import Draft, DraftSampling, Sampling, Streams
-from kernels.reference.coupled import coupled_draw
-from kernels.reference.draw import draw
+from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams
+from kernels.core import core_for
 from kernels.streams import Purpose
 
 
@@ -60,7 +59,7 @@ class ChainShape(NamedTuple):
 
 
 class ChainDrafter:
-    """Drafts with a head, and owns its key-value cache and the persistent draft-logit cache."""
+    """Drafts with a head, and owns its key-value cache and the persistent draft-logit cache with its statistics."""
 
     def __init__(
         self, head: Head, draft_sampling: DraftSampling, shape: ChainShape, reads_tokens_only: bool = False
@@ -76,15 +75,19 @@ class ChainDrafter:
         device, dtype = self._cache.slot_ids.device, self._cache.dtype
         self._hidden: Tensor | None = None
         self._features: Tensor | None = None
-        # [S, K, V_draft]
-        cached = draft_sampling is not DraftSampling.greedy
-        size = (shape.num_slots, shape.num_speculative_tokens, head.vocab_size) if cached else (0, 0, 0)
-        self._logits = torch.zeros(size, dtype=dtype, device=device)
+        self._core = core_for(device)
         self._num_slots = shape.num_slots
+        places = (shape.num_slots, shape.num_speculative_tokens)
+        # [S, K, V_draft]
+        size = (*places, head.vocab_size) if draft_sampling is not DraftSampling.greedy else (0, 0, 0)
+        self._logits = torch.zeros(size, dtype=dtype, device=device)
+        # a coupled draw leaves no statistics
+        self._stats = _new_stats(places if draft_sampling is DraftSampling.sampled else (0, 0), device)
 
     @property
     def logit_cache_bytes(self) -> int:
-        return self._logits.numel() * self._logits.element_size()
+        stats = self._stats
+        return sum(field.nbytes for field in (self._logits, stats.maximum, stats.normalizer, stats.threshold))
 
     def extend(self, step: TargetStep) -> None:
         """Feed the known pairs of a target step; keeps the last pair's output as the start of the next chain."""
@@ -132,21 +135,40 @@ class ChainDrafter:
         counts = torch.full((request.num_rows,), num_tokens, dtype=torch.int64, device=token_ids.device)
         if self.draft_sampling is DraftSampling.greedy:
             return Draft(token_ids, counts)
-        return Draft(token_ids, counts, self._logits[rows], None, self.head.draft_to_target)
+        stats = _part(self._stats, rows) if self.draft_sampling is DraftSampling.sampled else None
+        return Draft(token_ids, counts, self._logits[rows], None, self.head.draft_to_target, stats)
 
     def _draw(self, logits: Tensor, request: ProposalRequest, step: int) -> Tensor:
         """One draft token per row, drawn from the very values that are cached."""
         draft_to_target = self.head.draft_to_target
         streams = Streams(request.seeds, request.positions + step, request.rounds)
         if self.draft_sampling is DraftSampling.greedy:
-            return draw(logits, _greedy(request.sampling), streams, Purpose.draft, draft_to_target).token_ids
-        self._logits[: request.num_rows, step] = logits
-        stored = self._logits[: request.num_rows, step]
+            greedy = _greedy(request.sampling)
+            return self._core.draw(logits, greedy, streams, Purpose.draft, draft_to_target).token_ids
+        places = (slice(0, request.num_rows), step)
+        self._logits[places] = logits
+        stored = self._logits[places]
         if self.draft_sampling is DraftSampling.coupled:
-            return coupled_draw(stored, request.sampling, streams, self._target_vocab_size, draft_to_target).token_ids
-        return draw(stored, request.sampling, streams, Purpose.draft, draft_to_target).token_ids
+            vocab_size = self._target_vocab_size
+            return self._core.coupled_draw(stored, request.sampling, streams, vocab_size, draft_to_target).token_ids
+        stats = _part(self._stats, places)
+        return self._core.draw(stored, request.sampling, streams, Purpose.draft, draft_to_target, stats).token_ids
 
 
 def _greedy(sampling: Sampling) -> Sampling:
-    """The same requests at temperature 0."""
-    return replace(sampling, temperature=torch.zeros_like(sampling.temperature))
+    """The same requests at temperature 0, where there is nothing to cut."""
+    return replace(sampling, temperature=torch.zeros_like(sampling.temperature), truncates=False)
+
+
+def _new_stats(size: tuple[int, int], device: torch.device) -> RowStats:
+    """Statistics of `size` rows, without a meaning until they are drawn from."""
+    return RowStats(
+        maximum=torch.zeros(size, dtype=torch.float32, device=device),
+        normalizer=torch.zeros(size, dtype=torch.float64, device=device),
+        threshold=torch.zeros(size, dtype=torch.float32, device=device),
+    )
+
+
+def _part(stats: RowStats, places: slice | tuple[slice, int]) -> RowStats:
+    """Views of the statistics at some places of the cache."""
+    return RowStats(stats.maximum[places], stats.normalizer[places], stats.threshold[places])

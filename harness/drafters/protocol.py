@@ -75,7 +75,7 @@ class Drafter(Protocol):
 
     @property
     def logit_cache_bytes(self) -> int:
-        """Memory of the persistent draft-logit cache."""
+        """Memory of the persistent draft-logit cache and of the row statistics kept beside it."""
         ...
 
     def extend(self, step: TargetStep) -> None:

@@ -24,8 +24,8 @@ from harness.engine.sequence import Limits, Request, Sequence, Timing
 from harness.models.target import TargetModel
 from harness.records import RequestRecord
 from kernels.contract import Draft, Sampling, Streams, Verdict, Verification
+from kernels.core import core_for
 from kernels.reference.acceptance import acceptance_terms, expected_accepted
-from kernels.reference.verify import verify
 
 PREFILL_TOKENS = 4096
 """Tokens of one prefill forward at most, unless a single prompt is longer; bounds the memory of its activations."""
@@ -40,12 +40,17 @@ class SamplingSettings:
     top_p: float = 1.0
     min_p: float = 0.0
 
+    @property
+    def truncates(self) -> bool:
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
     def rows(self, num_rows: int, device: torch.device) -> Sampling:
         return Sampling(
             torch.full((num_rows,), self.temperature, dtype=torch.float32, device=device),
             torch.full((num_rows,), self.top_k, dtype=torch.int64, device=device),
             torch.full((num_rows,), self.top_p, dtype=torch.float32, device=device),
             torch.full((num_rows,), self.min_p, dtype=torch.float32, device=device),
+            self.truncates,
         )
 
 
@@ -94,6 +99,7 @@ class Engine:
         self.target = target
         self.drafter = drafter
         self.settings = settings
+        self.core = core_for(target.device)
         self._cache = target.new_cache(settings.num_slots, settings.capacity)
         self._num_invalid = 0
         self._began = 0.0
@@ -233,8 +239,7 @@ class Engine:
             torch.tensor([sequence.num_rounds for sequence in sequences], device=device),
         )
         sampling = self.settings.sampling.rows(len(sequences), device)
-        verdict = verify(logits, draft, sampling, self.settings.verification, streams)
-        return verdict
+        return self.core.verify(logits, draft, sampling, self.settings.verification, streams)
 
     def _expected(self, logits: Tensor, draft: Draft) -> list[tuple[float, float, float]] | None:
         """[A]: expected accepted tokens of the chain methods, given these drafts."""

@@ -13,6 +13,8 @@ from torch import Tensor
 from kernels.contract import Draft, Sampling
 from kernels.reference.block import block_odds, log_prefix_ratios
 from kernels.reference.proposal import Proposal, leading, propose
+from kernels.reference.target_rows import present_slots
+from kernels.reference.truncation import sampling_rows
 
 
 class AcceptanceTerms(NamedTuple):
@@ -55,15 +57,30 @@ def acceptance_terms(
     """The closed-form terms of a round.
 
     Args:
-        target_logits: [sum(K_r + 1), V], any floating dtype, as for `verify`.
+        target_logits: [N, V], any floating dtype, packed or padded as for `verify`.
         draft: the proposals.
         sampling: fields [R].
         with_masses: also work out `overlap` and `strict_mass`, which read every row in full; None if not asked for.
 
     Returns:
         AcceptanceTerms. Draft tokens that verification would cut off (see proposal) count as missing, except in
-        `target_prob`.
+        `target_prob`; padded slots have none.
     """
+    packed = present_slots(target_logits, draft)
+    if packed is not None:
+        target_logits, left, present = packed
+        terms = acceptance_terms(target_logits, left, sampling_rows(sampling, present), with_masses)
+
+        def spread(term: Tensor) -> Tensor:
+            return term.new_zeros(draft.token_ids.shape).index_copy_(0, present, term)
+
+        return AcceptanceTerms(
+            target_prob=spread(terms.target_prob),
+            draft_prob=spread(terms.draft_prob),
+            overlap=None if terms.overlap is None else spread(terms.overlap),
+            strict_mass=None if terms.strict_mass is None else spread(terms.strict_mass),
+            block_threshold=spread(terms.block_threshold),
+        )
     proposal = propose(target_logits, draft, sampling, reads_draft=True)
     overlap, strict_mass = _masses(proposal) if with_masses else (None, None)
     usable = proposal.usable

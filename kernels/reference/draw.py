@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import Drawn, Sampling, Streams
+from kernels.contract import Drawn, RowStats, Sampling, Streams
 from kernels.reference.choose import choose
+from kernels.reference.row_stats import keep_row_stats
 from kernels.reference.truncation import Processed, processed
 from kernels.streams import Purpose, uniform
 
@@ -24,7 +25,12 @@ def drawn(rows: Processed, token_ids: Tensor, draft_to_target: Tensor | None) ->
 
 
 def draw(
-    logits: Tensor, sampling: Sampling, streams: Streams, purpose: Purpose, draft_to_target: Tensor | None = None
+    logits: Tensor,
+    sampling: Sampling,
+    streams: Streams,
+    purpose: Purpose,
+    draft_to_target: Tensor | None = None,
+    row_stats: RowStats | None = None,
 ) -> Drawn:
     """Draw one token per row, with one uniform number per row.
 
@@ -34,11 +40,14 @@ def draw(
         streams: fields [N]; `positions` is the position of the token being drawn.
         purpose: `Purpose.draft` for drafts.
         draft_to_target: [V_draft] int64, or None when the ids are the target's.
+        row_stats: fields [N], any strides; the statistics of the rows are written into them. None to keep none.
 
     Returns:
         Drawn, fields [N].
     """
     rows = processed(logits, sampling)
+    if row_stats is not None:
+        keep_row_stats(rows, sampling, row_stats)
     uniforms = uniform(streams.seeds, purpose, streams.positions, streams.rounds)
     weights = rows.probs()
     return drawn(rows, choose(weights, uniforms), draft_to_target)

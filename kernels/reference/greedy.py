@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from kernels.contract import Draft, Verdict
-from kernels.reference.proposal import leading, target_rows
+from kernels.reference.proposal import leading
+from kernels.reference.target_rows import target_rows
 from kernels.reference.verdict import assemble
 
 
@@ -19,13 +20,13 @@ def verify_greedy(target_logits: Tensor, draft: Draft) -> Verdict:
     """Verify requests that are all at temperature 0.
 
     Args:
-        target_logits: [sum(K_r + 1), V], any floating dtype, request after request.
-        draft: the proposals; their logits are not read.
+        target_logits: [N, V], any floating dtype, packed or padded (see target_rows).
+        draft: the proposals, no padded slots among them; their logits are not read.
 
     Returns:
         Verdict, fields [R].
     """
-    rows = target_rows(len(target_logits), draft)
+    rows = target_rows(len(target_logits), draft).rows
     invalid = ~target_logits.amax(dim=1).isfinite()
     token_ids = torch.where(invalid, 0, target_logits.argmax(dim=1))[rows]
     width = draft.token_ids.shape[1]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.contract import Draft, Sampling
+from kernels.reference.target_rows import target_rows
 from kernels.reference.truncation import Processed, processed, sampling_rows
 
 
@@ -24,7 +25,7 @@ class Proposal:
     """One round of every request in the batch."""
 
     target: Processed
-    """Processed target rows, one for each draft token and one more, request after request."""
+    """Processed target rows, packed or padded."""
     rows: Tensor
     """[R, K + 1] int64, row of `target` that follows the first i draft tokens; beyond K_r it repeats row K_r."""
     token_ids: Tensor
@@ -63,21 +64,6 @@ def leading(counts: Tensor, width: int) -> Tensor:
     return torch.arange(width, device=counts.device) < counts[:, None]
 
 
-def target_rows(num_target_rows: int, draft: Draft) -> Tensor:
-    """[R, K + 1] int64, the target row of each request and position; raises ValueError when the rows do not add up."""
-    counts, width = draft.num_draft_tokens, draft.token_ids.shape[1]
-    if len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= width:
-        raise ValueError(f"num_draft_tokens must lie in 0..{width}, the width of token_ids; found {counts.tolist()}")
-    num_rows = int(counts.sum()) + len(counts)
-    if num_target_rows != num_rows:
-        raise ValueError(
-            f"target_logits must hold num_draft_tokens + 1 rows per request, {num_rows} in all; found {num_target_rows}"
-        )
-    first = torch.cumsum(counts + 1, dim=0) - (counts + 1)
-    offsets = torch.arange(width + 1, device=counts.device)
-    return first[:, None] + torch.minimum(offsets, counts[:, None])
-
-
 def to_draft_ids(token_ids: Tensor, draft_to_target: Tensor | None, num_target: int, num_draft: int) -> Tensor:
     """Ids in the drafter's vocabulary, of the shape of `token_ids`; -1 where the drafter does not know the token."""
     if draft_to_target is None:
@@ -108,15 +94,13 @@ def propose(target_logits: Tensor, draft: Draft, sampling: Sampling, reads_draft
     """Process the rows of a round and look up the draft tokens in them.
 
     Args:
-        target_logits: [sum(K_r + 1), V], any floating dtype, request after request.
-        draft: the proposals; the cache is read in place.
+        target_logits: [N, V], any floating dtype, packed or padded (see target_rows).
+        draft: the proposals, no padded slots among them; the cache is read in place.
         sampling: fields [R].
         reads_draft: whether the rule compares with the draft distributions; if not, every proposal counts as one-hot.
     """
-    rows = target_rows(len(target_logits), draft)
-    num_requests, width = draft.token_ids.shape
-    vocab_size = target_logits.shape[1]
-    requests = torch.repeat_interleave(torch.arange(num_requests, device=rows.device), draft.num_draft_tokens + 1)
+    rows, requests = target_rows(len(target_logits), draft)
+    width, vocab_size = draft.token_ids.shape[1], target_logits.shape[1]
     target = processed(target_logits, sampling_rows(sampling, requests))
 
     drafted = leading(draft.num_draft_tokens, width)

@@ -18,7 +18,15 @@ from kernels.contract import Sampling
 from kernels.reference.thresholds import thresholds
 
 ELEMENTS_PER_CHUNK = 65536
-"""Logits worked on at a time, so that their float64 copy stays in a core's cache."""
+"""Logits worked on at a time on a CPU, so that their float64 copy stays in a core's cache."""
+ELEMENTS_PER_GPU_CHUNK = 2**25
+"""The same on a GPU, where a chunk must be worth its launches; 256 MiB a float64 copy."""
+
+
+def rows_per_chunk(rows: Tensor) -> int:
+    """How many of the `rows` ([N, V]) to work on at a time."""
+    num_elements = ELEMENTS_PER_CHUNK if rows.device.type == "cpu" else ELEMENTS_PER_GPU_CHUNK
+    return max(1, num_elements // rows.shape[1])
 
 
 def sampling_rows(sampling: Sampling, index: Tensor | slice) -> Sampling:
@@ -95,11 +103,11 @@ def processed(logits: Tensor, sampling: Sampling) -> Processed:
     greedy = sampling.temperature == 0
     temperature = torch.where(greedy, 1.0, sampling.temperature).double()
     scales = bool((temperature != 1).any())
-    cuts = bool(((sampling.top_k > 0) | (sampling.top_p < 1) | (sampling.min_p > 0)).any())
+    cuts = sampling.truncates and bool(((sampling.top_k > 0) | (sampling.top_p < 1) | (sampling.min_p > 0)).any())
     # A greedy row needs no sum; its largest logit tells a row without a distribution just as well.
     log_normalizer = logits.amax(dim=1).double()
     threshold = torch.full_like(log_normalizer, -torch.inf)
-    step = max(1, ELEMENTS_PER_CHUNK // logits.shape[1])
+    step = rows_per_chunk(logits)
     for first in range(0, 0 if bool(greedy.all()) else len(logits), step):
         rows = slice(first, first + step)
         scaled = _scale(logits[rows], temperature[rows] if scales else None)

@@ -11,16 +11,17 @@ from torch import Tensor
 
 from kernels.reference.odds import Odds
 from kernels.reference.proposal import Proposal
-from kernels.reference.truncation import Processed
+from kernels.reference.truncation import Processed, rows_per_chunk
 
 NUM_ROWS_PER_CHUNK = 16
-"""Rows worked out in full at a time."""
+"""Rows worked out in full at a time, at least."""
 
 
 def entropies(rows: Processed) -> Tensor:
     """[N] float64, nats."""
     found = torch.zeros_like(rows.log_normalizer)
-    for part in torch.arange(len(found), device=found.device).split(NUM_ROWS_PER_CHUNK):
+    step = max(NUM_ROWS_PER_CHUNK, rows_per_chunk(rows.logits))
+    for part in torch.arange(len(found), device=found.device).split(step):
         logprobs = rows.logprobs(part)
         # 0 log 0 := 0, where a cut token would give 0 * -inf.
         found[part] = -(logprobs.exp() * logprobs.clamp_(min=torch.finfo(torch.float64).min)).sum(dim=1)

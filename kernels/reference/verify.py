@@ -23,8 +23,10 @@ from kernels.reference.probabilistic import probabilistic_odds
 from kernels.reference.proposal import Proposal, propose
 from kernels.reference.residual import emission
 from kernels.reference.synthetic import synthetic_odds
+from kernels.reference.target_rows import present_slots
+from kernels.reference.truncation import sampling_rows
 from kernels.reference.typical import typical_odds
-from kernels.reference.verdict import assemble
+from kernels.reference.verdict import assemble, place
 from kernels.streams import Purpose, uniform
 
 Method = VerificationMethod
@@ -90,9 +92,10 @@ def verify(
     """Turn a round's draft tokens into output tokens: the accepted ones, then one recovered or bonus token.
 
     Args:
-        target_logits: [sum(K_r + 1), V], any floating dtype; the K_r + 1 rows of a request lie together, row i
-            conditioned on its first i draft tokens.
-        draft: the proposals, K_r of them for request r.
+        target_logits: [N, V], any floating dtype; the K_r + 1 rows of a request lie together, row i conditioned on its
+            first i draft tokens. N is R * (K + 1) when request r's rows begin at r * (K + 1), whatever its K_r; else
+            sum(K_r + 1), request after request.
+        draft: the proposals, K_r of them for request r; -1 of them mark a padded slot, of which nothing is read.
         sampling: fields [R]; they shape the target's and the draft's distribution alike. At temperature 0 a draft
             token is accepted iff it is the target's argmax, under every method but synthetic.
         verification: the method and its parameters.
@@ -107,6 +110,12 @@ def verify(
         ValueError: the rows do not add up, greedy verification meets a temperature above 0, or synthetic
             verification has too few rates.
     """
+    packed = present_slots(target_logits, draft)
+    if packed is not None:
+        target_logits, left, present = packed
+        streams = Streams(streams.seeds[present], streams.positions[present], streams.rounds[present])
+        verdict = verify(target_logits, left, sampling_rows(sampling, present), verification, streams)
+        return place(verdict, present, len(draft.token_ids))
     is_greedy = bool((sampling.temperature == 0).all())
     if verification.method is Method.greedy and not is_greedy:
         raise ValueError(

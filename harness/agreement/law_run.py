@@ -1,0 +1,58 @@
+"""Measure the law of a draw over rows, dtypes, temperatures and truncations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+
+from harness.agreement.config import TRUNCATIONS, AgreementConfig
+from harness.agreement.draw_law import Shift, boundary_shift, one_setting, total_variation
+from harness.agreement.law_rows import ROWS
+from harness.agreement.run import device_of, tested_core
+
+LAW_DTYPES = ("bfloat16", "float32")
+LAW_TEMPERATURES = (0.7, 1.0, 2.0)
+LAW_TRUNCATIONS = ("none", "top-p")
+MAX_TOTAL_VARIATION = 1e-5
+"""What a draw is allowed to be off."""
+
+
+@dataclass(frozen=True)
+class LawResult:
+    """The law of a draw from one row."""
+
+    row: str
+    dtype: str
+    truncation: str
+    temperature: float
+    total_variation: float | None
+    """From the chunk masses and prefix sums of the kernels; None for another core."""
+    shift: Shift
+
+    @property
+    def holds(self) -> bool:
+        """Whether the law is as near to the softmax as it must be."""
+        near = self.total_variation is None or self.total_variation <= MAX_TOTAL_VARIATION
+        return near and self.shift.largest <= MAX_TOTAL_VARIATION and self.shift.num_impossible == 0
+
+
+def measure_laws(config: AgreementConfig, report: Callable[[LawResult], None]) -> list[LawResult]:
+    """Every combination; `report` is called with each result as soon as it is there."""
+    core, device = tested_core(config), device_of(config)
+    results = []
+    for name, dtype, truncation, temperature in product(ROWS, LAW_DTYPES, LAW_TRUNCATIONS, LAW_TEMPERATURES):
+        generator = torch.Generator(device).manual_seed(config.seed)
+        logits = ROWS[name](config.law_vocab_size, generator).to(getattr(torch, dtype))
+        sampling = one_setting(temperature, *TRUNCATIONS[truncation], device)
+        variation = None
+        if core.name == "triton":
+            from harness.agreement.kernel_law import kernel_law
+
+            variation = total_variation(kernel_law(logits, sampling), logits, sampling)
+        shift = boundary_shift(core, logits, sampling, config.law_draws, config.seed)
+        results.append(LawResult(name, dtype, truncation, temperature, variation, shift))
+        report(results[-1])
+    return results

@@ -1,0 +1,230 @@
+"""Write what an agreement run found: report.md for people, agreement.json for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness.agreement.config import AgreementConfig
+from harness.agreement.counts import Agreement, total
+from harness.agreement.law_run import MAX_TOTAL_VARIATION, LawResult
+from harness.agreement.proportion import upper_bound
+from harness.agreement.rounding import ROUNDING
+from harness.agreement.run import CellResult
+from harness.provenance import provenance
+
+MAX_LISTED = 100
+"""Disagreements that the JSON lists in full, those with the largest margins first."""
+COUNT_COLUMNS = (
+    "decisions",
+    "differ",
+    "rate",
+    "95 % bound",
+    "accept decisions: rate, bound",
+    "tokens: rate, bound",
+    "largest margin",
+    "unexplained",
+)
+
+
+def summary(agreement: Agreement) -> dict[str, Any]:
+    """Counts and rates as plain JSON values; an infinite margin is the string inf."""
+    decisions, disagreements = agreement.num_decisions, agreement.num_disagreements
+    return {
+        "num_decisions": decisions,
+        "num_accept_decisions": agreement.num_accept_decisions,
+        "num_tokens": agreement.num_tokens,
+        "num_disagreements": disagreements,
+        "num_accept_disagreements": agreement.num_accept_disagreements,
+        "num_token_disagreements": agreement.num_token_disagreements,
+        "rate": disagreements / decisions if decisions else None,
+        "rate_upper_95": upper_bound(disagreements, decisions),
+        "largest_margin": _finite(agreement.largest_margin),
+        "num_unexplained": agreement.num_unexplained,
+    }
+
+
+def _finite(value: float) -> float | str:
+    return value if math.isfinite(value) else "inf"
+
+
+def line(result: CellResult) -> str:
+    """One line about a cell."""
+    found = result.agreement
+    return (
+        f"{result.cell.name}: {found.num_disagreements} of {found.num_decisions:,} decisions differ, "
+        f"{found.num_unexplained} unexplained, largest margin {found.largest_margin:.1e} ({result.seconds:.1f} s)"
+    )
+
+
+def law_line(result: LawResult) -> str:
+    """One line about the law of a draw."""
+    variation = "" if result.total_variation is None else f"TV {result.total_variation:.1e}, "
+    return (
+        f"{result.row}, {result.dtype}, {result.truncation}, T {result.temperature:g}: {variation}"
+        f"boundaries moved by {result.shift.largest:.1e} in {result.shift.num_draws:,} draws"
+    )
+
+
+def headline(results: Sequence[CellResult], laws: Sequence[LawResult]) -> str:
+    """The outcome in a few words."""
+    found = total(result.agreement for result in results)
+    rate = found.num_disagreements / max(1, found.num_decisions)
+    text = (
+        f"{found.num_decisions:,} decisions: {found.num_disagreements} disagreements, rate {rate:.1e} (95 % bound "
+        f"{upper_bound(found.num_disagreements, found.num_decisions):.1e}), {found.num_unexplained} unexplained, "
+        f"largest margin {found.largest_margin:.1e}"
+    )
+    if laws:
+        known = [each.total_variation for each in laws if each.total_variation is not None]
+        text += (
+            f"; law of a draw: {sum(each.holds for each in laws)} of {len(laws)} rows within {MAX_TOTAL_VARIATION:g}"
+        )
+        text += f", largest TV {max(known):.1e}" if known else ""
+    return text
+
+
+def is_green(results: Sequence[CellResult], laws: Sequence[LawResult]) -> bool:
+    """Whether every disagreement is explained and every law near enough."""
+    return all(result.agreement.num_unexplained == 0 for result in results) and all(law.holds for law in laws)
+
+
+def write_report(
+    config: AgreementConfig, core_name: str, results: Sequence[CellResult], laws: Sequence[LawResult], folder: Path
+) -> Path:
+    """Write both files into `folder` and return the path of report.md."""
+    folder.mkdir(parents=True, exist_ok=True)
+    origin = provenance()
+    whole = total(result.agreement for result in results)
+    worst = sorted((each for each in whole.disagreements), key=lambda each: -each.margin)[:MAX_LISTED]
+    record = {
+        "settings": asdict(config) | {"core": config.core.value},
+        "core": core_name,
+        "rounding": ROUNDING,
+        "total": summary(whole),
+        "cells": [
+            {
+                **asdict(result.cell),
+                "method": result.cell.method.value,
+                "verification": summary(result.verification),
+                "drafting": summary(result.drafting),
+                "seconds": result.seconds,
+            }
+            for result in results
+        ],
+        "disagreements": [asdict(each) | {"margin": _finite(each.margin)} for each in worst],
+        "laws": [asdict(law) | {"shift": law.shift._asdict(), "holds": law.holds} for law in laws],
+        "provenance": origin,
+    }
+    (folder / "agreement.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    page = folder / "report.md"
+    page.write_text(_page(config, core_name, results, laws, origin), encoding="utf-8")
+    return page
+
+
+def _page(
+    config: AgreementConfig,
+    core_name: str,
+    results: Sequence[CellResult],
+    laws: Sequence[LawResult],
+    origin: dict[str, Any],
+) -> str:
+    parts = [
+        "# Agreement with the reference\n",
+        f"{headline(results, laws)}.\n",
+        f"Core `{core_name}` against the float64 reference on the same inputs and random streams; V = "
+        f"{config.vocab_size:,}, K = {config.draft_tokens}, Zipf-like rows, drafts near the targets. A decision is an "
+        "accept decision that the rule took, or a token that was drawn. A margin is the error of the probabilities, "
+        f"relative to themselves, that explains a disagreement; float32 explains up to {ROUNDING:g}.\n",
+        _counts("draws and verification", [("all", results)], lambda each: each.agreement),
+        _counts("method (verification)", _by(results, lambda each: each.cell.method.value), _of_verification),
+        _counts("method (draft draws)", _by(results, lambda each: each.cell.method.value), lambda each: each.drafting),
+        _counts("dtype", _by(results, lambda each: each.cell.dtype), lambda each: each.agreement),
+        _counts("truncation", _by(results, lambda each: each.cell.truncation), lambda each: each.agreement),
+        _counts("temperature", _by(results, lambda each: f"{each.cell.temperature:g}"), lambda each: each.agreement),
+    ]
+    if laws:
+        parts += [
+            "## The law of a draw\n",
+            f"V = {config.law_vocab_size:,}. TV: from the kernels' chunk masses and prefix sums to the float64 "
+            "softmax; none for another core. "
+            f"Moved: by how much a boundary of the cumulative distribution is off at least, from "
+            f"{config.law_draws:,} draws with known uniform numbers. Both must stay within {MAX_TOTAL_VARIATION:g}.\n",
+            _laws(laws),
+        ]
+    git, gpu = origin["git"] or {}, origin["gpu"] or {}
+    commit = git.get("commit", "unknown") + (" (changed)" if git.get("dirty") else "")
+    parts += [
+        "## Provenance\n",
+        f"{gpu.get('name', origin['cpu']['model'])}, torch {origin['packages']['torch']}, triton "
+        f"{origin['packages']['triton']}, commit {commit}, {origin['time_utc']}, seed {config.seed}.\n",
+    ]
+    return "\n".join(parts)
+
+
+def _of_verification(result: CellResult) -> Agreement:
+    return result.verification
+
+
+def _by(results: Iterable[CellResult], key: Callable[[CellResult], str]) -> list[tuple[str, list[CellResult]]]:
+    groups: dict[str, list[CellResult]] = {}
+    for result in results:
+        groups.setdefault(key(result), []).append(result)
+    return list(groups.items())
+
+
+def _counts(
+    title: str, groups: Iterable[tuple[str, Sequence[CellResult]]], part: Callable[[CellResult], Agreement]
+) -> str:
+    rows = []
+    for name, results in groups:
+        found = total(part(result) for result in results)
+        rate = found.num_disagreements / max(1, found.num_decisions)
+        bound = upper_bound(found.num_disagreements, found.num_decisions)
+        rows.append(
+            (
+                name,
+                f"{found.num_decisions:,}",
+                str(found.num_disagreements),
+                f"{rate:.1e}",
+                f"{bound:.1e}",
+                _rate(found.num_accept_disagreements, found.num_accept_decisions),
+                _rate(found.num_token_disagreements, found.num_tokens),
+                f"{found.largest_margin:.1e}",
+                str(found.num_unexplained),
+            )
+        )
+    return _table((title, *COUNT_COLUMNS), rows)
+
+
+def _rate(count: int, trials: int) -> str:
+    """Count, rate and bound in one field; empty where there was nothing to decide."""
+    return f"{count} of {trials:,}: {count / trials:.1e}, {upper_bound(count, trials):.1e}" if trials else ""
+
+
+def _laws(laws: Sequence[LawResult]) -> str:
+    rows = [
+        (
+            law.row,
+            law.dtype,
+            law.truncation,
+            f"{law.temperature:g}",
+            "" if law.total_variation is None else f"{law.total_variation:.1e}",
+            f"{law.shift.largest:.1e}",
+            f"{law.shift.num_shifted} of {law.shift.num_draws:,}",
+            str(law.shift.num_impossible),
+            "yes" if law.holds else "NO",
+        )
+        for law in laws
+    ]
+    return _table(("row", "dtype", "truncation", "T", "TV", "moved", "draws that differ", "impossible", "holds"), rows)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"

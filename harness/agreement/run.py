@@ -1,0 +1,148 @@
+"""Compare a core with the reference over methods, dtypes, truncations and temperatures.
+
+Every cell compares the draws of the drafts and the verification of batches whose rows look like a language model's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from zlib import crc32
+
+import torch
+
+from harness.agreement.compare import compare_draw, compare_verify
+from harness.agreement.config import TRUNCATIONS, AgreementConfig, Candidate
+from harness.agreement.counts import Agreement, total
+from harness.agreement.rows import RoundShape, drafted_round
+from kernels.contract import Verification, VerificationMethod
+from kernels.core import Core, core_for, reference_core, triton_core
+from kernels.streams import Purpose
+
+Method = VerificationMethod
+SHARES_NOISE = (Method.coupled, Method.pr35461)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination that is compared."""
+
+    method: VerificationMethod
+    dtype: str
+    truncation: str
+    temperature: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.method.value}, {self.dtype}, {self.truncation}, T {self.temperature:g}"
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What a cell found."""
+
+    cell: Cell
+    verification: Agreement
+    drafting: Agreement
+    seconds: float
+
+    @property
+    def agreement(self) -> Agreement:
+        return total([self.verification, self.drafting])
+
+
+def device_of(config: AgreementConfig) -> torch.device:
+    """Where the comparison runs."""
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(config.device)
+
+
+def tested_core(config: AgreementConfig) -> Core:
+    """The core that is compared with the reference."""
+    match config.core:
+        case Candidate.triton:
+            return triton_core()
+        case Candidate.reference:
+            return reference_core()
+        case _:
+            return core_for(device_of(config))
+
+
+def cells_of(config: AgreementConfig) -> list[Cell]:
+    """Every combination, in the order of the settings."""
+    combinations = product(config.methods, config.dtypes, config.truncations, config.temperatures)
+    return [Cell(Method(method), dtype, truncation, each) for method, dtype, truncation, each in combinations]
+
+
+def verification_of(method: VerificationMethod, num_draft_tokens: int) -> Verification:
+    """The method with parameters that let it accept and reject; one rate for each draft position."""
+    rates = tuple(0.8**position for position in range(1, num_draft_tokens + 1))
+    return Verification(method, leniency=0.7, synthetic_rates=rates)
+
+
+def compare_cells(config: AgreementConfig, report: Callable[[CellResult], None]) -> list[CellResult]:
+    """Run every cell.
+
+    Args:
+        config: what to compare.
+        report: called with each cell's result as soon as it is there.
+    """
+    tested, cells = tested_core(config), cells_of(config)
+    results = []
+    for cell in cells:
+        found = compare_cell(cell, config, tested, -(-config.decisions // len(cells)))
+        report(found)
+        results.append(found)
+    return results
+
+
+def compare_cell(cell: Cell, config: AgreementConfig, tested: Core, num_decisions: int) -> CellResult:
+    """Compare batch after batch until there are enough decisions.
+
+    Args:
+        cell: the combination.
+        config: sizes and seed.
+        tested: the core under test.
+        num_decisions: at least so many.
+    """
+    device, reference = device_of(config), reference_core()
+    # a seed of the cell's own, so that leaving other cells out does not change it
+    generator = torch.Generator(device).manual_seed(config.seed * 2**32 + crc32(cell.name.encode()))
+    shape = shape_of(cell, config)
+    verification = verification_of(cell.method, config.draft_tokens)
+    purpose = None if shape.shared_noise else Purpose.draft
+    verified, drafted, begin = [Agreement()], [Agreement()], time.perf_counter()
+    while total([*verified, *drafted]).num_decisions < num_decisions:
+        batch = drafted_round(shape, tested, generator)
+        drafted.append(
+            compare_draw(
+                tested,
+                reference,
+                batch.draft_logits,
+                batch.draft_sampling,
+                batch.draft_streams,
+                purpose,
+                config.vocab_size,
+            )
+        )
+        verified.append(compare_verify(tested, reference, batch.inputs, verification))
+    return CellResult(cell, total(verified), total(drafted), time.perf_counter() - begin)
+
+
+def shape_of(cell: Cell, config: AgreementConfig) -> RoundShape:
+    """The rounds of a cell."""
+    top_k, top_p, min_p = TRUNCATIONS[cell.truncation]
+    return RoundShape(
+        num_requests=config.requests,
+        num_draft_tokens=config.draft_tokens,
+        vocab_size=config.vocab_size,
+        dtype=getattr(torch, cell.dtype),
+        temperature=cell.temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        shared_noise=cell.method in SHARES_NOISE,
+    )

@@ -1,0 +1,151 @@
+"""The cells of certification: every lossless way to draft and verify, in every dtype and truncation, and mixed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from harness.certification.law import Profile
+from harness.certification.subject import Features
+from harness.certification.worlds import NARROW_DRAFT, PLAIN, WIDE, World
+from kernels.contract import DraftSampling, Verification, VerificationMethod
+
+Method = VerificationMethod
+GREEDY, SAMPLED, COUPLED = DraftSampling.greedy, DraftSampling.sampled, DraftSampling.coupled
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ALONE = Profile()
+TRUNCATIONS: dict[str, tuple[World, tuple[Profile, ...]]] = {
+    "none": (PLAIN, (ALONE,)),
+    "top-k": (WIDE, (Profile(top_k=4),)),
+    "top-p": (WIDE, (Profile(temperature=0.8, top_p=0.8),)),
+    "min-p": (WIDE, (Profile(temperature=1.3, min_p=0.3),)),
+    "mixed": (
+        WIDE,
+        (
+            Profile(temperature=0.0),
+            Profile(temperature=0.9, top_k=4, top_p=0.85),
+            Profile(temperature=0.0, top_k=3, top_p=0.5),
+            Profile(temperature=1.2, top_k=5, min_p=0.15),
+        ),
+    ),
+}
+"""Truncation of a cell: the pair, and the sampling parameters that its requests take in turn. `mixed` mixes greedy
+requests with sampled ones that cut differently."""
+DRAFTS: tuple[tuple[VerificationMethod, DraftSampling, bool], ...] = (
+    (Method.strict, SAMPLED, True),
+    (Method.strict, GREEDY, False),
+    (Method.strict, COUPLED, True),
+    (Method.coupled, COUPLED, True),
+    (Method.coupled, GREEDY, False),
+    (Method.probabilistic, SAMPLED, True),
+    (Method.probabilistic, GREEDY, False),
+    (Method.block, SAMPLED, True),
+    (Method.block, GREEDY, False),
+)
+"""Verification, draft sampling, and whether the draft logits are cached (else the proposal is one-hot)."""
+CONSTANT, RAGGED = (3,), (3, 1, 0, 2)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to draft and verify, on one pair."""
+
+    world: World
+    verification: Verification
+    draft_sampling: DraftSampling
+    cached: bool
+    """Whether verification gets the draft logits; without them every proposal counts as one-hot."""
+    truncation: str = "none"
+    profiles: tuple[Profile, ...] = (ALONE,)
+    """Sampling parameters that the requests take in turn."""
+    dtype: str = "float32"
+    cache_dtype: str | None = None
+    """Another dtype of the draft-logit cache than the one drafts are drawn from: wrong, for a control."""
+    lengths: tuple[int, ...] = CONSTANT
+    """Draft tokens of a request's rounds, again and again; requests begin at different places."""
+    row_stats: bool = True
+    """Keep the statistics of the drafted rows for verification, if the subject can."""
+    padded_slots: bool = False
+    """Fill the batch with padded slots."""
+    padded_rows: bool = False
+    """Target rows at r * (K + 1)."""
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        return max(self.lengths)
+
+    @property
+    def name(self) -> str:
+        """Unique among the cells."""
+        proposal = "cached" if self.cached else "one-hot"
+        parts = [self.verification.method.value, f"{self.draft_sampling.value} {proposal}", self.dtype, self.truncation]
+        parts += [f"{self.cache_dtype} cache"] if self.cache_dtype else []
+        parts += ["ragged"] if len(self.lengths) > 1 else []
+        parts += ["padded slots"] if self.padded_slots else []
+        parts += ["padded rows"] if self.padded_rows else []
+        parts += ["stats not kept"] if not self.row_stats and self.cached else []
+        parts += [self.world.name] if self.world.name == NARROW_DRAFT.name else []
+        return ", ".join(parts)
+
+    def lacking(self, features: Features) -> str | None:
+        """What the cell needs and a subject does not have; None if it has everything."""
+        profiles_truncate = any(profile.truncates for profile in self.profiles)
+        needs = (
+            (self.verification.method in features.methods, f"method {self.verification.method.value}"),
+            (self.draft_sampling in features.draft_samplings, f"{self.draft_sampling.value} drafts"),
+            (DTYPES[self.dtype] in features.dtypes, f"{self.dtype} logits"),
+            (features.truncation or not profiles_truncate, "truncation"),
+            (features.narrow_draft or self.world.draft_to_target is None, "a smaller draft vocabulary"),
+            (features.ragged or len(self.lengths) == 1, "ragged batches"),
+            (features.padded_slots or not self.padded_slots, "padded slots"),
+            (features.padded_rows or not self.padded_rows, "padded target rows"),
+        )
+        return next((f"no {what}" for has, what in needs if not has), None)
+
+
+def _cell(
+    method: VerificationMethod, sampling: DraftSampling, cached: bool, truncation: str = "none", dtype: str = "float32"
+) -> Cell:
+    world, profiles = TRUNCATIONS[truncation]
+    cell = Cell(world, Verification(method), sampling, cached, truncation, profiles, dtype)
+    return replace(cell, lengths=RAGGED, padded_slots=True) if truncation == "mixed" else cell
+
+
+def full_cells() -> list[Cell]:
+    """Every way to draft and verify x every truncation x every dtype, and the special cells."""
+    cells = [_cell(*drafts, truncation, dtype) for drafts in DRAFTS for truncation in TRUNCATIONS for dtype in DTYPES]
+    return cells + special_cells(tuple(DTYPES))
+
+
+def small_cells() -> list[Cell]:
+    """Every way to draft and verify: plain in float32, mixed in bfloat16, each truncation once; the special cells."""
+    cells = [_cell(*drafts, truncation, dtype)
+             for truncation, dtype in (("none", "float32"), ("mixed", "bfloat16")) for drafts in DRAFTS]  # fmt: skip
+    rotation = [(truncation, dtype) for truncation in ("top-k", "top-p", "min-p") for dtype in DTYPES]
+    cells += [_cell(*drafts, *pair) for drafts, pair in zip(DRAFTS, rotation, strict=True)]
+    return cells + special_cells(("float32",))
+
+
+def special_cells(dtypes: tuple[str, ...]) -> list[Cell]:
+    """What does not cross with everything.
+
+    Args:
+        dtypes: of the cells with a smaller draft vocabulary.
+    """
+    probabilistic = _cell(Method.probabilistic, SAMPLED, True)
+    block = _cell(Method.block, SAMPLED, True)
+    cells = [
+        replace(_cell(*drafts), world=NARROW_DRAFT, dtype=dtype)
+        for drafts in DRAFTS
+        for dtype in dtypes
+        if drafts[1] is not GREEDY
+    ]
+    cells += [_cell(method, SAMPLED, False) for method in (Method.strict, Method.probabilistic, Method.block)]
+    cells += [_cell(method, COUPLED, False) for method in (Method.strict, Method.coupled)]
+    cells += [replace(cell, row_stats=False) for cell in (probabilistic, block)]
+    cells += [replace(cell, lengths=RAGGED, padded_rows=True) for cell in (probabilistic, block)]
+    cells += [replace(_cell(Method.greedy, GREEDY, False), profiles=(Profile(temperature=0.0),))]
+    cells += [replace(probabilistic, verification=Verification(Method.lenient, leniency=1.0))]
+    return cells

@@ -1,0 +1,130 @@
+"""Certify a subject: play every cell and every control, test them at one family-wise level, and judge.
+
+Bonferroni: each lossless cell is tested at FALSE_ALARM / RESERVE / (number of lossless cells), so that a subject
+without a flaw fails the whole certification with probability FALSE_ALARM at most. Controls are held to the same level.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from harness.certification.config import CertifyConfig, Device, Size
+from harness.certification.controls import Control
+from harness.certification.jobs import chosen_jobs
+from harness.certification.judge import FALSE_ALARM, RESERVE, Conditions, Outcome, Verdict, judge
+from harness.certification.subject import features_of, load_subject
+from harness.certification.workers import play_in_workers
+from harness.settings import SettingsError
+
+MAX_WORKERS, SPARE_CPUS = 12, 2
+"""Processes on a GPU unless the settings say otherwise: compiling kernels keeps one CPU core busy in each. Each takes
+about 1 GB of the GPU's memory."""
+
+
+@dataclass(frozen=True)
+class Certification:
+    """Everything that a certification found."""
+
+    config: CertifyConfig
+    size: Size
+    device: str
+    subject: str
+    remark: str
+    level: float
+    """Of each single test."""
+    outcomes: tuple[Outcome, ...]
+    num_workers: int
+    """Processes that played."""
+    wall_s: float
+
+    @property
+    def is_green(self) -> bool:
+        """Whether something was certified, and nothing stands against the subject or the test."""
+        passed = any(outcome.verdict is Verdict.passed for outcome in self.outcomes)
+        return passed and all(outcome.is_well for outcome in self.outcomes)
+
+
+def resolve_device(choice: Device) -> torch.device:
+    """Raises SettingsError when a GPU was asked for and there is none."""
+    has_gpu = torch.cuda.is_available()
+    if choice is Device.cuda and not has_gpu:
+        raise SettingsError(
+            "certify.device: expected a CUDA device for certify.device=cuda, found none; use cpu or auto"
+        )
+    return torch.device("cuda" if choice is not Device.cpu and has_gpu else "cpu")
+
+
+def resolve_workers(choice: int, device: torch.device) -> int:
+    """Processes that play; `choice` 0 is what suits the device."""
+    if choice:
+        return choice
+    return max(1, min(MAX_WORKERS, (os.cpu_count() or 1) - SPARE_CPUS)) if device.type == "cuda" else 1
+
+
+def certify(config: CertifyConfig, report: Callable[[Outcome], None]) -> Certification:
+    """Play and judge everything.
+
+    Args:
+        config: the settings.
+        report: called with each outcome as it comes, in any order.
+
+    Raises:
+        SettingsError: wrong settings, before anything is played.
+        WorkerError: a worker process died or raised an error.
+    """
+    # On tensors this small a second thread gains nothing, and on a busy machine the two wait for each other.
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _certify(config, report, resolve_device(config.device))
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _certify(config: CertifyConfig, report: Callable[[Outcome], None], device: torch.device) -> Certification:
+    began = time.perf_counter()
+    size = config.size if config.size is not Size.auto else Size.full if device.type == "cuda" else Size.small
+    jobs = chosen_jobs(config, size)
+    subject = load_subject(config.subject, device)
+    features = features_of(subject)
+    lacking = [None if isinstance(job, Control) else job.lacking(features) for job in jobs]
+    num_cells = sum(reason is None and not isinstance(job, Control) for job, reason in zip(jobs, lacking, strict=True))
+    conditions = Conditions(config, size, FALSE_ALARM / RESERVE / max(1, num_cells), device)
+    outcomes: dict[int, Outcome] = {}
+
+    def add(index: int, outcome: Outcome) -> None:
+        outcomes[index] = outcome
+        report(outcome)
+
+    for index, reason in enumerate(lacking):
+        if reason is not None:
+            add(index, Outcome(jobs[index].name, Verdict.unsupported, reason))
+    playable = [index for index, reason in enumerate(lacking) if reason is None]
+    num_workers = max(1, min(resolve_workers(config.workers, device), len(playable)))
+    played: Iterator[tuple[int, Outcome]]
+    if num_workers == 1:
+        played = ((index, judge(subject, jobs[index], conditions)) for index in playable)
+    else:
+        played = play_in_workers(conditions, {index: jobs[index] for index in playable}, num_workers)
+    for index, outcome in played:
+        add(index, outcome)
+    return Certification(
+        config=config,
+        size=size,
+        device=_device_name(device),
+        subject=subject.name,
+        remark=features.remark,
+        level=conditions.level,
+        outcomes=tuple(outcomes[index] for index in range(len(jobs))),
+        num_workers=num_workers,
+        wall_s=time.perf_counter() - began,
+    )
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

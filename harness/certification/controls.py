@@ -1,0 +1,115 @@
+"""Negative controls: samplers that are wrong in a known way, each of which certification has to reject.
+
+They are made from the project's own core, whatever the subject is: they show what the test would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from harness.certification.broken_block import Mistake, broken_verify
+from harness.certification.cells import COUPLED, RAGGED, SAMPLED, Cell, Method
+from harness.certification.subject import Functions, Subject
+from harness.certification.worlds import CONTROL, World
+from kernels.contract import Draft, Drawn, Sampling, Streams, Verdict, Verification
+from kernels.streams import Purpose
+
+
+@dataclass(frozen=True)
+class Control:
+    """One wrong sampler and the cell on which it shows."""
+
+    name: str
+    cell: Cell
+    alter: Callable[[Subject], Subject]
+    """Makes the wrong sampler from a right one."""
+
+
+def _altered(subject: Subject, **functions: Callable) -> Functions:
+    """The subject with some of its functions replaced; it keeps no statistics, so that the cache is read."""
+    right = Functions(f"{subject.name}, altered", subject.verify, subject.draw, subject.coupled_draw)
+    return replace(right, **functions)  # type: ignore[arg-type]
+
+
+def _unchanged(subject: Subject) -> Subject:
+    """For methods that are wrong by themselves."""
+    return _altered(subject)
+
+
+def _drafts_with_residual_noise(subject: Subject) -> Subject:
+    """The draft of a position and the token recovered there are drawn with one uniform number."""
+
+    def draw(
+        logits: Tensor, sampling: Sampling, streams: Streams, purpose: Purpose, draft_to_target: Tensor | None = None
+    ) -> Drawn:
+        return subject.draw(logits, sampling, streams, Purpose.residual, draft_to_target)
+
+    return _altered(subject, draw=draw)
+
+
+def _same_streams_every_round(subject: Subject) -> Subject:
+    """Nothing that is drawn at a position changes when the position is drafted and verified again."""
+
+    def in_round_0(streams: Streams) -> Streams:
+        return replace(streams, rounds=torch.zeros_like(streams.rounds))
+
+    def draw(
+        logits: Tensor, sampling: Sampling, streams: Streams, purpose: Purpose, draft_to_target: Tensor | None = None
+    ) -> Drawn:
+        return subject.draw(logits, sampling, in_round_0(streams), purpose, draft_to_target)
+
+    def verify(
+        target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+    ) -> Verdict:
+        return subject.verify(target_logits, draft, sampling, verification, in_round_0(streams))
+
+    return _altered(subject, draw=draw, verify=verify)
+
+
+def _mistaken(mistake: Mistake) -> Callable[[Subject], Subject]:
+    return lambda subject: _altered(subject, verify=broken_verify(mistake))
+
+
+def _offset(world: World, offset: float) -> World:
+    """The same law; in bfloat16, logits of this size are coarse."""
+    return replace(world, draft_logits=world.draft_logits + offset)
+
+
+def controls() -> list[Control]:
+    """Every control; the method is probabilistic or block unless the name says otherwise."""
+    probabilistic = Cell(CONTROL, Verification(Method.probabilistic), SAMPLED, cached=True, row_stats=False)
+    block = replace(probabilistic, verification=Verification(Method.block))
+
+    def coarse(cell: Cell) -> Cell:
+        return replace(cell, world=_offset(CONTROL, 30.0), cache_dtype="bfloat16")
+
+    def method(verification: Verification, cell: Cell = probabilistic) -> Cell:
+        return replace(cell, verification=verification)
+
+    coupled = replace(probabilistic, draft_sampling=COUPLED)
+    return [
+        Control(
+            "pr35461: one stream for draft, acceptance and residual",
+            method(Verification(Method.pr35461), coupled),
+            _unchanged,
+        ),
+        Control("probabilistic, draft and residual share their uniform", probabilistic, _drafts_with_residual_noise),
+        *(
+            Control(
+                f"block, {mistake.value}",
+                replace(block, lengths=RAGGED) if mistake is Mistake.depth_of_batch else block,
+                _mistaken(mistake),
+            )
+            for mistake in Mistake
+        ),
+        Control("block, no stream changes with the round", block, _same_streams_every_round),
+        Control("block, coupled drafts", replace(block, draft_sampling=COUPLED), _unchanged),
+        Control("probabilistic, float32 drafts verified from a bfloat16 cache", coarse(probabilistic), _unchanged),
+        Control("block, float32 drafts verified from a bfloat16 cache", coarse(block), _unchanged),
+        Control("typical (lossy)", method(Verification(Method.typical)), _unchanged),
+        Control("lenient, l = 0.7 (lossy)", method(Verification(Method.lenient, leniency=0.7)), _unchanged),
+    ]

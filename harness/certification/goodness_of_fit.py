@@ -1,0 +1,101 @@
+"""Do the counted sequences follow the exact law? Pearson's test, and how far off they are.
+
+Letters: G groups of requests (profiles), each with its own law; N sequences. Half 0 and half 1 of the requests are
+counted apart: the test takes both, the estimate of the distance learns from one half and measures on the other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.certification.chi_square import tail
+
+MIN_EXPECTED = 32
+"""Rarer sequences are pooled: below that the far tail of Pearson's statistic is heavier than the chi-square law's."""
+DEVIATES = 3.29
+"""Standard errors on each side of a 99.9 % interval."""
+
+
+class Fit(NamedTuple):
+    """What the test of one cell found."""
+
+    num_samples: int
+    df: int
+    statistic: float
+    p_value: float
+    num_impossible: int
+    """Sequences that the law excludes; a single one fails the test."""
+    pooled_mass: float
+    """Share of the samples expected in pooled sequences, inside of which nothing is compared."""
+    variation: float
+    """Estimate of the total variation from below, without bias: see `held_out_variation`."""
+    variation_low: float
+    variation_high: float
+
+
+def held_out_variation(counts: Tensor, law: Tensor) -> tuple[float, float, float]:
+    """Excess probability of the sequences that were too frequent in the first half, measured on the second half.
+
+        A = sequences more frequent than the law in half 0;  estimate = share of A in half 1 - probability of A
+
+    Its mean is at most the total variation, close to it when n is large, and 0 on average for a sampler that is exact.
+
+    Args:
+        counts: [G, 2, N] float64.
+        law: [G, N] float64.
+
+    Returns:
+        (estimate, low, high), a 99.9 % normal interval; the groups weighted by their samples.
+    """
+    first, second = counts[:, 0], counts[:, 1]
+    chosen = first > first.sum(1, keepdim=True) * law
+    num_samples = second.sum(1)
+    share = (second * chosen).sum(1) / num_samples
+    weights = num_samples / num_samples.sum()
+    estimate = float((weights * (share - (law * chosen).sum(1))).sum())
+    error = DEVIATES * float((weights**2 * share * (1 - share) / num_samples).sum().sqrt())
+    return estimate, estimate - error, estimate + error
+
+
+def _pooled(observed: Tensor, expected: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Observed and expected counts of one group with the rare sequences as one, and the expected count of that one."""
+    common = expected >= MIN_EXPECTED
+    if not bool(common.any()):
+        return observed.sum()[None], expected.sum()[None], float(expected.sum())
+    rest = float(expected[~common].sum())
+    kept_observed, kept_expected = observed[common], expected[common]
+    if rest == 0:
+        return kept_observed, kept_expected, 0.0
+    pool = torch.stack([observed[~common].sum(), expected[~common].sum()])
+    if rest >= MIN_EXPECTED:
+        return torch.cat([kept_observed, pool[:1]]), torch.cat([kept_expected, pool[1:]]), rest
+    rarest = kept_expected.argmin()
+    kept_observed[rarest] += pool[0]
+    kept_expected[rarest] += pool[1]
+    return kept_observed, kept_expected, float(kept_expected[rarest])
+
+
+def fit(counts: Tensor, law: Tensor) -> Fit:
+    """Test counted sequences against their law, group by group; statistics and degrees of freedom add up.
+
+    Args:
+        counts: [G, 2, N] int64.
+        law: [G, N] float64, rows sum to 1.
+    """
+    halves = counts.double().cpu()
+    totals = halves.sum(1)
+    num_samples = totals.sum(1)
+    impossible = int(totals[law == 0].sum())
+    statistic, df, pooled = 0.0, 0, 0.0
+    for group in range(len(law)):
+        observed, expected, rest = _pooled(totals[group], num_samples[group] * law[group])
+        statistic += float(((observed - expected) ** 2 / expected).sum())
+        df += len(observed) - 1
+        pooled += rest
+    p_value = 0.0 if impossible else 1.0 if df == 0 else tail(statistic, df)
+    total = float(num_samples.sum())
+    variation = held_out_variation(halves, law)
+    return Fit(int(total), df, statistic, p_value, impossible, pooled / total, *variation)

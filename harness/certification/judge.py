@@ -1,0 +1,166 @@
+"""Play one lossless cell or one control, test the law of what came out, and judge.
+
+Nothing is carried over from one cell to the next: what comes out depends on the cell and the settings alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from harness.certification.cells import DTYPES, Cell
+from harness.certification.chi_square import detectable_variation, power_at, samples_needed
+from harness.certification.config import CertifyConfig, Size
+from harness.certification.controls import Control
+from harness.certification.goodness_of_fit import Fit, fit
+from harness.certification.law import exact_law
+from harness.certification.own_core import own_core
+from harness.certification.play import Played, play
+from harness.certification.subject import Subject
+
+FALSE_ALARM = 1e-6
+"""Probability that any lossless cell of a subject without a flaw fails."""
+RESERVE = 10
+"""Pearson's statistic has a heavier far tail than the chi-square law. Simulated with MIN_EXPECTED expected in every
+sequence it was up to 1.5 times as heavy at 1e-5; the reserve covers what that becomes further out."""
+VARIATION, POWER = 0.003, 0.99
+"""At size full every cell detects this total variation with more than this probability, wherever it lies."""
+FULL_POWER = 0.999
+"""What the samples of size full are chosen for."""
+SMALL_SAMPLES, SMALL_BATCH = 150_000, 37_500
+CONTROL_SAMPLES = 1_000_000
+FULL_BATCH = 2**18
+
+
+class Verdict(Enum):
+    """How a cell came out."""
+
+    passed = "pass"
+    failed = "FAIL"
+    rejected = "rejected"
+    not_rejected = "NOT REJECTED"
+    unsupported = "not supported"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one cell or control."""
+
+    name: str
+    verdict: Verdict
+    reason: str = ""
+    """Why a cell failed or was not played."""
+    fit: Fit | None = None
+    num_faults: int = 0
+    acceptance_rate: float = 0.0
+    """Accepted draft tokens / draft tokens."""
+    power: float = 0.0
+    """Probability to detect a total variation of VARIATION in this many samples."""
+    detectable: float = 0.0
+    """The total variation that is detected with probability POWER."""
+    wall_s: float = 0.0
+
+    @property
+    def is_control(self) -> bool:
+        return self.verdict in (Verdict.rejected, Verdict.not_rejected)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it does not stand against the subject or the test."""
+        return self.verdict not in (Verdict.failed, Verdict.not_rejected)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What every cell of a certification is played under; the same in every process."""
+
+    config: CertifyConfig
+    size: Size
+    """small or full."""
+    level: float
+    """Of each single test."""
+    device: torch.device
+
+
+def laws(cell: Cell) -> Tensor:
+    """[G, N] float64, the exact law of each profile's requests."""
+    world = cell.world.in_dtype(DTYPES[cell.dtype])
+    return torch.stack([exact_law(world, profile) for profile in cell.profiles])
+
+
+def judge(subject: Subject, job: Cell | Control, conditions: Conditions) -> Outcome:
+    """Play and test one cell or control.
+
+    Args:
+        subject: plays the cells; a control is made from the project's own core.
+        job: what to play.
+        conditions: of the certification.
+    """
+    return _judge_control(job, conditions) if isinstance(job, Control) else _judge_cell(subject, job, conditions)
+
+
+def _judge_cell(subject: Subject, cell: Cell, conditions: Conditions) -> Outcome:
+    started = time.perf_counter()
+    played, found = _played(subject, cell, _samples(cell, conditions), conditions)
+    reasons = _reasons(played, found, conditions.level)
+    verdict = Verdict.failed if reasons else Verdict.passed
+    return _outcome(cell.name, verdict, "; ".join(reasons), played, found, conditions.level, started)
+
+
+def _judge_control(control: Control, conditions: Conditions) -> Outcome:
+    started = time.perf_counter()
+    by_size = CONTROL_SAMPLES if conditions.size is Size.full else SMALL_SAMPLES
+    altered = control.alter(own_core(conditions.device))
+    played, found = _played(altered, control.cell, conditions.config.samples or by_size, conditions)
+    verdict = Verdict.rejected if found.p_value < conditions.level else Verdict.not_rejected
+    return _outcome(control.name, verdict, "", played, found, conditions.level, started)
+
+
+def _samples(cell: Cell, conditions: Conditions) -> int:
+    if conditions.config.samples:
+        return conditions.config.samples
+    if conditions.size is Size.small:
+        return SMALL_SAMPLES
+    law = laws(cell)
+    df = int((law > 0).sum()) - len(law)
+    return samples_needed(VARIATION, conditions.level, df, FULL_POWER)
+
+
+def _played(subject: Subject, cell: Cell, samples: int, conditions: Conditions) -> tuple[Played, Fit]:
+    config, device = conditions.config, conditions.device
+    batch = config.batch or (FULL_BATCH if device.type == "cuda" else SMALL_BATCH)
+    played = play(subject, cell, samples, batch, config.seed, device)
+    return played, fit(played.counts, laws(cell))
+
+
+def _reasons(played: Played, found: Fit, level: float) -> Sequence[str]:
+    """Why a lossless cell fails; empty when it passes."""
+    reasons = []
+    if played.num_faults:
+        reasons.append(f"{played.num_faults} verdicts flagged or malformed")
+    if found.num_impossible:
+        reasons.append(f"{found.num_impossible} sequences that the target cannot produce")
+    if found.p_value < level and not found.num_impossible:
+        reasons.append("another law than the target's")
+    return reasons
+
+
+def _outcome(
+    name: str, verdict: Verdict, reason: str, played: Played, found: Fit, level: float, started: float
+) -> Outcome:
+    return Outcome(
+        name=name,
+        verdict=verdict,
+        reason=reason,
+        fit=found,
+        num_faults=played.num_faults,
+        acceptance_rate=played.num_accepted / max(1, played.num_draft_tokens),
+        power=power_at(VARIATION, found.num_samples, level, found.df),
+        detectable=detectable_variation(found.num_samples, level, found.df, POWER),
+        wall_s=time.perf_counter() - started,
+    )

@@ -1,0 +1,255 @@
+"""Play toy requests through a subject: draft, verify, commit, in slots that are used again, and count what comes out.
+
+Letters: S slots, R rows of a batch, K draft tokens at most, V and V_draft the vocabularies, L tokens of a tested
+sequence, G profiles, N = V ** L sequences.
+
+Every slot serves a fixed number of requests, so that quick requests count no more than slow ones. A request begins in
+state 0 at a position of its own, with its own seed, in round 1. A batch holds the slots that are not done yet, in an
+order that has nothing to do with the slots. All bookkeeping stays on the device; the host learns only how many slots
+are still busy.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.certification.cells import DTYPES, Cell
+from harness.certification.subject import Subject, features_of
+from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams, Verdict
+from kernels.streams import Purpose
+
+SEED_STEP = 0x9E3779B97F4A7C15 - 2**64
+"""Odd, so that requests never share a seed."""
+REQUESTS_PER_SLOT = 4
+NUM_POSITIONS = 7
+"""Requests begin at positions 1 .. NUM_POSITIONS in turn."""
+NOT_A_TOKEN = -7
+"""Stands where nobody may look."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came out of a cell."""
+
+    counts: Tensor
+    """[G, 2, N] int64, on the CPU: requests by profile, half and sequence."""
+    num_faults: int
+    """Verdicts that were flagged, or broke the contract of their fields."""
+    num_draft_tokens: int
+    num_accepted: int
+
+
+class Digits(NamedTuple):
+    """The number of a request taken apart, so that what sets requests apart goes through all combinations."""
+
+    profile: Tensor
+    half: Tensor
+    length: Tensor
+    """Where the request begins in the cell's lengths."""
+    position: Tensor
+
+
+class Table:
+    """S slots and what their requests have emitted so far."""
+
+    def __init__(self, cell: Cell, num_slots: int, first_request: int, seed: int, device: torch.device) -> None:
+        self.cell, self.device = cell, device
+        world = cell.world.in_dtype(DTYPES[cell.dtype]).on(device)
+        self.world, self.depth, self.length = world, cell.num_speculative_tokens, world.num_tokens
+        self.seed = seed * 0x5851F42D + zlib.crc32(cell.name.encode())
+        self.order = torch.randperm(num_slots, generator=torch.Generator().manual_seed(seed)).to(device)
+        self.requests = first_request + torch.arange(num_slots, device=device)
+        self.num_served = torch.zeros_like(self.requests)
+        self.num_emitted = torch.zeros_like(self.requests)
+        self.rounds = torch.ones_like(self.requests)
+        self.states = torch.zeros_like(self.requests)
+        self.tokens = torch.zeros(num_slots, self.length + self.depth, dtype=torch.long, device=device)
+        # The last bin takes the requests that go on.
+        self.counts = torch.zeros(len(cell.profiles) * 2 * world.num_codes + 1, dtype=torch.long, device=device)
+        self.tallies = torch.zeros(3, dtype=torch.long, device=device)
+        shape = (num_slots, self.depth, world.draft_logits.shape[1])
+        cache_dtype = DTYPES[cell.cache_dtype or cell.dtype]
+        self.cache = torch.full(shape, torch.nan, dtype=cache_dtype, device=device)
+        self.row_stats = RowStats(
+            maximum=torch.full(shape[:2], torch.nan, device=device),
+            normalizer=torch.full(shape[:2], torch.nan, dtype=torch.float64, device=device),
+            threshold=torch.full(shape[:2], torch.nan, device=device),
+        )
+        columns = torch.tensor(cell.profiles, dtype=torch.float64).T
+        self.profiles = [columns[0].float(), columns[1].long(), columns[2].float(), columns[3].float()]
+        self.profiles = [column.to(device) for column in self.profiles]
+
+    def busy(self) -> Tensor:
+        """[R] int64, the slots whose requests are not all done, in the order of the batch."""
+        return self.order[self.num_served[self.order] < REQUESTS_PER_SLOT]
+
+    def sampling(self, slots: Tensor) -> Sampling:
+        index = self.digits(slots).profile
+        temperature, top_k, top_p, min_p = (column[index] for column in self.profiles)
+        truncates = any(profile.truncates for profile in self.cell.profiles)
+        return Sampling(temperature, top_k, top_p, min_p, truncates)
+
+    def digits(self, slots: Tensor) -> Digits:
+        """What sets the requests in some slots apart."""
+        rest, digits = self.requests[slots], []
+        for base in (len(self.cell.profiles), 2, len(self.cell.lengths), NUM_POSITIONS):
+            digits.append(rest % base)
+            rest = rest // base
+        return Digits(*digits)
+
+    def streams(self, slots: Tensor, offset: int = 0) -> Streams:
+        positions = 1 + self.digits(slots).position + self.num_emitted[slots] + offset
+        return Streams((self.requests[slots] + self.seed) * SEED_STEP, positions, self.rounds[slots])
+
+    def num_draft_tokens(self, slots: Tensor) -> Tensor:
+        """[R] int64; it depends on nothing that was drawn."""
+        lengths = torch.tensor(self.cell.lengths, device=self.device)
+        return lengths[(self.digits(slots).length + self.rounds[slots]) % len(lengths)]
+
+    def commit(self, slots: Tensor, verdict: Verdict, num_draft_tokens: Tensor) -> None:
+        """Append what the real rows emitted, count the requests that are done, and start the next in their slots."""
+        count, width = len(slots), self.depth + 1
+        emitted, num_accepted = verdict.token_ids[:count], verdict.num_accepted[:count].clamp(0, self.depth)
+        columns = torch.arange(width, device=self.device)
+        self.tokens[slots[:, None], self.num_emitted[slots, None] + columns] = emitted
+        for column in range(width):
+            token_ids = emitted[:, column].clamp(0, self.world.vocab_size - 1)
+            moved = self.world.next_states(self.states[slots], token_ids)
+            self.states[slots] = torch.where(num_accepted >= column, moved, self.states[slots])
+        self.num_emitted[slots] += num_accepted + 1
+        self.rounds[slots] += 1
+        self.tallies[1:] += torch.stack([num_draft_tokens.sum(), num_accepted.sum()])
+        self._finish(slots)
+
+    def _finish(self, slots: Tensor) -> None:
+        done = self.num_emitted[slots] >= self.length
+        powers = self.world.vocab_size ** torch.arange(self.length - 1, -1, -1, device=self.device)
+        codes = (self.tokens[slots, : self.length].clamp(0, self.world.vocab_size - 1) * powers).sum(1)
+        digits = self.digits(slots)
+        group = digits.profile * 2 + digits.half
+        bins = torch.where(done, group * self.world.num_codes + codes, len(self.counts) - 1)
+        self.counts += torch.bincount(bins, minlength=len(self.counts))
+        self.num_served[slots] += done
+        self.requests[slots] += done * len(self.order)
+        self.num_emitted[slots] *= ~done
+        self.states[slots] *= ~done
+        self.rounds[slots] = torch.where(done, 1, self.rounds[slots])
+
+
+def propose(subject: Subject, table: Table, slots: Tensor, keeps_stats: bool) -> tuple[Tensor, Tensor]:
+    """Draft in every slot, with the logits in the cache.
+
+    Returns:
+        ([R, K] int64 draft tokens, [R, K + 1] int64 states before each of them and after the last).
+    """
+    cell, world = table.cell, table.world
+    sampling, states = table.sampling(slots), table.states[slots]
+    drafts, before = [], [states]
+    for index in range(table.depth):
+        logits, streams = world.draft_logits[states], table.streams(slots, index)
+        table.cache[slots, index] = logits.to(table.cache.dtype)
+        if cell.draft_sampling is DraftSampling.coupled:
+            drawn = subject.coupled_draw(logits, sampling, streams, world.vocab_size, world.draft_to_target)
+        elif cell.draft_sampling is DraftSampling.greedy:
+            off = torch.zeros_like(sampling.temperature)
+            still = Sampling(off, torch.zeros_like(sampling.top_k), off + 1, off, truncates=False)
+            drawn = subject.draw(logits, still, streams, Purpose.draft, world.draft_to_target)
+        elif keeps_stats:
+            rows = RowStats(*(torch.empty(len(slots), dtype=field.dtype, device=field.device)
+                              for field in vars(table.row_stats).values()))  # fmt: skip
+            drawn = subject.draw(logits, sampling, streams, Purpose.draft, world.draft_to_target, row_stats=rows)  # type: ignore[call-arg]
+            for name, field in vars(rows).items():
+                getattr(table.row_stats, name)[slots, index] = field
+        else:
+            drawn = subject.draw(logits, sampling, streams, Purpose.draft, world.draft_to_target)
+        drafts.append(drawn.token_ids)
+        states = world.next_states(states, drawn.token_ids.clamp(0, world.vocab_size - 1))
+        before.append(states)
+    return torch.stack(drafts, dim=1), torch.stack(before, dim=1)
+
+
+def _pad(values: Tensor, num_rows: int, filler: int) -> Tensor:
+    padding = values.new_full((num_rows - len(values), *values.shape[1:]), filler)
+    return torch.cat([values, padding])
+
+
+def play_round(subject: Subject, table: Table, slots: Tensor) -> None:
+    """One round of every busy slot."""
+    cell, world, depth = table.cell, table.world, table.depth
+    keeps_stats = (cell.row_stats and cell.cached and cell.draft_sampling is DraftSampling.sampled) and features_of(
+        subject
+    ).row_stats
+    token_ids, states = propose(subject, table, slots, keeps_stats)
+    counts = table.num_draft_tokens(slots)
+    columns = torch.arange(depth + 1, device=table.device)
+    rows = world.target_logits[states]
+    token_ids = torch.where(columns[:-1] < counts[:, None], token_ids, NOT_A_TOKEN)
+    if cell.padded_rows:
+        rows = rows.masked_fill((columns > counts[:, None])[..., None], torch.nan)
+    elif len(cell.lengths) > 1:
+        rows = rows[columns <= counts[:, None]]
+    real = slots
+    if cell.padded_slots:
+        # One row at least; the values that nobody may read come from slot 0.
+        num_rows = max(len(table.order), len(slots) + 1)
+        token_ids, counts = _pad(token_ids, num_rows, NOT_A_TOKEN), _pad(counts, num_rows, -1)
+        slots = _pad(slots, num_rows, 0)
+    draft = Draft(
+        token_ids=token_ids,
+        num_draft_tokens=counts,
+        logits=table.cache if cell.cached else None,
+        idx_mapping=slots if cell.cached else None,
+        draft_to_target=world.draft_to_target if cell.cached else None,
+        row_stats=table.row_stats if keeps_stats else None,
+    )
+    verdict = subject.verify(
+        rows.reshape(-1, world.vocab_size), draft, table.sampling(slots), cell.verification, table.streams(slots)
+    )
+    table.tallies[0] += num_faults(verdict, draft, world.vocab_size)
+    table.commit(real, verdict, counts[: len(real)])
+
+
+def num_faults(verdict: Verdict, draft: Draft, vocab_size: int) -> Tensor:
+    """[] int64, the verdicts that are flagged or not what kernels.contract promises."""
+    padded = draft.num_draft_tokens < 0
+    num_accepted, emitted = verdict.num_accepted, verdict.token_ids
+    columns = torch.arange(emitted.shape[1], device=emitted.device)
+    accepted = columns[:-1] < num_accepted[:, None]
+    written = (columns <= num_accepted[:, None]) & ~padded[:, None]
+    wrong = (num_accepted < 0) | (num_accepted > draft.num_draft_tokens.clamp(min=0)) | verdict.invalid
+    wrong |= (accepted & (emitted[:, :-1] != draft.token_ids)).any(1)
+    wrong |= torch.where(written, (emitted < 0) | (emitted >= vocab_size), emitted != -1).any(1)
+    return wrong.sum()
+
+
+def play(subject: Subject, cell: Cell, num_samples: int, batch: int, seed: int, device: torch.device) -> Played:
+    """Play at least `num_samples` requests of a cell.
+
+    Args:
+        subject: under test.
+        cell: what to play.
+        num_samples: rounded up to whole batches.
+        batch: slots that are busy at a time.
+        seed: of all random streams.
+        device: where everything lives.
+    """
+    num_slots = min(batch, -(-num_samples // REQUESTS_PER_SLOT))
+    num_batches = -(-num_samples // (num_slots * REQUESTS_PER_SLOT))
+    counts, tallies = None, None
+    for index in range(num_batches):
+        table = Table(cell, num_slots, index * num_slots * REQUESTS_PER_SLOT, seed, device)
+        slots = table.busy()
+        while len(slots):
+            play_round(subject, table, slots)
+            slots = table.busy()
+        counts = table.counts if counts is None else counts + table.counts
+        tallies = table.tallies if tallies is None else tallies + table.tallies
+    assert counts is not None and tallies is not None
+    faults, drafted, accepted = tallies.tolist()
+    shape = (len(cell.profiles), 2, cell.world.num_codes)
+    return Played(counts[:-1].view(shape).cpu(), faults, drafted, accepted)

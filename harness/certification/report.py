@@ -1,0 +1,162 @@
+"""The report of a certification: an aligned table for the console, Markdown, and JSON with everything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from harness.certification.certify import Certification
+from harness.certification.judge import FALSE_ALARM, POWER, RESERVE, VARIATION, Outcome, Verdict
+from harness.provenance import provenance
+
+COLUMNS = (
+    "cell",
+    "samples",
+    "accepted %",
+    "df",
+    "statistic",
+    "p-value",
+    "TV estimate [99.9 %]",
+    f"TV detectable (power {POWER:g})",
+    f"power at TV {VARIATION:g}",
+    "verdict",
+)
+NONE = "–"
+NAME_WIDTH = 72
+MARKDOWN, JSON = "report.md", "certification.json"
+
+
+def row(outcome: Outcome) -> tuple[str, ...]:
+    """One line of the table."""
+    verdict = outcome.verdict.value + (f": {outcome.reason}" if outcome.reason else "")
+    found = outcome.fit
+    if found is None:
+        return (outcome.name, *[NONE] * (len(COLUMNS) - 2), verdict)
+    return (
+        outcome.name,
+        f"{found.num_samples:,}",
+        f"{100 * outcome.acceptance_rate:.0f}",
+        str(found.df),
+        f"{found.statistic:,.1f}",
+        p_text(found.p_value),
+        f"{found.variation:.4f} [{found.variation_low:.4f}, {found.variation_high:.4f}]",
+        f"{outcome.detectable:.1e}" if found.df == 0 else f"{outcome.detectable:.4f}",
+        power_text(outcome.power),
+        verdict,
+    )
+
+
+def p_text(value: float) -> str:
+    """A p-value; 0 stands for what is below the smallest double."""
+    return "< 1e-300" if value < 1e-300 else f"{value:.1e}" if value < 1e-3 else f"{value:.3f}"
+
+
+def power_text(value: float) -> str:
+    """A power, never rounded up to 1."""
+    return "> .999" if value > 0.999 else f"{value:.3f}" if value >= 0.001 else "< .001"
+
+
+def line(outcome: Outcome) -> str:
+    """One outcome on the console, while the certification runs."""
+    name, samples, _, df, statistic, p_value, variation, _, _, verdict = row(outcome)
+    numbers = f"n {samples:>10}  df {df:>4}  X² {statistic:>12}  p {p_value:>8}  TV {variation:>25}"
+    return f"{name.ljust(NAME_WIDTH)} {numbers}  {verdict}"
+
+
+def headline(result: Certification) -> str:
+    """The verdict in one sentence."""
+    count = {verdict: sum(outcome.verdict is verdict for outcome in result.outcomes) for verdict in Verdict}
+    tested = count[Verdict.passed] + count[Verdict.failed]
+    parts = [f"{count[Verdict.passed]} of {tested} lossless cells pass"]
+    num_controls = count[Verdict.rejected] + count[Verdict.not_rejected]
+    parts.append(
+        f"{count[Verdict.rejected]} of {num_controls} controls are rejected" if num_controls else "no controls played"
+    )
+    if count[Verdict.unsupported]:
+        parts.append(f"{count[Verdict.unsupported]} cells are not supported by the subject")
+    return f"{'GREEN' if result.is_green else 'RED'}: {', '.join(parts)}."
+
+
+def notes(result: Certification) -> list[str]:
+    """What the numbers mean, and how much they can show."""
+    found = [outcome for outcome in result.outcomes if outcome.fit is not None and not outcome.is_control]
+    weakest = min((outcome.power for outcome in found), default=0.0)
+    pooled = max((outcome.fit.pooled_mass for outcome in found if outcome.fit is not None), default=0.0)
+    largest = max((outcome.detectable for outcome in found), default=0.0)
+    return [
+        f"False alarm: a flawless subject fails any cell with probability {FALSE_ALARM:g} at most; each cell is tested "
+        f"at {result.level:.1e} (Bonferroni, with a factor {RESERVE} in reserve for the far tail), controls too.",
+        f"Power: a deviation of TV {VARIATION:g} is detected in every cell with probability {power_text(weakest)} at "
+        f"least; TV {largest:.4f} with {POWER:g}. Computed from samples and degrees of freedom, for the deviation that "
+        "is hardest to see (noncentrality 4 n TV²); differences among rare sequences, which are pooled, do not count: "
+        f"at most {100 * pooled:.1f} % of the samples of a cell.",
+        "A cell plays requests of a toy Markov pair over several rounds, in slots that are used again, with the "
+        "subject's own drafts and random streams, and compares the joint law of the first tokens with the exact one "
+        "(Pearson, rare sequences pooled).",
+        "TV estimate: excess probability of the sequences that were too frequent in one half of the requests, measured "
+        "on the other half; its mean is at most the TV, and 0 for an exact sampler. Hence also values below 0.",
+        "Controls are wrong on purpose and made from the project's own core on this device.",
+    ] + ([f"Subject: {result.remark}"] if result.remark else [])
+
+
+def to_markdown(result: Certification) -> str:
+    """The whole report."""
+    parts = [
+        f"# Certification of {result.subject}",
+        "",
+        f"**{headline(result)}** Size {result.size.value}, on {result.device}, {result.wall_s:.0f} s.",
+        "",
+    ]
+    cells = [outcome for outcome in result.outcomes if not outcome.is_control]
+    wrong = [outcome for outcome in result.outcomes if outcome.is_control]
+    for title, outcomes in (("Lossless cells", cells), ("Controls, which must be rejected", wrong)):
+        if outcomes:
+            parts += [f"## {title}", "", *_table(outcomes), ""]
+    parts += ["## How to read it", "", *(f"- {note}" for note in notes(result)), ""]
+    return "\n".join(parts)
+
+
+def _table(outcomes: Sequence[Outcome]) -> list[str]:
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *map(row, outcomes)]
+    return ["| " + " | ".join(cells) + " |" for cells in rows]
+
+
+def to_json(result: Certification) -> str:
+    """Every number, with where it comes from."""
+    content: dict[str, Any] = {
+        "green": result.is_green,
+        "headline": headline(result),
+        "family_wise_false_alarm": FALSE_ALARM,
+        "level": result.level,
+        "size": result.size.value,
+        "device": result.device,
+        "subject": {"path": result.config.subject, "name": result.subject, "remark": result.remark},
+        "config": _plain(asdict(result.config)),
+        "num_workers": result.num_workers,
+        "wall_s": result.wall_s,
+        "outcomes": [_outcome(outcome) for outcome in result.outcomes],
+        "provenance": provenance(),
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    values = {name: value for name, value in vars(outcome).items() if name != "fit"}
+    found = {} if outcome.fit is None else outcome.fit._asdict()
+    return _plain(values | found | {"is_control": outcome.is_control})
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+
+
+def write_report(result: Certification, folder: Path) -> Path:
+    """Write report.md and certification.json; returns the path of the former."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / JSON).write_text(to_json(result), encoding="utf-8")
+    (folder / MARKDOWN).write_text(to_markdown(result), encoding="utf-8")
+    return folder / MARKDOWN

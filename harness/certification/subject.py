@@ -1,0 +1,140 @@
+"""What certification asks of a sampling core, and how one is found: `certify.subject=package.module:function`.
+
+The function is called with a torch.device and returns a subject: an object with the four members of `Subject`. The
+data types are those of kernels.contract, which says what every field holds; the rules are in kernels.streams and in the
+reference's docstrings. In short, a subject
+
+- draws one token per row of raw logits with `draw` or `coupled_draw`, the proposal of the token at
+  `streams.positions`, for the request with `streams.seeds` in its round `streams.rounds`;
+- turns a round's drafts into output tokens with `verify`: the accepted ones, then one more, then -1;
+- may ignore seeds, positions and rounds, and draw its random numbers in its own way: only the law is tested;
+- gets for one request the position of the first token that the round may emit. A rejected position is drafted again in
+  the next round, with another `rounds`.
+
+The draft logits lie in a persistent cache of slots, found through `draft.idx_mapping`; the slots are used again by
+other requests, and places that were not drafted hold stale or NaN values. A subject that cannot do something says so in
+an attribute `features`; what it lacks is listed in the report and never skipped in silence. Without the attribute it
+promises everything but `row_stats`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from harness.settings import SettingsError
+from kernels.contract import Draft, DraftSampling, Drawn, Sampling, Streams, Verdict, Verification, VerificationMethod
+from kernels.streams import Purpose
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a subject can do."""
+
+    methods: frozenset[VerificationMethod] = frozenset(VerificationMethod)
+    draft_samplings: frozenset[DraftSampling] = frozenset(DraftSampling)
+    dtypes: frozenset[torch.dtype] = frozenset({torch.float32, torch.bfloat16, torch.float16})
+    truncation: bool = True
+    """top-k, top-p and min-p."""
+    narrow_draft: bool = True
+    """A draft vocabulary smaller than the target's."""
+    ragged: bool = True
+    """Requests with different numbers of draft tokens, none among them, in one batch."""
+    padded_slots: bool = True
+    """Rows of the batch with num_draft_tokens == -1."""
+    padded_rows: bool = True
+    """Target rows at r * (K + 1)."""
+    row_stats: bool = False
+    """`draw` takes a keyword row_stats and fills it, `verify` reads Draft.row_stats."""
+    remark: str = ""
+    """What a reader of the report should know about the subject."""
+
+
+class Subject(Protocol):
+    """A sampling core under test."""
+
+    @property
+    def name(self) -> str:
+        """For the report."""
+
+    def verify(
+        self, target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+    ) -> Verdict:
+        """As kernels.reference.verify.verify."""
+
+    def draw(
+        self,
+        logits: Tensor,
+        sampling: Sampling,
+        streams: Streams,
+        purpose: Purpose,
+        draft_to_target: Tensor | None = None,
+    ) -> Drawn:
+        """As kernels.reference.draw.draw."""
+
+    def coupled_draw(
+        self,
+        logits: Tensor,
+        sampling: Sampling,
+        streams: Streams,
+        vocab_size: int,
+        draft_to_target: Tensor | None = None,
+    ) -> Drawn:
+        """As kernels.reference.coupled.coupled_draw."""
+
+
+@dataclass(frozen=True)
+class Functions:
+    """A subject put together from functions."""
+
+    name: str
+    verify: Callable[..., Verdict]
+    draw: Callable[..., Drawn]
+    coupled_draw: Callable[..., Drawn]
+    features: Features = field(default_factory=Features)
+
+
+MEMBERS = ("name", "verify", "draw", "coupled_draw")
+
+
+def features_of(subject: Subject) -> Features:
+    """What the subject says it can do."""
+    found = getattr(subject, "features", Features())
+    if not isinstance(found, Features):
+        raise ValueError(f"{subject.name}.features: expected a harness.certification.subject.Features, found {found!r}")
+    return found
+
+
+def load_subject(path: str, device: torch.device) -> Subject:
+    """Import and call the function that makes a subject.
+
+    Args:
+        path: `package.module:function`.
+        device: passed on.
+
+    Raises:
+        SettingsError: the path cannot be followed, or what it makes is not a subject.
+    """
+    module_name, colon, function_name = path.partition(":")
+    if not (module_name and colon and function_name):
+        raise SettingsError(f"certify.subject: expected package.module:function, found {path!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise SettingsError(f"certify.subject: cannot import {module_name!r} ({error}); is it on the path?") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise SettingsError(f"certify.subject: expected a function {function_name!r} in {module_name}, found none")
+    subject: Subject = function(device)
+    missing = [name for name in MEMBERS if not hasattr(subject, name)]
+    if missing:
+        raise SettingsError(
+            f"certify.subject: expected {path} to return an object with {', '.join(MEMBERS)}; it lacks "
+            f"{', '.join(missing)} (see harness/certification/subject.py)"
+        )
+    return subject

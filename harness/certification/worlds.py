@@ -1,0 +1,99 @@
+"""Toy pairs of a target and a drafter, each a table of logits indexed by the last tokens: their laws are known exactly.
+
+Letters: C states, V the target's vocabulary, V_draft the drafter's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class World:
+    """A Markov target and a Markov drafter that see the last `order` tokens."""
+
+    name: str
+    target_logits: Tensor
+    """[C, V] float32, C = V ** order; row of the state, which is the last `order` tokens as digits in base V."""
+    draft_logits: Tensor
+    """[C, V_draft] float32."""
+    num_tokens: int
+    """Output tokens of a request whose joint law is tested."""
+    draft_to_target: Tensor | None = None
+    """[V_draft] int64, target id of each draft id; None when the vocabularies are the same."""
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target_logits.shape[1]
+
+    @property
+    def num_states(self) -> int:
+        return self.target_logits.shape[0]
+
+    @property
+    def num_codes(self) -> int:
+        """Number of sequences of `num_tokens` tokens."""
+        return self.vocab_size**self.num_tokens
+
+    def next_states(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """The states after one more token; both int64 and of one shape."""
+        return (states * self.vocab_size + token_ids) % self.num_states
+
+    def in_dtype(self, dtype: torch.dtype) -> World:
+        """The pair that a model in `dtype` would be: its logits are rounded, and its law with them."""
+        return replace(self, target_logits=self.target_logits.to(dtype), draft_logits=self.draft_logits.to(dtype))
+
+    def on(self, device: torch.device) -> World:
+        """The same pair on a device."""
+        ids = None if self.draft_to_target is None else self.draft_to_target.to(device)
+        return replace(
+            self,
+            target_logits=self.target_logits.to(device),
+            draft_logits=self.draft_logits.to(device),
+            draft_to_target=ids,
+        )
+
+
+def random_world(
+    name: str,
+    vocab_size: int,
+    order: int,
+    num_tokens: int,
+    seed: int,
+    draft_noise: float = 0.8,
+    sharpness: float = 0.9,
+    draft_to_target: tuple[int, ...] | None = None,
+) -> World:
+    """A pair with normal logits; the drafter is the target with noise added, so that drafts are accepted at times.
+
+    Args:
+        name: for tables.
+        vocab_size: V.
+        order: tokens that the pair looks back on.
+        num_tokens: length of the tested joint law.
+        seed: of the numbers.
+        draft_noise: standard deviation of what the drafter adds.
+        sharpness: standard deviation of the target's logits.
+        draft_to_target: the target's ids that the drafter knows; None is all.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape = (vocab_size**order, vocab_size)
+    target = sharpness * torch.randn(shape, generator=generator)
+    draft = target + draft_noise * torch.randn(shape, generator=generator)
+    if draft_to_target is None:
+        return World(name, target, draft, num_tokens)
+    ids = torch.tensor(draft_to_target)
+    return World(name, target, draft[:, ids].contiguous(), num_tokens, ids)
+
+
+PLAIN = random_world("plain", vocab_size=4, order=2, num_tokens=4, seed=3)
+"""Both look at the last two tokens."""
+WIDE = random_world("wide", vocab_size=8, order=1, num_tokens=3, seed=5)
+"""Wide enough for top-k, top-p and min-p to cut something in every row."""
+NARROW_DRAFT = random_world("narrow draft", vocab_size=6, order=1, num_tokens=3, seed=7, draft_to_target=(4, 1, 5, 2))
+"""The drafter knows four of six tokens, in another order."""
+CONTROL = random_world("control", vocab_size=3, order=1, num_tokens=3, seed=21, draft_noise=1.0, sharpness=1.0)
+"""Few sequences and much rejection: deviations stand out."""

@@ -1,0 +1,86 @@
+"""The cases of each preset: those that the bars are set for, and one factor at a time around the largest of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.kernel_bench.config import Preset
+from harness.kernel_case import Acceptance, Case, Dtype, RowKind, Truncation, Work
+from kernels.contract import DraftSampling, VerificationMethod
+
+Method = VerificationMethod
+CENTRE = Case()
+DRAW = Case(work=Work.draw, width=0, vocab_size=151_936)
+BAR_REQUESTS = (16, 64, 256)
+REQUESTS = (1, 4, 16, 64, 256, 1024)
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
+VOCABULARIES = (32_000, 50_257, 128_255, 128_256, 151_936, 262_144)
+TEMPERATURES = (0.0, 0.7, 1.0)
+
+
+def cases_of(preset: Preset) -> tuple[Case, ...]:
+    """The cases in the order in which they are run, each once."""
+    found = {Preset.smoke: _smoke, Preset.bars: bar_cases, Preset.full: _full}[preset]()
+    return tuple(dict.fromkeys(found))
+
+
+def bar_cases() -> list[Case]:
+    """Those that have a bar, or that one is compared with."""
+    cases = [replace(CENTRE, num_requests=count, method=method) for method in (Method.probabilistic, Method.block)
+             for count in BAR_REQUESTS]  # fmt: skip
+    cases += [replace(CENTRE, num_requests=count, truncation=Truncation.top_p) for count in BAR_REQUESTS]
+    cases += [of_method(CENTRE, Method.strict), replace(CENTRE, truncation=Truncation.top_k)]
+    cases += [replace(DRAW, num_requests=count) for count in BAR_REQUESTS]
+    # the target rows of 256 requests: what it costs to truncate them, with a draw on top
+    rows = replace(DRAW, num_requests=1024, vocab_size=128_256)
+    return [*cases, rows, *(replace(rows, truncation=each) for each in (Truncation.top_p, Truncation.top_k))]
+
+
+def of_method(case: Case, method: VerificationMethod) -> Case:
+    """The same under another method, with what the method must have: temperature 0, or coupled drafts."""
+    changed = replace(case, method=method)
+    if method is Method.greedy:
+        return replace(changed, temperature=0.0)
+    if method is Method.coupled:
+        return replace(changed, draft_sampling=DraftSampling.coupled)
+    return changed
+
+
+def _full() -> list[Case]:
+    cases = bar_cases()
+    cases += [replace(CENTRE, num_requests=count) for count in REQUESTS]
+    cases += [replace(CENTRE, width=width) for width in WIDTHS]
+    cases += [replace(CENTRE, width=width, method=Method.block) for width in (1, 5, 8)]
+    cases += [replace(CENTRE, vocab_size=size) for size in VOCABULARIES]
+    cases += [replace(CENTRE, dtype=dtype) for dtype in Dtype]
+    cases += [replace(CENTRE, temperature=temperature) for temperature in TEMPERATURES]
+    cases += [replace(CENTRE, truncation=truncation) for truncation in Truncation]
+    cases += [replace(CENTRE, truncation=each, rows=RowKind.peaked) for each in (Truncation.off, Truncation.top_p)]
+    cases += [replace(CENTRE, acceptance=each, method=method) for method in (Method.probabilistic, Method.block)
+              for each in Acceptance]  # fmt: skip
+    cases += [of_method(CENTRE, method) for method in Method]
+    cases += [replace(CENTRE, method=method, draft_sampling=DraftSampling.greedy) for method in
+              (Method.probabilistic, Method.block)]  # fmt: skip
+    cases += [replace(DRAW, num_requests=count) for count in REQUESTS]
+    cases += [replace(DRAW, vocab_size=size) for size in VOCABULARIES]
+    cases += [replace(DRAW, dtype=dtype) for dtype in Dtype]
+    cases += [replace(DRAW, temperature=temperature) for temperature in TEMPERATURES]
+    cases += [replace(DRAW, truncation=truncation) for truncation in Truncation]
+    return [*cases, replace(DRAW, work=Work.coupled_draw)]
+
+
+def _smoke() -> list[Case]:
+    """Every path once, small enough for the reference on a CPU."""
+    small = Case(num_requests=8, vocab_size=1000)
+    drawn = replace(small, work=Work.draw, width=0)
+    return [
+        small,
+        replace(small, num_requests=2),
+        replace(small, method=Method.block),
+        replace(small, truncation=Truncation.top_p),
+        replace(small, temperature=0.0, dtype=Dtype.float32),
+        of_method(small, Method.coupled),
+        replace(small, draft_sampling=DraftSampling.greedy),
+        drawn,
+        replace(drawn, work=Work.coupled_draw, vocab_size=999),
+    ]

@@ -1,0 +1,87 @@
+"""Refuses a core that disagrees with the reference: what it found in the very batch that is about to be timed.
+
+Float rounding may move the boundary of a decision, so a disagreement counts only if it is not within rounding of one
+(harness.agreement).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from harness.agreement.compare import compare_draw, compare_verify
+from harness.agreement.counts import Agreement
+from harness.agreement.round_inputs import RoundInputs, streams_at
+from harness.kernel_case import Case, Work
+from harness.kernel_records import AgreementCount
+from kernels.contract import Drawn, Sampling, Streams, Verdict, Verification
+from kernels.core import Core, reference_core
+from kernels.reference.truncation import sampling_rows
+from kernels.streams import Purpose
+
+
+class Disagreement(ValueError):
+    """The core and the reference found different tokens, and rounding does not explain it."""
+
+
+def spread_over(num_requests: int, num_checked: int, device: torch.device) -> Tensor:
+    """[n] int64, requests from the first to the last of a batch, `num_checked` of them if there are as many."""
+    count = min(num_requests, num_checked)
+    return torch.linspace(0, num_requests - 1, count, device=device).round().long()
+
+
+def check_verdict(
+    case: Case, verdict: Verdict, inputs: RoundInputs, verification: Verification, num_checked: int
+) -> AgreementCount:
+    """Compare some requests of a verdict with the reference.
+
+    Args:
+        case: for the message.
+        verdict: of the whole batch.
+        inputs: R requests.
+        verification: the method.
+        num_checked: requests to compare at most.
+
+    Raises:
+        Disagreement: if any of them differs by more than rounding.
+    """
+    requests = spread_over(case.num_requests, num_checked, verdict.num_accepted.device)
+    part = Verdict(verdict.token_ids[requests], verdict.num_accepted[requests], verdict.invalid[requests])
+    found = _returning(verify=lambda *_: part)
+    return _counted(case, compare_verify(found, reference_core(), inputs.take(requests), verification), len(requests))
+
+
+def check_drawn(
+    case: Case, drawn: Drawn, logits: Tensor, sampling: Sampling, streams: Streams, num_checked: int
+) -> AgreementCount:
+    """The same for a draw of `Purpose.draft`, or a coupled one; `logits` is [R, V]."""
+    rows = spread_over(case.num_requests, num_checked, logits.device)
+    part = Drawn(drawn.token_ids[rows], drawn.logprobs[rows], drawn.invalid[rows])
+    agreement = compare_draw(
+        _returning(draw=lambda *_: part, coupled_draw=lambda *_: part),
+        reference_core(),
+        logits[rows],
+        sampling_rows(sampling, rows),
+        streams_at(streams, rows),
+        Purpose.draft if case.work is Work.draw else None,
+        case.vocab_size,
+    )
+    return _counted(case, agreement, len(rows))
+
+
+def _returning(**functions: object) -> Core:
+    """A core that gives what was found before, by the launch that is timed."""
+    return replace(reference_core(), name="found", **functions)  # type: ignore[arg-type]
+
+
+def _counted(case: Case, agreement: Agreement, num_requests: int) -> AgreementCount:
+    if agreement.num_unexplained:
+        first = next(each for each in agreement.disagreements if not each.explained)
+        raise Disagreement(
+            f"{case.name}: the core disagrees with the reference in {agreement.num_unexplained} of {num_requests} "
+            f"requests beyond rounding: expected {list(first.expected)}, found {list(first.found)}. Nothing is "
+            "reported; run the tests of the kernels"
+        )
+    return AgreementCount(num_requests, agreement.num_decisions, agreement.num_disagreements)

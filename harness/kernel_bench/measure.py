@@ -1,0 +1,98 @@
+"""Measure the sampling core on one case: check it against the reference, then time it, then count what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.agreement.round_inputs import RoundInputs
+from harness.kernel_bench.accounting import RowCounts, count_rows
+from harness.kernel_bench.check import check_drawn, check_verdict
+from harness.kernel_bench.clock import Clock
+from harness.kernel_bench.footprint import extra_memory, num_launches
+from harness.kernel_bench.parameters import sampling_of, streams_of
+from harness.kernel_bench.workload import draw_logits, make_round, verification_of
+from harness.kernel_case import Case, Work
+from harness.kernel_records import Measurement
+from kernels.contract import Drawn, RowStats, Sampling, Streams, Verdict
+from kernels.core import Core
+from kernels.streams import Purpose
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a draw is given."""
+
+    logits: Tensor
+    """[R, V]."""
+    sampling: Sampling
+    streams: Streams
+
+
+def inputs_of(case: Case, core: Core, seed: int, device: torch.device) -> RoundInputs | Rows:
+    """The batch of a case."""
+    if case.work is Work.verify:
+        return make_round(case, core, seed, device)
+    return Rows(
+        draw_logits(case, seed, device),
+        sampling_of(case.num_requests, case.temperature, case.truncation, device),
+        streams_of(case.num_requests, seed, device),
+    )
+
+
+def work_of(case: Case, core: Core, inputs: RoundInputs | Rows) -> Callable[[], Verdict | Drawn]:
+    """The call that is timed; a draw of drafts keeps the statistics of its rows, as the engine's does."""
+    if isinstance(inputs, RoundInputs):
+        arguments = (inputs.target_logits, inputs.draft, inputs.sampling, verification_of(case), inputs.streams)
+        return lambda: core.verify(*arguments)
+    logits, sampling, streams = inputs.logits, inputs.sampling, inputs.streams
+    if case.work is Work.coupled_draw:
+        return lambda: core.coupled_draw(logits, sampling, streams, case.vocab_size)
+    num_rows, device = case.num_requests, logits.device
+    stats = RowStats(
+        torch.empty(num_rows, dtype=torch.float32, device=device),
+        torch.empty(num_rows, dtype=torch.float64, device=device),
+        torch.empty(num_rows, dtype=torch.float32, device=device),
+    )
+    return lambda: core.draw(logits, sampling, streams, Purpose.draft, row_stats=stats)
+
+
+def measure(
+    case: Case, core: Core, inputs: RoundInputs | Rows, clock: Clock, num_checked: int
+) -> tuple[Measurement, RowCounts]:
+    """The measurement of the core, and the rows that the case has to read.
+
+    Raises:
+        Disagreement: the core does not agree with the reference; it is not timed.
+    """
+    work = work_of(case, core, inputs)
+    on_gpu = inputs.streams.seeds.device.type == "cuda"
+    extra_bytes = extra_memory(work) if on_gpu else None
+    found = work()
+    mean_accepted: float | None = None
+    if isinstance(found, Verdict):
+        assert isinstance(inputs, RoundInputs)
+        agreement = check_verdict(case, found, inputs, verification_of(case), num_checked)
+        mean_accepted = float(found.num_accepted.double().mean())
+        counts = count_rows(case, found.num_accepted)
+    else:
+        assert isinstance(inputs, Rows)
+        agreement = check_drawn(case, found, inputs.logits, inputs.sampling, inputs.streams, num_checked)
+        counts = count_rows(case, None)
+    measurement = Measurement(
+        case,
+        core.name,
+        timing=clock.time(work),
+        again_us=clock.time(work).median_us,
+        mean_accepted=mean_accepted,
+        bytes_all_rows=counts.all_rows * case.row_bytes,
+        bytes_needed=counts.needed * case.row_bytes,
+        workspace_bytes=None if core.workspace is None else core.workspace.num_bytes,
+        extra_bytes=extra_bytes,
+        num_launches=num_launches(work) if on_gpu else None,
+        agreement=agreement,
+    )
+    return measurement, counts

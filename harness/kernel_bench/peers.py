@@ -1,0 +1,113 @@
+"""Times what the core is compared with, on the very batch that the core was timed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from harness.agreement.round_inputs import RoundInputs
+from harness.kernel_bench import flashinfer_peer, separate
+from harness.kernel_bench.accounting import RowCounts
+from harness.kernel_bench.clock import Clock
+from harness.kernel_bench.footprint import extra_memory, num_launches
+from harness.kernel_bench.measure import Rows
+from harness.kernel_case import Case, Truncation, Work
+from harness.kernel_records import Measurement, Status, Timing
+from kernels.contract import DraftSampling, VerificationMethod
+
+Call = Callable[[], Any]
+
+
+def has_peers(case: Case) -> bool:
+    """Whether peers can do this: probabilistic verification of cached drafts or a draw, at a temperature above 0."""
+    if case.temperature == 0 or case.truncation is Truncation.min_p or case.work is Work.coupled_draw:
+        return False
+    of_draft = case.method is VerificationMethod.probabilistic and case.draft_sampling is DraftSampling.sampled
+    return case.work is Work.draw or of_draft
+
+
+class Peer(NamedTuple):
+    """The functions of one implementation; signatures as in harness.kernel_bench.separate."""
+
+    name: str
+    verify_logits: Callable[..., Any]
+    draw_logits: Callable[..., Any]
+
+
+def peers_of(case: Case, device: torch.device) -> list[Peer]:
+    """What the case is timed beside.
+
+    torch.compile is one compilation for each shape, some seconds each: it gets the cases without truncation that have a
+    goal. FlashInfer is there if it is importable.
+    """
+    found = [Peer("eager torch", separate.verify_logits, separate.draw_logits)]
+    if device.type != "cuda":
+        return found
+    if case.truncation is Truncation.off and (case.work is Work.verify or case.num_requests == 256):
+        found.append(Peer("torch.compile", _compiled("verify_logits"), _compiled("draw_logits")))
+    if flashinfer_peer.is_importable():
+        found.append(Peer("FlashInfer", flashinfer_peer.verify_logits, flashinfer_peer.draw_logits))
+    return found
+
+
+@cache
+def _compiled(name: str) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = torch.compile(getattr(separate, name), dynamic=False)
+    return compiled
+
+
+def call_of(case: Case, peer: Peer, inputs: RoundInputs | Rows) -> Call:
+    """The peer's work on the batch."""
+    if isinstance(inputs, Rows):
+        return lambda: peer.draw_logits(inputs.logits, case.temperature, case.truncation)
+    draft = inputs.draft
+    arguments = (inputs.target_logits, draft.logits, draft.idx_mapping, draft.token_ids)
+    return lambda: peer.verify_logits(*arguments, case.temperature, case.truncation)
+
+
+def measure_peer(case: Case, peer: Peer, inputs: RoundInputs | Rows, counts: RowCounts, clock: Clock) -> Measurement:
+    """One peer on one case; what goes wrong in it is written down, not raised."""
+    on_gpu = inputs.streams.seeds.device.type == "cuda"
+    try:
+        call = call_of(case, peer, inputs)
+        found = call()
+        extra_bytes = extra_memory(call) if on_gpu else None
+        timing, remark = _timed(call, clock)
+        launches = num_launches(call) if timing.in_graph else None
+    except torch.OutOfMemoryError as error:
+        return Measurement(case, peer.name, Status.skipped, first_line(error))
+    except Exception as error:
+        return Measurement(case, peer.name, Status.failed, first_line(error))
+    return Measurement(
+        case,
+        peer.name,
+        reason=remark,
+        timing=timing,
+        mean_accepted=float(found[0].double().mean()) if case.work is Work.verify else None,
+        bytes_all_rows=counts.all_rows * case.row_bytes,
+        bytes_needed=counts.needed * case.row_bytes,
+        extra_bytes=extra_bytes,
+        num_launches=launches,
+    )
+
+
+def _timed(call: Call, clock: Clock) -> tuple[Timing, str]:
+    """The time, from a graph if the work can be captured, and a remark if it cannot."""
+    try:
+        return clock.time(call), ""
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        torch.cuda.synchronize()
+        return clock.time(
+            call, in_graph=False
+        ), f"launched from the host, as no graph could be made: {first_line(error)}"
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__

@@ -1,0 +1,125 @@
+"""One point of the kernel benchmark: what is timed, on how many rows of which kind.
+
+Letters: R requests, K draft tokens of each, V the vocabulary. This module does not know torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kernels.contract import DraftSampling, VerificationMethod
+
+
+class Work(Enum):
+    """What is timed."""
+
+    verify = "verify"
+    draw = "draw"
+    coupled_draw = "coupled_draw"
+
+
+class Dtype(Enum):
+    """Type of the logits."""
+
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float32 = "float32"
+
+    @property
+    def num_bytes(self) -> int:
+        return 4 if self is Dtype.float32 else 2
+
+
+class Truncation(Enum):
+    """What cuts the distributions of target and draft."""
+
+    off = "off"
+    top_k = "top_k"
+    top_p = "top_p"
+    min_p = "min_p"
+
+
+TRUNCATION_NAMES = {
+    Truncation.off: "off",
+    Truncation.top_k: "top-k 50",
+    Truncation.top_p: "top-p 0.95",
+    Truncation.min_p: "min-p 0.05",
+}
+
+
+class Acceptance(Enum):
+    """How close the drafter is to the target; see harness.kernel_bench.workload."""
+
+    low = "low"
+    mid = "mid"
+    high = "high"
+
+
+class RowKind(Enum):
+    """How far a row's probability is spread; see harness.kernel_bench.rows."""
+
+    wide = "wide"
+    peaked = "peaked"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of the benchmark; the defaults are the issue's own case at its largest batch."""
+
+    work: Work = Work.verify
+    num_requests: int = 256
+    """R; rows of a draw."""
+    width: int = 3
+    """K; 0 for a draw."""
+    vocab_size: int = 128_256
+    dtype: Dtype = Dtype.bfloat16
+    temperature: float = 0.7
+    truncation: Truncation = Truncation.off
+    acceptance: Acceptance = Acceptance.mid
+    method: VerificationMethod = VerificationMethod.probabilistic
+    """Of a verification; a draw has none."""
+    draft_sampling: DraftSampling = DraftSampling.sampled
+    """greedy has no draft-logit cache."""
+    rows: RowKind = RowKind.wide
+
+    def __post_init__(self) -> None:
+        if self.num_requests < 1 or self.vocab_size < 2 or self.temperature < 0:
+            raise ValueError(f"expected requests, a vocabulary and a temperature of 0 or more, found {self}")
+        if (self.width > 0) != (self.work is Work.verify):
+            raise ValueError(f"expected draft tokens for a verification and none for a draw, found K = {self.width}")
+
+    @property
+    def method_name(self) -> str:
+        """The method of a verification, or which draw it is."""
+        return self.method.value if self.work is Work.verify else self.work.value
+
+    @property
+    def num_target_rows(self) -> int:
+        return self.num_requests * (self.width + 1)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.vocab_size * self.dtype.num_bytes
+
+    @property
+    def logits_bytes(self) -> int:
+        """Target rows, and the draft rows of the batch where they are cached."""
+        has_cache = self.draft_sampling is not DraftSampling.greedy
+        return (self.num_target_rows + has_cache * self.num_requests * self.width) * self.row_bytes
+
+    @property
+    def name(self) -> str:
+        parts = [
+            self.method_name,
+            f"R={self.num_requests}",
+            *([f"K={self.width}"] if self.width else []),
+            f"V={self.vocab_size}",
+            self.dtype.value,
+            f"T={self.temperature:g}",
+            *([] if self.truncation is Truncation.off else [TRUNCATION_NAMES[self.truncation].replace(" ", "=")]),
+            *([f"acceptance={self.acceptance.value}"] if self.width else []),
+            *(["one-hot"] if self.width and self.draft_sampling is DraftSampling.greedy else []),
+            *([] if self.rows is RowKind.wide else [self.rows.value]),
+        ]
+        return " ".join(parts)

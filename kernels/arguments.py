@@ -1,0 +1,144 @@
+"""What the kernels are given: groups of pointers and sizes, so that a launch reads as a sentence.
+
+Every field that is a tensor here is a pointer inside a kernel. Letters as in kernels.contract, and C chunks of CHUNK
+tokens in a row. Row r * (K + 1) + i of a buffer belongs to request r and to the target's row after its first i draft
+tokens, however the rows of the logits lie.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class TargetRows(NamedTuple):
+    """The target's raw logits."""
+
+    logits: Tensor
+    """[number of rows, V] bfloat16, float16 or float32."""
+    stride: int
+    vocab_size: int
+    first_rows: Tensor | None
+    """[R] int64, the first row of each request; None when request r begins at row r * (K + 1)."""
+
+
+class DraftRows(NamedTuple):
+    """The persistent cache of raw draft logits and what is known of its rows; all None for one-hot proposals."""
+
+    logits: Tensor | None
+    """[S, >= K, V_draft]."""
+    slot_stride: int
+    position_stride: int
+    vocab_size: int
+    slots: Tensor | None
+    """[R] int64, the slot of each request; None means slot r."""
+    to_draft_ids: Tensor | None
+    """[V] int32, draft id of each target id, -1 where there is none; None when the ids are the same."""
+    maximum: Tensor | None
+    """[S, >= K] float32."""
+    normalizer: Tensor | None
+    """[S, >= K] float64."""
+    threshold: Tensor | None
+    """[S, >= K] float32."""
+    stats_slot_stride: int
+    stats_position_stride: int
+
+
+class DraftTokens(NamedTuple):
+    """The proposals."""
+
+    token_ids: Tensor
+    """[R, K] int64."""
+    stride: int
+    counts: Tensor
+    """[R] int64, K_r, or -1 for a padded slot."""
+    num_requests: int
+    width: int
+    """K."""
+
+
+class StreamState(NamedTuple):
+    """[R] int64 each; see kernels.contract.Streams."""
+
+    seeds: Tensor
+    positions: Tensor
+    rounds: Tensor
+
+
+class RowBuffers(NamedTuple):
+    """What the first pass leaves of every target row."""
+
+    chunk_maximum: Tensor
+    """[R * (K + 1), C] float32, largest raw logit of the chunk."""
+    chunk_sum: Tensor
+    """[R * (K + 1), C] float64, sum of exp((logit - chunk maximum) / T)."""
+    chunk_argmax: Tensor
+    """[R * (K + 1), C] int32, first token with the chunk's maximum; only at temperature 0."""
+    chunk_moment: Tensor
+    """[R * (K + 1), C] float64, sum of exp(d / T) * d with d = logit - chunk maximum; only for typical acceptance."""
+    argmax: Tensor
+    """[R * (K + 1)] int32, what is certain to be drawn: the largest logit at temperature 0, the winner under coupled
+    noise; else -1."""
+    maximum: Tensor
+    """[R * (K + 1)] float32, strided."""
+    normalizer: Tensor
+    """[R * (K + 1)] float64, strided; NaN for a row without a distribution."""
+    threshold: Tensor
+    """[R * (K + 1)] float32, strided."""
+    stride: int
+    """Of the last three."""
+    num_chunks: int
+
+
+class RoundState(NamedTuple):
+    """How far each request has come; the counters are 0 between launches."""
+
+    row_arrivals: Tensor
+    """[R * (K + 1)] int32, programs that have finished their part of the row."""
+    request_arrivals: Tensor
+    """[R] int32, rows that are finished."""
+    stops: Tensor
+    """[R] int32; first pass: K + 1 - (index of the first draft token that failed), 0 while none has;
+    second pass of block: the largest index found to pass."""
+    judgements: Tensor
+    """[R * (K + 1)] int32, see kernels.judge."""
+    draft_tokens: Tensor
+    """[R * (K + 1)] int64, X_i."""
+    draft_token_logits: Tensor
+    """[R * (K + 1)] float32, target logit of X_i."""
+    chances: Tensor
+    """[R * (K + 1)] float64, its uniform number."""
+    target_logprobs: Tensor
+    """[R * (K + 1)] float64, log p_i(X_i); only for block."""
+    draft_logprobs: Tensor
+    """[R * (K + 1)] float64, log q_i(X_i), 0 for one-hot proposals."""
+    log_ratios: Tensor
+    """[R * (K + 1)] float64, log P_i; only for block."""
+    plans: Tensor
+    """[R] int32, see kernels.decide."""
+    needed: Tensor
+    """[R] int32, bit i is set when block needs the residual mass after i accepted tokens."""
+    masses: Tensor
+    """[R * P, C] float64, sum of the weights of the next token in each chunk; P is K for block and 1 otherwise."""
+    num_positions: int
+    """P."""
+    race_scores: Tensor
+    """[R * (K + 1), C] float64, score of the leader of each group of chunks; only where Gumbel noise decides."""
+    race_tokens: Tensor
+    """[R * (K + 1), C] int32, that leader's id in its row."""
+
+
+class Output(NamedTuple):
+    """Where the results go."""
+
+    token_ids: Tensor
+    """[R, K + 1] int64; of a draw [N]."""
+    num_accepted: Tensor
+    """[R] int64."""
+    invalid: Tensor
+    """[R] bool."""
+    logprobs: Tensor | None
+    """[R] float32, log probability of the drawn token; None but for a draw."""
+    to_target_ids: Tensor | None
+    """[V_draft] int64; None but for a draw with a smaller vocabulary."""

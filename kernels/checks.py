@@ -1,0 +1,74 @@
+"""What the launchers refuse: shapes, types and layouts that a kernel would silently misread. Never looks at values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kernels.contract import Draft, Sampling, Streams
+
+LOGITS_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def check_logits(logits: Tensor, name: str, dimensions: int) -> None:
+    """Raises ValueError unless the logits have a supported type and the vocabulary lies together."""
+    if logits.dtype not in LOGITS_DTYPES:
+        raise ValueError(f"{name} must be bfloat16, float16 or float32, found {logits.dtype}")
+    if logits.dim() != dimensions or logits.shape[-1] == 0:
+        raise ValueError(
+            f"{name} must have {dimensions} dimensions, the last the vocabulary; found {list(logits.shape)}"
+        )
+    if logits.stride(-1) != 1:
+        raise ValueError(f"{name} must lie together along the vocabulary, found strides {logits.stride()}")
+
+
+def checked_requests(num_requests: int, sampling: Sampling, streams: Streams) -> tuple[Sampling, Streams]:
+    """The same with contiguous fields; raises ValueError unless there is one value per request."""
+    dtypes = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float32, "min_p": torch.float32}
+    dtypes |= {"seeds": torch.int64, "positions": torch.int64, "rounds": torch.int64}
+    found = {name: getattr(sampling if hasattr(sampling, name) else streams, name) for name in dtypes}
+    for name, tensor in found.items():
+        if tensor.shape != (num_requests,) or tensor.dtype != dtypes[name]:
+            raise ValueError(
+                f"{name} must be [{num_requests}] {dtypes[name]}, one value per request; "
+                f"found {list(tensor.shape)} {tensor.dtype}"
+            )
+        found[name] = tensor.contiguous()
+    fields = {name: found[name] for name in ("temperature", "top_k", "top_p", "min_p")}
+    return replace(sampling, **fields), Streams(found["seeds"], found["positions"], found["rounds"])
+
+
+def check_draft(draft: Draft, target_logits: Tensor) -> None:
+    """Raises ValueError unless the fields of a draft fit each other and the target rows."""
+    num_requests, width = draft.token_ids.shape
+    most = num_requests * (width + 1)
+    if len(target_logits) > most:
+        raise ValueError(
+            f"target_logits must hold num_draft_tokens + 1 rows per request, at most {most} in all; "
+            f"found {len(target_logits)}"
+        )
+    expected = {
+        "token_ids": (draft.token_ids, draft.token_ids.shape),
+        "num_draft_tokens": (draft.num_draft_tokens, (num_requests,)),
+    }
+    if draft.idx_mapping is not None:
+        expected["idx_mapping"] = (draft.idx_mapping, (num_requests,))
+    for name, (tensor, shape) in expected.items():
+        if tensor.dtype != torch.int64 or tensor.shape != shape or (tensor.numel() and tensor.stride(-1) != 1):
+            raise ValueError(
+                f"{name} must be {list(shape)} int64 without gaps; found {list(tensor.shape)} {tensor.dtype}"
+            )
+    if draft.logits is None:
+        return
+    check_logits(draft.logits, "draft.logits", dimensions=3)
+    if draft.logits.shape[1] < width:
+        raise ValueError(f"draft.logits must hold {width} rows per slot, found {draft.logits.shape[1]}")
+    stats = draft.row_stats
+    if stats is not None:
+        strides = {tensor.stride() for tensor in (stats.maximum, stats.normalizer, stats.threshold)}
+        if len(strides) != 1 or stats.maximum.dim() != 2:
+            raise ValueError(
+                f"the fields of draft.row_stats must be [S, K] with the same strides, found {sorted(strides)}"
+            )

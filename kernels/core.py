@@ -1,0 +1,99 @@
+"""The sampling core of a device: the Triton kernels on a GPU, the reference anywhere else.
+
+Both have the same functions, streams and contract. The kernels are imported only where they run, so that a machine
+without triton has a core too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from kernels.contract import Draft, Drawn, RowStats, Sampling, Streams, Verdict, Verification
+from kernels.streams import Purpose
+
+if TYPE_CHECKING:
+    from kernels.workspace import Workspace
+
+
+class Verify(Protocol):
+    """See kernels.reference.verify."""
+
+    def __call__(
+        self, target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+    ) -> Verdict: ...
+
+
+class Draw(Protocol):
+    """See kernels.reference.draw."""
+
+    def __call__(
+        self,
+        logits: Tensor,
+        sampling: Sampling,
+        streams: Streams,
+        purpose: Purpose,
+        draft_to_target: Tensor | None = None,
+        row_stats: RowStats | None = None,
+    ) -> Drawn: ...
+
+
+class CoupledDraw(Protocol):
+    """See kernels.reference.coupled."""
+
+    def __call__(
+        self,
+        logits: Tensor,
+        sampling: Sampling,
+        streams: Streams,
+        vocab_size: int,
+        draft_to_target: Tensor | None = None,
+    ) -> Drawn: ...
+
+
+@dataclass(frozen=True)
+class Core:
+    """One implementation of the sampling core; what it needs beside its arguments, it owns."""
+
+    name: str
+    """triton or reference; recorded with every result."""
+    verify: Verify
+    draw: Draw
+    coupled_draw: CoupledDraw
+    workspace: Workspace | None = None
+    """The scratch memory that its functions share; None where they need none."""
+
+
+def reference_core() -> Core:
+    """The executable specification, on any device."""
+    from kernels.reference.coupled import coupled_draw
+    from kernels.reference.draw import draw
+    from kernels.reference.verify import verify
+
+    return Core("reference", verify, draw, coupled_draw)
+
+
+def triton_core() -> Core:
+    """The kernels, with a workspace that all calls share: they must follow one another on one stream of work."""
+    from kernels.coupled import coupled_draw
+    from kernels.draw import draw
+    from kernels.verify import verify
+    from kernels.workspace import Workspace
+
+    workspace = Workspace()
+    return Core(
+        "triton",
+        partial(verify, workspace=workspace),
+        partial(draw, workspace=workspace),
+        partial(coupled_draw, workspace=workspace),
+        workspace,
+    )
+
+
+def core_for(device: torch.device) -> Core:
+    """The core of a device: Triton on CUDA, the reference elsewhere."""
+    return triton_core() if device.type == "cuda" else reference_core()

@@ -1,0 +1,41 @@
+"""The device twin of kernels.streams: the same Philox words, the same uniform numbers, bit for bit."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+DRAFT: tl.constexpr = tl.constexpr(1)
+ACCEPT: tl.constexpr = tl.constexpr(2)
+RESIDUAL: tl.constexpr = tl.constexpr(3)
+BONUS: tl.constexpr = tl.constexpr(4)
+COUPLED: tl.constexpr = tl.constexpr(5)
+"""kernels.streams.Purpose, which a kernel cannot read; a test holds the two together."""
+
+
+@triton.jit
+def to_unit(high, low):
+    """Two 32-bit words -> float64 multiple of 2^-53 in (0, 1); 0 becomes 2^-54."""
+    integer = (high >> 5).to(tl.float64) * 67108864.0 + (low >> 6).to(tl.float64)
+    return tl.maximum(integer, 0.5) * 1.1102230246251565e-16
+
+
+@triton.jit
+def words(seed, purpose, position, round_index, draw):
+    """The four words of a counter; each argument is taken modulo 2^32, the seed modulo 2^64.
+
+    Args:
+        seed, position, round_index: int64. purpose, draw: integers, constants too; `draw` may be a vector.
+    """
+    draw = (position * 0 + draw).to(tl.int32)
+    position = draw * 0 + position.to(tl.int32)
+    round_index = draw * 0 + round_index.to(tl.int32)
+    purpose = draw * 0 + purpose
+    return tl.philox(seed, draw, position, round_index, purpose)
+
+
+@triton.jit
+def uniform(seed, purpose, position, round_index):
+    """Draw 0 of a stream: float64 in (0, 1), 53 bits."""
+    first, second, _, _ = words(seed, purpose, position, round_index, 0)
+    return to_unit(first, second)

@@ -1,0 +1,54 @@
+"""Weights exp((logit - maximum) / T) in float32 with a float64 sum, and the exact probability of single tokens.
+
+A weight is 2^(d * c) with d = logit - maximum, exact or nearly so for 16-bit logits, and c = log2(e) / T carried in two
+float32 parts: one part alone would be a systematic error of up to 6e-8 * |d| / T, as if the temperature were another.
+What is left is rounding that differs from token to token and averages out in a sum: sums are taken in float32 over
+GROUP tokens that one thread holds, and in float64 from there on.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+GROUP: tl.constexpr = tl.constexpr(8)
+"""Tokens that are summed in float32; what one thread loads at a time."""
+
+
+@triton.jit
+def divisor(temperature):
+    """The temperature in float64; a greedy row is weighed at 1, which only serves to find NaN in it."""
+    return tl.where(temperature == 0, 1.0, tl.maximum(temperature, 1e-30)).to(tl.float64)
+
+
+@triton.jit
+def scale(temperature):
+    """log2(e) / T as two float32 numbers.
+
+    The first is rounded down, so that the second is positive: -inf times either is -inf, and never NaN.
+    """
+    whole = 1.4426950408889634 / divisor(temperature)
+    high = (whole * (1.0 - 5.960464477539063e-08)).to(tl.float32)
+    low = tl.maximum((whole - high.to(tl.float64)).to(tl.float32), 1e-37)
+    return high, low
+
+
+@triton.jit
+def weigh(logits, maximum, high, low):
+    """float32 weights; NaN where the logit is NaN or +inf, 0 where it is -inf (the maximum must not be)."""
+    distance = logits - maximum
+    return tl.exp2(tl.fma(distance, low, distance * high))
+
+
+@triton.jit
+def total(weights, WIDTH: tl.constexpr):
+    """[WIDTH] float32 -> their sum in float64."""
+    partial = tl.sum(tl.reshape(weights, (WIDTH // GROUP, GROUP)), axis=1)
+    return tl.sum(partial.to(tl.float64), axis=0)
+
+
+@triton.jit
+def log_probability(logit, maximum, normalizer, threshold, temperature):
+    """float64 log probability of one token of a row; -inf where truncated, NaN where the row has no distribution."""
+    value = (logit.to(tl.float64) - maximum.to(tl.float64)) / divisor(temperature) - tl.log(normalizer)
+    return tl.where(logit >= threshold, value, -float("inf"))

@@ -1,0 +1,67 @@
+"""Statistics of cached draft rows that were not kept when the drafts were drawn: the rows are read once more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from kernels.arguments import DraftTokens, Output, StreamState, TargetRows
+from kernels.contract import Draft, RowStats, Sampling, VerificationMethod
+from kernels.passes import Round, first_pass, no_draft
+from kernels.workspace import Shape, Workspace
+
+
+def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Draft:
+    """The same draft with the statistics of its rows.
+
+    Args:
+        draft: with cached logits.
+        sampling: fields [R].
+        workspace: scratch memory.
+    """
+    cache = draft.logits
+    assert cache is not None
+    device, (num_slots, depth, vocab_size) = cache.device, cache.shape
+    num_requests, width = draft.token_ids.shape
+    if cache.stride(0) % cache.stride(1) != 0:
+        cache = cache.contiguous()
+    slots = torch.arange(num_requests, device=device) if draft.idx_mapping is None else draft.idx_mapping
+    positions = torch.arange(width, device=device)
+    # A padded slot may point anywhere; its row is looked at and not used.
+    first_rows = (slots.clamp(0, num_slots - 1)[:, None] * (cache.stride(0) // cache.stride(1)) + positions).flatten()
+    num_rows = num_requests * width
+    found = RowStats(
+        torch.empty(num_rows, dtype=torch.float32, device=device),
+        torch.empty(num_rows, dtype=torch.float64, device=device),
+        torch.empty(num_rows, dtype=torch.float32, device=device),
+    )
+    shape = Shape(num_rows, width=0, vocab_size=vocab_size, num_positions=1)
+    no_drafts = torch.zeros(num_rows, dtype=torch.int64, device=device)
+    unread = torch.empty(num_rows, dtype=torch.int64, device=device)
+    invalid = torch.empty(num_rows, dtype=torch.bool, device=device)
+    repeated = {
+        name: getattr(sampling, name).repeat_interleave(width) for name in ("temperature", "top_k", "top_p", "min_p")
+    }
+    round_ = Round(
+        target=TargetRows(cache, cache.stride(1), vocab_size, first_rows),
+        draft=no_draft(),
+        tokens=DraftTokens(no_drafts, 0, no_drafts, num_rows, 0),
+        sampling=replace(sampling, **repeated),
+        streams=StreamState(no_drafts, no_drafts, no_drafts),
+        rule=no_drafts,
+        rows=workspace.row_buffers(shape, device, found),
+        state=workspace.round_state(shape, device),
+        output=Output(unread, unread, invalid, None, None),
+        shape=shape,
+        workspace=workspace,
+    )
+    first_pass(round_, VerificationMethod.strict)
+    kept = RowStats(
+        torch.empty(num_slots, depth, dtype=torch.float32, device=device),
+        torch.empty(num_slots, depth, dtype=torch.float64, device=device),
+        torch.empty(num_slots, depth, dtype=torch.float32, device=device),
+    )
+    for name in ("maximum", "normalizer", "threshold"):
+        getattr(kept, name)[slots[:, None], positions] = getattr(found, name).view(num_requests, width)
+    return replace(draft, logits=cache, row_stats=kept)

@@ -1,0 +1,94 @@
+"""Draw one token per row: drafts, and tokens of the target without a draft. Twin of kernels.reference.draw.
+
+One uniform number per row: no random number, logarithm or float32 copy per vocabulary entry.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.arguments import DraftTokens, Output, TargetRows
+from kernels.checks import check_logits, checked_requests
+from kernels.contract import Drawn, RowStats, Sampling, Streams, Verification, VerificationMethod
+from kernels.passes import Round, first_pass, no_draft, second_pass, stream_state
+from kernels.streams import Purpose
+from kernels.workspace import Shape, Workspace
+
+
+def draw(
+    logits: Tensor,
+    sampling: Sampling,
+    streams: Streams,
+    purpose: Purpose,
+    draft_to_target: Tensor | None = None,
+    row_stats: RowStats | None = None,
+    workspace: Workspace | None = None,
+) -> Drawn:
+    """Draw one token per row, with one uniform number per row.
+
+    Args:
+        logits: [N, V_draft] bfloat16, float16 or float32; verification must later see the very same values.
+        sampling: fields [N]; a row with temperature 0 gets its argmax, the lowest id among equals.
+        streams: fields [N]; `positions` is the position of the token being drawn.
+        purpose: `Purpose.draft` for drafts.
+        draft_to_target: [V_draft] int64, or None when the ids are the target's.
+        row_stats: fields [N], may be strided; takes the statistics of the rows, for `Draft.row_stats`.
+        workspace: scratch memory; None takes fresh memory for this call.
+
+    Returns:
+        Drawn, fields [N].
+
+    Raises:
+        ValueError: a tensor's shape, type or layout is not as above.
+    """
+    return draw_rows(
+        logits, sampling, streams, VerificationMethod.strict, int(purpose), draft_to_target, row_stats, workspace
+    )
+
+
+def draw_rows(
+    logits: Tensor,
+    sampling: Sampling,
+    streams: Streams,
+    method: VerificationMethod,
+    purpose: int,
+    draft_to_target: Tensor | None,
+    row_stats: RowStats | None,
+    workspace: Workspace | None,
+) -> Drawn:
+    """A round without drafts: what `draw` and `coupled_draw` share, with the arguments of `draw`.
+
+    Args:
+        method: `coupled` draws with the noise of the position, every other method with one uniform number.
+        purpose: the stream of that number.
+    """
+    check_logits(logits, "logits", dimensions=2)
+    num_rows, vocab_size = logits.shape
+    sampling, streams = checked_requests(num_rows, sampling, streams)
+    device, workspace = logits.device, workspace or Workspace()
+    is_coupled = method is VerificationMethod.coupled
+    shape = Shape(num_rows, width=0, vocab_size=vocab_size, num_positions=1, races=is_coupled)
+    drawn = Drawn(
+        torch.empty(num_rows, dtype=torch.int64, device=device),
+        torch.empty(num_rows, dtype=torch.float32, device=device),
+        torch.empty(num_rows, dtype=torch.bool, device=device),
+    )
+    counts = workspace.buffer("no_drafts", num_rows, torch.int64, device, zeroed=True)
+    unread = workspace.buffer("unread", num_rows, torch.int64, device)
+    round_ = Round(
+        target=TargetRows(logits, logits.stride(0), vocab_size, None),
+        draft=no_draft(),
+        tokens=DraftTokens(counts, 0, counts, num_rows, 0),
+        sampling=sampling,
+        streams=stream_state(streams),
+        rule=workspace.rule(Verification(method), 0, device),
+        rows=workspace.row_buffers(shape, device, row_stats),
+        state=workspace.round_state(shape, device),
+        output=Output(drawn.token_ids, unread, drawn.invalid, drawn.logprobs, draft_to_target),
+        shape=shape,
+        workspace=workspace,
+    )
+    first_pass(round_, method)
+    second_pass(round_, method, purpose)
+    return drawn

@@ -1,0 +1,150 @@
+"""First pass of a batch that truncates: one program reads a whole row, finds its threshold, and judges its draft token.
+
+The row is in the L2 cache after its first reading, so that the search (kernels.thresholds) may go over it again. As in
+kernels.row_stats, rows are taken by position, and those behind a rejection are not read.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
+
+from kernels.conclude import arrive, conclude_row, row_address, skip_slot, stop_index
+from kernels.device_weights import divisor, scale, weigh
+from kernels.judge import prepare
+from kernels.race import race_logits
+from kernels.thresholds import row_sums, search
+
+
+@triton.jit
+def read_row(row_logits, vocab_size, temperature, LANES: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr):
+    """(maximum, mass in units of the maximum, largest logit of each lane) of a row; mass NaN for an invalid row.
+
+    Every thread keeps a maximum and a mass of its own until the row has been read.
+    """
+    THREADS: tl.constexpr = LANES // GROUP
+    high, low = scale(temperature)
+    lanes = tl.full((THREADS, GROUP), -float("inf"), tl.float32)
+    maxima = tl.full((THREADS,), -float("inf"), tl.float32)
+    sums = tl.full((THREADS,), 0.0, tl.float64)
+    for first in tl.range(0, vocab_size, LANES, loop_unroll_factor=UNROLL):
+        offsets = first + tl.arange(0, LANES)
+        values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+        logits = tl.reshape(values, (THREADS, GROUP))
+        lanes = tl.maximum(lanes, logits)
+        higher = tl.maximum(maxima, tl.max(logits, axis=1))
+        # While all is -inf any finite reference does; -inf minus -inf would be NaN.
+        reference = tl.where(higher == -float("inf"), 0.0, higher)
+        weights = weigh(logits, reference[:, None], high, low)
+        shrink = weigh(maxima, reference, high, low).to(tl.float64)
+        sums = sums * shrink + tl.sum(weights, axis=1).to(tl.float64)
+        maxima = higher
+    maximum = tl.max(maxima, axis=0)
+    reference = tl.where(maximum == -float("inf"), 0.0, maximum)
+    mass = tl.sum(sums * weigh(maxima, reference, high, low).to(tl.float64), axis=0)
+    return maximum, tl.where(maximum == -float("inf"), float("nan"), mass), lanes
+
+
+@triton.jit
+def first_argmax(row_logits, vocab_size, maximum, LANES: tl.constexpr):
+    """Lowest id among the largest logits."""
+    found = vocab_size
+    for first in tl.range(0, vocab_size, LANES):
+        offsets = first + tl.arange(0, LANES)
+        logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+        found = tl.minimum(found, tl.min(tl.where(logits == maximum, offsets, vocab_size), axis=0))
+    return found
+
+
+@triton.jit
+def race_row(row_logits, vocab_size, threshold, temperature, to_target_ids, seed, position, LANES: tl.constexpr):
+    """The token that coupled noise draws among those at or above the threshold."""
+    best = tl.full((), -float("inf"), tl.float64)
+    winner = tl.full((), -1, tl.int32)
+    for first in tl.range(0, vocab_size, LANES):
+        offsets = first + tl.arange(0, LANES)
+        logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+        best, winner = race_logits(
+            logits, threshold, offsets, first // 2 + tl.arange(0, LANES // 2), vocab_size, to_target_ids,
+            best, winner, seed, position, temperature,
+        )  # fmt: skip
+    return winner
+
+
+@triton.jit
+def _truncated_rows_kernel(
+    target, draft, tokens, sampling, streams, rule, rows, state, output, scratch, num_rows, num_programs,
+    METHOD: tl.constexpr,
+    SKIPS: tl.constexpr,
+    READS_DRAFT: tl.constexpr,
+    SHIFT: tl.constexpr,
+    LANES: tl.constexpr,
+    GROUP: tl.constexpr,
+    DEPTH: tl.constexpr,
+    UNROLL: tl.constexpr,
+    WIDTH_PADDED: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    if OVERLAPS:
+        gdc_launch_dependents()
+    temperatures, top_ks, top_ps, min_ps = sampling[0], sampling[1], sampling[2], sampling[3]
+    scratch += tl.program_id(0).to(tl.int64) * (LANES // GROUP * DEPTH)
+    for task in tl.range(tl.program_id(0), num_rows, num_programs, disable_licm=True):
+        request = task % tokens.num_requests
+        index = task // tokens.num_requests
+        count = tl.load(tokens.counts + request).to(tl.int32)
+        temperature = tl.load(temperatures + request)
+        stop = tokens.width + 1
+        if SKIPS:
+            stop = stop_index(tokens, state, request)
+        if index <= count:
+            row_logits = row_address(target, tokens, request, index)
+            if index <= stop:
+                maximum, normalizer, lanes = read_row(row_logits, target.vocab_size, temperature, LANES, GROUP, UNROLL)
+                threshold = tl.full((), -float("inf"), tl.float32)
+                argmax = tl.full((), -1, tl.int32)
+                top_k = tl.load(top_ks + request)
+                top_p = tl.load(top_ps + request)
+                min_p = tl.load(min_ps + request)
+                top_k = tl.where(top_k < target.vocab_size, top_k, 0)
+                cuts = (top_k > 0) | (top_p < 1) | (min_p > 0)
+                if normalizer == normalizer:
+                    if temperature == 0:
+                        argmax = first_argmax(row_logits, target.vocab_size, maximum, LANES)
+                        normalizer = normalizer / normalizer
+                    elif cuts:
+                        threshold, normalizer = search(
+                            row_logits, target.vocab_size, lanes, maximum, normalizer, temperature, top_k, top_p, min_p,
+                            scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                        )  # fmt: skip
+                entropy = tl.full((), 0.0, tl.float64)
+                if METHOD == "typical":
+                    if temperature > 0:
+                        _, moment = row_sums(
+                            row_logits, target.vocab_size, maximum, threshold, temperature, LANES, GROUP
+                        )
+                        entropy = tl.log(normalizer) - moment / divisor(temperature) / normalizer
+                if METHOD == "coupled":
+                    if (temperature > 0) & (normalizer == normalizer):
+                        argmax = race_row(
+                            row_logits, target.vocab_size, threshold, temperature, output.to_target_ids,
+                            tl.load(streams.seeds + request), tl.load(streams.positions + request) + index, LANES,
+                        )  # fmt: skip
+                prepared = (
+                    tl.full((), -1, tl.int64),
+                    maximum,
+                    tl.full((), 0.0, tl.float64),
+                    tl.full((), 0.0, tl.float64),
+                )
+                if index < count:
+                    prepared = prepare(target, draft, tokens, streams, temperature, request, index, row_logits, METHOD)
+                conclude_row(
+                    target, tokens, rule, rows, state, temperature, request, index, count, prepared,
+                    (maximum, normalizer, threshold, argmax, entropy), METHOD, SKIPS,
+                )  # fmt: skip
+            arrive(tokens, streams, rows, state, output, temperature, request, count, METHOD, READS_DRAFT, WIDTH_PADDED)
+        elif (count < 0) & (index == 0):
+            skip_slot(tokens, state, output, request, WIDTH_PADDED)
+        # The scratch memory is written again by the next row.
+        tl.debug_barrier()

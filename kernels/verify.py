@@ -1,0 +1,126 @@
+"""Verification: a round's draft tokens become output tokens, every method behind one call.
+
+Twin of kernels.reference.verify, which is the specification: the same streams give the same decisions and tokens, up to
+float32 rounding at the boundary of a decision.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.arguments import DraftRows, DraftTokens, Output, TargetRows
+from kernels.checks import check_draft, check_logits, checked_requests
+from kernels.contract import Draft, Sampling, Streams, Verdict, Verification, VerificationMethod
+from kernels.draft_stats import with_row_stats
+from kernels.passes import Round, first_pass, no_draft, second_pass, stream_state
+from kernels.workspace import Shape, Workspace
+
+Method = VerificationMethod
+READS_DRAFT = frozenset({Method.probabilistic, Method.block, Method.lenient, Method.pr35461})
+
+DECIDED_BY_NOISE = frozenset({Method.coupled, Method.pr35461})
+
+
+def first_rows(num_target_rows: int, draft: Draft) -> Tensor | None:
+    """[R] int64 first target row of each request; None when every request has K + 1 rows of its own."""
+    num_requests, width = draft.token_ids.shape
+    if num_target_rows == num_requests * (width + 1):
+        return None
+    sizes = draft.num_draft_tokens + 1
+    return torch.cumsum(sizes, dim=0) - sizes
+
+
+def draft_rows(draft: Draft, reads_draft: bool, vocab_size: int, workspace: Workspace) -> DraftRows:
+    """The draft-logit cache as the kernels see it."""
+    if draft.logits is None or not reads_draft:
+        return no_draft()
+    stats = draft.row_stats
+    assert stats is not None
+    inverse = None if draft.draft_to_target is None else workspace.to_draft_ids(draft.draft_to_target, vocab_size)
+    return DraftRows(
+        logits=draft.logits,
+        slot_stride=draft.logits.stride(0),
+        position_stride=draft.logits.stride(1),
+        vocab_size=draft.logits.shape[2],
+        slots=draft.idx_mapping,
+        to_draft_ids=inverse,
+        maximum=stats.maximum,
+        normalizer=stats.normalizer,
+        threshold=stats.threshold,
+        stats_slot_stride=stats.maximum.stride(0),
+        stats_position_stride=stats.maximum.stride(1),
+    )
+
+
+def verify(
+    target_logits: Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    verification: Verification,
+    streams: Streams,
+    workspace: Workspace | None = None,
+) -> Verdict:
+    """Turn a round's draft tokens into output tokens: the accepted ones, then one recovered or bonus token.
+
+    Values on the device are not looked at before the launch, which would wait for it: a request whose draft cannot be
+    verified is flagged in the verdict. That includes a temperature above 0 under greedy verification.
+
+    Args:
+        target_logits: bfloat16, float16 or float32, row i of a request conditioned on its first i draft tokens.
+            [R * (K + 1), V], request r's rows from r * (K + 1) on; or packed, [sum(K_r + 1), V], request after request.
+        draft: the proposals, K_r of them for request r. Without `row_stats` the cached rows are read once more.
+        sampling: fields [R]; they shape the target's and the draft's distribution alike.
+        verification: the method and its parameters.
+        streams: fields [R]; `positions` is the position of the first token the round may emit.
+        workspace: scratch memory; None takes fresh memory for this call.
+
+    Returns:
+        Verdict, fields [R], as kernels.reference.verify gives it.
+
+    Raises:
+        ValueError: a tensor's shape, type or layout is not as above, or synthetic verification has too few rates.
+    """
+    check_logits(target_logits, "target_logits", dimensions=2)
+    check_draft(draft, target_logits)
+    num_requests, width = draft.token_ids.shape
+    sampling, streams = checked_requests(num_requests, sampling, streams)
+    method = verification.method
+    if method is Method.synthetic and len(verification.synthetic_rates) < width:
+        found = len(verification.synthetic_rates)
+        raise ValueError(f"synthetic_rates must cover all {width} positions of the draft; found {found} rates")
+    device, workspace = target_logits.device, workspace or Workspace()
+    vocab_size = target_logits.shape[1]
+    reads_draft = method in READS_DRAFT and draft.logits is not None and width > 0
+    if reads_draft and draft.row_stats is None:
+        draft = with_row_stats(draft, sampling, workspace)
+    num_positions = max(width, 1) if method is Method.block and reads_draft else 1
+    shape = Shape(
+        num_requests,
+        width,
+        vocab_size,
+        num_positions,
+        races=method in DECIDED_BY_NOISE,
+        is_typical=method is Method.typical,
+    )
+    verdict = Verdict(
+        torch.empty(num_requests, width + 1, dtype=torch.int64, device=device),
+        torch.empty(num_requests, dtype=torch.int64, device=device),
+        torch.empty(num_requests, dtype=torch.bool, device=device),
+    )
+    round_ = Round(
+        target=TargetRows(target_logits, target_logits.stride(0), vocab_size, first_rows(len(target_logits), draft)),
+        draft=draft_rows(draft, reads_draft, vocab_size, workspace),
+        tokens=DraftTokens(draft.token_ids, draft.token_ids.stride(0), draft.num_draft_tokens, num_requests, width),
+        sampling=sampling,
+        streams=stream_state(streams),
+        rule=workspace.rule(verification, width, device),
+        rows=workspace.row_buffers(shape, device),
+        state=workspace.round_state(shape, device),
+        output=Output(verdict.token_ids, verdict.num_accepted, verdict.invalid, None, None),
+        shape=shape,
+        workspace=workspace,
+    )
+    first_pass(round_, method)
+    second_pass(round_, method)
+    return verdict

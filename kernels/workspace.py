@@ -1,0 +1,140 @@
+"""Scratch memory of the kernels: small, grows on demand, used again by the next call.
+
+A workspace serves one stream of work: two calls that run at the same time need two. Its counters are 0 between calls,
+because the program that finishes a count sets it back. Nothing here depends on the data, so that a call on shapes seen
+before allocates nothing. What a larger call has outgrown is kept: a captured CUDA graph goes on using it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.arguments import RoundState, RowBuffers
+from kernels.contract import RowStats, Verification
+
+CHUNK = 2048
+"""Tokens whose maximum and sum are kept as one."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the size of the scratch memory follows from."""
+
+    num_requests: int
+    width: int
+    """K."""
+    vocab_size: int
+    num_positions: int
+    """Residual rows of a request that are summed: K for block, else 1."""
+    races: bool = False
+    """Gumbel noise decides: coupled, and the control pr35461."""
+    is_typical: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_requests * (self.width + 1)
+
+    @property
+    def num_chunks(self) -> int:
+        return -(-self.vocab_size // CHUNK)
+
+
+class Workspace:
+    """Named buffers of one device, and constants that were copied to it once."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+        self._outgrown: list[Tensor] = []
+        self._rules: dict[tuple[Verification, torch.device], Tensor] = {}
+        self._inverse: tuple[Tensor, int, Tensor] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held, in bytes."""
+        held = [*self._buffers.values(), *self._rules.values(), *self._outgrown]
+        if self._inverse is not None:
+            held.append(self._inverse[2])
+        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+    def buffer(self, name: str, size: int, dtype: torch.dtype, device: torch.device, zeroed: bool = False) -> Tensor:
+        """[size] scratch; with `zeroed`, holds 0 when it is new."""
+        found = self._buffers.get(name)
+        if found is None or found.numel() < size or found.device != device or found.dtype != dtype:
+            if found is not None:
+                self._outgrown.append(found)
+            make = torch.zeros if zeroed else torch.empty
+            found = self._buffers[name] = make(max(size, 1), dtype=dtype, device=device)
+        return found
+
+    def row_buffers(self, shape: Shape, device: torch.device, keep: RowStats | None = None) -> RowBuffers:
+        """Where the first pass writes; `keep` takes the statistics of the rows instead of scratch memory."""
+        num_rows, num_cells = shape.num_rows, shape.num_rows * shape.num_chunks
+        if keep is None:
+            keep = RowStats(
+                self.buffer("maximum", num_rows, torch.float32, device),
+                self.buffer("normalizer", num_rows, torch.float64, device),
+                self.buffer("threshold", num_rows, torch.float32, device),
+            )
+        return RowBuffers(
+            chunk_maximum=self.buffer("chunk_maximum", num_cells, torch.float32, device),
+            chunk_sum=self.buffer("chunk_sum", num_cells, torch.float64, device),
+            chunk_argmax=self.buffer("chunk_argmax", num_cells, torch.int32, device),
+            chunk_moment=self.buffer("chunk_moment", num_cells if shape.is_typical else 0, torch.float64, device),
+            argmax=self.buffer("argmax", num_rows, torch.int32, device),
+            maximum=keep.maximum,
+            normalizer=keep.normalizer,
+            threshold=keep.threshold,
+            stride=keep.maximum.stride(0),
+            num_chunks=shape.num_chunks,
+        )
+
+    def round_state(self, shape: Shape, device: torch.device) -> RoundState:
+        """Counters and decisions of a round."""
+        num_rows, num_requests = shape.num_rows, shape.num_requests
+        num_races = num_rows * shape.num_chunks if shape.races else 0
+        num_masses = num_requests * shape.num_positions * shape.num_chunks
+        return RoundState(
+            row_arrivals=self.buffer("row_arrivals", num_rows, torch.int32, device, zeroed=True),
+            request_arrivals=self.buffer("request_arrivals", num_requests, torch.int32, device, zeroed=True),
+            stops=self.buffer("stops", num_requests, torch.int32, device, zeroed=True),
+            judgements=self.buffer("judgements", num_rows, torch.int32, device),
+            draft_tokens=self.buffer("draft_tokens", num_rows, torch.int64, device),
+            draft_token_logits=self.buffer("draft_token_logits", num_rows, torch.float32, device),
+            chances=self.buffer("chances", num_rows, torch.float64, device),
+            target_logprobs=self.buffer("target_logprobs", num_rows, torch.float64, device),
+            draft_logprobs=self.buffer("draft_logprobs", num_rows, torch.float64, device),
+            log_ratios=self.buffer("log_ratios", num_rows, torch.float64, device),
+            plans=self.buffer("plans", num_requests, torch.int32, device),
+            needed=self.buffer("needed", num_requests, torch.int32, device),
+            masses=self.buffer("masses", num_masses, torch.float64, device),
+            num_positions=shape.num_positions,
+            race_scores=self.buffer("race_scores", num_races, torch.float64, device),
+            race_tokens=self.buffer("race_tokens", num_races, torch.int32, device),
+        )
+
+    def rule(self, verification: Verification, width: int, device: torch.device) -> Tensor:
+        """The method's parameters as kernels.judge reads them, [4 + K] float64."""
+        found = self._rules.get((verification, device))
+        if found is None or found.numel() < 4 + width:
+            if found is not None:
+                self._outgrown.append(found)
+            rates = (*verification.synthetic_rates, *(0.0,) * width)
+            values = [verification.epsilon, verification.delta, verification.leniency, 1.0, *rates]
+            found = torch.tensor(values, dtype=torch.float64, device=device)
+            self._rules[verification, device] = found
+        return found
+
+    def to_draft_ids(self, draft_to_target: Tensor, vocab_size: int) -> Tensor:
+        """[V] int32, draft id of each target id, -1 where there is none; built once for a map that does not change."""
+        if self._inverse is not None:
+            source, version, inverse = self._inverse
+            if source is draft_to_target and version == source._version and len(inverse) == vocab_size:
+                return inverse
+            self._outgrown.append(inverse)
+        inverse = torch.full((vocab_size,), -1, dtype=torch.int32, device=draft_to_target.device)
+        inverse[draft_to_target] = torch.arange(len(draft_to_target), dtype=torch.int32, device=inverse.device)
+        self._inverse = (draft_to_target, draft_to_target._version, inverse)
+        return inverse

@@ -1,0 +1,190 @@
+"""Comparing cores: what is counted, that a wrong core is found out, and the entry point with its report."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+
+from experiments.agreement import main
+from harness.agreement.compare import compare_draw, compare_verify, num_accept_decisions
+from harness.agreement.config import AgreementConfig, Candidate, read_config
+from harness.agreement.counts import Agreement, Disagreement, total
+from harness.agreement.proportion import upper_bound
+from harness.agreement.rounding import ROUNDING
+from harness.agreement.rows import DraftedRound, RoundShape, drafted_round
+from harness.agreement.run import cells_of, compare_cell
+from harness.settings import SettingsError
+from kernels.contract import Draft, Sampling, Streams, Verdict, Verification
+from kernels.core import Core, reference_core
+from kernels.reference.draw import draw
+from kernels.reference.truncation import process
+from kernels.reference.verify import verify
+from kernels.streams import Purpose
+from tests.random_round import SAMPLED_METHODS, Method, verification_of
+
+ALL_BUT_GREEDY = pytest.mark.parametrize("method", SAMPLED_METHODS, ids=lambda method: method.value)
+
+
+def batch_of(seed: int = 0, vocab_size: int = 400, **settings) -> DraftedRound:
+    shape = RoundShape(64, 3, vocab_size, torch.bfloat16, **settings)
+    return drafted_round(shape, reference_core(), torch.Generator().manual_seed(seed))
+
+
+@ALL_BUT_GREEDY
+def test_a_core_agrees_with_itself(method: Method):
+    batch, core = batch_of(shared_noise=method in (Method.coupled, Method.pr35461)), reference_core()
+    found = compare_verify(core, core, batch.inputs, verification_of(method))
+    accepted = core.verify(
+        batch.inputs.target_logits,
+        batch.inputs.draft,
+        batch.inputs.sampling,
+        verification_of(method),
+        batch.inputs.streams,
+    ).num_accepted
+    assert found.num_disagreements == 0
+    if method is Method.coupled:
+        assert (found.num_accept_decisions, found.num_tokens) == (0, 64 + int(accepted.sum()))
+    else:
+        assert found.num_tokens == 64
+    if method not in (Method.coupled, Method.block):
+        assert found.num_accept_decisions == int((accepted + 1).clamp(max=3).sum())
+
+
+def test_decisions_of_block_are_those_about_the_last_accepted_token_and_behind():
+    lengths, accepted = torch.tensor([3, 3, 3, 3, 0, 1]), torch.tensor([0, 1, 2, 3, 0, 1])
+    assert num_accept_decisions(lengths, accepted, Method.block) == 3 + 3 + 2 + 1 + 0 + 1
+    assert num_accept_decisions(lengths, accepted, Method.probabilistic) == 1 + 2 + 3 + 3 + 0 + 1
+
+
+def broken_verify(
+    target_logits: torch.Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+) -> Verdict:
+    """Verification that forgets the draft distribution."""
+    return verify(target_logits, replace(draft, logits=None), sampling, verification, streams)
+
+
+def later_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stats=None):
+    """A draw from another round's numbers."""
+    streams = Streams(streams.seeds, streams.positions, streams.rounds + 1)
+    return draw(logits, sampling, streams, purpose, draft_to_target, row_stats)
+
+
+def cooler_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stats=None):
+    """A draw at a temperature that is 0.1 % off."""
+    cooler = replace(sampling, temperature=sampling.temperature * 0.999)
+    return draw(logits, cooler, streams, purpose, draft_to_target, row_stats)
+
+
+def test_a_wrong_verification_is_found_out():
+    broken = replace(reference_core(), verify=broken_verify)
+    found = compare_verify(broken, reference_core(), batch_of().inputs, verification_of(Method.probabilistic))
+    assert found.num_unexplained > 0
+    assert found.num_accept_disagreements > 0
+    assert found.num_unexplained == sum(each.margin > ROUNDING for each in found.disagreements)
+
+
+@pytest.mark.parametrize("wrong", [later_draw, cooler_draw], ids=["other numbers", "temperature slightly off"])
+def test_a_wrong_draw_is_found_out(wrong):
+    broken: Core = replace(reference_core(), draw=wrong)
+    unexplained = 0
+    for seed in range(5):
+        batch = batch_of(seed)
+        arguments = (batch.draft_logits, batch.draft_sampling, batch.draft_streams, Purpose.draft, 400)
+        unexplained += compare_draw(broken, reference_core(), *arguments).num_unexplained
+    assert unexplained > 0
+
+
+def test_counts_add_up_and_know_what_is_explained():
+    inside = Agreement(5, 2, (Disagreement("verify", True, (1,), (2,), ROUNDING / 2),))
+    outside = Agreement(3, 1, (Disagreement("draw", False, (1,), (2,), float("inf")),))
+    both = total([inside, outside])
+    assert (both.num_decisions, both.num_disagreements, both.num_unexplained) == (11, 2, 1)
+    assert (both.num_accept_disagreements, both.num_token_disagreements) == (1, 1)
+    assert (inside.largest_margin, outside.largest_margin) == (ROUNDING / 2, float("inf"))
+    with pytest.raises(ValueError, match="expected at most one disagreement a decision, found 1 in 0"):
+        Agreement(0, 0, inside.disagreements)
+
+
+@pytest.mark.parametrize(("count", "trials"), [(0, 1), (0, 10**6), (3, 10**6), (7, 50), (400, 1000), (10**5, 10**6)])
+def test_upper_bound_is_the_clopper_pearson_bound(count: int, trials: int):
+    assert upper_bound(count, trials) == pytest.approx(stats.beta.ppf(0.95, count + 1, trials - count), rel=1e-6)
+
+
+def test_upper_bound_at_the_ends():
+    assert upper_bound(5, 5) == 1.0
+    assert upper_bound(0, 0) == 1.0
+    with pytest.raises(ValueError, match=r"a count in 0\.\.3, the number of trials; found 4"):
+        upper_bound(4, 3)
+
+
+def test_rows_look_like_a_language_model_s():
+    """Less entropy than a flat row's 10 nats, and drafts of which most are accepted, some not."""
+    batch = batch_of(vocab_size=20_000)
+    logprobs = process(batch.draft_logits, batch.draft_sampling)
+    entropy = -(logprobs.exp() * logprobs).sum(dim=1)
+    assert 2 < float(entropy.mean()) < 6
+    assert float(entropy.max()) < 9
+    inputs = batch.inputs
+    accepted = verify(
+        inputs.target_logits, inputs.draft, inputs.sampling, Verification(Method.probabilistic), inputs.streams
+    ).num_accepted
+    assert 1 < float(accepted.double().mean()) < 2.9
+
+
+def test_a_cell_does_not_depend_on_the_other_cells():
+    config = AgreementConfig(core=Candidate.reference, device="cpu", vocab_size=100, requests=8, draft_tokens=2)
+    cell = cells_of(config)[3]
+    first, second = (compare_cell(cell, config, reference_core(), 30) for _ in range(2))
+    assert first.agreement == second.agreement
+    assert first.agreement.num_decisions >= 30
+
+
+def test_entry_point_writes_a_report(tmp_path, capsys):
+    settings = {
+        "core": "reference",
+        "device": "cpu",
+        "methods": "probabilistic,coupled",
+        "truncations": "none,all",
+        "dtypes": "float32",
+        "temperatures": "1",
+        "vocab_size": "100",
+        "requests": "8",
+        "decisions": "200",
+        "law_vocab_size": "500",
+        "law_draws": "50",
+        "output": str(tmp_path / "found"),
+    }
+    assert main([f"agreement.{key}={value}" for key, value in settings.items()]) == 0
+    record = json.loads((tmp_path / "found" / "agreement.json").read_text())
+    assert record["total"]["num_unexplained"] == 0
+    assert record["total"]["num_decisions"] >= 200
+    assert len(record["cells"]) == 4
+    assert record["provenance"]["python"]
+    page = (tmp_path / "found" / "report.md").read_text()
+    assert "| probabilistic |" in page and "| Zipf | bfloat16 | top-p | 2 |" in page
+    assert "0 unexplained" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("agreement.dtype=float32", "unknown setting 'agreement.dtype=float32'"),
+        ("agreement.dtypes=float64", "expected some of bfloat16, float16, float32, found 'float64'"),
+        ("agreement.methods=greedy", "greedy decides nothing"),
+        ("agreement.decisions=many", "expected a whole number, found 'many'"),
+        ("agreement.law=maybe", "expected true or false, found 'maybe'"),
+        ("agreement.temperatures=0", r"expected numbers in \(0, 100\)"),
+        ("agreement.vocab_size=300000", "expected at most 262144"),
+        ("agreement.core=fast", "expected one of auto, triton, reference"),
+    ],
+)
+def test_wrong_settings_are_named(argument: str, message: str):
+    with pytest.raises(SettingsError, match=message):
+        read_config([argument])
+
+
+def test_settings_are_read():
+    config = read_config(["agreement.decisions=1e6", "agreement.temperatures=0.5, 2", "agreement.law=false"])
+    assert (config.decisions, config.temperatures, config.law) == (1_000_000, (0.5, 2.0), False)

@@ -1,0 +1,202 @@
+"""Certification end to end on the reference: it passes what is right and fails what is wrong, and says so."""
+
+import json
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+import torch
+
+from experiments.certify import USAGE, main
+from harness.certification.cells import RAGGED, full_cells, small_cells
+from harness.certification.config import CertifyConfig, read_config
+from harness.certification.controls import controls
+from harness.certification.goodness_of_fit import fit
+from harness.certification.judge import FALSE_ALARM, laws
+from harness.certification.own_core import own_core, reference
+from harness.certification.play import play
+from harness.certification.report import JSON, MARKDOWN
+from harness.certification.subject import Features, load_subject
+from harness.settings import SettingsError
+from kernels.contract import GUARANTEES, DraftSampling, Guarantee, VerificationMethod
+
+CPU = torch.device("cpu")
+NUM_SAMPLES, BATCH = 60_000, 15_000
+LEVEL = FALSE_ALARM / 100
+CELLS = {cell.name: cell for cell in full_cells()}
+FAST = [f"certify.{item}" for item in ("device=cpu", "samples=8000", "controls=false")]
+
+
+def p_value(subject, cell) -> float:
+    played = play(subject, cell, NUM_SAMPLES, BATCH, seed=1, device=CPU)
+    assert played.num_faults == 0
+    return fit(played.counts, laws(cell)).p_value
+
+
+@pytest.mark.parametrize("control", controls(), ids=lambda control: control.name)
+def test_control_is_rejected(control):
+    assert p_value(control.alter(own_core(CPU)), control.cell) < LEVEL
+
+
+BROKEN = [control for control in controls() if control.cell.verification.guarantee is Guarantee.lossless]
+
+
+@pytest.mark.parametrize("control", BROKEN, ids=lambda control: control.name)
+def test_what_the_control_was_made_from_passes(control):
+    sampling = control.cell.draft_sampling
+    right = replace(
+        control.cell,
+        cache_dtype=None,
+        draft_sampling=DraftSampling.sampled if sampling is DraftSampling.coupled else sampling,
+    )
+    assert p_value(own_core(CPU), right) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "block, sampled cached, float32, none",
+        "block, sampled cached, bfloat16, mixed, ragged, padded slots",
+        "probabilistic, sampled cached, float16, none, narrow draft",
+        "coupled, coupled cached, float32, top-p",
+    ],
+)
+def test_a_right_sampler_passes(name):
+    assert p_value(own_core(CPU), CELLS[name]) > 1e-4
+
+
+def test_every_lossless_method_is_certified_and_every_kind_of_draft_and_dtype():
+    for cells in (small_cells(), full_cells()):
+        methods = {cell.verification.method for cell in cells}
+        assert {method for method, guarantee in GUARANTEES.items() if guarantee is Guarantee.lossless} <= methods
+        assert {cell.draft_sampling for cell in cells} == set(DraftSampling)
+        assert {cell.dtype for cell in cells} == {"float32", "bfloat16", "float16"}
+        assert {cell.truncation for cell in cells} == {"none", "top-k", "top-p", "min-p", "mixed"}
+
+
+def test_all_requests_are_counted_once_and_profiles_and_halves_alike():
+    cell = CELLS["probabilistic, greedy one-hot, bfloat16, mixed, ragged, padded slots"]
+    num_requests = 4 * 2 * len(RAGGED) * 7 * 4
+    played = play(reference(CPU), cell, num_requests, BATCH, seed=0, device=CPU)
+    assert played.counts.sum(2).tolist() == [[num_requests // 8] * 2] * 4
+
+
+def test_a_run_is_a_function_of_its_seed():
+    cell = CELLS["block, sampled cached, float32, none"]
+    first, again, other = (play(reference(CPU), cell, 4000, 500, seed, CPU).counts for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def subject_module(monkeypatch, make) -> str:
+    """The path of a subject that `make` returns."""
+    module = ModuleType("a_subject")
+    module.make = lambda device: make
+    monkeypatch.setitem(sys.modules, "a_subject", module)
+    return "a_subject:make"
+
+
+def test_a_green_run_exits_with_0_and_writes_what_it_found(tmp_path, capsys):
+    assert main([*FAST, "certify.methods=probabilistic", f"certify.output={tmp_path}"]) == 0
+    assert "GREEN" in capsys.readouterr().out
+    content = json.loads((tmp_path / JSON).read_text())
+    assert content["green"] and content["subject"]["name"] == "reference"
+    assert content["provenance"]["git"] is None or content["provenance"]["git"]["commit"]
+    assert {outcome["verdict"] for outcome in content["outcomes"]} == {"pass"}
+    assert all(outcome["num_samples"] >= 8000 and 0 < outcome["detectable"] < 0.2 for outcome in content["outcomes"])
+    text = (tmp_path / MARKDOWN).read_text()
+    assert all(outcome["name"] in text for outcome in content["outcomes"])
+
+
+def test_a_lossy_subject_exits_with_1(monkeypatch, tmp_path, capsys):
+    right = reference(CPU)
+
+    def verify(target_logits, draft, sampling, verification, streams):
+        return right.verify(target_logits * 1.5, draft, sampling, verification, streams)
+
+    path = subject_module(monkeypatch, replace(right, verify=verify))
+    arguments = [*FAST, "certify.cells=sampled cached, float32, none", "certify.methods=block"]
+    assert main([*arguments, f"certify.subject={path}", f"certify.output={tmp_path}"]) == 1
+    assert "RED: 0 of" in capsys.readouterr().out
+
+
+def test_a_verdict_that_breaks_the_contract_fails(monkeypatch, tmp_path, capsys):
+    right = reference(CPU)
+
+    def verify(target_logits, draft, sampling, verification, streams):
+        verdict = right.verify(target_logits, draft, sampling, verification, streams)
+        return replace(verdict, token_ids=verdict.token_ids.clamp(min=0))
+
+    path = subject_module(monkeypatch, replace(right, verify=verify))
+    arguments = [*FAST, "certify.cells=greedy, greedy", f"certify.subject={path}", f"certify.output={tmp_path}"]
+    assert main(arguments) == 1
+    assert "flagged or malformed" in capsys.readouterr().out
+
+
+def test_a_control_that_is_not_rejected_exits_with_1(monkeypatch, tmp_path, capsys):
+    unseen = replace(controls()[0], alter=lambda subject: subject, cell=CELLS["strict, greedy one-hot, float32, none"])
+    monkeypatch.setattr("harness.certification.jobs.controls", lambda: [unseen])
+    arguments = ["certify.device=cpu", "certify.samples=8000", "certify.cells=greedy, greedy"]
+    assert main([*arguments, f"certify.output={tmp_path}"]) == 1
+    assert "0 of 1 controls are rejected" in capsys.readouterr().out
+
+
+def test_what_a_subject_lacks_is_listed(monkeypatch, tmp_path, capsys):
+    features = Features(truncation=False, dtypes=frozenset({torch.float32}))
+    path = subject_module(monkeypatch, replace(reference(CPU), features=features))
+    arguments = [*FAST, "certify.methods=coupled", f"certify.subject={path}", f"certify.output={tmp_path}"]
+    assert main(arguments) == 0
+    output = capsys.readouterr().out
+    assert "not supported: no truncation" in output
+    assert "cells are not supported by the subject" in output
+
+
+def test_a_subject_that_can_do_nothing_is_not_certified(monkeypatch, tmp_path, capsys):
+    path = subject_module(monkeypatch, replace(reference(CPU), features=Features(methods=frozenset())))
+    assert main([*FAST, f"certify.subject={path}", f"certify.output={tmp_path}"]) == 1
+    assert "RED: 0 of 0 lossless cells pass" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("no_colon", "expected package.module:function, found 'no_colon'"),
+        ("no.such.module:make", "cannot import 'no.such.module'"),
+        ("harness.certification.own_core:missing", "expected a function 'missing' in harness.certification.own_core"),
+        ("builtins:str", "it lacks name, verify, draw, coupled_draw"),
+    ],
+)
+def test_a_wrong_subject_is_one_clear_line(path, message, capsys):
+    with pytest.raises(SettingsError, match=r"^certify\.") as error:
+        load_subject(path, CPU)
+    assert message in str(error.value)
+    assert main([*FAST, f"certify.subject={path}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("certify.sise=small", "did you mean certify.size"),
+        ("certify.size=big", "expected one of auto, small, full, found 'big'"),
+        ("certify.methods=blok", "did you mean block"),
+        ("certify.samples=many", "expected a whole number"),
+        ("certify.samples=10", "at least 1000"),
+        ("certify.controls=no", "expected true or false"),
+        ("certify.cells=nothing like it", "expected some lossless cell"),
+        ("certify.methods=typical", "lossy methods are controls"),
+        ("size=small", "unknown setting"),
+    ],
+)
+def test_a_wrong_setting_is_one_clear_line(argument, message, capsys):
+    assert main([argument]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_settings_are_read_and_the_help_names_them_all(capsys):
+    config = read_config(["certify.methods=block,strict", "certify.samples=1e6", "certify.controls=false"])
+    assert config.methods == (VerificationMethod.block.value, VerificationMethod.strict.value)
+    assert (config.samples, config.controls) == (1_000_000, False)
+    assert main(["--help"]) == 0
+    assert all(f"certify.{name}=" in USAGE for name in vars(CertifyConfig()))

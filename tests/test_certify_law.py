@@ -1,0 +1,79 @@
+"""The exact laws and toy pairs of certification, against the reference's truncation."""
+
+import itertools
+
+import pytest
+import torch
+
+from harness.certification.cells import DTYPES, TRUNCATIONS, full_cells, small_cells
+from harness.certification.law import Profile, exact_law, processed_row
+from harness.certification.worlds import CONTROL, NARROW_DRAFT, PLAIN, WIDE, World
+from kernels.contract import Sampling
+from kernels.reference.truncation import process
+
+WORLDS = [PLAIN, WIDE, NARROW_DRAFT, CONTROL]
+
+
+def sampling_of(profile: Profile, num_rows: int) -> Sampling:
+    temperature, top_k, top_p, min_p = profile
+    return Sampling(
+        torch.full((num_rows,), float(temperature)),
+        torch.full((num_rows,), top_k),
+        torch.full((num_rows,), float(top_p)),
+        torch.full((num_rows,), float(min_p)),
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("truncation", TRUNCATIONS)
+def test_two_ways_to_process_the_same_rows_agree(truncation, dtype):
+    world, profiles = TRUNCATIONS[truncation]
+    rows = world.in_dtype(DTYPES[dtype]).target_logits
+    for profile in profiles:
+        ours = torch.stack([processed_row(row, profile) for row in rows])
+        torch.testing.assert_close(ours, process(rows, sampling_of(profile, len(rows))).exp(), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("truncation", [name for name in TRUNCATIONS if name != "none"])
+def test_truncation_cuts_something_and_no_cut_hangs_on_rounding(truncation, dtype):
+    world, profiles = TRUNCATIONS[truncation]
+    rows = world.in_dtype(DTYPES[dtype]).target_logits
+    for temperature, top_k, top_p, min_p in profiles:
+        supports = [
+            torch.stack(
+                [processed_row(row, Profile(temperature, top_k, top_p + nudge, min_p * (1 + nudge))) for row in rows]
+            )
+            > 0
+            for nudge in (-1e-4, 0.0, 1e-4 if top_p < 1 else 0.0)
+        ]
+        assert all(torch.equal(supports[0], support) for support in supports)
+        assert not bool(supports[0].all(dim=1).any())
+        if temperature > 0 and dtype == "float32":
+            # a sampled row that were always cut to one token would test nothing
+            assert int(supports[0].sum(1).max()) > 1
+        if top_k:
+            ordered = rows.double().sort(dim=1, descending=True).values
+            assert bool((ordered[:, top_k - 1] > ordered[:, top_k]).all())
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_law_of_a_sequence_is_the_product_of_its_steps(world: World):
+    law = exact_law(world, Profile(temperature=0.8))
+    rows = torch.softmax(world.target_logits.double() / float(torch.tensor(0.8)), dim=1)
+    assert float(law.sum()) == pytest.approx(1.0)
+    for tokens in itertools.islice(itertools.product(range(world.vocab_size), repeat=world.num_tokens), 0, None, 7):
+        past, probability, code = [0, 0], 1.0, 0
+        order = 1 if world.num_states == world.vocab_size else 2
+        for token in tokens:
+            state = past[-1] if order == 1 else past[-2] * world.vocab_size + past[-1]
+            probability *= float(rows[state, token])
+            code = code * world.vocab_size + token
+            past.append(token)
+        assert float(law[code]) == pytest.approx(probability, rel=1e-12)
+
+
+def test_cells_have_names_of_their_own_and_small_ones_are_among_the_full():
+    names = [cell.name for cell in full_cells()]
+    assert len(set(names)) == len(names)
+    assert {cell.name for cell in small_cells()} <= set(names)

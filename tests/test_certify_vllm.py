@@ -1,0 +1,63 @@
+"""The adapter for vLLM, on a stand-in with vLLM's signatures; vLLM itself was not run."""
+
+import sys
+
+import pytest
+import torch
+
+import tests.stand_in_vllm as stand_in
+from harness.certification.certify import certify
+from harness.certification.config import CertifyConfig, Device, Size
+from harness.certification.judge import Verdict
+from harness.certification.subject import load_subject
+from harness.settings import SettingsError
+
+PATH = "harness.certification.vllm_adapter:vllm_core"
+
+
+def certified(methods: str, cells: str = "", samples: int = 40_000) -> dict[str, Verdict]:
+    config = CertifyConfig(
+        subject=PATH,
+        device=Device.cpu,
+        size=Size.small,
+        samples=samples,
+        methods=tuple(methods.split(",")),
+        cells=cells,
+        controls=False,
+    )
+    return {outcome.name: outcome.verdict for outcome in certify(config, lambda outcome: None).outcomes}
+
+
+def test_methods_that_do_not_mind_streams_without_rounds_pass(monkeypatch):
+    stand_in.install(monkeypatch)
+    found = certified("strict,probabilistic,greedy", samples=20_000)
+    supported = [verdict for verdict in found.values() if verdict is not Verdict.unsupported]
+    assert len(supported) >= 12
+    assert set(supported) == {Verdict.passed}
+    assert found["probabilistic, sampled cached, bfloat16, mixed, ragged, padded slots"] is Verdict.passed
+
+
+def test_block_with_streams_without_rounds_fails(monkeypatch):
+    stand_in.install(monkeypatch)
+    assert certified("block", "sampled cached, float32, none")["block, sampled cached, float32, none"] is Verdict.failed
+
+
+def test_what_vllm_does_not_have_is_listed(monkeypatch):
+    stand_in.install(monkeypatch)
+    found = certified("probabilistic,coupled", "narrow draft")
+    assert set(found.values()) == {Verdict.unsupported}
+
+
+def test_without_vllm_one_line_says_so():
+    with pytest.raises(SettingsError, match=r"expected a vLLM with gumbel_sample in .*install vLLM"):
+        load_subject(PATH, torch.device("cpu"))
+
+
+def test_an_argument_of_another_version_is_named(monkeypatch):
+    stand_in.install(monkeypatch)
+
+    def gumbel_sample(logits, pos, novelty): ...
+
+    monkeypatch.setattr(sys.modules[stand_in.GUMBEL], "gumbel_sample", gumbel_sample)
+    with pytest.raises(ValueError, match="gumbel_sample needs novelty"):
+        certified("probabilistic", "probabilistic, sampled cached, float32, none")

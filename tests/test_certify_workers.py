@@ -1,0 +1,94 @@
+"""Several processes find exactly what one finds, share the cells sensibly, and stop with one line when one fails."""
+
+import multiprocessing
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from experiments.certify import main
+from harness.certification.certify import MAX_WORKERS, certify, resolve_workers
+from harness.certification.config import CertifyConfig, Device, Size
+from harness.certification.jobs import chosen_jobs
+from harness.certification.judge import Verdict
+from harness.certification.schedule import Schedule, group_of
+
+JOBS = dict(enumerate(chosen_jobs(CertifyConfig(), Size.full)))
+BROKEN_SUBJECT = """
+import os
+from dataclasses import replace
+from harness.certification.own_core import reference
+
+def raises(device):
+    def draw(*arguments, **named):
+        raise RuntimeError("no such kernel")
+    return replace(reference(device), draw=draw)
+
+def dies(device):
+    return replace(reference(device), draw=lambda *arguments, **named: os._exit(9))
+"""
+
+
+def test_two_workers_find_exactly_what_one_finds():
+    one = CertifyConfig(device=Device.cpu, samples=1000, methods=("block", "coupled"), workers=1)
+    expected = certify(one, lambda outcome: None)
+    seen = []
+    found = certify(replace(one, workers=2), seen.append)
+    assert (expected.num_workers, found.num_workers) == (1, 2)
+    assert {outcome.verdict for outcome in found.outcomes} >= {Verdict.passed, Verdict.rejected}
+    timeless = [[replace(outcome, wall_s=0.0) for outcome in run.outcomes] for run in (expected, found)]
+    assert timeless[0] == timeless[1]
+    assert sorted(outcome.name for outcome in seen) == sorted(outcome.name for outcome in found.outcomes)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"), [("raises", "raised RuntimeError: no such kernel"), ("dies", "died with exit code 9")]
+)
+def test_a_worker_that_fails_stops_the_command_with_one_line(function, message, monkeypatch, tmp_path, capsys):
+    (tmp_path / "broken_subject.py").write_text(BROKEN_SUBJECT)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = [
+        "device=cpu",
+        "workers=2",
+        "samples=1000",
+        "methods=greedy,strict",
+        "cells=greedy one-hot, float32, none",
+    ]
+    arguments = [f"certify.{item}" for item in (*settings, "controls=false", f"subject=broken_subject:{function}")]
+    assert main([*arguments, f"certify.output={tmp_path}"]) == 1
+    errors = capsys.readouterr().err
+    assert message in errors and "the worker that played '" in errors and errors.count("\n") == 1
+    assert not multiprocessing.active_children()
+    assert not list(tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize("num_workers", [1, 3, 12])
+def test_every_job_is_handed_out_once_and_groups_stay_with_one_worker(num_workers):
+    schedule, turns = Schedule(JOBS), []
+    while len(turns) < len(JOBS):
+        turns += [(worker, schedule.next(worker)) for worker in range(num_workers)][: len(JOBS) - len(turns)]
+    assert all(schedule.next(worker) is None for worker in range(num_workers))
+    assert sorted(index for _, index in turns) == sorted(JOBS)
+    players = {}
+    for worker, index in turns:
+        players.setdefault(group_of(JOBS[index]), set()).add(worker)
+    num_split = sum(len(workers) > 1 for workers in players.values())
+    assert num_split < num_workers
+
+
+def test_the_longest_group_comes_first_and_truncation_counts_double():
+    schedule = Schedule(JOBS)
+    groups = [group_of(JOBS[schedule.next(0)]) for _ in JOBS]
+    costs = [groups.count(group) * (1 + group[-1]) for group in groups]
+    assert costs == sorted(costs, reverse=True)
+    assert sum(before != after for before, after in pairwise(groups)) == len(set(groups)) - 1
+
+
+def test_a_gpu_gets_several_workers_that_leave_two_cores_and_a_cpu_one(monkeypatch):
+    for num_cpus, expected in ((64, MAX_WORKERS), (8, 6), (2, 1), (None, 1)):
+        monkeypatch.setattr("os.cpu_count", lambda num_cpus=num_cpus: num_cpus)
+        assert resolve_workers(0, torch.device("cuda")) == expected
+    assert resolve_workers(0, torch.device("cpu")) == 1
+    assert resolve_workers(5, torch.device("cpu")) == 5

@@ -1,0 +1,109 @@
+"""The compile check reports what ptxas found of the very kernel that a launch would run, and calls a spill a spill."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.compile_check import CompiledVariant, compile_for, complaints, knobs, to_text
+
+ROOT = Path(__file__).parents[1]
+TOY = '''
+import json, sys
+import torch, triton
+import triton.language as tl
+from harness.compile_check import compile_for
+
+@triton.jit
+def _scaling_kernel(values, size, BLOCK: tl.constexpr):
+    """Keeps BLOCK values in registers until their sum is known."""
+    offsets = tl.arange(0, BLOCK)
+    block = tl.load(values + offsets, mask=offsets < size, other=0.0)
+    tl.store(values + offsets, block / tl.sum(block), mask=offsets < size)
+
+def scale(block, values=torch.zeros(100)):
+    _scaling_kernel[(1,)](values, values.numel(), BLOCK=block, num_warps=1)
+
+launches = [
+    ("small", lambda: scale(128)),
+    ("small again", lambda: scale(128)),
+    ("another type", lambda: scale(128, torch.zeros(100, dtype=torch.float16))),
+    ("far too large", lambda: scale(16384)),
+]
+print(json.dumps([item._asdict() | {"spills": item.spills} for item in compile_for(int(sys.argv[1]), launches)]))
+'''
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict]]:
+    """What is found of the toy kernel, by target, in a process of its own without Triton's interpreter."""
+    folder = tmp_path_factory.mktemp("toy")
+    (folder / "toy.py").write_text(TOY)
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(folder / "cache")}
+    found = {}
+    for target in (80, 90):
+        command = [sys.executable, str(folder / "toy.py"), str(target)]
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found[target] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("target", [80, 90])
+def test_a_kernel_that_spills_is_reported(toys: dict[int, list[dict]], target: int):
+    spilling = [item for item in toys[target] if item["spills"]]
+    assert [item["launched_by"] for item in spilling] == ["far too large"]
+    assert spilling[0]["spill_store_bytes"] > 0 and spilling[0]["spill_load_bytes"] > 0
+    assert spilling[0]["stack_bytes"] > 0
+
+
+def test_every_variant_is_compiled_once(toys: dict[int, list[dict]]):
+    assert [item["launched_by"] for item in toys[90]] == ["small", "another type", "far too large"]
+    for target, variants in toys.items():
+        for item in variants:
+            assert (item["target"], item["kernel"], item["num_warps"]) == (target, "_scaling_kernel", 1)
+        assert 0 < variants[0]["num_registers"] < 100
+        assert variants[0]["spill_store_bytes"] == variants[0]["spill_load_bytes"] == 0
+
+
+def variant(kernel: str, num_spilled: int) -> CompiledVariant:
+    return CompiledVariant(90, kernel, "a call", 4, 96, 128, num_spilled, num_spilled, num_spilled)
+
+
+def test_complaints_are_spills_and_kernels_that_nothing_launched():
+    variants = [variant("_one_kernel", 0), variant("_two_kernel", 8)]
+    assert complaints(90, variants[:1], {"_one_kernel"}) == []
+    found = complaints(90, variants, {"_one_kernel", "_two_kernel", "_three_kernel"})
+    assert len(found) == 2
+    assert found[0].startswith("sm_90 _two_kernel (a call): expected no register spills, found 8 bytes stored")
+    assert found[1].startswith("sm_90 _three_kernel: expected a launch that compiles it, found none")
+
+
+def test_the_table_has_a_line_for_each_variant():
+    lines = to_text([variant("_one_kernel", 0), variant("_two_kernel", 8)]).splitlines()
+    assert len(lines) == 3 and lines[0].startswith("target")
+    assert lines[2].split() == ["sm_90", "_two_kernel", "a", "call", "4", "96", "128", "8", "8", "8"]
+
+
+def test_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(knobs.runtime, "interpret", True)
+    with pytest.raises(RuntimeError, match="found TRITON_INTERPRET set"):
+        compile_for(90, [])
+
+
+def test_kernels_of_a_package_are_found():
+    """In a process of its own: under Triton's interpreter nothing is a compiled function."""
+    code = """
+import json, kernels
+from harness.compile_check import kernels_in
+print(json.dumps(sorted(kernels_in(kernels))))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert {"_logprobs_kernel", "_row_stats_kernel", "_emission_kernel"} <= set(json.loads(done.stdout))

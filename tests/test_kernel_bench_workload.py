@@ -1,0 +1,121 @@
+"""The batches of the kernel benchmark: rows like a language model's, drafts as close as was asked for."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from harness.kernel_bench.accounting import count_rows
+from harness.kernel_bench.cases import bar_cases, cases_of
+from harness.kernel_bench.config import Preset
+from harness.kernel_bench.drafter_error import GOALS, error_for, mean_accepted
+from harness.kernel_bench.rows import KEPT_PART, head_of, llm_rows, num_kept
+from harness.kernel_bench.workload import constant_rate, make_round, verification_of
+from harness.kernel_case import Acceptance, Case, RowKind, Truncation, Work
+from kernels.contract import DraftSampling, VerificationMethod
+from kernels.core import reference_core
+
+CPU = torch.device("cpu")
+VOCAB_SIZE = 4000
+Method = VerificationMethod
+
+
+def test_rows_keep_as_many_tokens_as_they_should_and_peak_near_20():
+    head = head_of(RowKind.wide, 16_000, CPU)
+    rows = llm_rows(200, 16_000, head, torch.Generator().manual_seed(3))
+    goal = KEPT_PART[RowKind.wide] * 16_000
+    # the median of 200 wobbles has a standard error of 0.09, and a wobble of 1 changes the number by a factor of 2.5
+    assert 0.7 * goal < float(num_kept(rows).float().median()) < 1.3 * goal
+    assert 18 < float(rows.amax(dim=1).mean()) < 22
+
+
+def test_the_same_seed_gives_the_same_rows():
+    first, second = (llm_rows(3, 500, 12.0, torch.Generator().manual_seed(1)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("acceptance", Acceptance)
+def test_a_round_accepts_as_many_tokens_as_was_asked_for(acceptance, temperature):
+    case = Case(num_requests=400, vocab_size=VOCAB_SIZE, acceptance=acceptance, temperature=temperature)
+    core = reference_core()
+    inputs = make_round(case, core, seed=5, device=CPU)
+    verdict = core.verify(inputs.target_logits, inputs.draft, inputs.sampling, verification_of(case), inputs.streams)
+    # 64 requests set the error and 400 are counted: both have a standard error of at most 1.5 / sqrt(64)
+    assert abs(float(verdict.num_accepted.double().mean()) - GOALS[acceptance]) < 3 * 1.5 / 8
+    assert not verdict.invalid.any()
+
+
+def test_a_small_batch_is_not_far_from_the_goal_and_the_same_for_every_method():
+    batches = [
+        make_round(Case(num_requests=16, vocab_size=1000, method=method), reference_core(), seed=seed, device=CPU)
+        for method in (Method.probabilistic, Method.block)
+        for seed in (0, 1, 2)
+    ]
+    for inputs in batches:
+        verdict = reference_core().verify(
+            inputs.target_logits, inputs.draft, inputs.sampling, verification_of(Case()), inputs.streams
+        )
+        # eight tries with a standard error of 0.3: all further away than this about once in 10^7
+        assert abs(float(verdict.num_accepted.double().mean()) - GOALS[Acceptance.mid]) < 0.5
+    assert torch.equal(batches[0].draft.token_ids, batches[3].draft.token_ids)
+
+
+def test_the_closed_form_meets_its_goal():
+    case = Case(vocab_size=VOCAB_SIZE)
+    arguments = (VOCAB_SIZE, case.dtype, case.temperature, case.truncation, case.rows, CPU)
+    error = error_for(Acceptance.mid, *arguments)
+    assert abs(mean_accepted(error, *arguments) - GOALS[Acceptance.mid]) < 0.01
+    assert mean_accepted(2 * error, *arguments) < mean_accepted(error / 2, *arguments)
+
+
+def test_truncated_drafts_lie_inside_what_was_kept():
+    case = Case(num_requests=20, vocab_size=VOCAB_SIZE, truncation=Truncation.top_p)
+    inputs = make_round(case, reference_core(), seed=2, device=CPU)
+    drafted = inputs.draft.logits[inputs.draft.idx_mapping].gather(2, inputs.draft.token_ids[..., None])[..., 0]
+    assert (drafted >= inputs.draft.row_stats.threshold[inputs.draft.idx_mapping]).all()
+
+
+def test_one_hot_drafts_have_no_cache():
+    case = Case(num_requests=4, vocab_size=100, draft_sampling=DraftSampling.greedy)
+    draft = make_round(case, reference_core(), seed=2, device=CPU).draft
+    assert draft.logits is None and draft.row_stats is None and draft.idx_mapping is None
+
+
+def test_synthetic_rates_add_up_to_the_goal():
+    for acceptance in Acceptance:
+        rate = constant_rate(acceptance)
+        assert rate + rate**2 + rate**3 == pytest.approx(GOALS[acceptance])
+
+
+@pytest.mark.parametrize(
+    ("changes", "all_rows", "needed"),
+    [
+        # accepted 0, 1, 3 of 3: two rejections, 12 target rows, of which 1 + 2 + 4 decide
+        ({}, 12 + 2 * 2, 7 + 2 * 2),
+        ({"method": Method.lenient}, 12 + 4, 7 + 4),
+        ({"method": Method.strict}, 12, 7),
+        ({"method": Method.typical}, 12, 7),
+        ({"temperature": 0.0}, 12, 7),
+        ({"draft_sampling": DraftSampling.greedy}, 12, 7),
+        ({"method": Method.synthetic}, 12, 3),
+        # every draft position, one bonus row, and pairs behind the last accepted one: 3 + 2 + 0
+        ({"method": Method.block}, 12 + 2 * 5, 10 + 2 * 5),
+    ],
+    ids=["probabilistic", "lenient", "strict", "typical", "greedy", "one-hot", "synthetic", "block"],
+)
+def test_rows_are_counted_by_hand(changes, all_rows, needed):
+    case = replace(Case(num_requests=3, vocab_size=10), **changes)
+    assert count_rows(case, torch.tensor([0, 1, 3])) == (all_rows, needed)
+
+
+def test_a_draw_reads_its_rows_once():
+    assert count_rows(Case(work=Work.draw, width=0, num_requests=7), None) == (7, 7)
+
+
+def test_the_full_preset_holds_every_bar_and_varies_one_factor_at_a_time():
+    cases = cases_of(Preset.full)
+    assert set(bar_cases()) <= set(cases)
+    assert len(set(cases)) == len(cases) == len({case.name for case in cases})
+    assert {case.method for case in cases} == set(Method)
+    assert {case.num_requests for case in cases} >= {1, 1024} and {case.width for case in cases} >= set(range(1, 9))

@@ -1,0 +1,141 @@
+"""The verification kernels where something is wrong: flagged as the reference flags it, never an id outside."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.contract import Draft, Verdict
+from tests.kernel_rounds import (
+    DEVICE,
+    KernelRound,
+    always,
+    assert_same_verdict,
+    draft_reading_methods,
+    kernel_round,
+    sampled_methods,
+)
+from tests.random_round import GREEDY, PLAIN, Method, verification_of
+
+NAN, INF = torch.nan, torch.inf
+FIRST_VALUES = pytest.mark.parametrize(
+    "values", always((NAN, INF, -INF, NAN), on_a_gpu=[(INF, -INF, NAN, INF), (-INF, NAN, INF, -INF)]), ids=str
+)
+"""What spoils a row of each request: every value comes first once, where all methods get as far."""
+
+
+def check(batch: KernelRound, method: Method) -> Verdict:
+    """The kernels' verdict, after it has been compared with the reference's and with the vocabulary."""
+    verification = verification_of(method)
+    found = batch.found(verification)
+    assert_same_verdict(found, batch.expected(verification))
+    assert bool((found.token_ids < batch.target_logits.shape[1]).all())
+    return found
+
+
+def spoil(row: Tensor, value: float) -> None:
+    """Leave a row without a distribution: one entry of NaN or +inf, or nothing but -inf."""
+    row[... if value == -torch.inf else 17] = value
+
+
+@pytest.mark.parametrize(
+    "method", always(Method.block, Method.coupled, Method.greedy, on_a_gpu=Method), ids=lambda method: method.value
+)
+@FIRST_VALUES
+def test_target_rows_without_a_distribution(method: Method, values: tuple[float, ...]):
+    """Request r loses row r; the last request loses none."""
+    setting = GREEDY if method is Method.greedy else PLAIN
+    batch = kernel_round([setting, setting, GREEDY, setting, setting], [3] * 5, 63, seed=1)
+    rows = batch.target_logits.view(5, 4, 63)
+    for request, value in enumerate(values):
+        spoil(rows[request, request], value)
+    verdict = check(batch, method)
+    assert bool(verdict.invalid[0])
+    assert not bool(verdict.invalid[4])
+
+
+@draft_reading_methods(Method.block)
+@FIRST_VALUES
+def test_draft_rows_without_a_distribution(method: Method, values: tuple[float, ...]):
+    batch = kernel_round([PLAIN, PLAIN, (0.7, 0, 1.0, 0.0), PLAIN], [3] * 4, 63, seed=2)
+    cache, mapping = batch.draft.logits, batch.draft.idx_mapping
+    assert cache is not None and mapping is not None
+    for request, value in enumerate(values[:3]):
+        spoil(cache[mapping[request], request], value)
+    assert bool(check(batch, method).invalid[0])
+
+
+@sampled_methods(Method.block)
+@pytest.mark.parametrize("one_hot", [False, True], ids=["cached", "one-hot"])
+def test_draft_tokens_outside_the_vocabulary(method: Method, one_hot: bool):
+    batch = kernel_round([PLAIN, PLAIN, GREEDY, PLAIN, PLAIN], [3] * 5, 63, one_hot=one_hot, seed=3)
+    for request, token in enumerate([-1, 63, 2**31, -(2**40), 10**12]):
+        batch.draft.token_ids[request, request % 3] = token
+    check(batch, method)
+
+
+@draft_reading_methods(Method.block)
+@pytest.mark.parametrize("kind", ["mapped", "leading"])
+def test_draft_tokens_that_the_drafter_does_not_know(method: Method, kind: str):
+    ids = torch.arange(62, 20, -2)
+    batch = kernel_round([PLAIN] * 3, [2] * 3, 63, draft_vocab=ids if kind == "mapped" else 30, seed=4)
+    unknown = 21 if kind == "mapped" else 40
+    batch.draft.token_ids[0, 0] = unknown
+    batch.draft.token_ids[1, 1] = unknown
+    assert bool(check(batch, method).invalid[0])
+
+
+@draft_reading_methods(Method.block)
+@pytest.mark.parametrize("setting", [PLAIN, (1.0, 5, 1.0, 0.0), (1.0, 0, 0.5, 0.0)], ids=["-inf", "top-k", "top-p"])
+def test_draft_tokens_of_probability_zero(method: Method, setting: tuple[float, int, float, float]):
+    batch = kernel_round([setting] * 3, [2] * 3, 63, seed=5)
+    cache, mapping = batch.draft.logits, batch.draft.idx_mapping
+    assert cache is not None and mapping is not None
+    for request, index in ((0, 0), (1, 1)):
+        row = cache[mapping[request], index]
+        batch.draft.token_ids[request, index] = row.argmin()
+        if setting == PLAIN:
+            row[row.argmin()] = -torch.inf
+    assert bool(check(batch, method).invalid[0])
+
+
+@sampled_methods(Method.block, Method.coupled)
+def test_banned_tokens(method: Method):
+    """Rows with -inf for most tokens, whole chunks among them, and the drafts among those that are left."""
+    batch = kernel_round([PLAIN, (0.7, 3, 1.0, 0.0), GREEDY], [2] * 3, 4500, seed=6)
+    left = torch.tensor([2500, 2501, 2600, 3000, 4090, 4095], device=DEVICE)
+    banned = torch.ones(4500, dtype=torch.bool, device=DEVICE)
+    banned[left] = False
+    batch.target_logits[:, banned] = -torch.inf
+    batch.draft.token_ids[:] = left[:2]
+    assert batch.draft.logits is not None
+    verdict = check(batch, method)
+    assert bool(torch.isin(verdict.token_ids[verdict.token_ids >= 0], left).all())
+
+
+@sampled_methods(Method.block, Method.strict)
+def test_rows_with_all_mass_on_one_token(method: Method):
+    """The last uniform of a residual must not fall behind the only token that has mass."""
+    batch = kernel_round([PLAIN] * 4, [2] * 4, 2100, seed=7)
+    rows = batch.target_logits.view(4, 3, 2100)
+    rows[:2] = -torch.inf
+    rows[0, :, 2099] = 0.0
+    rows[1, :, 0] = 0.0
+    rows[2:] -= 200.0
+    rows[2, :, 2099] = 0.0
+    rows[3, :, 0] = 0.0
+    verdict = check(batch, method)
+    last = verdict.token_ids.gather(1, verdict.num_accepted[:, None])[:, 0]
+    if method in (Method.probabilistic, Method.block, Method.coupled, Method.strict):
+        assert last.tolist() == [2099, 0, 2099, 0]
+
+
+def test_a_token_of_the_residual_is_never_the_rejected_one_of_a_one_hot_draft():
+    batch = kernel_round([PLAIN] * 8, [1] * 8, 3, one_hot=True, seed=8)
+    batch.target_logits[0::2] = torch.tensor([0.0, -1.0, -2.0], device=DEVICE)
+    batch.draft.token_ids[:] = 2
+    verdict = check(replace(batch, draft=Draft(batch.draft.token_ids, batch.draft.num_draft_tokens)), Method.strict)
+    rejected = verdict.num_accepted == 0
+    assert bool(rejected.any())
+    assert bool((verdict.token_ids[rejected, 0] != 2).all())

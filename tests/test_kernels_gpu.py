@@ -1,0 +1,224 @@
+"""What only a GPU can show of the kernels: large rows, CUDA graphs, far addresses, no waiting for the device."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.contract import Sampling, Streams
+from kernels.reference.coupled import coupled_draw as reference_coupled_draw
+from kernels.reference.draw import draw as reference_draw
+from kernels.streams import Purpose
+from tests.kernel_rounds import (
+    LENGTHS,
+    MIXED,
+    KernelRound,
+    assert_same_drawn,
+    assert_same_verdict,
+    kernel_round,
+    moved,
+    streams_of,
+)
+from tests.random_round import GREEDY, PLAIN, Method, sampling_of, verification_of
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+METHODS = pytest.mark.parametrize(
+    "method",
+    [Method.probabilistic, Method.block, Method.strict, Method.typical, Method.coupled],
+    ids=lambda method: method.value,
+)
+DRAWS = pytest.mark.parametrize("coupled", [False, True], ids=["draw", "coupled draw"])
+CUDA = torch.device("cuda")
+
+
+def draw_arguments(num_rows: int, vocab_size: int, dtype: torch.dtype) -> tuple[Tensor, Sampling, Streams]:
+    generator = torch.Generator(CUDA).manual_seed(num_rows)
+    logits = 3 * torch.randn(num_rows, vocab_size, generator=generator, device=CUDA)
+    settings = (MIXED * num_rows)[:num_rows]
+    return logits.to(dtype), moved(sampling_of(*settings), CUDA), moved(streams_of(num_rows, num_rows), CUDA)
+
+
+@METHODS
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("vocab_size", [128_255, 262_144])
+def test_large_vocabulary(method: Method, dtype: torch.dtype, vocab_size: int):
+    batch = kernel_round(MIXED, LENGTHS, vocab_size, dtype, shared_noise=method is Method.coupled, seed=1)
+    assert_same_verdict(batch.found(verification_of(method)), batch.expected(verification_of(method)))
+
+
+@DRAWS
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("vocab_size", [128_255, 262_144])
+def test_draws_from_a_large_vocabulary(coupled: bool, dtype: torch.dtype, vocab_size: int):
+    from kernels.coupled import coupled_draw
+    from kernels.draw import draw
+
+    arguments = draw_arguments(32, vocab_size, dtype)
+    if coupled:
+        found = coupled_draw(*arguments, vocab_size)
+        assert_same_drawn(found, reference_coupled_draw(*arguments, vocab_size))
+    else:
+        found = draw(*arguments, Purpose.draft)
+        assert_same_drawn(found, reference_draw(*arguments, Purpose.draft))
+
+
+def overwrite(target: KernelRound, source: KernelRound) -> None:
+    """Give every tensor of one round the values of the other's."""
+    pairs = [
+        (target.target_logits, source.target_logits),
+        (target.draft.logits, source.draft.logits),
+        (target.draft.idx_mapping, source.draft.idx_mapping),
+        (target.draft.token_ids, source.draft.token_ids),
+        (target.draft.num_draft_tokens, source.draft.num_draft_tokens),
+        *((getattr(target.sampling, name), getattr(source.sampling, name)) for name in SETTINGS),
+        *((getattr(target.streams, name), getattr(source.streams, name)) for name in STREAMS),
+    ]
+    for into, values in pairs:
+        into.copy_(values)
+
+
+SETTINGS = ("temperature", "top_k", "top_p", "min_p")
+STREAMS = ("seeds", "positions", "rounds")
+
+
+@METHODS
+def test_graph_replays_on_changed_inputs(method: Method):
+    """Temperatures, lengths, padded slots, slots and tokens all change between replays."""
+    from kernels.verify import verify
+    from kernels.workspace import Workspace
+
+    rounds = [kernel_round(MIXED, LENGTHS, 5000, torch.bfloat16, padded=True, seed=1)]
+    rounds += [kernel_round(MIXED[::-1], LENGTHS[::-1], 5000, torch.bfloat16, padded=True, seed=2)]
+    rounds += [kernel_round([PLAIN, GREEDY] * 3, [3] * 6, 5000, torch.bfloat16, padded=True, seed=3)]
+    fixed, workspace = kernel_round(MIXED, LENGTHS, 5000, torch.bfloat16, padded=True, seed=1), Workspace()
+
+    def call():
+        return verify(
+            fixed.target_logits, fixed.draft, fixed.sampling, verification_of(method), fixed.streams, workspace
+        )
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call()
+    for batch in [*rounds, *rounds]:
+        overwrite(fixed, batch)
+        graph.replay()
+        assert_same_verdict(found, batch.expected(verification_of(method)))
+
+
+@DRAWS
+def test_graph_of_a_draw_replays_on_changed_inputs(coupled: bool):
+    from kernels.coupled import coupled_draw
+    from kernels.draw import draw
+    from kernels.workspace import Workspace
+
+    logits, sampling, streams = draw_arguments(8, 5000, torch.bfloat16)
+    workspace = Workspace()
+
+    def call():
+        if coupled:
+            return coupled_draw(logits, sampling, streams, 5000, workspace=workspace)
+        return draw(logits, sampling, streams, Purpose.draft, workspace=workspace)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call()
+    for _ in range(3):
+        logits.copy_(logits.roll(1, dims=0))
+        streams.rounds.add_(1)
+        graph.replay()
+        if coupled:
+            assert_same_drawn(found, reference_coupled_draw(logits, sampling, streams, 5000))
+        else:
+            assert_same_drawn(found, reference_draw(logits, sampling, streams, Purpose.draft))
+
+
+@METHODS
+def test_nothing_waits_for_the_device(method: Method):
+    from kernels.verify import verify
+    from kernels.workspace import Workspace
+
+    batch, workspace = kernel_round(MIXED, LENGTHS, 5000, torch.bfloat16, padded=True, seed=4), Workspace()
+    arguments = (batch.target_logits, batch.draft, batch.sampling, verification_of(method), batch.streams, workspace)
+    verify(*arguments)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        verify(*arguments)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def far_apart(values: Tensor) -> Tensor:
+    """The same values, with the last entry of the first axis more than 2^31 elements from the first."""
+    stride = 2**31 // (len(values) - 1) + 1
+    stride += -stride % 16
+    memory = torch.empty(stride * len(values), dtype=values.dtype, device=values.device)
+    view = memory.as_strided(values.shape, (stride, *values.stride()[1:]))
+    return view.copy_(values)
+
+
+@METHODS
+def test_target_rows_beyond_2_31_elements(method: Method):
+    batch = kernel_round([PLAIN, GREEDY, (0.7, 0, 0.9, 0.0)], [3, 3, 3], 5000, torch.bfloat16, seed=5)
+    far = replace(batch, target_logits=far_apart(batch.target_logits))
+    assert_same_verdict(far.found(verification_of(method)), batch.expected(verification_of(method)))
+
+
+@pytest.mark.parametrize("method", [Method.probabilistic, Method.block], ids=lambda method: method.value)
+def test_draft_cache_beyond_2_31_elements(method: Method):
+    """A contiguous cache of 4.3 GB, all requests in its last slots."""
+    batch = kernel_round([PLAIN, (0.7, 0, 0.9, 0.0)] * 4, [3] * 8, 5000, torch.bfloat16, seed=6)
+    assert batch.draft.logits is not None and batch.draft.idx_mapping is not None
+    num_slots, width, vocab_size = batch.draft.logits.shape
+    num_far = 2**31 // (width * vocab_size) + 1
+    cache = torch.empty(num_far + num_slots, width, vocab_size, dtype=torch.bfloat16, device=CUDA)
+    cache[num_far:] = batch.draft.logits
+    draft = replace(batch.draft, logits=cache, idx_mapping=batch.draft.idx_mapping + num_far)
+    far = replace(batch, draft=draft)
+    assert_same_verdict(far.found(verification_of(method)), batch.expected(verification_of(method)))
+
+
+@DRAWS
+def test_drawn_rows_beyond_2_31_elements(coupled: bool):
+    from kernels.coupled import coupled_draw
+    from kernels.draw import draw
+
+    logits, sampling, streams = draw_arguments(8, 5000, torch.bfloat16)
+    far = far_apart(logits)
+    if coupled:
+        found = coupled_draw(far, sampling, streams, 5000)
+        assert_same_drawn(found, reference_coupled_draw(logits, sampling, streams, 5000))
+    else:
+        found = draw(far, sampling, streams, Purpose.draft)
+        assert_same_drawn(found, reference_draw(logits, sampling, streams, Purpose.draft))
+
+
+@METHODS
+def test_order_in_which_programs_finish_does_not_matter(method: Method):
+    """Many requests, many times over one workspace: a race between programs would show as another answer."""
+    from kernels.verify import verify
+    from kernels.workspace import Workspace
+
+    batch, workspace = kernel_round(MIXED * 43, LENGTHS * 43, 9000, torch.bfloat16, padded=True, seed=7), Workspace()
+    expected = batch.expected(verification_of(method))
+    for _ in range(30):
+        found = verify(
+            batch.target_logits, batch.draft, batch.sampling, verification_of(method), batch.streams, workspace
+        )
+        assert_same_verdict(found, expected)
