@@ -23,9 +23,19 @@ def row_address(target, tokens, request, index):
 
 
 @triton.jit
+def shared_now(counter):
+    """The present value, at least 0, of a counter that other programs raise meanwhile; the same for all threads.
+
+    A scalar load is made by every thread for itself. Of a value that changes, some would see the old and some the new
+    one, take different branches, and meet at different barriers.
+    """
+    return tl.atomic_max(counter, 0, sem="relaxed")
+
+
+@triton.jit
 def stop_index(tokens, state, request):
     """Index of the first draft token known to fail; K + 1 while none is."""
-    return tokens.width + 1 - tl.load(state.stops + request, volatile=True)
+    return tokens.width + 1 - shared_now(state.stops + request)
 
 
 @triton.jit

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from kernels.conclude import is_last, row_address
+from kernels.conclude import is_last, row_address, shared_now
 from kernels.decide import FROM_RESIDUAL, FROM_TARGET, FROM_TARGET_WITHOUT, NOTHING, UNDECIDED, write_verdict
 from kernels.device_streams import ACCEPT, BONUS, RESIDUAL, uniform
 from kernels.device_weights import divisor, log_probability, scale, total, weigh
@@ -242,14 +242,14 @@ def _settle_block(
 ):  # fmt: skip
     """Judge one needed position; the last to arrive learns the number of accepted tokens, the others -1."""
     if index > 0:
-        if tl.load(state.stops + request, volatile=True) <= index:
+        if shared_now(state.stops + request) <= index:
             if _block_passes(tokens, streams, rows, state, request, index, masses_row, CHUNKS_PADDED):
                 tl.atomic_max(state.stops + request, index, sem="relaxed")
     bits = tl.arange(0, 32)
     num_needed = tl.sum((needed >> bits) & 1, axis=0)
     num_accepted = tl.full((), -1, tl.int32)
     if is_last(state.request_arrivals + request, num_needed):
-        num_accepted = tl.load(state.stops + request, volatile=True)
+        num_accepted = tl.load(state.stops + request, cache_modifier=".cg")
         tl.debug_barrier()
         tl.store(state.stops + request, 0)
         write_verdict(tokens, output, request, num_accepted, False, WIDTH_PADDED)
@@ -316,7 +316,8 @@ def _emission_kernel(
         if is_summed:
             beaten = False
             if METHOD == "block":
-                beaten = (plan == UNDECIDED) & (tl.load(state.stops + request, volatile=True) > index)
+                if plan == UNDECIDED:
+                    beaten = shared_now(state.stops + request) > index
             if not beaten:
                 _weigh_chunks(
                     target, draft, rows, state, streams, opened, temperature, request, index, row, masses_row,
