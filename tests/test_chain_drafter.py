@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from harness.drafters.chain import ChainDrafter, ChainShape
-from harness.drafters.draft_model import DraftModelHead
+from harness.drafters.chain import ChainDrafter, DrafterShape
+from harness.drafters.draft_model import DraftModelDrafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
 from harness.engine.sequence import Limits, Request
 from harness.models.eagle import EagleConfig, EagleHead
@@ -49,7 +49,7 @@ def make_head(kind: str, target: TargetModel):
     if kind == "eagle3":
         config = Eagle3Config.for_target(target, draft_vocab_size=20, aux_layers=(0, 1, 2))
         return Eagle3Head(config, target, draft_token_ids=torch.arange(1, 41, 2))
-    return DraftModelHead(tiny_model(seed=8, num_layers=1))
+    return tiny_model(seed=8, num_layers=1)
 
 
 def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int]) -> list[int]:
@@ -58,7 +58,7 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int]) -> 
     if kind == "draft_model":
         for _ in range(NUM_DRAFTS):
             positions = torch.arange(tokens.shape[1])[None]
-            logits = head.model.logits(head.model.forward(tokens, positions, None).hidden[:, -1])
+            logits = head.logits(head.forward(tokens, positions, None).hidden[:, -1])
             tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], dim=1)
         return tokens[0, len(sequence) :].tolist()
     positions = torch.arange(len(sequence) - 1)[None]
@@ -78,8 +78,9 @@ def test_proposals_equal_the_slow_computation(kind):
     """Ragged prompts, more requests than slots, sampled target tokens: rejections and rollback at every depth."""
     target = tiny_model(seed=4)
     head = make_head(kind, target)
-    shape = ChainShape(3, 64, NUM_DRAFTS, VOCAB_SIZE)
-    drafter = ChainDrafter(head, DraftSampling.greedy, shape, reads_tokens_only=kind == "draft_model")
+    shape = DrafterShape(3, 64, NUM_DRAFTS, VOCAB_SIZE)
+    drafter_class = DraftModelDrafter if kind == "draft_model" else ChainDrafter
+    drafter = drafter_class(head, DraftSampling.greedy, shape)
     settings = EngineSettings(
         num_slots=3,
         capacity=64,
@@ -91,11 +92,12 @@ def test_proposals_equal_the_slow_computation(kind):
     seen = []
     fast = drafter.propose
 
-    def spy(request):
-        draft = fast(request)
-        for row, sequence in enumerate(request.sequences):
-            if sequence:
-                seen.append((list(sequence), draft.token_ids[row].tolist()))
+    def spy(batch):
+        draft = fast(batch)
+        for row, length in enumerate(batch.lengths.tolist()):
+            # a row that idles has length 1; one that decodes has a prompt and a token after it
+            if length > 1:
+                seen.append((batch.token_ids[row, :length].tolist(), draft.token_ids[row].tolist()))
         return draft
 
     drafter.propose = spy

@@ -5,8 +5,8 @@ import torch
 
 from harness.drafters.ngram import lookup
 from harness.drafters.none import NoDrafter
-from harness.drafters.protocol import ProposalRequest
-from kernels.contract import Sampling
+from harness.drafters.protocol import Batch
+from kernels.contract import Sampling, Streams
 
 
 @pytest.mark.parametrize(
@@ -18,24 +18,48 @@ from kernels.contract import Sampling
         pytest.param([1, 2, 3, 4], 4, 2, 3, [], id="no occurrence, no draft"),
         pytest.param([1, 2, 1], 4, 2, 3, [], id="a suffix shorter than the shortest is not looked up"),
         pytest.param([5, 5, 5], 4, 1, 4, [5], id="overlapping occurrence gives only tokens that exist"),
-        pytest.param([], 4, 1, 4, [], id="a row without a request"),
+        pytest.param([4], 4, 1, 4, [], id="a row without a request"),
     ],
 )
 def test_lookup(sequence, longest, shortest, num_tokens, expected):
-    assert lookup(sequence, longest, shortest, num_tokens) == expected
+    rows = torch.full((2, 16), 1)
+    rows[1, : len(sequence)] = torch.tensor(sequence)
+    token_ids, counts = lookup(rows, torch.tensor([1, len(sequence)]), longest, shortest, num_tokens)
+    assert counts[1] == len(expected) and token_ids[1, : len(expected)].tolist() == expected
+    assert token_ids.shape == (2, num_tokens) and counts[0] == 0
+
+
+def test_lookup_agrees_with_a_search_one_by_one():
+    """Random rows over three tokens, where several suffixes and places match."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(3, (200, 24), generator=generator)
+    lengths = torch.randint(1, 25, (200,), generator=generator)
+    token_ids, counts = lookup(rows, lengths, 4, 2, 5)
+    for row, length in enumerate(lengths.tolist()):
+        expected = slow_lookup(rows[row, :length].tolist(), 4, 2, 5)
+        assert token_ids[row, : counts[row]].tolist() == expected
+    assert 0 < counts.count_nonzero() < 200
+
+
+def slow_lookup(sequence, longest, shortest, num_tokens):
+    size = len(sequence)
+    for width in range(min(longest, size - 1), shortest - 1, -1):
+        for start in range(size - width - 1, -1, -1):
+            if sequence[start : start + width] == sequence[size - width :]:
+                return sequence[start + width :][:num_tokens]
+    return []
 
 
 def test_baseline_proposes_nothing():
-    rows = torch.zeros(3)
-    request = ProposalRequest(
+    numbers = torch.ones(3)
+    batch = Batch(
+        rows=slice(0, 3),
         num_rows=3,
         num_speculative_tokens=4,
-        sequences=[[1], [2], []],
-        sampling=Sampling(rows, rows, rows, rows),
-        seeds=rows.long(),
-        positions=rows.long(),
-        rounds=rows.long(),
+        token_ids=torch.zeros(3, 8, dtype=torch.int64),
+        sampling=Sampling(numbers, numbers, numbers, numbers),
+        streams=Streams(numbers.long(), numbers.long(), numbers.long()),
         length=1,
     )
-    draft = NoDrafter().propose(request)
+    draft = NoDrafter().propose(batch)
     assert draft.token_ids.shape == (3, 0) and draft.num_draft_tokens.tolist() == [0, 0, 0]

@@ -16,6 +16,7 @@ from harness.drafters.ngram import NgramDrafter
 from harness.engine.engine import Engine, SamplingSettings
 from harness.records import EXPECTED_METHODS
 from kernels.contract import DraftSampling, VerificationMethod
+from kernels.core import Core, reference_core
 from kernels.reference.truncation import process
 from kernels.reference.verify import verify
 from tests.toy_markov import exact_law, outputs, toy_engine, toy_requests, transitions
@@ -60,9 +61,9 @@ def fit(sequences: Iterable[tuple[int, ...]], target: torch.Tensor, length: int)
     return float(stats.chisquare(observed, [value * scale for value in expected]).pvalue)
 
 
-def engine_of(method: VerificationMethod, sampling: DraftSampling) -> Engine:
+def engine_of(method: VerificationMethod, sampling: DraftSampling, core: Core | None = None) -> Engine:
     return toy_engine(
-        TARGET, DRAFT, method, sampling, num_speculative_tokens=3, max_new_tokens=NUM_TOKENS, num_slots=1500
+        TARGET, DRAFT, method, sampling, num_speculative_tokens=3, max_new_tokens=NUM_TOKENS, num_slots=1500, core=core
     )
 
 
@@ -91,9 +92,8 @@ def test_the_same_statistic_rejects_acceptance_uniforms_used_again_in_the_next_r
         first = replace(streams, rounds=torch.zeros_like(streams.rounds))
         return verify(target_logits, draft, sampling, verification, first)
 
-    engine = engine_of(VerificationMethod.block, DraftSampling.sampled)
-    engine.core = replace(engine.core, verify=verify_round_zero)
-    assert p_value(engine) < FALSE_ALARM
+    core = replace(reference_core(), verify=verify_round_zero)
+    assert p_value(engine_of(VerificationMethod.block, DraftSampling.sampled, core)) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("method", [VerificationMethod.probabilistic, VerificationMethod.coupled])
@@ -155,9 +155,8 @@ def test_law_with_truncation_and_a_smaller_draft_vocabulary(method, sampling, dr
         num_slots=1000,
         sampling=settings,
         draft_ids=torch.tensor([0, 2, 3]),
+        drafter=NgramDrafter(2, 1) if drafter == "ngram" else None,
     )
-    if drafter == "ngram":
-        engine.drafter = NgramDrafter(2, 1)
     rows = settings.rows(len(WIDE_TARGET), torch.device("cpu"))
     processed = process(WIDE_TARGET.log(), rows).exp()
     requests = toy_requests(20_000, prompt=(1, 0, 2, 3, 1, 0))

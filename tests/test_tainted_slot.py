@@ -6,9 +6,9 @@ Masking does not keep it out: a masked key has weight 0, and 0 times NaN is NaN.
 import pytest
 import torch
 
-from harness.drafters.chain import ChainDrafter, ChainShape
-from harness.engine import engine as engine_module
+from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.runner import EagerRunner
 from harness.engine.sequence import Limits, Request
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.slot_cache import SlotCache
@@ -33,7 +33,7 @@ def make_engine() -> Engine:
         verification=Verification(VerificationMethod.probabilistic),
         limits=Limits(6, frozenset()),
     )
-    drafter = ChainDrafter(head.requires_grad_(False), DraftSampling.sampled, ChainShape(2, 48, 2, VOCAB_SIZE))
+    drafter = ChainDrafter(head.requires_grad_(False), DraftSampling.sampled, DrafterShape(2, 48, 2, VOCAB_SIZE))
     return Engine(target, drafter, settings)
 
 
@@ -55,7 +55,7 @@ def short_output(engine: Engine) -> tuple[int, ...]:
 @pytest.fixture(autouse=True)
 def prompts_are_prefilled_one_by_one(monkeypatch):
     """Or the short prompt's padding would overwrite what the slot held."""
-    monkeypatch.setattr(engine_module, "PREFILL_TOKENS", 32)
+    monkeypatch.setattr(EagerRunner, "most_prompt_tokens", 32)
 
 
 def test_the_next_request_of_the_slot_is_unchanged():

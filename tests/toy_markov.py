@@ -10,14 +10,16 @@ import itertools
 import torch
 from torch import Tensor
 
-from harness.drafters.chain import ChainDrafter, ChainShape
+from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.none import NoDrafter
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.drafters.protocol import Drafter
+from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
 from harness.engine.sequence import Limits, Request
 from harness.models.head import HeadOutput
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetOutput
 from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.core import Core
 
 NO_EOS: frozenset[int] = frozenset()
 LONGEST_PROMPT = 8
@@ -53,6 +55,7 @@ class ToyHead(ToyTarget):
         super().__init__(transitions)
         self.draft_to_target = draft_ids
         self._num_tokens = self.vocab_size
+        self.hidden_size = self.vocab_size
         self._columns = torch.arange(self.vocab_size) if draft_ids is None else draft_ids
         self.vocab_size = len(self._columns)
 
@@ -86,11 +89,13 @@ def toy_engine(
     eos_token_ids: frozenset[int] = NO_EOS,
     sampling: SamplingSettings | None = None,
     draft_ids: Tensor | None = None,
-    expected_acceptance: bool = False,
+    drafter: Drafter | None = None,
+    core: Core | None = None,
+    **options: bool,
 ) -> Engine:
-    """An engine over the two chains, ready to run."""
-    capacity = LONGEST_PROMPT + max_new_tokens + num_speculative_tokens + 2
-    shape = ChainShape(num_slots, capacity, num_speculative_tokens, target.shape[0])
+    """An engine over the two chains, ready to run; `options` are fields of EngineSettings."""
+    capacity = LONGEST_PROMPT + max_new_tokens + room_for_drafts(num_speculative_tokens)
+    shape = DrafterShape(num_slots, capacity, num_speculative_tokens, target.shape[0])
     settings = EngineSettings(
         num_slots=num_slots,
         capacity=capacity,
@@ -98,10 +103,12 @@ def toy_engine(
         sampling=sampling or SamplingSettings(temperature),
         verification=Verification(method),
         limits=Limits(max_new_tokens, eos_token_ids),
-        expected_acceptance=expected_acceptance,
+        **options,
     )
-    drafter = ChainDrafter(ToyHead(draft, draft_ids), draft_sampling, shape) if num_speculative_tokens else NoDrafter()
-    return Engine(ToyTarget(target), drafter, settings)
+    if drafter is None and num_speculative_tokens:
+        drafter = ChainDrafter(ToyHead(draft, draft_ids), draft_sampling, shape)
+    drafter = drafter or NoDrafter()
+    return Engine(ToyTarget(target), drafter, settings, core)
 
 
 def toy_requests(count: int, first_seed: int = 0, prompt: tuple[int, ...] = (0,)) -> list[Request]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from harness.backends.model_store import ModelStore
 from harness.chat import chat_messages, decode_answer, encode_chat
 from harness.config import CellConfig, TooLong
-from harness.drafters.chain import ChainShape
+from harness.drafters.chain import DrafterShape
 from harness.drafters.load import build_drafter
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
 from harness.engine.sequence import Limits, Request
 from harness.records import RequestRecord
 from harness.workload import Conversation
@@ -160,9 +160,8 @@ class LocalBackend:
 
     def _engine(self) -> Engine:
         cell, num_tokens, num_slots = self.cell, self._num_speculative_tokens, self.cell.backend.max_concurrency
-        # drafts of the last round, and a draft model's position shifted by one
-        capacity = self._limit + num_tokens + 2
-        shape = ChainShape(num_slots, capacity, num_tokens, self.target.vocab_size)
+        capacity = self._limit + room_for_drafts(num_tokens)
+        shape = DrafterShape(num_slots, capacity, num_tokens, self.target.vocab_size)
         drafter = build_drafter(cell, self.loaded_head, shape)
         self.logit_cache_bytes = drafter.logit_cache_bytes
         decoding = cell.decoding

@@ -1,36 +1,59 @@
-"""An independent draft model as the head of a chain: it reads tokens only, never the target's states."""
+"""An independent draft model: a small language model with the target's vocabulary, which reads tokens only.
+
+Before it drafts it reads the last two tokens of each row: the last one is new to it, and so is the one before it when
+all drafts of the round before were accepted. Everything earlier it has read while it drafted, or with the prompt.
+"""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from harness.models.decoder_layer import View
-from harness.models.head import HeadOutput
-from harness.models.slot_cache import SlotCache
-from harness.models.target import TargetModel, TargetOutput
+from harness.drafters.chain import DrafterShape
+from harness.drafters.draft_logits import DraftLogits
+from harness.drafters.protocol import Batch, TargetStep
+from harness.models.target import TargetModel
+from kernels.contract import Draft, DraftSampling
 
 
-class DraftModelHead:
-    """Adapts a causal language model with the target's vocabulary to the protocol of a chain's head."""
+class DraftModelDrafter:
+    """Drafts with a language model, and owns its key-value cache and the persistent draft-logit cache."""
 
     aux_layers: tuple[int, ...] = ()
-    draft_to_target: Tensor | None = None
 
-    def __init__(self, model: TargetModel) -> None:
+    def __init__(self, model: TargetModel, draft_sampling: DraftSampling, shape: DrafterShape) -> None:
         self.model = model
-        self.vocab_size = model.vocab_size
         self.num_parameters = model.num_parameters
+        # one slot more than there are takes what rows without a request write
+        self._cache = model.new_cache(shape.num_slots + 1, shape.capacity)
+        size = shape.logits_size(model.vocab_size)
+        self._logits = DraftLogits(draft_sampling, size, shape.target_vocab_size, None, model.dtype, model.device)
 
-    def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
-        return self.model.new_cache(num_slots, capacity)
+    @property
+    def logit_cache_bytes(self) -> int:
+        return self._logits.num_bytes
 
-    def features(self, output: TargetOutput) -> Tensor:
-        """[B, T, 0]: nothing of the target's states is read."""
-        return output.hidden[..., :0]
+    def extend(self, step: TargetStep) -> None:
+        """Read prompts; what a round added is read with the next drafts."""
+        for part in step.parts:
+            if part.has_prompts:
+                view = self._cache.view(part.rows, part.positions, part.length)
+                self.model.forward(part.token_ids, part.positions, view)
 
-    def __call__(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
-        hidden = self.model.forward(token_ids, positions, view).hidden
-        return HeadOutput(hidden[..., :0], hidden)
+    def clear(self, slot: int) -> None:
+        """Zero a slot's keys and values, so that a NaN in them does not reach its next request."""
+        self._cache.clear(slice(slot, slot + 1))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.model.logits(hidden)
+    def propose(self, batch: Batch) -> Draft:
+        """Draft K tokens for each row; the drawn-from logits stay in the cache, as the verifier will read them."""
+        # a row that decodes has a prompt and a token after it; one that idles stays at the start of its slot
+        positions = (batch.lengths.unsqueeze(1) - 2).clamp_min(0) + torch.arange(2, device=batch.lengths.device)
+        token_ids = batch.token_ids.gather(1, positions)
+        length = max(batch.length, 2)
+        drafted: list[Tensor] = []
+        for step in range(batch.num_speculative_tokens):
+            view = self._cache.view(batch.rows, positions, length)
+            hidden = self.model.forward(token_ids, positions, view).hidden[:, -1]
+            drafted.append(self._logits.draw(self.model.logits(hidden), batch, step))
+            positions, token_ids, length = positions[:, -1:] + 1, drafted[-1].unsqueeze(1), length + 1
+        return self._logits.draft(drafted)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.config import CellConfig, DrafterConfig, DrafterKind
-from harness.drafters.chain import ChainDrafter, ChainShape, Head
-from harness.drafters.draft_model import DraftModelHead
+from harness.drafters.chain import ChainDrafter, DrafterShape, Head
+from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
@@ -24,9 +24,9 @@ from harness.models.zoo import zoo_path
 class LoadedHead:
     """A drafting network and the folder it came from."""
 
-    head: Head
+    head: Head | TargetModel
+    """A head that leans on the target's states, or a language model of its own."""
     folder: Path
-    reads_tokens_only: bool = False
 
 
 def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
@@ -52,13 +52,16 @@ def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
         return LoadedHead(load_mtp(folder, target), folder)
     model = load_target(folder, device=target.device, dtype=target.dtype, name=folder.name)
     check_draft_model(model, target)
-    return LoadedHead(DraftModelHead(model), folder, reads_tokens_only=True)
+    return LoadedHead(model, folder)
 
 
-def build_drafter(cell: CellConfig, loaded: LoadedHead | None, shape: ChainShape) -> Drafter:
+def build_drafter(cell: CellConfig, loaded: LoadedHead | None, shape: DrafterShape) -> Drafter:
     """A drafter with the caches that `shape` asks for."""
     if loaded is not None:
-        return ChainDrafter(loaded.head, cell.draft_sampling, shape, loaded.reads_tokens_only)
+        head = loaded.head
+        if isinstance(head, TargetModel):
+            return DraftModelDrafter(head, cell.draft_sampling, shape)
+        return ChainDrafter(head, cell.draft_sampling, shape)
     if cell.drafter.kind is DrafterKind.ngram:
         return NgramDrafter(cell.drafter.ngram_max, cell.drafter.ngram_min)
     return NoDrafter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from harness.drafters.protocol import ProposalRequest, TargetStep
+from harness.drafters.protocol import Batch, TargetStep
 from kernels.contract import Draft
 
 
@@ -21,7 +21,5 @@ class NoDrafter:
     def clear(self, slot: int) -> None:
         """Nothing is kept."""
 
-    def propose(self, request: ProposalRequest) -> Draft:
-        device = request.positions.device
-        empty = torch.empty(request.num_rows, 0, dtype=torch.int64, device=device)
-        return Draft(empty, torch.zeros(request.num_rows, dtype=torch.int64, device=device))
+    def propose(self, batch: Batch) -> Draft:
+        return Draft(batch.lengths.new_empty(batch.num_rows, 0), torch.zeros_like(batch.lengths))

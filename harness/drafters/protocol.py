@@ -1,67 +1,81 @@
 """What the engine and a drafter say to each other.
 
-Letters: B rows of the batch (slots), T tokens per row in a target step, K draft tokens per round, H hidden size,
-V_draft the drafter's vocabulary.
+Letters: B rows that may decode (slots 0..B - 1), R rows of a part of a target step, T tokens of such a row, K draft
+tokens per round, H hidden size, C capacity of a slot. Nothing here is looked at by the host, so that a round can be
+captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from harness.models.target import TargetOutput
-from kernels.contract import Draft, Sampling
+from kernels.contract import Draft, Sampling, Streams
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The slots for which K tokens are wanted."""
+
+    rows: slice | Tensor
+    """Where each row's keys and values go: slice(0, B), or [B] int64 slots (the spare one for rows that idle)."""
+    num_rows: int
+    """B."""
+    num_speculative_tokens: int
+    """K."""
+    token_ids: Tensor
+    """[B, C] int64, the tokens of each row so far."""
+    sampling: Sampling
+    """[B]."""
+    streams: Streams
+    """[B]; positions are those of the first draft token, which is the number of tokens so far; 1 for a row that
+    idles."""
+    length: int
+    """The largest of `lengths`, known on the host, or a bound of it."""
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] int64, number of tokens of each row so far."""
+        return self.streams.positions
+
+
+@dataclass(frozen=True)
+class ReadPart:
+    """Rows of a target step whose output tokens are known: what a drafter may learn from them."""
+
+    rows: slice | Tensor
+    """Slots: slice(0, R), or [R] int64, a slot as often as it has rows."""
+    token_ids: Tensor
+    """[R, T] int64, what the target read."""
+    next_ids: Tensor
+    """[R, T] int64, the token that follows each of them; valid ids without a meaning where none is known."""
+    positions: Tensor
+    """[R, T] int64, absolute positions of token_ids."""
+    length: int
+    """Highest position + 1."""
+    has_prompts: bool
+    """Whether some rows are of prompts; else all are rounds."""
+    output: TargetOutput
+    """The target's hidden states at these positions."""
 
 
 @dataclass(frozen=True)
 class TargetStep:
-    """A target forward whose output tokens are known: what a drafter may learn from it."""
-
-    rows: slice | Tensor
-    """Slots of the batch: slice(0, B), or [B] int64."""
-    token_ids: Tensor
-    """[B, T] int64, what the target read."""
-    next_ids: Tensor
-    """[B, T] int64, the token that follows each of them; valid ids without a meaning beyond last_index."""
-    positions: Tensor
-    """[B, T] int64, absolute positions of token_ids."""
-    last_index: Tensor
-    """[B] int64, the last column whose next token is known."""
-    output: TargetOutput
-    """The target's hidden states at these positions."""
-    length: int
-    """Highest position + 1."""
-    is_prefill: bool
-    """The rows start at position 0."""
-
-
-@dataclass(frozen=True)
-class ProposalRequest:
-    """The state of the batch for which K tokens are wanted."""
+    """A step of the target: its parts, whose tokens are numbered row after row, part after part."""
 
     num_rows: int
-    """B; the rows are the slots 0..B - 1."""
-    num_speculative_tokens: int
-    """K."""
-    sequences: Sequence[Sequence[int]]
-    """Token ids of each row so far, on the host; empty for a row without a request."""
-    sampling: Sampling
-    """[B]."""
-    seeds: Tensor
-    """[B] int64."""
-    positions: Tensor
-    """[B] int64, position of the first draft token: the length of the sequence so far."""
-    rounds: Tensor
-    """[B] int64."""
-    length: int
-    """Highest position among the rows' sequences + 1."""
+    """B."""
+    parts: tuple[ReadPart, ...]
+    last: Tensor
+    """[B] int64, number of the last token of each slot whose next token is known; any number for a slot that has none
+    yet."""
 
 
 class Drafter(Protocol):
-    """Proposes tokens. `extend` is called after every target step, `propose` once a round."""
+    """Proposes tokens: `propose` before every target step, `extend` after it."""
 
     @property
     def aux_layers(self) -> tuple[int, ...]:
@@ -78,12 +92,12 @@ class Drafter(Protocol):
         """Memory of the persistent draft-logit cache and of the row statistics kept beside it."""
         ...
 
-    def extend(self, step: TargetStep) -> None:
-        """Take in the tokens and states of a target step."""
+    def propose(self, batch: Batch) -> Draft:
+        """Propose up to K tokens for each row; those of a row that does not decode have no meaning."""
         ...
 
-    def propose(self, request: ProposalRequest) -> Draft:
-        """Propose up to K tokens for rows 0..B - 1."""
+    def extend(self, step: TargetStep) -> None:
+        """Take in the tokens and states of a target step."""
         ...
 
     def clear(self, slot: int) -> None:

@@ -1,34 +1,35 @@
-"""The local engine: prefill, then rounds of draft, target forward, verification and commit, until all requests ended.
+"""The local engine: steps that read prompts and decode rounds of all running requests, until all have ended.
 
 The autoregressive baseline is the same engine with a drafter that proposes nothing. The engine knows token ids, slots
 and time; it does not know text, configurations or files. Batch composition does not reach the random streams: they are
 functions of a request's seed, position and own round count.
 
-Letters: B rows (slots 0..B - 1), A rows with a request, K draft tokens of a round, V vocabulary.
+On a GPU the next step is launched before the last one has been read, so that the host's work is hidden behind the
+device's. A request that ended in the step just read is then in the next one too; what that step made of it is thrown
+away and counted nowhere.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
 
-from harness.drafters.protocol import Drafter, ProposalRequest, TargetStep
+from harness.drafters.protocol import Drafter
+from harness.engine.graph_runner import GraphRunner
+from harness.engine.plan import Plan, make_plan
+from harness.engine.runner import EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
-from harness.engine.sequence import Limits, Request, Sequence, Timing
+from harness.engine.sequence import Limits, Request, Round, Sequence, rounds_of
+from harness.engine.step import SlotState, Step
 from harness.models.target import TargetModel
 from harness.records import RequestRecord
-from kernels.contract import Draft, Sampling, Streams, Verdict, Verification
-from kernels.core import core_for
+from kernels.contract import Sampling, Verification
+from kernels.core import Core, core_for
 from kernels.reference.acceptance import acceptance_terms, expected_accepted
-
-PREFILL_TOKENS = 4096
-"""Tokens of one prefill forward at most, unless a single prompt is longer; bounds the memory of its activations."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,22 @@ class EngineSettings:
 
     num_slots: int
     capacity: int
-    """Tokens a slot holds: prompt, output, and room for the drafts of the last round."""
+    """Tokens a slot holds: prompt, output, and `room_for_drafts`."""
     num_speculative_tokens: int
     sampling: SamplingSettings
     verification: Verification
     limits: Limits
     expected_acceptance: bool = False
     """Compute, per round, the acceptance that each chain method expects on the same drafts."""
+    graphs: bool = False
+    """Steps of a few fixed sizes, captured as CUDA graphs where there is a GPU; else operation by operation."""
+    overlaps: bool | None = None
+    """Launch a step before the one before it has been read; None does so where the device works by itself, on a GPU."""
+
+
+def room_for_drafts(num_speculative_tokens: int) -> int:
+    """Tokens that a slot must hold beyond prompt and output: two rounds that may both turn out to be too many."""
+    return 2 * (num_speculative_tokens + 1)
 
 
 @dataclass(frozen=True)
@@ -79,13 +89,13 @@ class EngineRun:
     """Verifications that met a row without a distribution, or a draft token its distribution cannot have produced."""
 
 
-class HostVerdict(NamedTuple):
-    """What a round decided, on the host."""
+class _UnderWay(NamedTuple):
+    """A step that has been launched and not read yet."""
 
-    emitted: list[list[int]]
-    draft_ids: list[list[int]]
-    invalid: list[bool]
-    timing: Timing
+    plan: Plan
+    launched: Launched
+    expected: list[list[float]] | None
+    """Per slot, if it has been measured."""
 
 
 FollowUp = Callable[[RequestRecord], Request | None]
@@ -95,14 +105,34 @@ Measured = TypeVar("Measured")
 class Engine:
     """Runs requests through one target and one drafter."""
 
-    def __init__(self, target: TargetModel, drafter: Drafter, settings: EngineSettings) -> None:
+    def __init__(
+        self, target: TargetModel, drafter: Drafter, settings: EngineSettings, core: Core | None = None
+    ) -> None:
+        """core: None takes the sampling core of the target's device."""
         self.target = target
         self.drafter = drafter
         self.settings = settings
-        self.core = core_for(target.device)
-        self._cache = target.new_cache(settings.num_slots, settings.capacity)
+        self.core = core if core is not None else core_for(target.device)
+        self._overlaps = target.device.type == "cuda" if settings.overlaps is None else settings.overlaps
+        self._measures = settings.expected_acceptance and settings.num_speculative_tokens > 0
+        # one slot more than there are takes what nobody wants
+        self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
+        self._step = Step(
+            target=target,
+            drafter=drafter,
+            core=self.core,
+            cache=self._cache,
+            state=SlotState(settings.num_slots, settings.capacity, target.device),
+            sampling=settings.sampling.rows(settings.num_slots, target.device),
+            verification=settings.verification,
+            num_speculative_tokens=settings.num_speculative_tokens,
+            joins=settings.graphs,
+        )
+        self._runner: Runner
+        self._runner = GraphRunner(self._step, settings.num_slots) if settings.graphs else EagerRunner(self._step)
         self._num_invalid = 0
         self._began = 0.0
+        self._read_s = 0.0
 
     @torch.inference_mode()
     def run(self, requests: Iterable[Request], follow_up: FollowUp, start_s: float = 0.0) -> EngineRun:
@@ -114,16 +144,20 @@ class Engine:
             start_s: what the clock of the records shows at the start.
         """
         self._began = time.perf_counter() - start_s
-        self._num_invalid = 0
+        self._num_invalid, self._read_s = 0, start_s
         scheduler = Scheduler(self.settings.num_slots, requests)
         finished: list[RequestRecord] = []
+        under_way: _UnderWay | None = None
         while not scheduler.is_done:
-            for batch in _prefill_batches(scheduler.admit(self._now())):
-                self._prefill(batch)
-            self._retire(scheduler, finished, follow_up)
-            if scheduler.running:
-                self._round([scheduler.running[slot] for slot in sorted(scheduler.running)])
-                self._retire(scheduler, finished, follow_up)
+            if under_way is not None and self._measures:
+                # the next step overwrites what this one drafted and scored
+                under_way = self._measured(under_way)
+            launched = self._launch(scheduler)
+            if not self._overlaps and launched is not None:
+                under_way, launched = self._measured(launched), None
+            if under_way is not None:
+                self._take_in(under_way, scheduler, finished, follow_up)
+            under_way = launched
         return EngineRun(tuple(finished), self._now() - start_s, self._num_invalid)
 
     def _now(self) -> float:
@@ -132,15 +166,71 @@ class Engine:
     def _unclocked(self, measure: Callable[[], Measured]) -> Measured:
         """Do something that a measurement needs and decoding does not, while the clock stands still.
 
-        The round's result has been read, so nothing of the round itself is still under way on the device.
+        Nothing else may be under way on the device.
         """
         stopped = time.perf_counter()
         result = measure()
         self._began += time.perf_counter() - stopped
         return result
 
-    def _retire(self, scheduler: Scheduler, finished: list[RequestRecord], follow_up: FollowUp) -> None:
-        for sequence in [item for item in scheduler.running.values() if item.finish_reason is not None]:
+    def _launch(self, scheduler: Scheduler) -> _UnderWay | None:
+        """Fill the free slots and launch the next step, if there is one to launch."""
+        scheduler.admit(self._now())
+        runner, limits = self._runner, self.settings.limits
+        plan = make_plan(scheduler.running.values(), limits, runner.most_prompt_tokens, runner.row_width)
+        if plan is None:
+            return None
+        launched = runner.launch(plan)
+        for chunk in plan.chunks:
+            chunk.sequence.num_prompt_tokens_read = chunk.stop
+            if chunk.ends_prompt:
+                chunk.sequence.launch(1)
+        for sequence in plan.decoding:
+            sequence.launch(self.settings.num_speculative_tokens + 1)
+        return _UnderWay(plan, launched, None)
+
+    def _measured(self, under_way: _UnderWay) -> _UnderWay:
+        """The same with what the chain methods expect on its drafts, if that is asked for."""
+        if not self._measures or not under_way.plan.decoding:
+            return under_way
+        under_way.launched.wait()
+        output = under_way.launched.output
+        num_slots = output.draft.num_draft_tokens.numel()
+
+        def measure() -> list[list[float]]:
+            sampling = self.settings.sampling.rows(num_slots, output.logits.device)
+            terms = acceptance_terms(output.logits, output.draft, sampling, with_masses=False)
+            return expected_accepted(terms, output.draft).tolist()
+
+        return under_way._replace(expected=self._unclocked(measure))
+
+    def _take_in(
+        self, under_way: _UnderWay, scheduler: Scheduler, finished: list[RequestRecord], follow_up: FollowUp
+    ) -> None:
+        """Wait for a step, commit what it decided, and let go of the requests that ended."""
+        plan, rows = under_way.plan, under_way.launched.decided()
+        now = self._now()
+        going_on = [sequence for sequence in plan.participants if sequence.finish_reason is None]
+        if not going_on:
+            return
+        share_s = (now - self._read_s) / len(going_on)
+        self._read_s = now
+        deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
+        slots = [sequence.slot for sequence in deciding]
+        decided = dict(zip(slots, rounds_of(rows, self.settings.num_speculative_tokens, slots), strict=True))
+        for sequence in going_on:
+            if sequence.slot not in decided:
+                sequence.carry(share_s)
+                continue
+            round_ = _with_expected(decided[sequence.slot], under_way.expected, sequence.slot)
+            sequence.append_round(round_, self.settings.limits, now, share_s)
+            self._num_invalid += round_.is_invalid
+        self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
+
+    def _retire(
+        self, ended: list[Sequence], scheduler: Scheduler, finished: list[RequestRecord], follow_up: FollowUp
+    ) -> None:
+        for sequence in ended:
             record = sequence.to_record()
             finished.append(record)
             if sequence.is_tainted:
@@ -149,141 +239,9 @@ class Engine:
                 self.drafter.clear(sequence.slot)
             scheduler.release(sequence, follow_up(record))
 
-    def _prefill(self, sequences: SequenceOf[Sequence]) -> None:
-        """Read the prompts and draw each request's first token: a round without drafts."""
-        started_s, device = self._now(), self.target.device
-        longest = max(sequence.length for sequence in sequences)
-        rows = torch.tensor([sequence.slot for sequence in sequences], device=device)
-        token_ids = torch.tensor(
-            [sequence.token_ids + [0] * (longest - sequence.length) for sequence in sequences], device=device
-        )
-        positions = torch.arange(longest, device=device).expand(len(sequences), -1)
-        view = self._cache.view(rows, positions, longest)
-        output = self.target.forward(token_ids, positions, view, self.drafter.aux_layers)
-        last_index = torch.tensor([sequence.length - 1 for sequence in sequences], device=device)
-        logits = self.target.logits(output.hidden[torch.arange(len(sequences), device=device), last_index])
-        draft = Draft(rows.new_empty(len(sequences), 0), torch.zeros_like(rows))
-        verdict = self._verify(logits, draft, sequences)
-        next_ids = token_ids.roll(-1, dims=1)
-        next_ids[torch.arange(len(sequences), device=device), last_index] = verdict.token_ids[:, 0]
-        result = self._read(verdict, draft)
-        self._commit(sequences, result, None)
-        step = TargetStep(rows, token_ids, next_ids, positions, last_index, output, longest, is_prefill=True)
-        self.drafter.extend(step)
-        result.timing.share_s = (self._now() - started_s) / len(sequences)
 
-    def _round(self, sequences: SequenceOf[Sequence]) -> None:
-        """Draft, verify and commit one round for every running request."""
-        started_s, device = self._now(), self.target.device
-        num_rows = sequences[-1].slot + 1
-        active = torch.tensor([sequence.slot for sequence in sequences], device=device)
-        request = self._proposal_request(sequences, num_rows)
-        draft = self.drafter.propose(request)
-        last_ids = [0] * num_rows
-        for sequence in sequences:
-            last_ids[sequence.slot] = sequence.token_ids[-1]
-        # [B, K + 1]
-        token_ids = torch.cat([torch.tensor(last_ids, device=device).unsqueeze(1), draft.token_ids], dim=1)
-        num_columns = token_ids.shape[1]
-        positions = request.positions.unsqueeze(1) + torch.arange(-1, num_columns - 1, device=device)
-        length = request.length + num_columns - 1
-        view = self._cache.view(slice(0, num_rows), positions, length)
-        output = self.target.forward(token_ids, positions, view, self.drafter.aux_layers)
-
-        draft = replace(
-            draft,
-            token_ids=draft.token_ids[active],
-            num_draft_tokens=draft.num_draft_tokens[active],
-            idx_mapping=active,
-        )
-        # [A, K + 1]: the rows that verification reads, K_r + 1 of each request
-        wanted = torch.arange(num_columns, device=device) <= draft.num_draft_tokens.unsqueeze(1)
-        logits = self.target.logits(output.hidden[active][wanted])
-        verdict = self._verify(logits, draft, sequences)
-        result = self._read(verdict, draft)
-        self._commit(sequences, result, self._unclocked(lambda: self._expected(logits, draft)))
-        if any(sequence.finish_reason is None for sequence in sequences):
-            next_ids, last_index = torch.zeros_like(token_ids), torch.zeros_like(request.positions)
-            next_ids[active] = verdict.token_ids.clamp_min(0)
-            last_index[active] = verdict.num_accepted
-            step = TargetStep(slice(0, num_rows), token_ids, next_ids, positions, last_index, output, length, False)
-            self.drafter.extend(step)
-        result.timing.share_s = (self._now() - started_s) / len(sequences)
-
-    def _proposal_request(self, sequences: SequenceOf[Sequence], num_rows: int) -> ProposalRequest:
-        device = self.target.device
-        token_ids: list[list[int]] = [[] for _ in range(num_rows)]
-        # a row without a request drafts and reads at position 1 of its own empty slot, and nobody looks at it
-        lengths, seeds, rounds = [1] * num_rows, [0] * num_rows, [0] * num_rows
-        for sequence in sequences:
-            token_ids[sequence.slot] = sequence.token_ids
-            lengths[sequence.slot] = sequence.length
-            seeds[sequence.slot] = sequence.request.seed
-            rounds[sequence.slot] = sequence.num_rounds
-        return ProposalRequest(
-            num_rows=num_rows,
-            num_speculative_tokens=self.settings.num_speculative_tokens,
-            sequences=token_ids,
-            sampling=self.settings.sampling.rows(num_rows, device),
-            seeds=torch.tensor(seeds, device=device),
-            positions=torch.tensor(lengths, device=device),
-            rounds=torch.tensor(rounds, device=device),
-            length=max(lengths),
-        )
-
-    def _verify(self, logits: Tensor, draft: Draft, sequences: SequenceOf[Sequence]) -> Verdict:
-        device = logits.device
-        streams = Streams(
-            torch.tensor([sequence.request.seed for sequence in sequences], device=device),
-            torch.tensor([sequence.length for sequence in sequences], device=device),
-            torch.tensor([sequence.num_rounds for sequence in sequences], device=device),
-        )
-        sampling = self.settings.sampling.rows(len(sequences), device)
-        return self.core.verify(logits, draft, sampling, self.settings.verification, streams)
-
-    def _expected(self, logits: Tensor, draft: Draft) -> list[tuple[float, float, float]] | None:
-        """[A]: expected accepted tokens of the chain methods, given these drafts."""
-        if not self.settings.expected_acceptance or draft.token_ids.shape[1] == 0:
-            return None
-        sampling = self.settings.sampling.rows(draft.num_draft_tokens.numel(), logits.device)
-        terms = acceptance_terms(logits, draft, sampling, with_masses=False)
-        return [(row[0], row[1], row[2]) for row in expected_accepted(terms, draft).tolist()]
-
-    def _read(self, verdict: Verdict, draft: Draft) -> HostVerdict:
-        """Bring a round's result to the host: the one place where the engine waits for the device."""
-        emitted, accepted, invalid = (
-            tensor.tolist() for tensor in (verdict.token_ids, verdict.num_accepted, verdict.invalid)
-        )
-        drafted, proposed = draft.token_ids.tolist(), draft.num_draft_tokens.tolist()
-        return HostVerdict(
-            [row[: count + 1] for row, count in zip(emitted, accepted, strict=True)],
-            [row[:count] for row, count in zip(drafted, proposed, strict=True)],
-            invalid,
-            Timing(self._now()),
-        )
-
-    def _commit(
-        self,
-        sequences: SequenceOf[Sequence],
-        verdict: HostVerdict,
-        expected: list[tuple[float, float, float]] | None,
-    ) -> None:
-        """Append each request's tokens."""
-        for index, sequence in enumerate(sequences):
-            draft_ids = verdict.draft_ids[index]
-            terms = expected[index] if expected is not None and draft_ids else None
-            sequence.append_round(verdict.emitted[index], draft_ids, self.settings.limits, verdict.timing, terms)
-            sequence.is_tainted |= verdict.invalid[index]
-            self._num_invalid += verdict.invalid[index]
-
-
-def _prefill_batches(sequences: list[Sequence]) -> list[list[Sequence]]:
-    """Batches of similar length, each of at most PREFILL_TOKENS padded tokens."""
-    batches: list[list[Sequence]] = []
-    for sequence in sorted(sequences, key=lambda item: item.length):
-        # ascending order: the newcomer is the longest of its batch
-        if batches and (len(batches[-1]) + 1) * sequence.length <= PREFILL_TOKENS:
-            batches[-1].append(sequence)
-        else:
-            batches.append([sequence])
-    return batches
+def _with_expected(round_: Round, expected: list[list[float]] | None, slot: int) -> Round:
+    if expected is None or not round_.draft_ids:
+        return round_
+    strict, probabilistic, block = expected[slot]
+    return replace(round_, expected_accepted=(strict, probabilistic, block))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -25,12 +26,24 @@ class Request:
             raise ValueError(f"prompt {self.prompt_id}: expected at least one prompt token, found none")
 
 
-class Timing:
-    """Seconds of one engine step, known before (`arrival_s`) and after (`share_s`) the drafter took the step in."""
+@dataclass(frozen=True)
+class Limits:
+    """Where a request ends."""
 
-    def __init__(self, arrival_s: float) -> None:
-        self.arrival_s = arrival_s
-        self.share_s = 0.0
+    max_new_tokens: int
+    eos_token_ids: frozenset[int]
+    """Empty to go on past the end of sequence."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a step decided for one request, on the host."""
+
+    emitted: list[int]
+    draft_ids: list[int]
+    is_invalid: bool
+    expected_accepted: tuple[float, float, float] | None = None
+    """Of the chain methods, given these drafts."""
 
 
 @dataclass
@@ -41,57 +54,70 @@ class Sequence:
     slot: int
     submitted_s: float
     token_ids: list[int] = field(default_factory=list)
-    num_rounds: int = 0
+    num_prompt_tokens_read: int = 0
+    """By the steps launched so far."""
     finish_reason: FinishReason | None = None
     is_tainted: bool = False
     """The model gave this request a row without a distribution; its slot may hold NaN."""
-    _rounds: list[tuple[Commit, int, Timing, tuple[float, float, float] | None]] = field(default_factory=list)
+    _under_way: deque[int] = field(default_factory=deque)
+    """Most tokens that each step emits which was launched and not yet read."""
+    _carried_s: float = 0.0
+    _rounds: list[RoundRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.request.token_ids)
 
     @property
-    def length(self) -> int:
-        return len(self.token_ids)
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.token_ids)
+
+    @property
+    def is_prompt_read(self) -> bool:
+        return self.num_prompt_tokens_read == self.num_prompt_tokens
+
+    @property
+    def longest_length(self) -> int:
+        """Tokens that the sequence has at most once every step launched so far has been read."""
+        return len(self.token_ids) + sum(self._under_way)
+
+    @property
+    def fewest_output_tokens(self) -> int:
+        """Output tokens that it has at least by then, since every step emits one."""
+        return len(self.token_ids) - self.num_prompt_tokens + len(self._under_way)
 
     @property
     def output_token_ids(self) -> list[int]:
-        return self.token_ids[len(self.request.token_ids) :]
+        return self.token_ids[self.num_prompt_tokens :]
 
-    def append_round(
-        self,
-        emitted: SequenceOf[int],
-        draft_ids: SequenceOf[int],
-        limits: Limits,
-        timing: Timing,
-        expected_accepted: tuple[float, float, float] | None,
-    ) -> None:
-        """Commit what verification emitted, and remember the round."""
+    def launch(self, most_tokens: int) -> None:
+        """Count a step that emits 1..most_tokens tokens of this sequence as launched."""
+        self._under_way.append(most_tokens)
+
+    def carry(self, share_s: float) -> None:
+        """Take a share of a step that emits nothing of this sequence: it counts with the next one that does."""
+        self._carried_s += share_s
+
+    def append_round(self, decided: Round, limits: Limits, arrival_s: float, share_s: float) -> None:
+        """Commit what the oldest step under way emitted, and remember the round.
+
+        Args:
+            decided: what came out.
+            limits: where the request ends.
+            arrival_s: when the tokens were there.
+            share_s: the request's share of the step's seconds.
+        """
+        self._under_way.popleft()
         num_remaining = limits.max_new_tokens - len(self.output_token_ids)
-        result = commit(emitted, draft_ids, num_remaining, limits.eos_token_ids)
+        result = commit(decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids)
         self.token_ids.extend(result.token_ids)
         self.finish_reason = result.finish_reason
-        self.num_rounds += 1
-        # the closed form is for the whole draft, so it stands where the whole draft is evidence
-        whole = result.num_draft_tokens == len(draft_ids)
-        self._rounds.append((result, len(draft_ids), timing, expected_accepted if whole else None))
+        self.is_tainted |= decided.is_invalid
+        self._rounds.append(_record(result, decided, arrival_s, self._carried_s + share_s))
+        self._carried_s = 0.0
 
     def to_record(self) -> RequestRecord:
         """The record of a finished request."""
         assert self.finish_reason is not None
-        rounds = tuple(
-            RoundRecord(
-                num_proposed_tokens=num_proposed_tokens,
-                num_draft_tokens=result.num_draft_tokens,
-                num_accepted_tokens=result.num_accepted_tokens,
-                num_output_tokens=len(result.token_ids),
-                cut_reason=result.cut_reason,
-                arrival_s=timing.arrival_s,
-                share_s=timing.share_s,
-                expected_accepted=expected_accepted,
-            )
-            for result, num_proposed_tokens, timing, expected_accepted in self._rounds
-        )
         request = self.request
         return RequestRecord(
             prompt_id=request.prompt_id,
@@ -103,14 +129,32 @@ class Sequence:
             output_token_ids=tuple(self.output_token_ids),
             finish_reason=self.finish_reason,
             submitted_s=self.submitted_s,
-            rounds=rounds,
+            rounds=tuple(self._rounds),
         )
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Where a request ends."""
+def _record(result: Commit, decided: Round, arrival_s: float, share_s: float) -> RoundRecord:
+    # the closed form is for the whole draft, so it stands where the whole draft is evidence
+    whole = result.num_draft_tokens == len(decided.draft_ids) > 0
+    return RoundRecord(
+        num_proposed_tokens=len(decided.draft_ids),
+        num_draft_tokens=result.num_draft_tokens,
+        num_accepted_tokens=result.num_accepted_tokens,
+        num_output_tokens=len(result.token_ids),
+        cut_reason=result.cut_reason,
+        arrival_s=arrival_s,
+        share_s=share_s,
+        expected_accepted=decided.expected_accepted if whole else None,
+    )
 
-    max_new_tokens: int
-    eos_token_ids: frozenset[int]
-    """Empty to go on past the end of sequence."""
+
+def rounds_of(decided: SequenceOf[SequenceOf[int]], num_speculative_tokens: int, slots: SequenceOf[int]) -> list[Round]:
+    """The rounds of some slots from the rows that a step left (see StepOutput.decided)."""
+    width = num_speculative_tokens + 1
+    found = []
+    for slot in slots:
+        row = decided[slot]
+        num_accepted, num_drafted, invalid = row[width + num_speculative_tokens :]
+        drafted = row[width : width + max(num_drafted, 0)]
+        found.append(Round(list(row[: num_accepted + 1]), list(drafted), bool(invalid)))
+    return found

@@ -62,6 +62,11 @@ class Head(nn.Module):
         return self.target.vocab_size
 
     @property
+    def hidden_size(self) -> int:
+        """H, the width of its features and of what `logits` takes."""
+        return self.layer_config.hidden_size
+
+    @property
     def num_parameters(self) -> int:
         """Parameters of the head itself, without what it shares with the target."""
         return sum(parameter.numel() for parameter in self.parameters())

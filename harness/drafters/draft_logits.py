@@ -1,0 +1,106 @@
+"""The persistent draft-logit cache: what tokens were drawn from, as the verifier will read it, and the draw itself.
+
+Letters: S slots, B rows (slots 0..B - 1), K draft tokens per round, V_draft the drafter's vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from harness.drafters.protocol import Batch
+from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams
+from kernels.core import core_for
+from kernels.streams import Purpose
+
+
+class DraftLogits:
+    """The cache of one drafter; nothing is cached of greedy drafts, whose proposals are one-hot."""
+
+    def __init__(
+        self,
+        draft_sampling: DraftSampling,
+        # [S, K, V_draft] of the cache
+        size: tuple[int, int, int],
+        target_vocab_size: int,
+        draft_to_target: Tensor | None,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.draft_sampling = draft_sampling
+        self.draft_to_target = draft_to_target
+        self._target_vocab_size = target_vocab_size
+        self._core = core_for(device)
+        nothing = (0, 0, 0)
+        self._logits = torch.zeros(
+            size if draft_sampling is not DraftSampling.greedy else nothing, dtype=dtype, device=device
+        )
+        # a coupled draw leaves no statistics
+        self._stats = _new_stats(size[:2] if draft_sampling is DraftSampling.sampled else nothing[:2], device)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the cached logits and of the row statistics beside them."""
+        stats = self._stats
+        return sum(field.nbytes for field in (self._logits, stats.maximum, stats.normalizer, stats.threshold))
+
+    def draw(self, logits: Tensor, batch: Batch, step: int) -> Tensor:
+        """Draw the draft token of one step for each row, from the very values that are cached.
+
+        Args:
+            logits: [B, V_draft] of the step.
+            batch: the rows.
+            step: 0 for the first draft token.
+
+        Returns:
+            [B] int64 ids of the target's vocabulary.
+        """
+        streams = replace(batch.streams, positions=batch.streams.positions + step)
+        if self.draft_sampling is DraftSampling.greedy:
+            greedy = _greedy(batch.sampling)
+            return self._core.draw(logits, greedy, streams, Purpose.draft, self.draft_to_target).token_ids
+        places = (slice(0, batch.num_rows), step)
+        self._logits[places] = logits
+        if self.draft_sampling is DraftSampling.coupled:
+            return self._draw_coupled(self._logits[places], batch.sampling, streams)
+        stats = _part(self._stats, places)
+        drawn = self._core.draw(
+            self._logits[places], batch.sampling, streams, Purpose.draft, self.draft_to_target, stats
+        )
+        return drawn.token_ids
+
+    def _draw_coupled(self, logits: Tensor, sampling: Sampling, streams: Streams) -> Tensor:
+        vocab_size = self._target_vocab_size
+        return self._core.coupled_draw(logits, sampling, streams, vocab_size, self.draft_to_target).token_ids
+
+    def draft(self, drafted: list[Tensor]) -> Draft:
+        """The proposals of a round, K tensors [B] as `draw` gave them."""
+        token_ids = torch.stack(drafted, dim=1)
+        num_rows, num_tokens = token_ids.shape
+        counts = torch.full((num_rows,), num_tokens, dtype=torch.int64, device=token_ids.device)
+        if self.draft_sampling is DraftSampling.greedy:
+            return Draft(token_ids, counts)
+        rows = slice(0, num_rows)
+        stats = _part(self._stats, rows) if self.draft_sampling is DraftSampling.sampled else None
+        return Draft(token_ids, counts, self._logits[rows], None, self.draft_to_target, stats)
+
+
+def _greedy(sampling: Sampling) -> Sampling:
+    """The same requests at temperature 0, where there is nothing to cut."""
+    return replace(sampling, temperature=torch.zeros_like(sampling.temperature), truncates=False)
+
+
+def _new_stats(size: tuple[int, int], device: torch.device) -> RowStats:
+    """Statistics of `size` rows, without a meaning until they are drawn from."""
+    return RowStats(
+        maximum=torch.zeros(size, dtype=torch.float32, device=device),
+        normalizer=torch.zeros(size, dtype=torch.float64, device=device),
+        threshold=torch.zeros(size, dtype=torch.float32, device=device),
+    )
+
+
+def _part(stats: RowStats, places: slice | tuple[slice, int]) -> RowStats:
+    """Views of the statistics at some places of the cache."""
+    return RowStats(stats.maximum[places], stats.normalizer[places], stats.threshold[places])

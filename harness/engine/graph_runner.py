@@ -1,0 +1,128 @@
+"""Steps as CUDA graphs: every size is captured once, before the clock starts, and replayed from then on.
+
+A step has a size: how many slots take part and how many rows of prompts it reads. A plan gets the smallest captured
+size that holds it; what is left over works on the spare slot. Attention reads only what each row has, so the length of
+the sequences is no part of the size. Where there is no GPU the same steps run at the same sizes without a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.engine.inputs import in_rows, num_rows, step_inputs
+from harness.engine.plan import Plan
+from harness.engine.runner import Launched, fetch
+from harness.engine.step import Step, StepOutput
+
+MOST_PROMPT_TOKENS = 2048
+"""Prompt tokens of a step: about as many as keep the GPU's arithmetic busy for as long as reading the weights takes
+several times over; more would only delay the rounds of the others."""
+FEWEST_PROMPT_ROWS = 8
+
+
+class StepSize(NamedTuple):
+    """What a captured step has room for."""
+
+    num_slots: int
+    num_prompt_rows: int
+
+
+@dataclass
+class _Captured:
+    """A step of one size with the memory that it reads and writes."""
+
+    inputs: Tensor
+    """[5 * B + P * (T + 3)] int64: fields of slots, then rows of prompts."""
+    run: Callable[[], StepOutput]
+    last: list[int] | None = None
+    """What `inputs` holds."""
+
+
+class GraphRunner:
+    """Launches the steps of one engine as graphs."""
+
+    def __init__(self, step: Step, num_slots: int) -> None:
+        assert step.joins
+        self.step = step
+        self.row_width = step.num_speculative_tokens + 1
+        most_rows = -(-MOST_PROMPT_TOKENS // self.row_width)
+        self.most_prompt_tokens = most_rows * self.row_width
+        self.sizes = step_sizes(num_slots, most_rows)
+        self._steps: dict[StepSize, _Captured] = {}
+        self._pool: Any = None
+
+    def prepare(self) -> None:
+        """Capture every size, the largest first, so that the smaller ones find room in its memory."""
+        for size in reversed(self.sizes):
+            self._steps[size] = self._capture(size)
+
+    def launch(self, plan: Plan) -> Launched:
+        step, size = self.step, self._size(plan)
+        if size not in self._steps:
+            self.prepare()
+        captured = self._steps[size]
+        slots, rows = in_rows(plan, step.num_speculative_tokens, *size, step.state.spare)
+        values = [value for row in (*slots, *rows) for value in row]
+        if values != captured.last:
+            source = torch.tensor(values)
+            if captured.inputs.is_cuda:
+                source = source.pin_memory()
+            captured.inputs.copy_(source, non_blocking=True)
+            captured.last = values
+        return fetch(captured.run())
+
+    def _size(self, plan: Plan) -> StepSize:
+        needed = StepSize(plan.num_slots, num_rows(plan, self.step.num_speculative_tokens))
+        return next(
+            size
+            for size in self.sizes
+            if size.num_slots >= needed.num_slots and size.num_prompt_rows >= needed.num_prompt_rows
+        )
+
+    def _capture(self, size: StepSize) -> _Captured:
+        step = self.step
+        num_fields = 5 * size.num_slots
+        # all zeros: nobody decides, and every row lies at the start of a slot
+        inputs = torch.zeros(
+            num_fields + size.num_prompt_rows * (self.row_width + 3), dtype=torch.int64, device=step.target.device
+        )
+        rows = inputs[num_fields:].view(size.num_prompt_rows, self.row_width + 3)
+        rows[:, 0] = step.state.spare
+        capacity = step.state.token_ids.shape[1]
+        given = step_inputs(inputs[:num_fields].view(5, size.num_slots), rows, capacity)
+        if not inputs.is_cuda:
+            return _Captured(inputs, lambda: step(given))
+        # kernels are compiled and scratch memory grows outside of the capture
+        step(given)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            output = step(given)
+        self._pool = graph.pool()
+
+        def replay() -> StepOutput:
+            graph.replay()
+            return output
+
+        return _Captured(inputs, replay)
+
+
+def step_sizes(num_slots: int, most_prompt_rows: int) -> list[StepSize]:
+    """The sizes that are captured, from the smallest: without prompts for powers of two of slots, with them for all."""
+    slots = _powers(1, num_slots)
+    rows = _powers(min(FEWEST_PROMPT_ROWS, most_prompt_rows), most_prompt_rows)
+    return [StepSize(each, 0) for each in slots] + [StepSize(num_slots, each) for each in rows]
+
+
+def _powers(first: int, last: int) -> list[int]:
+    """first, 2 first, 4 first, ... and last."""
+    found = []
+    while first < last:
+        found.append(first)
+        first *= 2
+    return [*found, last]

@@ -1,0 +1,121 @@
+"""From a plan to the tensors of a step.
+
+Two layouts: in pieces, where the prompts of a step are padded to the longest of them, each batch of similar ones a
+forward of its own; and in rows, where a prompt is cut into rows as wide as a decoding row, so that everything runs in
+one forward of few different sizes. The second is what CUDA graphs need, whose sizes are fixed.
+
+Letters: B slots that take part, T = K + 1 tokens of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+import torch
+from torch import Tensor
+
+from harness.engine.plan import Chunk, Plan
+from harness.engine.step import DECODES, ENDS_PROMPT, NOT_DECIDING, PromptPart, StepInputs
+
+
+def in_pieces(plan: Plan, num_speculative_tokens: int, most_tokens: int, device: torch.device) -> StepInputs:
+    """The inputs of a step whose prompts are read in one piece each."""
+    width, num_slots = num_speculative_tokens + 1, plan.num_slots
+    parts, ends = [], {}
+    first = num_slots * width
+    for batch in _batches(plan.chunks, most_tokens):
+        longest = max(chunk.stop - chunk.start for chunk in batch)
+        for row, chunk in enumerate(batch):
+            ends[chunk.sequence.slot] = first + row * longest + chunk.stop - chunk.start - 1
+        parts.append(_prompt_part(batch, longest, device))
+        first += len(batch) * longest
+    slots = torch.tensor(_slot_fields(plan, num_slots, ends), device=device)
+    return StepInputs(slots, tuple(parts), _longest(plan) + num_speculative_tokens)
+
+
+def in_rows(
+    plan: Plan, num_speculative_tokens: int, num_slots: int, num_prompt_rows: int, spare: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """The inputs of a step of a fixed size, on the host.
+
+    Args:
+        plan: of at most that size.
+        num_speculative_tokens: K.
+        num_slots, num_prompt_rows: the size.
+        spare: slot of the rows that are left over.
+
+    Returns:
+        ([5][num_slots] fields of slots in the order of StepInputs; [num_prompt_rows][2 + T + 1] slot, start and tokens
+        of each row, the one after them included).
+    """
+    width = num_speculative_tokens + 1
+    rows, ends = [], {}
+    for chunk in plan.chunks:
+        sequence = chunk.sequence
+        for start in range(chunk.start, chunk.stop, width):
+            rows.append([sequence.slot, start, *_tokens(chunk, start, width)])
+        if chunk.ends_prompt:
+            last_row, column = len(rows) - 1, (chunk.stop - chunk.start - 1) % width
+            ends[sequence.slot] = (num_slots + last_row) * width + column
+    assert plan.num_slots <= num_slots and len(rows) <= num_prompt_rows
+    rows += [[spare, 0, *[0] * (width + 1)] for _ in range(num_prompt_rows - len(rows))]
+    return _slot_fields(plan, num_slots, ends), rows
+
+
+def num_rows(plan: Plan, num_speculative_tokens: int) -> int:
+    """Rows that the prompts of a plan need."""
+    return sum(-(-(chunk.stop - chunk.start) // (num_speculative_tokens + 1)) for chunk in plan.chunks)
+
+
+def step_inputs(slots: Tensor, rows: Tensor, length: int) -> StepInputs:
+    """What `in_rows` made, once it lies on the device."""
+    prompts = (PromptPart(rows[:, 0], rows[:, 1], rows[:, 2:], length),) if len(rows) else ()
+    return StepInputs(slots, prompts, length)
+
+
+def _slot_fields(plan: Plan, num_slots: int, ends: dict[int, int]) -> list[list[int]]:
+    """[5][num_slots]: the fields of StepInputs.slots."""
+    fields = [[NOT_DECIDING] * num_slots, *([0] * num_slots for _ in range(4))]
+    for sequence in plan.decoding:
+        fields[0][sequence.slot] = DECODES
+    for chunk in plan.chunks:
+        slot = chunk.sequence.slot
+        if chunk.ends_prompt:
+            fields[0][slot], fields[1][slot] = ENDS_PROMPT, ends[slot]
+        if chunk.start == 0:
+            fields[2][slot] = 1
+            fields[3][slot] = chunk.sequence.request.seed
+            fields[4][slot] = chunk.sequence.num_prompt_tokens
+    return fields
+
+
+def _longest(plan: Plan) -> int:
+    """A bound of the number of tokens of the sequences that decode."""
+    return max((sequence.longest_length for sequence in plan.decoding), default=1)
+
+
+def _prompt_part(batch: SequenceOf[Chunk], width: int, device: torch.device) -> PromptPart:
+    return PromptPart(
+        torch.tensor([chunk.sequence.slot for chunk in batch], device=device),
+        torch.tensor([chunk.start for chunk in batch], device=device),
+        torch.tensor([_tokens(chunk, chunk.start, width) for chunk in batch], device=device),
+        max(chunk.start for chunk in batch) + width,
+    )
+
+
+def _tokens(chunk: Chunk, start: int, width: int) -> list[int]:
+    """The `width` tokens of a prompt from `start` on and the one after them, with zeros beyond the prompt."""
+    tokens = list(chunk.sequence.request.token_ids[start : min(start + width, chunk.stop) + 1])
+    return tokens + [0] * (width + 1 - len(tokens))
+
+
+def _batches(chunks: SequenceOf[Chunk], most_tokens: int) -> list[list[Chunk]]:
+    """Batches of similar length, each of at most `most_tokens` padded tokens unless it is a single prompt."""
+    batches: list[list[Chunk]] = []
+    for chunk in sorted(chunks, key=lambda item: item.stop - item.start):
+        # ascending order: the newcomer is the longest of its batch
+        if batches and (len(batches[-1]) + 1) * (chunk.stop - chunk.start) <= most_tokens:
+            batches[-1].append(chunk)
+        else:
+            batches.append([chunk])
+    return batches

@@ -1,0 +1,81 @@
+"""What the next step does: which slots decode, which prompts it reads, and how that is laid out.
+
+The plan is made on the host from what it knows for certain: results of the step under way are not needed. It does not
+know tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from harness.engine.sequence import Limits, Sequence
+
+
+class Chunk(NamedTuple):
+    """Tokens of one prompt that a step reads."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+
+    @property
+    def ends_prompt(self) -> bool:
+        return self.stop == self.sequence.num_prompt_tokens
+
+
+class Plan(NamedTuple):
+    """One step."""
+
+    decoding: tuple[Sequence, ...]
+    """Sequences that draft and verify a round."""
+    chunks: tuple[Chunk, ...]
+    """In the order in which their requests were admitted."""
+
+    @property
+    def deciding(self) -> list[Sequence]:
+        """Sequences that a token of this step belongs to."""
+        return [*self.decoding, *(chunk.sequence for chunk in self.chunks if chunk.ends_prompt)]
+
+    @property
+    def participants(self) -> list[Sequence]:
+        return [*self.decoding, *(chunk.sequence for chunk in self.chunks)]
+
+    @property
+    def num_slots(self) -> int:
+        """Slots 0.. that take part."""
+        return max(sequence.slot for sequence in self.participants) + 1
+
+
+def make_plan(running: Iterable[Sequence], limits: Limits, most_tokens: int, row_width: int) -> Plan | None:
+    """The next step; None when nobody can go on before the step under way has been read.
+
+    A sequence that will have reached its length with what is under way does not decode again. Prompts are read in the
+    order given, in rows of `row_width` tokens, as many as fit into `most_tokens`; the first one always gets a row.
+
+    Args:
+        running: the sequences that occupy slots, in the order of their admission.
+        limits: where requests end.
+        most_tokens: prompt tokens of the step, rows rounded up.
+        row_width: tokens of a row; 0 reads every prompt in one piece, however long.
+    """
+    decoding: list[Sequence] = []
+    chunks: list[Chunk] = []
+    room = most_tokens
+    for sequence in running:
+        if sequence.finish_reason is not None:
+            continue
+        if sequence.is_prompt_read:
+            if sequence.fewest_output_tokens < limits.max_new_tokens:
+                decoding.append(sequence)
+            continue
+        left = sequence.num_prompt_tokens - sequence.num_prompt_tokens_read
+        if row_width:
+            left = min(left, max(room // row_width, 0 if chunks else 1) * row_width)
+        elif chunks and left > room:
+            left = 0
+        if left:
+            start = sequence.num_prompt_tokens_read
+            chunks.append(Chunk(sequence, start, start + left))
+            room -= -(-left // row_width) * row_width if row_width else left
+    return Plan(tuple(decoding), tuple(chunks)) if decoding or chunks else None

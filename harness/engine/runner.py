@@ -1,0 +1,81 @@
+"""Launching steps: piece by piece as they come, or as CUDA graphs of a few fixed sizes.
+
+A launch returns at once on a GPU; the result is copied to the host behind it, and `Launched.decided` waits for that
+copy alone. It does not know requests beyond their plan, limits or time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from harness.engine.inputs import in_pieces
+from harness.engine.plan import Plan
+from harness.engine.step import Step, StepOutput
+
+
+class Launched(NamedTuple):
+    """A step under way."""
+
+    output: StepOutput
+    host: Tensor
+    """Where `output.decided` arrives."""
+    arrived: torch.cuda.Event | None
+    """None where the step has ended before `launch` returned."""
+
+    def wait(self) -> None:
+        """Wait until the result is on the host."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+
+    def decided(self) -> list[list[int]]:
+        """See StepOutput; waits for it."""
+        self.wait()
+        return self.host.tolist()
+
+
+def fetch(output: StepOutput) -> Launched:
+    """Copy a step's result to the host behind everything launched so far."""
+    decided = output.decided
+    if not decided.is_cuda:
+        return Launched(output, decided, None)
+    host = torch.empty(decided.shape, dtype=decided.dtype, pin_memory=True)
+    host.copy_(decided, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+    return Launched(output, host, arrived)
+
+
+class Runner(Protocol):
+    """Launches the steps of one engine."""
+
+    @property
+    def row_width(self) -> int:
+        """Tokens of the rows that prompts are cut into; 0 when they are read in one piece."""
+        ...
+
+    @property
+    def most_prompt_tokens(self) -> int:
+        """Prompt tokens that a step can read, unless a single prompt in one piece is longer."""
+        ...
+
+    def launch(self, plan: Plan) -> Launched: ...
+
+
+class EagerRunner:
+    """Every operation on its own, at the sizes the plan has."""
+
+    row_width = 0
+    most_prompt_tokens = 4096
+    """Bounds the memory of a forward's activations."""
+
+    def __init__(self, step: Step) -> None:
+        assert not step.joins
+        self.step = step
+
+    def launch(self, plan: Plan) -> Launched:
+        step = self.step
+        inputs = in_pieces(plan, step.num_speculative_tokens, self.most_prompt_tokens, step.target.device)
+        return fetch(step(inputs))

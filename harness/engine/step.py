@@ -1,0 +1,255 @@
+"""One step of the engine on the device: drafts, target forward, verification, and the bookkeeping of every slot.
+
+A step reads new tokens of prompts and decodes a round of the running requests in one go. All that it needs to know lies
+on the device (`SlotState`) or is given by the host before the step (`StepInputs`): nothing waits for the step before.
+It does not know requests, limits, records or time.
+
+Letters: S slots, B rows that may decode (slots 0..B - 1), T = K + 1 tokens of such a row, C capacity of a slot, V
+vocabulary. Tokens of a step are numbered through its parts, row after row: the decoding rows first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.drafters.protocol import Batch, Drafter, ReadPart, TargetStep
+from harness.models.slot_cache import SlotCache
+from harness.models.target import TargetModel, TargetOutput
+from kernels.contract import Draft, Sampling, Streams, Verdict, Verification
+from kernels.core import Core
+
+NOT_DECIDING, DECODES, ENDS_PROMPT = 0, 1, 2
+"""What a slot does in a step: nothing that emits a token, a round of drafts, or the end of its prompt."""
+
+
+class SlotState:
+    """What the device knows of the slots. One more than there are takes the tokens that nobody wants."""
+
+    def __init__(self, num_slots: int, capacity: int, device: torch.device) -> None:
+        self.spare = num_slots
+        self.token_ids = torch.zeros(num_slots + 1, capacity, dtype=torch.int64, device=device)
+        """[S + 1, C], every token so far; the last one has not been read by the target."""
+        # an empty slot has a token, so that rows without a request have something to read
+        self.lengths = torch.ones(num_slots, dtype=torch.int64, device=device)
+        self.seeds = torch.zeros_like(self.lengths)
+        self.rounds = torch.zeros_like(self.lengths)
+
+
+class PromptPart(NamedTuple):
+    """Tokens of prompts that a step reads: rows of equal width."""
+
+    slots: Tensor
+    """[R] int64; several rows may be of one slot."""
+    starts: Tensor
+    """[R] int64, position of each row's first token."""
+    token_ids: Tensor
+    """[R, W + 1] int64: W tokens that are read, and the one after them where it is known."""
+    length: int
+    """Highest position + 1."""
+
+
+class StepInputs(NamedTuple):
+    """What the host says before a step."""
+
+    slots: Tensor
+    """[5, B] int64, the fields below."""
+    prompts: tuple[PromptPart, ...]
+    length: int
+    """Highest position among the decoding rows + 1, or a bound of it."""
+
+    @property
+    def decides(self) -> Tensor:
+        """[B] NOT_DECIDING, DECODES or ENDS_PROMPT."""
+        return self.slots[0]
+
+    @property
+    def ends(self) -> Tensor:
+        """[B] number, among the step's tokens, of the last prompt token of a slot that ENDS_PROMPT."""
+        return self.slots[1]
+
+    @property
+    def begins(self) -> Tensor:
+        """[B] 1 for a slot that begins a request in this step."""
+        return self.slots[2]
+
+    @property
+    def seeds(self) -> Tensor:
+        """[B] of the requests that begin."""
+        return self.slots[3]
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] prompt tokens of the requests that begin."""
+        return self.slots[4]
+
+
+class StepOutput(NamedTuple):
+    """What a step leaves on the device."""
+
+    decided: Tensor
+    """[B, T + K + 3] int64: emitted tokens, draft tokens, number accepted, number drafted (-1: none), invalid."""
+    logits: Tensor
+    """[B * T, V], T rows a slot."""
+    draft: Draft
+    """The round's drafts, fields [B]."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Everything a step works with."""
+
+    target: TargetModel
+    drafter: Drafter
+    core: Core
+    cache: SlotCache
+    state: SlotState
+    sampling: Sampling
+    """[S]."""
+    verification: Verification
+    num_speculative_tokens: int
+    joins: bool
+    """All parts in one forward, whose rows are all T wide; else one forward a part, decoding rows read in place."""
+
+    def __call__(self, inputs: StepInputs) -> StepOutput:
+        """Run the step; the order of work on the device is the order of the calls."""
+        self._begin(inputs)
+        num_rows = inputs.decides.numel()
+        batch = self._batch(inputs)
+        draft = self.drafter.propose(batch)
+        parts = self._parts(inputs, batch, draft)
+        outputs = [self._forward(part) for part in parts]
+        hidden = _flat([output.hidden for output in outputs])
+        first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, self._first_tokens(num_rows))
+        columns = torch.arange(self.num_speculative_tokens + 1, device=first.device)
+        wanted = (first.unsqueeze(1) + columns).clamp_(max=len(hidden) - 1)
+        logits = self.target.logits(hidden[wanted.flatten()])
+        counts = torch.where(inputs.decides == DECODES, draft.num_draft_tokens, inputs.decides.clamp(max=1) - 1)
+        draft = replace(draft, num_draft_tokens=counts)
+        streams = Streams(batch.streams.seeds, self.state.lengths[:num_rows], batch.streams.rounds)
+        verdict = self.core.verify(logits, draft, batch.sampling, self.verification, streams)
+        last = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, first + verdict.num_accepted)
+        next_ids = self._next_ids(inputs, parts, verdict, last)
+        read = tuple(
+            ReadPart(part.rows, part.token_ids, ids, part.positions, part.length, part.has_prompts, output)
+            for part, ids, output in zip(parts, next_ids, outputs, strict=True)
+        )
+        self.drafter.extend(TargetStep(num_rows, read, last))
+        self._commit(verdict, counts)
+        invalid = verdict.invalid.unsqueeze(1)
+        numbers = torch.stack([verdict.num_accepted, counts], dim=1)
+        return StepOutput(torch.cat([verdict.token_ids, draft.token_ids, numbers, invalid], dim=1), logits, draft)
+
+    def _first_tokens(self, num_rows: int) -> Tensor:
+        """[B] number of each decoding row's first token."""
+        return self.cache.slot_ids[:num_rows] * (self.num_speculative_tokens + 1)
+
+    def _begin(self, inputs: StepInputs) -> None:
+        """Take in what the host says of slots that begin a request, and the tokens of prompts."""
+        state, rows = self.state, slice(0, inputs.decides.numel())
+        begins = inputs.begins == 1
+        state.seeds[rows] = torch.where(begins, inputs.seeds, state.seeds[rows])
+        state.lengths[rows] = torch.where(begins, inputs.lengths, state.lengths[rows])
+        state.rounds[rows] = torch.where(begins, 0, state.rounds[rows])
+        for part in inputs.prompts:
+            positions = _positions(part.starts, part.token_ids.shape[1] - 1)
+            state.token_ids.index_put_((part.slots.unsqueeze(1), positions), part.token_ids[:, :-1])
+
+    def _batch(self, inputs: StepInputs) -> Batch:
+        state, num_rows = self.state, inputs.decides.numel()
+        rows: slice | Tensor = slice(0, num_rows)
+        if self.joins:
+            rows = torch.where(inputs.decides == DECODES, self.cache.slot_ids[:num_rows], state.spare)
+        # a row that idles drafts and reads from position 0 on, and nobody looks at it
+        lengths = torch.where(inputs.decides == DECODES, state.lengths[:num_rows], 1)
+        return Batch(
+            rows=rows,
+            num_rows=num_rows,
+            num_speculative_tokens=self.num_speculative_tokens,
+            token_ids=state.token_ids[:num_rows],
+            sampling=self._sampling(num_rows),
+            streams=Streams(state.seeds[:num_rows], lengths, state.rounds[:num_rows]),
+            length=inputs.length - self.num_speculative_tokens,
+        )
+
+    def _sampling(self, num_rows: int) -> Sampling:
+        every, rows = self.sampling, slice(0, num_rows)
+        return Sampling(
+            every.temperature[rows], every.top_k[rows], every.top_p[rows], every.min_p[rows], every.truncates
+        )
+
+    def _parts(self, inputs: StepInputs, batch: Batch, draft: Draft) -> list[_Part]:
+        """What the target reads: the last token of each decoding row with its drafts, and the prompts' tokens."""
+        starts = batch.lengths - 1
+        last_ids = batch.token_ids.gather(1, starts.unsqueeze(1))
+        token_ids = torch.cat([last_ids, draft.token_ids], dim=1)
+        parts = [_Part(batch.rows, token_ids, _positions(starts, token_ids.shape[1]), inputs.length, False)]
+        for part in inputs.prompts:
+            positions = _positions(part.starts, part.token_ids.shape[1] - 1)
+            parts.append(_Part(part.slots, part.token_ids[:, :-1], positions, part.length, True))
+        if not self.joins or len(parts) == 1:
+            return parts
+        return [
+            _Part(
+                torch.cat([_as_tensor(part.rows) for part in parts]),
+                torch.cat([part.token_ids for part in parts]),
+                torch.cat([part.positions for part in parts]),
+                max(part.length for part in parts),
+                True,
+            )
+        ]
+
+    def _forward(self, part: _Part) -> TargetOutput:
+        view = self.cache.view(part.rows, part.positions, part.length)
+        return self.target.forward(part.token_ids, part.positions, view, self.drafter.aux_layers)
+
+    def _next_ids(self, inputs: StepInputs, parts: list[_Part], verdict: Verdict, last: Tensor) -> list[Tensor]:
+        """The token after each one that was read, part by part; valid ids without a meaning where there is none."""
+        prompts = [part.token_ids[:, 1:] for part in inputs.prompts]
+        flat = _flat([each.unsqueeze(-1) for each in (verdict.token_ids.clamp_min(0), *prompts)]).squeeze(-1)
+        # the token that follows a prompt is the one just drawn
+        begun = torch.where(inputs.decides == ENDS_PROMPT, verdict.token_ids[:, 0], flat[last]).clamp_min(0)
+        flat = flat.index_put((last,), begun)
+        sizes = [part.token_ids.numel() for part in parts]
+        return [ids.view_as(part.token_ids) for ids, part in zip(flat.split(sizes), parts, strict=True)]
+
+    def _commit(self, verdict: Verdict, counts: Tensor) -> None:
+        """Append what was emitted to the tokens that the device keeps; the host cuts and counts in its own time."""
+        state, num_rows = self.state, counts.numel()
+        emitted = (verdict.num_accepted + 1) * (counts >= 0)
+        columns = torch.arange(self.num_speculative_tokens + 1, device=counts.device)
+        positions = state.lengths[:num_rows].unsqueeze(1) + columns
+        kept = columns < emitted.unsqueeze(1)
+        slots = torch.where(kept, self.cache.slot_ids[:num_rows].unsqueeze(1), state.spare)
+        positions = positions.clamp(max=state.token_ids.shape[1] - 1)
+        state.token_ids.index_put_((slots, positions), verdict.token_ids)
+        state.lengths[:num_rows] += emitted
+        state.rounds[:num_rows] += counts >= 0
+
+
+class _Part(NamedTuple):
+    """Rows of one forward."""
+
+    rows: slice | Tensor
+    token_ids: Tensor
+    positions: Tensor
+    length: int
+    has_prompts: bool
+
+
+def _positions(starts: Tensor, num_columns: int) -> Tensor:
+    """[R, num_columns], counting up from each row's start."""
+    return starts.unsqueeze(1) + torch.arange(num_columns, device=starts.device)
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    """[tokens of all parts, ...] from [R, T, ...] each."""
+    return torch.cat([tensor.flatten(0, 1) for tensor in tensors])
+
+
+def _as_tensor(rows: slice | Tensor) -> Tensor:
+    assert isinstance(rows, Tensor), "rows are joined by their slots"
+    return rows
