@@ -13,6 +13,7 @@ from typing import TextIO
 from harness.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
 from harness.config import CellConfig
 from harness.highlight import acceptance_line, legend, pieces, render, token_kinds, wants_colour
+from harness.labels import RANDOM_WEIGHTS, guarantee, labels
 from harness.records import RequestRecord
 from harness.settings import SettingsError, all_settings, group_options
 
@@ -163,13 +164,14 @@ def show(cell: CellConfig, prompts: Sequence[str], requests: Sequence[RequestRec
 
 def headline(cell: CellConfig) -> str:
     """Who drafts, how the drafts are drawn and verified, and what that promises about the text."""
+    random = [label for label in labels(cell) if RANDOM_WEIGHTS in label]
+    weights = f"; {random[0]}, so the text means nothing" if random else ""
     if cell.is_baseline:
-        return f"no drafts, temperature {cell.decoding.temperature:g}"
-    guarantee = cell.verification.verification(0).guarantee.value
+        return f"no drafts, temperature {cell.decoding.temperature:g}{weights}"
     return (
         f"drafter {cell.drafter.kind.value}, K = {cell.drafting.num_speculative_tokens}, "
         f"{cell.draft_sampling.value} drafts, temperature {cell.decoding.temperature:g}, "
-        f"{cell.verification.method.value} verification ({guarantee})"
+        f"{cell.verification.method.value} verification ({guarantee(cell).value}){weights}"
     )
 
 

@@ -126,9 +126,9 @@ def comparisons_frame(cells: Sequence[Cell]) -> pd.DataFrame:
     """Paired comparisons of every two methods of a group, one row per pair and metric.
 
     Returns:
-        run, target, drafter, num_speculative_tokens, temperature; first and second cell id, verification and draft
-        sampling; metric, kind (difference or ratio of second against first), value, low, high, num_prompts in common,
-        same_law (only for metrics of the tokens).
+        run, target, drafter, num_speculative_tokens, temperature; first and second cell id, verification, draft
+        sampling and labels; metric, kind (difference or ratio of second against first), value, low, high, num_prompts
+        in common, same_law (only for metrics of the tokens).
     """
     rows: list[dict[str, Any]] = []
     for group in groups(cells):
@@ -140,7 +140,7 @@ def comparisons_frame(cells: Sequence[Cell]) -> pd.DataFrame:
 def _comparison_rows(group: Group, first: Cell, second: Cell) -> list[dict[str, Any]]:
     common: dict[str, Any] = {name: first[name] for name in GROUP_COLUMNS}
     for side, cell in (("first", first), ("second", second)):
-        common |= {f"{side}_{name}": cell[name] for name in ("cell_id", "verification", "draft_sampling")}
+        common |= {f"{side}_{name}": cell[name] for name in ("cell_id", "verification", "draft_sampling", "labels")}
     common["num_prompts"] = paired(first.estimates, second.estimates)[0].num_prompts
     positions = [f"acceptance_rate_per_pos_{position}" for position in range(1, group.num_positions + 1)]
     results = [

@@ -25,10 +25,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.config import CellConfig, MeaninglessCombinationError
 from harness.determinants import without_effect
+from harness.models.shape import shape_names
 from harness.overrides import Given, check_given, read_overrides
 from harness.plan import Plan, with_baselines
 from harness.run_config import InvalidCells, RunConfig
-from harness.settings import CONF, SettingsError, group_options
+from harness.settings import CONF, SettingsError, did_you_mean, group_options
 
 RUNS = Path("results/runs")
 SLOWEST_FIRST = ("target", "workload", "backend", "seed", "drafter", "drafting", "decoding", "verification")
@@ -64,6 +65,7 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
     if skipped and (root.invalid_cells is InvalidCells.error or not cells):
         raise SettingsError(_list_meaningless(skipped, len(points)))
     _check_paths(cells)
+    _check_shapes(cells)
     _check_target_names(cells)
     _check_effect(given, cells)
     name = root.name or (experiment if experiment != "null" else "run")
@@ -188,15 +190,24 @@ def _check_paths(cells: Sequence[CellConfig]) -> None:
             )
 
 
+def _check_shapes(cells: Sequence[CellConfig]) -> None:
+    named = [("target.shape", cell.target.shape) for cell in cells]
+    named += [("drafter.shape", cell.drafter.shape) for cell in cells]
+    for key, shape in dict.fromkeys(named):
+        if shape is not None and shape not in shape_names():
+            hint = did_you_mean(shape, shape_names())
+            raise SettingsError(f"{key}: expected one of {', '.join(shape_names())}, found {shape}{hint}")
+
+
 def _is_hub_id(path: str) -> bool:
     return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path) is not None
 
 
 def _check_target_names(cells: Sequence[CellConfig]) -> None:
     """Two targets need two labels: results are told apart by them."""
-    sources: dict[str, tuple[str | None, str | None]] = {}
+    sources: dict[str, tuple[str | None, ...]] = {}
     for target in [cell.target for cell in cells]:
-        source = (target.path, target.revision)
+        source = (target.path or target.shape, target.revision, target.weights.value)
         if sources.setdefault(target.name, source) != source:
             raise SettingsError(
                 f"target.name: expected a label of its own for each target, found {target.name!r} for both "

@@ -12,20 +12,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import PurePath
 
+from harness.acceptance_profiles import AcceptanceProfile
+from harness.model_config import DrafterConfig, DrafterKind, TargetConfig, Weights, require
 from kernels.contract import DraftSampling, Verification, VerificationMethod
-
-
-class DrafterKind(Enum):
-    """Who proposes."""
-
-    none = "none"
-    eagle = "eagle"
-    eagle3 = "eagle3"
-    mtp = "mtp"
-    draft_model = "draft_model"
-    ngram = "ngram"
 
 
 class DraftSamplingChoice(Enum):
@@ -57,53 +47,6 @@ class TooLong(Enum):
 
 class MeaninglessCombinationError(ValueError):
     """Settings that are valid one by one and have no meaning together; a sweep may skip such a cell."""
-
-
-def require(condition: bool, name: str, expected: str, found: object) -> None:
-    """Raise ValueError unless `condition` holds, with the setting's name, what was expected and what was found."""
-    if not condition:
-        raise ValueError(f"{name}: expected {expected}, found {found}")
-
-
-@dataclass
-class TargetConfig:
-    """The model whose distribution must be preserved."""
-
-    name: str = "zoo"
-    """Label of the target in tables; with a path, its last part unless given."""
-    path: str | None = None
-    """Local folder or Hugging Face id; null is the built-in zoo."""
-    revision: str | None = None
-    """Revision of a Hugging Face id."""
-    trust_remote_code: bool = False
-    """Run code that comes with the checkpoint."""
-
-    def __post_init__(self) -> None:
-        require(self.path != "", "target.path", "a folder or a Hugging Face id (target.path=PATH)", "nothing")
-        if self.path is not None and self.name == "zoo":
-            self.name = PurePath(self.path).name
-
-
-@dataclass
-class DrafterConfig:
-    """The proposer."""
-
-    kind: DrafterKind = DrafterKind.none
-    """Who proposes; none is the autoregressive baseline."""
-    path: str | None = None
-    """Local folder or Hugging Face id; null is the one built for the zoo's target (mtp: the target's own folder)."""
-    revision: str | None = None
-    """Revision of a Hugging Face id."""
-    ngram_max: int = 4
-    """ngram: longest suffix that is looked up in the sequence so far."""
-    ngram_min: int = 2
-    """ngram: shortest suffix that is looked up."""
-
-    def __post_init__(self) -> None:
-        require(self.path != "", "drafter.path", "a folder, a Hugging Face id or null", "nothing")
-        require(
-            1 <= self.ngram_min <= self.ngram_max, "drafter.ngram_min", "1 <= ngram_min <= ngram_max", self.ngram_min
-        )
 
 
 @dataclass
@@ -165,13 +108,15 @@ class VerificationConfig:
     """synthetic: unconditional acceptance rate of each of the first positions, not increasing; 0 at the others."""
     synthetic_length: float | None = None
     """synthetic: mean acceptance length L <= K + 1, instead of rates: [1] * floor(L - 1) + [fraction] + zeros."""
+    profile: AcceptanceProfile | None = None
+    """synthetic: named rates of K positions, instead of rates (harness/acceptance_profiles.py has their sources)."""
 
     def __post_init__(self) -> None:
-        given = bool(self.synthetic_rates) + (self.synthetic_length is not None)
+        given = bool(self.synthetic_rates) + (self.synthetic_length is not None) + (self.profile is not None)
         wanted = self.method is VerificationMethod.synthetic
         require(
             given == int(wanted),
-            "verification.synthetic_rates, synthetic_length",
+            "verification.synthetic_rates, synthetic_length, profile",
             "exactly one of them with method=synthetic and none with other methods ([] and null clear them)",
             f"{given} with method={self.method.value}",
         )
@@ -185,7 +130,7 @@ class VerificationConfig:
 
     def verification(self, num_speculative_tokens: int) -> Verification:
         """The method as the sampling core takes it, its synthetic rates filled up to K positions."""
-        rates = list(self.synthetic_rates)
+        rates = list(self.synthetic_rates if self.profile is None else self.profile.rates)
         if self.synthetic_length is not None:
             accepted = self.synthetic_length - 1
             rates = [min(1.0, max(0.0, accepted - position)) for position in range(num_speculative_tokens)]
@@ -217,6 +162,8 @@ class WorkloadConfig:
     """Oversample the prompts, in order, to this many conversations; null runs each prompt once."""
     num_turns: int | None = None
     """Turns of a prompt that are played, each after the model's answer to the one before; null plays all."""
+    prompt_tokens: int | None = None
+    """Cut or repeat every prompt to exactly so many tokens, for speed at fixed sizes; null leaves them as they are."""
     shuffle: bool = True
     """Deterministic order drawn from the seed; false keeps the file's order."""
     too_long: TooLong = TooLong.skip
@@ -225,9 +172,15 @@ class WorkloadConfig:
     def __post_init__(self) -> None:
         require(self.path != "", "workload.path", "a JSON Lines file (workload.path=FILE)", "nothing")
         require(self.path is None or self.dataset is None, "workload", "path or dataset, not both", "both")
-        for name in ("num_prompts", "num_requests", "num_turns"):
+        for name in ("num_prompts", "num_requests", "num_turns", "prompt_tokens"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"workload.{name}", "1 or more, or null", value)
+        require(
+            self.prompt_tokens is None or self.num_turns == 1,
+            "workload.prompt_tokens",
+            "workload.num_turns=1 beside it (a later turn holds the model's answer, which has no set length)",
+            f"num_turns={'null' if self.num_turns is None else self.num_turns}",
+        )
 
 
 @dataclass
@@ -291,6 +244,19 @@ def _verifies(cell: CellConfig, *methods: VerificationMethod) -> bool:
     return cell.verification.method in methods
 
 
+def _lacks_weights(cell: CellConfig) -> bool:
+    return cell.drafter.weights is Weights.checkpoint and cell.drafter.path is None
+
+
+def _lacks_sizes(cell: CellConfig) -> bool:
+    return cell.drafter.weights is Weights.random and cell.drafter.path is None and cell.drafter.shape is None
+
+
+def _profile_depth(cell: CellConfig) -> int | None:
+    profile = cell.verification.profile
+    return None if profile is None else profile.num_speculative_tokens
+
+
 _NEEDS_WEIGHTS = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.draft_model)
 _TAKES_DRAFT_PROBABILITY = (VerificationMethod.probabilistic, VerificationMethod.block, VerificationMethod.lenient)
 
@@ -301,9 +267,19 @@ COMBINATIONS_WITHOUT_MEANING: tuple[tuple[Callable[[CellConfig], bool], str], ..
         "is drafter=none, which measurement.baseline adds by itself",
     ),
     (
-        lambda cell: cell.target.path is not None and cell.drafter.path is None and _drafts(cell, *_NEEDS_WEIGHTS),
-        "drafter={drafter.kind.value} for target {target.name} needs drafter.path; only the built-in target has one "
-        "of its own",
+        lambda cell: _lacks_weights(cell) and not cell.target.is_built_in and _drafts(cell, *_NEEDS_WEIGHTS),
+        "drafter={drafter.kind.value} for target {target.name} needs drafter.path, or drafter.weights=random; only the "
+        "built-in target has one of its own",
+    ),
+    (
+        lambda cell: _lacks_weights(cell) and cell.target.shape is not None and _drafts(cell, DrafterKind.mtp),
+        "drafter=mtp is read from the target's own folder, and target.shape={target.shape} has none; use "
+        "drafter.weights=random, or drafter.path",
+    ),
+    (
+        lambda cell: _lacks_sizes(cell) and not cell.target.is_built_in and _drafts(cell, DrafterKind.draft_model),
+        "drafter=draft_model with drafter.weights=random needs drafter.shape or drafter.path: its sizes do not follow "
+        "from those of target {target.name}",
     ),
     (
         lambda cell: _drafts(cell, DrafterKind.ngram) and _verifies(cell, VerificationMethod.pr35461),
@@ -343,6 +319,12 @@ COMBINATIONS_WITHOUT_MEANING: tuple[tuple[Callable[[CellConfig], bool], str], ..
         lambda cell: len(cell.verification.synthetic_rates) > cell.drafting.num_speculative_tokens,
         "verification.synthetic_rates={verification.synthetic_rates} has more rates than drafted positions; give fewer "
         "or raise drafting.num_speculative_tokens={drafting.num_speculative_tokens}",
+    ),
+    (
+        lambda cell: _profile_depth(cell) not in (None, cell.drafting.num_speculative_tokens),
+        "verification.profile={verification.profile.value} holds for "
+        "drafting.num_speculative_tokens={verification.profile.num_speculative_tokens} alone, because the rate of a "
+        "position depends on it, found {drafting.num_speculative_tokens}; or give verification.synthetic_rates",
     ),
 )
 """What has no meaning, and why with what to do instead; the first that holds is reported."""

@@ -18,11 +18,14 @@ from harness.records import EXPECTED_METHODS
 from harness.tables import (
     NONE,
     SURROUNDINGS,
+    baseline_name,
     drafter_name,
     estimate_text,
+    label_notes,
     label_suffix,
     metric_text,
     summary_order,
+    target_name,
     varying,
 )
 
@@ -52,7 +55,8 @@ def print_summary(cells: Sequence[Cell], stream: IO[str] | None = None) -> None:
     console = _console(stream)
     for block in blocks(cells):
         _print_block(console, block, cells)
-    console.print(LEGEND, style="dim", markup=False, highlight=False)
+    for text in (LEGEND, *label_notes(cells)):
+        console.print(text, style="dim", markup=False, highlight=False)
 
 
 def _console(stream: IO[str] | None) -> Console:
@@ -78,7 +82,7 @@ def blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
 def _print_block(console: Console, block: Sequence[Cell], cells: Sequence[Cell]) -> None:
     depths = {cell["num_speculative_tokens"] for cell in block}
     first = block[0]
-    parts = [first["target"], drafter_name(first), *([f"K = {depths.pop()}"] if len(depths) == 1 else [])]
+    parts = [target_name(first), drafter_name(first), *([f"K = {depths.pop()}"] if len(depths) == 1 else [])]
     parts += [f"T = {first['temperature']:g}"]
     parts += [f"{name} = {first[name]}" for name in varying(cells, SURROUNDINGS) if name != "target"]
     console.print(" · ".join(parts), style="bold", markup=False)
@@ -113,7 +117,7 @@ def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
     """One line of a block."""
     timed = [estimate_text(cell, name) for name in ("output_tokens_per_s", "speedup")]
     if cell.is_baseline:
-        return ["baseline", *[NONE] * (5 + with_depth), *timed]
+        return [baseline_name(cell), *[NONE] * (5 + with_depth), *timed]
     positions = range(1, cell.estimates.sums.num_positions + 1)
     rates = [cell.estimate(f"acceptance_rate_per_pos_{position}").value for position in positions]
     expected = [cell.estimate(f"expected_length_{method}").value for method in EXPECTED_METHODS]

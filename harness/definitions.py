@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.labels import RANDOM_WEIGHTS
 from harness.records import EXPECTED_METHODS
 
 PER_POSITION = "<i>"
@@ -35,6 +36,17 @@ TIME_INTERVALS = (
     "largest value that was observed."
 )
 
+LABEL_NOTES = {
+    "synthetic": (
+        "synthetic: drafts were accepted at given rates, whatever the tokens. Acceptance rates and lengths of such a "
+        "cell repeat its setting and are not measured; its times, throughputs and memory are."
+    ),
+    RANDOM_WEIGHTS: (
+        "weights: random: of the models named (of all in the cell where none is) only the sizes are real. Their times, "
+        "throughputs and memory are measured; text, acceptance and expected lengths say nothing about a trained model."
+    ),
+}
+"""What must be said below numbers with these labels."""
 
 EXPECTED_LENGTH = (
     "1 + mean, over the drafts that count in full, of the accepted tokens that the named method expects given the "
@@ -237,8 +249,10 @@ SETTINGS: dict[str, Column] = {
     "run": Column("", "name of the run folder"),
     "cell_id": Column("", "identity of the cell: hash of everything that determines its result"),
     "target": Column("", "label of the target"),
+    "target_weights": Column("", "where the target's weights come from: checkpoint, or random"),
     "drafter": Column("", "who proposes; none is the autoregressive baseline"),
-    "drafter_path": Column("", "checkpoint of the drafter; empty for the built-in one"),
+    "drafter_path": Column("", "checkpoint or named shape of the drafter; empty for the built-in one"),
+    "drafter_weights": Column("", "where the drafter's weights come from; empty for a drafter without a network"),
     "num_speculative_tokens": Column("tokens", "K, draft tokens proposed per round; 0 for the baseline"),
     "draft_sampling": Column(
         "", "how the proposal is drawn: greedy (one-hot), sampled, coupled; empty for the baseline"
@@ -253,6 +267,7 @@ SETTINGS: dict[str, Column] = {
     "max_new_tokens": Column("tokens", "output tokens of a request at most"),
     "ignore_eos": Column("", "requests went on past the end-of-sequence token, which inflates acceptance"),
     "workload": Column("", "prompts: builtin, a file or a data set"),
+    "prompt_tokens": Column("tokens", "exact length that every prompt was cut or repeated to; 0: as they are"),
     "max_concurrency": Column("", "requests in flight at most"),
     "device": Column("", "where the target ran"),
     "dtype": Column("", "floating-point type of the target"),

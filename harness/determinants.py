@@ -13,15 +13,15 @@ from enum import Enum
 from typing import Any
 
 from harness.config import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, VerificationConfig
+from harness.model_config import Weights
 from kernels.contract import VerificationMethod
 
 METHOD_PARAMETERS = {
     VerificationMethod.typical: ("epsilon", "delta"),
     VerificationMethod.lenient: ("leniency",),
-    VerificationMethod.synthetic: ("synthetic_rates", "synthetic_length"),
+    VerificationMethod.synthetic: ("synthetic_rates", "synthetic_length", "profile"),
 }
 """Settings of the section verification that a method uses; methods that are not here use none."""
-_WITH_MODEL = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model)
 USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[CellConfig], bool], str], ...] = (
     (
         ("drafting", "verification"),
@@ -43,12 +43,22 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[CellConfig], bool], str],
     ),
     (
         ("drafter.path",),
-        lambda cell: cell.drafter.kind in _WITH_MODEL,
+        lambda cell: cell.drafter.has_model and not _follows_target(cell.drafter),
+        "with a drafter that is a model, such as drafter=eagle3, other than an MTP layer of random weights",
+    ),
+    (
+        ("drafter.weights",),
+        lambda cell: cell.drafter.has_model,
         "with a drafter that is a model, such as drafter=eagle3",
     ),
     (
+        ("drafter.shape",),
+        lambda cell: cell.drafter.kind is DrafterKind.draft_model,
+        "with drafter=draft_model",
+    ),
+    (
         ("drafter.revision",),
-        lambda cell: cell.drafter.kind in _WITH_MODEL and cell.drafter.path is not None,
+        lambda cell: cell.drafter.has_model and cell.drafter.path is not None,
         "with drafter.path",
     ),
     (("target.revision", "target.trust_remote_code"), lambda cell: cell.target.path is not None, "with target.path"),
@@ -61,7 +71,8 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[CellConfig], bool], str],
 )
 """Settings, or whole sections, that many cells ignore: the cells that use them, and those cells in words."""
 _SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence")
-_PLAYING_SETTINGS = ("num_requests", "num_turns", "too_long")
+_PLAYING_SETTINGS = ("num_requests", "num_turns", "prompt_tokens", "too_long")
+_MODEL_SETTINGS = ("path", "revision", "weights", "shape")
 
 
 def canonical(cell: CellConfig) -> CellConfig:
@@ -101,8 +112,7 @@ def determinants(
     drafter, drafting, measurement = plain["drafter"], plain["drafting"], plain["measurement"]
     if model_fingerprints is None:
         models: dict[str, Any] = {
-            "target": [plain["target"]["path"], plain["target"]["revision"]],
-            "drafter": [drafter["path"], drafter["revision"]],
+            role: [plain[role][name] for name in _MODEL_SETTINGS] for role in ("target", "drafter")
         }
     else:
         models = dict(model_fingerprints)
@@ -114,7 +124,7 @@ def determinants(
         "drafter": {name: drafter[name] for name in ("kind", "ngram_max", "ngram_min")},
         "drafting": drafting | {"sampling": cell.draft_sampling.value} if not cell.is_baseline else None,
         "decoding": plain["decoding"],
-        "verification": plain["verification"] if not cell.is_baseline else None,
+        "verification": _rule(cell.verification) if not cell.is_baseline else None,
         "workload": workload,
         "backend": plain["backend"],
         "measurement": {name: value for name, value in measurement.items() if name not in _SUMMARY_SETTINGS},
@@ -122,11 +132,32 @@ def determinants(
     }
 
 
+def with_rates(verification: VerificationConfig) -> dict[str, Any]:
+    """The settings of a method as plain JSON values, with the rates that a named profile stands for."""
+    plain: dict[str, Any] = plain_values(asdict(verification))
+    if verification.profile is not None:
+        plain["synthetic_rates"] = list(verification.profile.rates)
+    return plain
+
+
+def _rule(verification: VerificationConfig) -> dict[str, Any]:
+    """What determines the result: the rates, whatever a profile that holds them is called."""
+    return {name: value for name, value in with_rates(_canonical_method(verification)).items() if name != "profile"}
+
+
+def _follows_target(drafter: DrafterConfig) -> bool:
+    """Whether all sizes of the drafter are the target's."""
+    return drafter.kind is DrafterKind.mtp and drafter.weights is Weights.random
+
+
 def _canonical_drafter(drafter: DrafterConfig) -> DrafterConfig:
-    if drafter.kind is DrafterKind.ngram:
-        return replace(drafter, path=None, revision=None)
     default = DrafterConfig()
-    return replace(drafter, ngram_max=default.ngram_max, ngram_min=default.ngram_min)
+    if drafter.kind is DrafterKind.ngram:
+        return replace(drafter, path=None, revision=None, weights=default.weights, shape=None)
+    used = replace(drafter, ngram_max=default.ngram_max, ngram_min=default.ngram_min)
+    if drafter.kind is not DrafterKind.draft_model:
+        used = replace(used, shape=None)
+    return replace(used, path=None, revision=None) if _follows_target(drafter) else used
 
 
 def _canonical_method(verification: VerificationConfig) -> VerificationConfig:

@@ -18,6 +18,8 @@ import pandas as pd
 from harness.definitions import COUNTS, POSITION_COUNTS, column_names, with_interval
 from harness.determinants import METHOD_PARAMETERS
 from harness.estimates import NOT_AVAILABLE, Estimate, Estimates, paired_ratio
+from harness.labels import weights_label
+from harness.model_config import DRAFTERS_WITH_MODEL, DrafterKind, Weights
 from harness.records import CellRecord
 from harness.runs import Run, read_runs
 from harness.sums import cell_sums
@@ -131,20 +133,32 @@ def _settings(record: CellRecord, run: str) -> dict[str, Any]:
     setting = _Reader(record)
     drafter = setting("drafter.kind")
     baseline = drafter == "none"
+    guarantee = "lossless" if baseline else setting("guarantee")
+    target_weights = _weights(record.config["target"])
+    drafter_weights = _weights(record.config["drafter"]) if DrafterKind(drafter) in DRAFTERS_WITH_MODEL else ""
+    # whatever the record's own labels say
+    labels = [
+        *record.labels,
+        "" if guarantee == "lossless" else guarantee,
+        weights_label(target_weights, drafter_weights),
+    ]
     decoding = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "ignore_eos")
     return {
         "run": run,
         "cell_id": record.cell_id,
         "target": setting("target.name"),
+        "target_weights": target_weights,
         "drafter": drafter,
-        "drafter_path": setting("drafter.path") or "",
+        "drafter_path": setting("drafter.path") or record.config["drafter"].get("shape") or "",
+        "drafter_weights": drafter_weights,
         "num_speculative_tokens": 0 if baseline else setting("drafting.num_speculative_tokens"),
         "draft_sampling": "" if baseline else setting("draft_sampling"),
         "verification": "" if baseline else _verification(setting("verification")),
-        "guarantee": "lossless" if baseline else setting("guarantee"),
-        "labels": "; ".join(_labels(record, "lossless" if baseline else setting("guarantee"))),
+        "guarantee": guarantee,
+        "labels": "; ".join(dict.fromkeys(label for label in labels if label)),
         **{name: setting(f"decoding.{name}") for name in decoding},
         "workload": _workload(setting("workload")),
+        "prompt_tokens": setting("workload").get("prompt_tokens") or 0,
         "max_concurrency": setting("backend.max_concurrency"),
         "device": setting("device"),
         "dtype": setting("dtype"),
@@ -168,20 +182,24 @@ class _Reader:
 
 
 def _verification(config: Mapping[str, Any]) -> str:
-    """The method, with the parameters that it uses."""
+    """The method, with the parameters that it uses; a profile stands for its rates."""
     method = config["method"]
     given = {name: config.get(name) for name in METHOD_PARAMETERS.get(VerificationMethod(method), ())}
+    if given.get("profile"):
+        del given["synthetic_rates"]
     text = ", ".join(f"{name}={_plain(value)}" for name, value in given.items() if value not in (None, []))
     return f"{method}({text})" if text else method
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     return "/".join(f"{item:g}" for item in value) if isinstance(value, list) else f"{value:g}"
 
 
-def _labels(record: CellRecord, guarantee: str) -> list[str]:
-    """The record's labels; a method that is not lossless is labelled whatever the record says."""
-    return list(dict.fromkeys([*record.labels, *([guarantee] if guarantee != "lossless" else [])]))
+def _weights(config: Mapping[str, Any]) -> str:
+    """Records of the time before random weights do not name the source: it was a checkpoint."""
+    return str(config.get("weights", Weights.checkpoint.value))
 
 
 def _workload(config: Mapping[str, Any]) -> str:

@@ -15,6 +15,8 @@ from typing import Any
 
 from harness.config import CellConfig, DrafterConfig
 from harness.determinants import canonical, determinants, plain_values
+from harness.labels import RANDOM_WEIGHTS
+from harness.model_config import Weights
 from harness.settings import SettingsError
 
 
@@ -91,7 +93,7 @@ _LISTED = {
     "verification.method": "verification",
 }
 """Settings that are listed for every cell, and their headings."""
-_FOLLOWS = ("target.path",)
+_FOLLOWS = ("target.path", "target.shape", "target.weights", "drafter.weights")
 """Settings that show in a listed one."""
 
 
@@ -102,6 +104,8 @@ def _shown_settings(cell: CellConfig) -> dict[str, Any]:
         entries = values.items() if isinstance(values, dict) else [("", values)]
         shown |= {f"{section}.{name}".rstrip("."): value for name, value in entries}
     shown["drafting.sampling"] = cell.draft_sampling.value
+    for key, weights in (("target.name", cell.target.weights), ("drafter.kind", cell.drafter.weights)):
+        shown[key] += f" ({RANDOM_WEIGHTS})" if weights is Weights.random else ""
     if cell.is_baseline:
         hidden = [key for key in shown if key.startswith(("drafting.", "verification."))]
         shown |= dict.fromkeys(hidden, "-")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.comparison import method_name, method_rank
 from harness.metrics import Cell
-from harness.tables import SURROUNDINGS, drafter_name, label_suffix, varying
+from harness.tables import SURROUNDINGS, drafter_name, label_suffix, target_name, varying
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -156,7 +156,7 @@ def _sheets(cells: Sequence[Cell]) -> list[_Sheet]:
     names = [name for name in varying(drafted, SURROUNDINGS) if name != "target"]
     found: dict[str, list[Cell]] = {}
     for cell in drafted:
-        place = ", ".join([cell["target"], *(f"{name} = {cell[name]}" for name in names)])
+        place = ", ".join([target_name(cell), *(f"{name} = {cell[name]}" for name in names)])
         found.setdefault(place, []).append(cell)
     return [_Sheet(tuple(items), place) for place, items in found.items()]
 

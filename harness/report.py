@@ -17,7 +17,15 @@ from harness.definitions import dictionary
 from harness.metrics import Cell, analyse, results_frame
 from harness.records import write_atomically
 from harness.runs import CELLS, Run, read_runs
-from harness.tables import Table, column_name, drafter_name, method_tables, paired_table, summary_table
+from harness.tables import (
+    Table,
+    baseline_name,
+    column_name,
+    drafter_name,
+    method_tables,
+    paired_table,
+    summary_table,
+)
 
 ROW_FORMATS = ("csv", "json", "md")
 REPORT = "report.md"
@@ -165,9 +173,11 @@ def _page(results: Results, tables: Sequence[Table], figures: Sequence[str]) -> 
     yield "\n## All cells\n"
     yield _without_title(summary)
     yield "\n## Figures\n"
+    drawn = dict.fromkeys(cell["labels"] for cell in results.cells if cell["labels"] and not cell.is_baseline)
+    labels = f" (cells labelled {', '.join(drawn)})" if drawn else ""
     for name in figures:
         text = next((text for stem, text in FIGURE_TEXTS.items() if name.startswith(stem)), name)
-        yield f"{text}, with intervals:\n\n![{text}](figures/{name})\n"
+        yield f"{text}, with intervals{labels}:\n\n![{text}](figures/{name})\n"
     yield "\n## Methods side by side\n"
     for table in methods:
         yield table.to_markdown(fold_notes=True)
@@ -224,7 +234,7 @@ def _by_cells(what: str, items: Sequence[tuple[str, Cell]]) -> list[str]:
     """One line per text, with the cells it applies to."""
     names: dict[str, dict[str, None]] = {}
     for text, cell in items:
-        name = "baseline" if cell.is_baseline else f"{drafter_name(cell)} {column_name(cell)}"
+        name = baseline_name(cell) if cell.is_baseline else f"{drafter_name(cell)} {column_name(cell)}"
         names.setdefault(text, {})[name] = None
     return [f"{what}: {text} ({'; '.join(cells)})" for text, cells in names.items()]
 

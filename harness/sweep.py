@@ -18,14 +18,14 @@ from typing import NamedTuple
 from harness.backends.local import BackendRun, LocalBackend
 from harness.backends.model_store import ModelStore
 from harness.config import CellConfig
-from harness.determinants import determinants, plain_values
+from harness.determinants import determinants, plain_values, with_rates
+from harness.labels import RANDOM_WEIGHTS, guarantee, labels
 from harness.models.fingerprint import fingerprint as fingerprint_files
 from harness.plan import Plan
 from harness.progress import Progress
 from harness.provenance import provenance
 from harness.records import SCHEMA_VERSION, CellRecord, RequestRecord, identity, write_atomically, write_cell
 from harness.workload import Conversation, conversations, fingerprint, load_prompts
-from kernels.contract import GUARANTEES, Guarantee
 
 
 @dataclass
@@ -150,10 +150,9 @@ def _play(cell: CellConfig) -> list[Conversation]:
 
 def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
     backend, cell = arm.backend, arm.cell
-    folders = {"target": backend.target.path}
+    models = {"target": _fingerprint(backend.target.random_fingerprint, backend.target.path)}
     if backend.loaded_head is not None:
-        folders["drafter"] = backend.loaded_head.folder
-    models = {role: fingerprint_files(folder) for role, folder in folders.items() if folder is not None}
+        models["drafter"] = _fingerprint(backend.loaded_head.random_fingerprint, backend.loaded_head.folder)
     # the device and dtype that were found determine the result, not the word auto
     resolved = replace(
         cell,
@@ -161,10 +160,10 @@ def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
             cell.backend, device=backend.target.device.type, dtype=str(backend.target.dtype).removeprefix("torch.")
         ),
     )
-    guarantee = Guarantee.lossless if cell.is_baseline else GUARANTEES[cell.verification.method]
     config = plain_values(asdict(resolved)) | {
+        "verification": with_rates(cell.verification),
         "draft_sampling": cell.draft_sampling.value,
-        "guarantee": guarantee.value,
+        "guarantee": guarantee(cell).value,
         "device": resolved.backend.device,
         "dtype": resolved.backend.dtype,
     }
@@ -180,13 +179,22 @@ def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
         num_drafter_parameters=backend.num_drafter_parameters,
         num_skipped_turns=arm.num_skipped_turns,
         fallbacks=backend.fallbacks,
-        labels=() if guarantee is Guarantee.lossless else (guarantee.value,),
+        labels=labels(cell),
     )
+
+
+def _fingerprint(random_fingerprint: str | None, folder: Path | None) -> str:
+    """What identifies a model's weights: those of a checkpoint by its files."""
+    if random_fingerprint is not None:
+        return random_fingerprint
+    assert folder is not None, "weights are random, or come from a folder"
+    return fingerprint_files(folder)
 
 
 def label(cell: CellConfig) -> str:
     """A cell in a few words, for the progress display."""
+    weights = "".join(f" [{item}]" for item in labels(cell) if RANDOM_WEIGHTS in item)
     if cell.is_baseline:
-        return f"baseline T={cell.decoding.temperature:g}"
-    num_tokens = cell.drafting.num_speculative_tokens
-    return f"{cell.drafter.kind.value} K={num_tokens} T={cell.decoding.temperature:g} {cell.verification.method.value}"
+        return f"baseline T={cell.decoding.temperature:g}{weights}"
+    num_tokens, method = cell.drafting.num_speculative_tokens, cell.verification.method.value
+    return f"{cell.drafter.kind.value} K={num_tokens} T={cell.decoding.temperature:g} {method}{weights}"

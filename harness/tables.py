@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from harness.acceptance_profiles import AcceptanceProfile
 from harness.comparison import SAME_LAW, Group, expected_difference, groups, method_rank, same_law
-from harness.definitions import footnotes, metric
+from harness.definitions import LABEL_NOTES, footnotes, metric
 from harness.estimates import Estimate, paired_difference, paired_ratio
+from harness.labels import RANDOM_WEIGHTS
 from harness.metrics import Cell
+from harness.model_config import Weights
 from harness.number_format import NOT_AVAILABLE, format_estimate, format_value, without_width_zero
 from harness.records import EXPECTED_METHODS
 
@@ -91,6 +94,7 @@ SURROUNDINGS = (
     "max_new_tokens",
     "ignore_eos",
     "workload",
+    "prompt_tokens",
     "max_concurrency",
     "device",
     "dtype",
@@ -99,18 +103,50 @@ SURROUNDINGS = (
 """Settings that a table or title names only where they vary."""
 
 
+def target_name(cell: Cell) -> str:
+    """The target, and whether its weights are random."""
+    return cell["target"] + _weights_suffix(cell["target_weights"])
+
+
+def _weights_suffix(weights: str) -> str:
+    return f" ({RANDOM_WEIGHTS})" if weights == Weights.random.value else ""
+
+
 def drafter_name(cell: Cell) -> str:
-    """The drafter, with its checkpoint where one was named, and an n-gram drafter's lengths."""
+    """The drafter, with its checkpoint or shape where one was named, whether its weights are random, and an n-gram
+    drafter's lengths."""
     if cell["drafter"] == "ngram":
         config = cell.record.config["drafter"]
         return f"ngram ({config['ngram_min']} to {config['ngram_max']})"
     path = cell["drafter_path"].rstrip("/").rsplit("/", 1)[-1]
-    return f"{cell['drafter']} ({path})" if path else cell["drafter"]
+    return (f"{cell['drafter']} ({path})" if path else cell["drafter"]) + _weights_suffix(cell["drafter_weights"])
 
 
 def column_name(cell: Cell) -> str:
     """A method as the header of a column: method, draft sampling, labels."""
     return f"{cell['verification']}, {cell['draft_sampling']} drafts" + label_suffix(cell)
+
+
+def baseline_name(cell: Cell) -> str:
+    """The baseline as the header of a column or row, with its labels."""
+    return "baseline" + label_suffix(cell)
+
+
+def label_notes(cells: Sequence[Cell]) -> list[str]:
+    """What the labels of some cells mean, and where the acceptance profiles among their settings come from."""
+    notes = [text for label, text in LABEL_NOTES.items() if any(label in cell["labels"] for cell in cells)]
+    return list(dict.fromkeys([*notes, *(note for cell in cells for note in _profile_note(cell))]))
+
+
+def _profile_note(cell: Cell) -> list[str]:
+    """The rates of a cell's acceptance profile, as recorded, and their source where this version knows it."""
+    config = cell.record.config["verification"]
+    name = config.get("profile")
+    if cell.is_baseline or name is None:
+        return []
+    sources = {item.value: item.source for item in AcceptanceProfile}
+    rates = ", ".join(f"{rate:g}" for rate in config["synthetic_rates"])
+    return [f"profile {name}: acceptance rates {rates} by position; {sources.get(name, 'source not known here')}."]
 
 
 def label_suffix(cell: Cell) -> str:
@@ -121,7 +157,7 @@ def label_suffix(cell: Cell) -> str:
 def group_title(group: Group, cells: Sequence[Cell]) -> str:
     """What the cells of a group share, as far as the other cells differ in it."""
     first = group.first
-    parts = [first["target"], drafter_name(first), f"K = {first['num_speculative_tokens']}"]
+    parts = [target_name(first), drafter_name(first), f"K = {first['num_speculative_tokens']}"]
     parts.append(f"T = {first['temperature']:g}")
     parts += [f"{name} = {first[name]}" for name in varying(cells, SURROUNDINGS) if name != "target"]
     return " · ".join(parts)
@@ -147,7 +183,8 @@ def summary_table(cells: Sequence[Cell]) -> Table:
         numbers += [estimate_text(cell, name) for name in timed]
         cache = format_value(cell.record.draft_logit_cache_bytes / 2**20, "length")
         rows.append((*settings, *numbers, NONE if cell.is_baseline else cache, cell["labels"]))
-    return Table("All cells", tuple(header), tuple(rows), tuple(footnotes([*shown, *timed])))
+    notes = (*footnotes([*shown, *timed]), *label_notes(cells))
+    return Table("All cells", tuple(header), tuple(rows), notes)
 
 
 def summary_order(cell: Cell) -> tuple:
@@ -169,7 +206,7 @@ def method_tables(cells: Sequence[Cell]) -> list[Table]:
 def _method_table(group: Group, title: str) -> Table:
     first, others = group.first, group.cells[1:]
     shown = [*([group.baseline] if group.baseline else []), *group.cells]
-    header = ["metric", *("baseline" if cell.is_baseline else column_name(cell) for cell in shown)]
+    header = ["metric", *(baseline_name(cell) if cell.is_baseline else column_name(cell) for cell in shown)]
     header += [f"{column_name(cell)}{MINUS}{first['verification']}" for cell in others]
     positions = [f"acceptance_rate_per_pos_{position}" for position in range(1, group.num_positions + 1)]
     rows = []
@@ -183,7 +220,7 @@ def _method_table(group: Group, title: str) -> Table:
         values = [_value_text(cell, name) for cell in shown]
         rows.append((metric(name).label, *values, *(_difference_text(first, cell, name) for cell in others)))
     notes = [*footnotes([*PER_METHOD_METRICS, *positions]), "Differences of percentages are in percentage points."]
-    return Table(title, tuple(header), tuple(rows), (*notes, *_remarks(group.cells), PR_NAMES))
+    return Table(title, tuple(header), tuple(rows), (*notes, *_remarks(group.cells), *label_notes(shown), PR_NAMES))
 
 
 def _remarks(cells: Sequence[Cell]) -> list[str]:
@@ -273,7 +310,7 @@ def paired_table(cells: Sequence[Cell]) -> Table:
         "expected length, same drafts: difference of the expected acceptance lengths of the two methods, both on the "
         "drafts of the one named second."
     )
-    notes += [SAME_LAW, DIFFERENT_DRAFTS]
+    notes += [SAME_LAW, DIFFERENT_DRAFTS, *label_notes(cells)]
     return Table("Paired differences", tuple(header), tuple(rows), tuple(notes))
 
 

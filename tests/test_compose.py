@@ -10,13 +10,18 @@ import pytest
 from harness import compose as compose_module
 from harness import settings
 from harness.compose import compose_plan
-from harness.config import CellConfig, DrafterKind
+from harness.config import CellConfig, DrafterKind, Weights
 from harness.determinants import METHOD_PARAMETERS, USED_ONLY_WITH
+from harness.labels import labels
 from harness.overrides import read_overrides
 from harness.settings import CONF, SettingsError, all_settings, group_options
 from kernels.contract import VerificationMethod
 
 NEEDED = {
+    **{
+        ("target", shape): ["drafter.weights=random"]
+        for shape in ("glm47_flash", "llama3_70b", "llama3_8b", "qwen3_8b")
+    },
     ("target", "local"): ["target.path=owner/model"],
     ("workload", "jsonl"): [f"workload.path={Path(__file__)}"],
     ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
@@ -51,6 +56,10 @@ def promised(experiment):
         axes = (("eagle3",), (1, 4, 8), (1.0,), ("strict", "probabilistic", "block"))
     elif experiment == "temperature":
         axes = (("eagle3",), (4,), (0.0, 0.6, 1.0), ("strict", "probabilistic", "block"))
+    elif experiment == "throughput_llama3_8b":
+        axes = (("eagle",), (3,), (1.0,), ("synthetic",))
+    elif experiment == "throughput_qwen3_8b":
+        axes = (("eagle3",), (5,), (1.0,), ("synthetic",))
     else:
         axes = (("eagle3",), (4,), (1.0,), ("strict", "typical", "lenient", "pr35461"))
     return set(product(*axes))
@@ -228,6 +237,20 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("workload.column=text", "workload.column: expected a setting"),
         ("workload.subset=main", "workload.subset: expected a setting"),
         ("workload.layout=gsm8k", "used only with workload.path"),
+        ("workload.prompt_tokens=128", "workload.prompt_tokens: expected workload.num_turns=1 beside it"),
+        ("target.shape=llama3_7b target.weights=random", "glm47_flash, llama32_1b, llama3_70b, llama3_8b, qwen3_06b, "),
+        ("target.shape=qwen3_8 target.weights=random", "found qwen3_8 (did you mean qwen3_8b?)"),
+        ("target.shape=llama3_8b", "expected target.weights=random beside it: a shape has no weights"),
+        ("target.weights=randm", "target.weights: expected one of checkpoint, random, found randm (did you mean"),
+        ("target=llama3_8b drafter=eagle", "needs drafter.path, or drafter.weights=random"),
+        ("drafter=ngram drafter.weights=random", "used only with a drafter that is a model"),
+        ("drafter=eagle drafter.weights=random drafter.shape=qwen3_06b", "used only with drafter=draft_model"),
+        ("drafter=mtp drafter.weights=random drafter.path=a/b", "other than an MTP layer of random weights"),
+        ("drafter=mtp verification=synthetic verification.profile=round_eagle_k3", "found 2 with method=synthetic"),
+        (
+            "drafter=mtp verification=synthetic verification.synthetic_rates=[] verification.profile=round_eagle3_k5",
+            "round_eagle3_k5 holds for drafting.num_speculative_tokens=5 alone, because the rate of a position depends",
+        ),
         ("verification=block", "verification: expected a setting that some cell of the run uses"),
         ("drafting.num_speculative_tokens=1,3", "used only with a drafter, such as drafter=eagle3"),
         ("name=a/b", "name: expected letters, digits"),
@@ -300,6 +323,25 @@ def test_every_method_with_parameters_has_settings_for_them():
     listed = {f"verification.{name}" for names in METHOD_PARAMETERS.values() for name in names}
     there = {key for key in all_settings() if key.startswith("verification.")}
     assert listed == there - {"verification.method"}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "shape", "num_tokens", "profile"),
+    [
+        ("throughput_llama3_8b", "llama3_8b", 3, "round_eagle_k3"),
+        ("throughput_qwen3_8b", "qwen3_8b", 5, "round_eagle3_k5"),
+    ],
+)
+def test_a_throughput_experiment_fixes_every_length_and_says_what_is_random(experiment, shape, num_tokens, profile):
+    baseline, drafted = cells(f"experiment={experiment}")
+    for item in (baseline, drafted):
+        assert (item.target.shape, item.target.weights) == (shape, Weights.random)
+        assert (item.workload.num_requests, item.workload.num_turns, item.workload.prompt_tokens) == (128, 1, 128)
+        assert (item.decoding.max_new_tokens, item.decoding.ignore_eos, item.decoding.temperature) == (256, True, 1.0)
+        assert (item.backend.dtype, item.backend.max_concurrency) == ("bfloat16", 16)
+    assert baseline.is_baseline and drafted.drafter.weights is Weights.random
+    assert (drafted.drafting.num_speculative_tokens, drafted.verification.profile.value) == (num_tokens, profile)
+    assert labels(baseline) == ("weights: random",) and labels(drafted) == ("synthetic", "weights: random")
 
 
 def test_a_prompt_file_is_taken_without_an_experiment():

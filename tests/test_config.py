@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from harness.acceptance_profiles import AcceptanceProfile
 from harness.config import (
     BackendConfig,
     CellConfig,
@@ -18,15 +19,20 @@ from harness.config import (
     MeasurementConfig,
     TargetConfig,
     VerificationConfig,
+    Weights,
     WorkloadConfig,
 )
-from harness.determinants import canonical, determinants
+from harness.determinants import canonical, determinants, with_rates
+from harness.labels import labels
 from harness.plan import with_baselines
 from harness.records import identity
 from kernels.contract import DraftSampling, VerificationMethod
 
 METHODS = list(VerificationMethod)
 INF, NAN = float("inf"), float("nan")
+RANDOM = Weights.random
+PROFILE = AcceptanceProfile.round_eagle_k3
+SHAPED = TargetConfig(shape="llama3_8b", weights=RANDOM)
 
 
 def synthetic(**given):
@@ -66,6 +72,14 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         (lambda: WorkloadConfig(path="a", dataset="b"), "path or dataset, not both, found both"),
         (lambda: WorkloadConfig(path=""), "workload.path=FILE"),
         (lambda: WorkloadConfig(num_prompts=0), "workload.num_prompts"),
+        (lambda: WorkloadConfig(prompt_tokens=0, num_turns=1), "workload.prompt_tokens: expected 1 or more"),
+        (lambda: WorkloadConfig(prompt_tokens=8), "expected workload.num_turns=1 beside it"),
+        (lambda: WorkloadConfig(prompt_tokens=8, num_turns=2), "found num_turns=2"),
+        (lambda: synthetic(synthetic_rates=[0.5], profile=PROFILE), "found 2 with method=synthetic"),
+        (lambda: VerificationConfig(profile=PROFILE), "found 1 with method=probabilistic"),
+        (lambda: TargetConfig(shape="a"), "target.shape: expected target.weights=random beside it"),
+        (lambda: TargetConfig(shape="a", path="b", weights=RANDOM), "a shape or target.path, not both, found both"),
+        (lambda: DrafterConfig(shape="a"), "drafter.shape: expected drafter.weights=random beside it"),
         (lambda: BackendConfig(dtype="float8"), "backend.dtype: expected auto, float32"),
         (lambda: BackendConfig(device="tpu"), "backend.device"),
         (lambda: BackendConfig(device="cuda:x"), "backend.device: expected auto, cpu, cuda or cuda:N, found cuda:x"),
@@ -123,6 +137,9 @@ def test_devices_that_torch_knows_are_taken(device):
         ({"verification": synthetic(synthetic_rates=[0.5] * 5)}, "has more rates than drafted positions"),
         ({"num_tokens": 0}, "proposes nothing with drafter=eagle3"),
         ({"target": TargetConfig(path="owner/model")}, "drafter=eagle3 for target model needs drafter.path"),
+        ({"target": SHAPED}, "drafter=eagle3 for target llama3_8b needs drafter.path, or drafter.weights=random"),
+        ({"target": SHAPED, "drafter": "mtp"}, "target.shape=llama3_8b has none; use drafter.weights=random"),
+        ({"verification": synthetic(profile=PROFILE)}, "round_eagle_k3 holds for drafting.num_speculative_tokens=3"),
     ],
 )
 def test_a_combination_without_meaning_is_refused_with_the_reason(settings, message):
@@ -156,6 +173,7 @@ def test_a_target_is_labelled_by_its_path_unless_it_is_named():
     assert TargetConfig(path="owner/model-8b").name == "model-8b"
     assert TargetConfig(name="mine", path="owner/model-8b").name == "mine"
     assert TargetConfig().name == "zoo"
+    assert SHAPED.name == "llama3_8b"
 
 
 @pytest.mark.parametrize(
@@ -165,11 +183,71 @@ def test_a_target_is_labelled_by_its_path_unless_it_is_named():
         ({"synthetic_length": 1.0}, 2, (0.0, 0.0)),
         ({"synthetic_length": 5.0}, 4, (1.0, 1.0, 1.0, 1.0)),
         ({"synthetic_rates": [0.9, 0.4]}, 3, (0.9, 0.4, 0.0)),
+        ({"profile": PROFILE}, 3, (0.6, 0.37, 0.23)),
     ],
 )
 def test_synthetic_rates_are_filled_up_to_the_depth(given, num_tokens, expected):
     config = cell(verification=synthetic(**given), num_tokens=num_tokens).verification
     assert config.verification(num_tokens).synthetic_rates == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("profile", list(AcceptanceProfile), ids=lambda profile: profile.value)
+def test_every_profile_is_a_rule_for_its_own_depth_and_names_its_source(profile):
+    """Would catch rates that increase, and a depth in the name that the rates do not have."""
+    num_tokens = profile.num_speculative_tokens
+    assert profile.value.endswith(f"_k{num_tokens}") and f"K = {num_tokens}:" in profile.source
+    config = cell(verification=synthetic(profile=profile), num_tokens=num_tokens).verification
+    assert config.verification(num_tokens).synthetic_rates == profile.rates
+    assert profile.value.startswith("round_") == ("no publication" in profile.source)
+
+
+def test_a_profile_and_its_rates_are_the_same_cell():
+    by_name = cell(verification=synthetic(profile=PROFILE), num_tokens=3)
+    by_rates = cell(verification=synthetic(synthetic_rates=[0.6, 0.37, 0.23]), num_tokens=3)
+    assert determinants(by_name) == determinants(by_rates)
+    assert with_rates(by_name.verification) == with_rates(by_rates.verification) | {"profile": "round_eagle_k3"}
+
+
+def test_where_weights_come_from_makes_another_cell():
+    drafters = [DrafterConfig(DrafterKind.eagle3, weights=weights) for weights in Weights]
+    targets = [TargetConfig(weights=weights) for weights in Weights]
+    cells = [replace(cell(), target=target, drafter=drafter) for target in targets for drafter in drafters]
+    assert len({identity(determinants(item)) for item in cells}) == 4
+    assert [labels(item) for item in cells] == [
+        (),
+        ("drafter weights: random",),
+        ("target weights: random",),
+        ("weights: random",),
+    ]
+
+
+def test_labels_of_a_random_target_without_a_drafting_network_name_no_role():
+    random = TargetConfig(weights=RANDOM)
+    assert labels(cell("ngram", target=random)) == labels(cell("none", target=random)) == ("weights: random",)
+    synthetic_cell = cell(target=random, method="synthetic")
+    assert labels(synthetic_cell) == ("synthetic", "target weights: random")
+
+
+def test_settings_of_weights_that_a_drafter_ignores_do_not_make_another_cell():
+    ngram = replace(cell("ngram"), drafter=DrafterConfig(DrafterKind.ngram, weights=RANDOM))
+    assert determinants(ngram) == determinants(cell("ngram"))
+    mtp = [DrafterConfig(DrafterKind.mtp, weights=RANDOM, path=path) for path in (None, "unused")]
+    assert determinants(replace(cell(), drafter=mtp[0])) == determinants(replace(cell(), drafter=mtp[1]))
+    shaped = [DrafterConfig(DrafterKind.draft_model, weights=RANDOM, shape=shape) for shape in ("a", "b")]
+    assert determinants(replace(cell(), drafter=shaped[0])) != determinants(replace(cell(), drafter=shaped[1]))
+
+
+def test_a_random_draft_model_needs_sizes_of_its_own():
+    message = "drafter=draft_model with drafter.weights=random needs drafter.shape or drafter.path"
+    with pytest.raises(MeaninglessCombinationError, match=message):
+        CellConfig(SHAPED, DrafterConfig(DrafterKind.draft_model, weights=RANDOM))
+    CellConfig(SHAPED, DrafterConfig(DrafterKind.draft_model, weights=RANDOM, shape="llama32_1b"))
+
+
+def test_the_length_of_prompts_makes_another_cell():
+    exact = [WorkloadConfig(num_turns=1, prompt_tokens=num_tokens) for num_tokens in (None, 8, 9)]
+    found = [determinants(cell(workload=workload), "p", {"target": "a"}) for workload in exact]
+    assert len({identity(item) for item in found}) == 3
 
 
 def test_settings_that_the_method_ignores_do_not_make_another_cell():

@@ -13,10 +13,13 @@ ROOT = Path(__file__).parents[1]
 STEM = [
     ["kernels"],
     [
+        "harness.acceptance_profiles",
         "harness.config",
         "harness.determinants",
         "harness.kernel_case",
         "harness.kernel_records",
+        "harness.labels",
+        "harness.model_config",
         "harness.provenance",
         "harness.records",
         "harness.run_config",
@@ -25,7 +28,14 @@ STEM = [
 ]
 MEASURING = [
     ["harness.agreement", "harness.certification"],
-    ["harness.prompt", "harness.layouts", "harness.hub_dataset", "harness.workload", "harness.chat"],
+    [
+        "harness.prompt",
+        "harness.prompt_length",
+        "harness.layouts",
+        "harness.hub_dataset",
+        "harness.workload",
+        "harness.chat",
+    ],
     ["harness.compile_check"],
     ["harness.kernel_bench"],
     ["harness.models"],

@@ -318,6 +318,27 @@ def test_a_pair_is_restricted_to_the_prompts_in_common():
     assert first.distribution("itl_p50_ms")[0] == estimates_of(fewer).distribution("itl_p50_ms")[0]
 
 
+def test_random_weights_are_labelled_whatever_the_record_says():
+    """Would catch numbers of a random model without a word, and a record older than the setting that is refused."""
+    row = row_of(cell_record([], 0.0, config(drafter__weights="random"), labels=()))
+    assert (row["labels"], row["target_weights"], row["drafter_weights"]) == (
+        "drafter weights: random",
+        "checkpoint",
+        "random",
+    )
+    settings = config()
+    for section, name in (("target", "weights"), ("drafter", "weights"), ("workload", "prompt_tokens")):
+        del settings[section][name]
+    row = row_of(cell_record([], 0.0, settings))
+    assert (row["labels"], row["target_weights"], row["prompt_tokens"]) == ("", "checkpoint", 0)
+
+
+def test_a_profile_stands_for_its_rates_in_a_row():
+    profile = {"method": "synthetic", "profile": "round_eagle_k3", "synthetic_rates": [0.6, 0.37, 0.23]}
+    settings = config(guarantee="synthetic", verification=profile | {"synthetic_length": None})
+    assert row_of(cell_record([], 0.0, settings))["verification"] == "synthetic(profile=round_eagle_k3)"
+
+
 def test_labels_and_parameters_are_part_of_a_row():
     """Would catch a lossy method without its label, and two cells of a method that differ in a parameter."""
     settings = config(verification__method="typical", verification__epsilon=0.2, guarantee="lossy")

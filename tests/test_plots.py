@@ -59,6 +59,16 @@ def test_the_length_that_is_drawn_is_that_of_full_drafts():
     assert list(axes.containers[0].lines[0].get_ydata()) == [3.0, 3.0]
 
 
+def test_the_title_and_the_panels_say_whose_weights_are_random():
+    settings = config(target__weights="random", drafter__weights="random")
+    (cell,) = analyse([Run("run", None, {}, (simulated_cell(settings, [0.6, 0.5], num_prompts=3),))])
+    (sheet,) = _sheets([cell])
+    figure = _methods(sheet)
+    assert figure.get_suptitle().replace("\n", " ") == "Verification methods (zoo (weights: random), K = 3, T = 1)"
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["eagle3\n(weights: random)"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["probabilistic [weights: random]"]
+
+
 def luminance(color):
     red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return 0.299 * red + 0.587 * green + 0.114 * blue

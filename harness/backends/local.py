@@ -6,14 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.backends.model_store import ModelStore
-from harness.chat import chat_messages, decode_answer, encode_chat
+from harness.chat import EncodedChat, chat_messages, decode_answer, encode_chat
 from harness.config import CellConfig, TooLong
 from harness.drafters.chain import DrafterShape
 from harness.drafters.load import build_drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
 from harness.engine.sequence import Limits, Request
+from harness.prompt import Prompt
+from harness.prompt_length import exact_length
 from harness.records import RequestRecord
 from harness.workload import Conversation
+
+STAND_IN_NOTE = " has no tokenizer: the zoo's stands in, and its tokens mean nothing to random weights"
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,9 @@ class LocalBackend:
         self.sampling_core: str | None = None
         self.num_invalid = 0
         self._limit = self._longest_sequence
-        self._notes: dict[str, None] = {}
+        self._notes: dict[str, None] = (
+            {self.target.name + STAND_IN_NOTE: None} if self.target.tokenizer_stands_in else {}
+        )
         self._num_skipped = 0
 
     @property
@@ -114,7 +120,7 @@ class LocalBackend:
     def _request(self, conversation: Conversation, answers: Sequence[str]) -> Request | None:
         """The next turn as token ids; None if it does not fit."""
         prompt, turn = conversation.prompt, len(answers)
-        encoded = encode_chat(self.tokenizer, chat_messages(prompt.turns, answers))
+        encoded = self._encode(prompt, answers)
         if encoded.note is not None:
             self._notes[encoded.note] = None
         room = self._limit - self.cell.decoding.max_new_tokens
@@ -135,6 +141,12 @@ class LocalBackend:
             token_ids=tuple(encoded.token_ids),
         )
 
+    def _encode(self, prompt: Prompt, answers: Sequence[str]) -> EncodedChat:
+        """The conversation up to the next turn, cut or repeated to the workload's exact length if it has one."""
+        encoded = encode_chat(self.tokenizer, chat_messages(prompt.turns, answers))
+        num_tokens = self.cell.workload.prompt_tokens
+        return encoded if num_tokens is None else EncodedChat(exact_length(encoded.token_ids, num_tokens), encoded.note)
+
     @property
     def _longest_sequence(self) -> int:
         """Tokens of prompt and output that the target's positions and the configured slots allow."""
@@ -148,7 +160,7 @@ class LocalBackend:
         longest = 0
         for item in conversations:
             turns = item.prompt.turns
-            asked = encode_chat(self.tokenizer, chat_messages(turns, [""] * (len(turns) - 1))).token_ids
+            asked = self._encode(item.prompt, [""] * (len(turns) - 1)).token_ids
             # an answer that is read back as text may come to more tokens than it was written in
             read_back = (len(turns) - 1) * (num_new + num_new // 4)
             longest = max(longest, len(asked) + read_back + num_new)

@@ -6,8 +6,9 @@ from dataclasses import astuple
 
 import torch
 
-from harness.config import BackendConfig, DrafterConfig, TargetConfig
+from harness.config import BackendConfig, DrafterConfig, TargetConfig, Weights
 from harness.drafters.load import LoadedHead, load_head
+from harness.models.random_target import random_target
 from harness.models.target import TargetModel, load_target
 
 
@@ -31,6 +32,21 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
 
 
+def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | None) -> TargetModel:
+    name, revision, trusted = config.name, config.revision, config.trust_remote_code
+    if config.weights is Weights.random:
+        return random_target(
+            config.path,
+            shape=config.shape,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trusted,
+            name=name,
+        )
+    return load_target(config.path, device=device, dtype=dtype, revision=revision, trust_remote_code=trusted, name=name)
+
+
 class ModelStore:
     """One target at a time, and every drafting network asked for beside it."""
 
@@ -46,21 +62,14 @@ class ModelStore:
             self._heads.clear()
             self._target = None
             device = resolve_device(backend.device)
-            self._target = load_target(
-                config.path,
-                device=device,
-                dtype=resolve_dtype(backend.dtype, device),
-                revision=config.revision,
-                trust_remote_code=config.trust_remote_code,
-                name=config.name,
-            )
+            self._target = _target(config, device, resolve_dtype(backend.dtype, device))
             self._target_key = key
         return self._target
 
     def head(self, config: DrafterConfig) -> LoadedHead | None:
         """The drafting network for the target held."""
         assert self._target is not None, "the target comes before its drafters"
-        key = (config.kind, config.path, config.revision)
+        key = (config.kind, config.path, config.revision, config.weights, config.shape)
         if key not in self._heads:
             self._heads[key] = load_head(config, self._target)
         return self._heads[key]

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors import safe_open
 from torch import Tensor
 
-DOWNLOADED = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
+WITHOUT_WEIGHTS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+DOWNLOADED = ("*.safetensors", *WITHOUT_WEIGHTS)
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -26,8 +27,16 @@ class CheckpointError(ValueError):
     """A checkpoint that is missing, incomplete or of another shape than its configuration says."""
 
 
-def checkpoint_folder(path: str | Path, revision: str | None = None) -> Path:
-    """The local folder of a checkpoint; a Hugging Face id is downloaded (weights as safetensors only)."""
+class WeightSource(Protocol):
+    """Where a model's tensors come from, by name and shape: a `Checkpoint`, or random draws."""
+
+    def take(self, name: str, shape: Iterable[int]) -> Tensor: ...
+
+    def ignore(self, prefixes: tuple[str, ...]) -> None: ...
+
+
+def checkpoint_folder(path: str | Path, revision: str | None = None, patterns: Sequence[str] = DOWNLOADED) -> Path:
+    """The local folder of a checkpoint; of a Hugging Face id the files of these patterns are downloaded."""
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
@@ -41,7 +50,7 @@ def checkpoint_folder(path: str | Path, revision: str | None = None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=DOWNLOADED))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise CheckpointError(

@@ -81,7 +81,7 @@ class Eagle3Head(Head):
 
     def register_vocabulary(self, draft_token_ids: Tensor) -> None:
         """Set the tokens the head can propose: [V_draft] int64 target ids. Raises ValueError when they do not fit."""
-        ids = draft_token_ids.to(device=self.target.device, dtype=torch.int64)
+        ids = draft_token_ids.to(dtype=torch.int64)
         size = self.config.draft_vocab_size
         in_range = ids.shape == (size,) and int(ids.min()) >= 0 and int(ids.max()) < self.target.vocab_size
         if not in_range or ids.unique().numel() != size:
@@ -92,10 +92,10 @@ class Eagle3Head(Head):
         drawable = torch.zeros(self.target.vocab_size, dtype=torch.bool, device=ids.device)
         drawable[ids] = True
         offsets = ids - torch.arange(size, device=ids.device)
-        self.register_buffer("d2t", offsets)
-        self.register_buffer("t2d", drawable)
+        self.register_buffer("d2t", offsets.to(self.target.device))
+        self.register_buffer("t2d", drawable.to(self.target.device))
         same = size == self.target.vocab_size and not bool(offsets.any())
-        self.draft_to_target = None if same else ids
+        self.draft_to_target = None if same else ids.to(self.target.device)
 
     @property
     def vocab_size(self) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedConfig
 
-from harness.models.checkpoint import SINGLE, Checkpoint
+from harness.models.checkpoint import SINGLE, Checkpoint, WeightSource
 from harness.models.decoder_layer import View
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput, new_cache
@@ -48,6 +48,8 @@ class Head(nn.Module):
     """Folder it was loaded from; None for a head made in memory."""
     unused_keys: tuple[str, ...] = ()
     """Tensors of the checkpoint that nobody asked for."""
+    random_fingerprint: str | None = None
+    """Identifies random weights; None for those of a checkpoint."""
     draft_to_target: Tensor | None = None
     """[V_draft] int64, target id of each draft id; None when the vocabularies are the same."""
 
@@ -101,7 +103,7 @@ class Head(nn.Module):
         """The tensors under the names of the head's public format, on the CPU, each with memory of its own."""
         return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.state_dict().items()}
 
-    def fill(self, checkpoint: Checkpoint, stored: dict[str, str] | None = None) -> None:
+    def fill(self, checkpoint: WeightSource, stored: dict[str, str] | None = None) -> None:
         """Copy every parameter from a checkpoint, in this head's dtype and on its device.
 
         stored: prefix here -> prefix in the checkpoint, where the two differ.

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoConfig, PreTrainedConfig
 
-from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json, report_unused
+from harness.models.checkpoint import Checkpoint, WeightSource, checkpoint_folder, read_json, report_unused
 from harness.models.decoder_layer import View, attention_inputs, layer_types, with_slots
 from harness.models.eos import eos_token_ids
 from harness.models.slot_cache import SlotCache
@@ -35,8 +35,21 @@ class TargetOutput(NamedTuple):
 class TargetModel:
     """A causal language model whose layers attend through slots; also serves as draft model."""
 
-    def __init__(self, causal_lm: Any, tokenizer: Any, *, name: str = "target", path: str | Path | None = None) -> None:
-        """causal_lm: a Llama or Qwen3 of transformers, whose layers attend through slots from here on."""
+    def __init__(
+        self,
+        causal_lm: Any,
+        tokenizer: Any,
+        *,
+        name: str = "target",
+        path: str | Path | None = None,
+        tokenizer_stands_in: bool = False,
+        random_fingerprint: str | None = None,
+    ) -> None:
+        """causal_lm: a Llama or Qwen3 of transformers, whose layers attend through slots from here on.
+
+        tokenizer_stands_in: the tokenizer was made for another model, so that its tokens mean and end nothing here.
+        random_fingerprint: identifies random weights; None for those of a checkpoint.
+        """
         self.causal_lm = causal_lm
         self.config: PreTrainedConfig = causal_lm.config
         self.tokenizer = tokenizer
@@ -50,7 +63,9 @@ class TargetModel:
         self.num_layers: int = self.config.num_hidden_layers
         self.vocab_size: int = self.config.vocab_size
         self.hidden_size: int = self.config.hidden_size
-        self.eos_token_ids = eos_token_ids(self.config, tokenizer, self.path)
+        self.tokenizer_stands_in = tokenizer_stands_in
+        self.random_fingerprint = random_fingerprint
+        self.eos_token_ids = eos_token_ids(self.config, None if tokenizer_stands_in else tokenizer, self.path)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -155,7 +170,7 @@ def load_target(
     return target
 
 
-def fill(causal_lm: Any, checkpoint: Checkpoint, device: torch.device | str, dtype: torch.dtype | None) -> None:
+def fill(causal_lm: Any, checkpoint: WeightSource, device: torch.device | str, dtype: torch.dtype | None) -> None:
     """Give a model made on the meta device its weights; tied output weights are shared, whether stored or not."""
     tied = causal_lm.config.tie_word_embeddings
     embedding = checkpoint.take("model.embed_tokens.weight", causal_lm.model.embed_tokens.weight.shape)

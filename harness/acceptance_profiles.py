@@ -1,0 +1,63 @@
+"""Named acceptance profiles for `verification=synthetic`: how many drafts survive at each position, and who says so.
+
+A rate is unconditional: the share of the drafts of K tokens that accept at least so many. A profile holds for its own K
+only, because the rate of a position depends on K. Knows neither torch nor Hydra.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Rates(NamedTuple):
+    """What a profile stands for."""
+
+    rates: tuple[float, ...]
+    """Unconditional acceptance rate of positions 1..K, not increasing."""
+    source: str
+    """Where the rates come from, in words that a table can print."""
+
+
+class AcceptanceProfile(Enum):
+    """Names of the profiles; those that no publication states begin with `round`."""
+
+    round_eagle_k3 = "round_eagle_k3"
+    round_eagle3_k5 = "round_eagle3_k5"
+    vllm_llama3_8b_eagle_k4 = "vllm_llama3_8b_eagle_k4"
+    vllm_llama31_8b_eagle3_k3 = "vllm_llama31_8b_eagle3_k3"
+    vllm_qwen3_8b_eagle3_k3 = "vllm_qwen3_8b_eagle3_k3"
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return PROFILES[self].rates
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """K, the draft tokens of a round that the profile holds for."""
+        return len(self.rates)
+
+    @property
+    def source(self) -> str:
+        return PROFILES[self].source
+
+
+_ROUND = "round figures of the usual size, stated by no publication"
+_VLLM_TEST = "vLLM's acceptance test (EAGLE3_MODEL_CONFIGS), T = 0, 80 MT-Bench prompts, 256 tokens"
+
+PROFILES = {
+    AcceptanceProfile.round_eagle_k3: Rates((0.6, 0.37, 0.23), f"EAGLE, K = 3: {_ROUND}"),
+    AcceptanceProfile.round_eagle3_k5: Rates((0.55, 0.3, 0.18, 0.11, 0.06), f"EAGLE-3, K = 5: {_ROUND}"),
+    # github.com/vllm-project/vllm/pull/46878, its column `main`
+    AcceptanceProfile.vllm_llama3_8b_eagle_k4: Rates(
+        (0.5392, 0.2651, 0.1277, 0.0612),
+        "Llama-3-8B with EAGLE, K = 4: vLLM pull request 46878, T = 1, MT-Bench, 2048 tokens",
+    ),
+    # github.com/vllm-project/vllm, the test of acceptance lengths among its tests of speculative decoding
+    AcceptanceProfile.vllm_llama31_8b_eagle3_k3: Rates(
+        (0.7296, 0.5208, 0.3545), f"Llama-3.1-8B with RedHatAI's EAGLE-3, K = 3: {_VLLM_TEST}"
+    ),
+    AcceptanceProfile.vllm_qwen3_8b_eagle3_k3: Rates(
+        (0.6541, 0.3993, 0.2020), f"Qwen3-8B with RedHatAI's EAGLE-3, K = 3: {_VLLM_TEST}"
+    ),
+}

@@ -1,0 +1,35 @@
+"""What must stand beside every number of a cell: that its verification is not lossless, that weights are random."""
+
+from __future__ import annotations
+
+from harness.config import CellConfig
+from harness.model_config import Weights
+from kernels.contract import GUARANTEES, Guarantee
+
+RANDOM_WEIGHTS = "weights: random"
+
+
+def guarantee(cell: CellConfig) -> Guarantee:
+    """What the cell's verification promises about the output; a baseline's is the target's own."""
+    return Guarantee.lossless if cell.is_baseline else GUARANTEES[cell.verification.method]
+
+
+def labels(cell: CellConfig) -> tuple[str, ...]:
+    """The labels of a cell's record."""
+    promise = guarantee(cell)
+    drafter = cell.drafter.weights.value if cell.drafter.has_model else ""
+    weights = weights_label(cell.target.weights.value, drafter)
+    return tuple(label for label in ("" if promise is Guarantee.lossless else promise.value, weights) if label)
+
+
+def weights_label(target: str, drafter: str) -> str:
+    """Which models have random weights: nothing if none has, and no role named if all have.
+
+    Args:
+        target: `checkpoint` or `random`.
+        drafter: the same; empty without a drafting network.
+    """
+    random = [name for name, weights in (("target", target), ("drafter", drafter)) if weights == Weights.random.value]
+    if not random:
+        return ""
+    return RANDOM_WEIGHTS if len(random) == 1 + bool(drafter) else f"{random[0]} {RANDOM_WEIGHTS}"

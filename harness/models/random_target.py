@@ -1,0 +1,120 @@
+"""A target, or a draft model, of given sizes with random weights: for speed and memory at real shapes.
+
+The sizes are those of a named shape or of a folder's config.json; no weight file is read or fetched.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig, PreTrainedConfig
+
+from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, read_json
+from harness.models.decoder_layer import layer_types
+from harness.models.fingerprint import fingerprint
+from harness.models.free_memory import check_fits, weights_need
+from harness.models.random_weights import RandomWeights, random_fingerprint
+from harness.models.shape import SHAPES, read_shape
+from harness.models.target import TargetModel, fill
+from harness.models.tokenizer import has_tokenizer, load_tokenizer
+from harness.models.zoo import zoo_path
+
+
+class Architecture(NamedTuple):
+    """Sizes that weights can be drawn for."""
+
+    config: PreTrainedConfig
+    fields: dict[str, Any]
+    """As the file has them."""
+    source: Path
+    folder: Path | None
+    """Where the file lies beside others of a checkpoint; None for a named shape."""
+
+
+def architecture(
+    path: str | Path | None, shape: str | None, *, revision: str | None = None, trust_remote_code: bool = False
+) -> Architecture:
+    """The architecture of a named shape or, without one, of a folder or Hugging Face id.
+
+    Raises ValueError when there is no such shape or no config.json.
+    """
+    if shape is not None:
+        fields = read_shape(shape).config
+        others = {name: value for name, value in fields.items() if name != "model_type"}
+        config = type(AutoConfig.for_model(fields["model_type"])).from_dict(others)
+        return Architecture(config, fields, SHAPES / f"{shape}.json", None)
+    assert path is not None, "sizes come from a shape or from a path"
+    folder = checkpoint_folder(path, revision, WITHOUT_WEIGHTS)
+    source = folder / "config.json"
+    fields = read_json(source)
+    return Architecture(AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code), fields, source, folder)
+
+
+def random_target(
+    path: str | Path | None = None,
+    *,
+    shape: str | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    name: str = "zoo",
+) -> TargetModel:
+    """A target with frozen random weights, the same at every call.
+
+    path: local folder or Hugging Face id whose config.json gives the sizes; None without a shape is the built-in
+    target. dtype: None is the one that its configuration states, else bfloat16.
+    Its tokenizer is the folder's own or, where there is none, that of the zoo, whose ids lie below any real vocabulary
+    size. A sequence ends at the tokens that the configuration names; those of the zoo's tokenizer end nothing here.
+    Raises ValueError when the model type is not supported, or the weights do not fit the device's free memory.
+    """
+    source_path = zoo_path("target") if path is None and shape is None else path
+    given = architecture(source_path, shape, revision=revision, trust_remote_code=trust_remote_code)
+    folder = given.folder if given.folder is not None and has_tokenizer(given.folder) else zoo_path("target")
+    tokenizer = load_tokenizer(folder, trust_remote_code)
+    if len(tokenizer) > given.config.vocab_size:
+        raise ValueError(
+            f"{given.source}: expected vocab_size {len(tokenizer)} or more, the tokens of the tokenizer in {folder}, "
+            f"found {given.config.vocab_size}; put the tokenizer of this model beside it"
+        )
+    identity = given.fields | {"tokenizer": fingerprint(folder)}
+    stands_in = folder != given.folder
+    return random_model(given, "target", tokenizer, device, dtype, name, identity, tokenizer_stands_in=stands_in)
+
+
+def random_model(
+    given: Architecture,
+    role: str,
+    tokenizer: Any,
+    device: torch.device | str,
+    dtype: torch.dtype | None,
+    name: str,
+    identity: dict[str, Any],
+    *,
+    tokenizer_stands_in: bool,
+) -> TargetModel:
+    """A causal language model of an architecture; two roles of the same architecture have other weights.
+
+    identity: what its results depend on beside the role.
+    Raises ValueError as `random_target` does.
+    """
+    config = given.config
+    types = layer_types(config, given.source)
+    if dtype is None:
+        dtype = config.dtype if isinstance(config.dtype, torch.dtype) else torch.bfloat16
+    with torch.device("meta"):
+        causal_lm = types.causal_lm(config)
+    check_fits([weights_need(f"{role} {name}", causal_lm, dtype)], device)
+    tied = bool(config.tie_word_embeddings)
+    fill(causal_lm, RandomWeights(role, config.num_hidden_layers, device=device, dtype=dtype, tied=tied), device, dtype)
+    causal_lm.model.rotary_emb = types.rotary(config).to(device)
+    return TargetModel(
+        causal_lm.eval().requires_grad_(False),
+        tokenizer,
+        name=name,
+        path=given.folder,
+        tokenizer_stands_in=tokenizer_stands_in,
+        random_fingerprint=random_fingerprint(role, identity),
+    )
