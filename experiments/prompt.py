@@ -141,7 +141,7 @@ def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord
     try:
         backend = LocalBackend(cell)
         played = conversations(asked, cell.workload, cell.seed)
-        backend.check(played)
+        backend.prepare(played)
         run = backend.generate(played, lambda record: progress.advance(1, len(record.output_token_ids)))
     finally:
         progress.finish()

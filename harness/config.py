@@ -164,6 +164,8 @@ class WorkloadConfig:
     """Turns of a prompt that are played, each after the model's answer to the one before; null plays all."""
     prompt_tokens: int | None = None
     """Cut or repeat every prompt to exactly so many tokens, for speed at fixed sizes; null leaves them as they are."""
+    request_rate: float | None = None
+    """Conversations that arrive per second, at random (a Poisson process); null: all wait for a slot from the start."""
     shuffle: bool = True
     """Deterministic order drawn from the seed; false keeps the file's order."""
     too_long: TooLong = TooLong.skip
@@ -172,6 +174,12 @@ class WorkloadConfig:
     def __post_init__(self) -> None:
         require(self.path != "", "workload.path", "a JSON Lines file (workload.path=FILE)", "nothing")
         require(self.path is None or self.dataset is None, "workload", "path or dataset, not both", "both")
+        require(
+            self.request_rate is None or 0 < self.request_rate < math.inf,
+            "workload.request_rate",
+            "more than 0 conversations per second, or null",
+            self.request_rate,
+        )
         for name in ("num_prompts", "num_requests", "num_turns", "prompt_tokens"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"workload.{name}", "1 or more, or null", value)
@@ -197,6 +205,10 @@ class BackendConfig:
     """Slots: requests in flight at most."""
     max_length: int | None = None
     """Tokens a slot can hold; null takes what the longest request of the workload needs."""
+    fused: bool | None = None
+    """Run the layers through fused operations of our own; null does so on a GPU, where the models allow it."""
+    graphs: bool | None = None
+    """Run steps of a few fixed sizes, captured as CUDA graphs; null does so on a GPU, where the layers are fused."""
 
     def __post_init__(self) -> None:
         require(self.kind == "local", "backend.kind", "local", self.kind)

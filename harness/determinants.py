@@ -71,7 +71,7 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[CellConfig], bool], str],
 )
 """Settings, or whole sections, that many cells ignore: the cells that use them, and those cells in words."""
 _SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence")
-_PLAYING_SETTINGS = ("num_requests", "num_turns", "prompt_tokens", "too_long")
+_PLAYING_SETTINGS = ("num_requests", "num_turns", "prompt_tokens", "request_rate", "too_long")
 _MODEL_SETTINGS = ("path", "revision", "weights", "shape")
 
 

@@ -86,7 +86,8 @@ class _Run:
     def group(self, cells: Sequence[CellConfig], played: Sequence[Conversation], num_before: int) -> None:
         """Run the cells of one group, interleaved, and write each as soon as its last block is done."""
         arms = [_Arm(cell, LocalBackend(cell, self.store)) for cell in cells]
-        arms[0].backend.check(played)
+        for arm in arms:
+            arm.backend.prepare(played)
         for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
             arm = arms[turn.arm]
             self.progress.cell(label(arm.cell), num_before + turn.arm, len(self.plan.cells))

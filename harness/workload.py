@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,10 @@ class Conversation:
     def turn_seed(self, turn: int) -> int:
         """The 63-bit seed of the request that answers turn `turn`, counted from 0."""
         return _hash63("turn", self.seed, turn)
+
+    def gap_s(self, request_rate: float) -> float:
+        """Seconds between the arrival before and this one, in a Poisson process of so many arrivals a second."""
+        return -math.log((_hash63("arrival", self.seed) + 0.5) / 2**63) / request_rate
 
 
 def load_prompts(config: WorkloadConfig, seed: int) -> list[Prompt]:

@@ -72,6 +72,10 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         (lambda: WorkloadConfig(path="a", dataset="b"), "path or dataset, not both, found both"),
         (lambda: WorkloadConfig(path=""), "workload.path=FILE"),
         (lambda: WorkloadConfig(num_prompts=0), "workload.num_prompts"),
+        (
+            lambda: WorkloadConfig(request_rate=0),
+            "workload.request_rate: expected more than 0 conversations",
+        ),
         (lambda: WorkloadConfig(prompt_tokens=0, num_turns=1), "workload.prompt_tokens: expected 1 or more"),
         (lambda: WorkloadConfig(prompt_tokens=8), "expected workload.num_turns=1 beside it"),
         (lambda: WorkloadConfig(prompt_tokens=8, num_turns=2), "found num_turns=2"),

@@ -1,5 +1,6 @@
 """The engine's bookkeeping on a toy Markov pair: slots, lengths, EOS, turns, records."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -114,6 +115,21 @@ def test_the_clock_stands_still_for_what_only_the_measurement_needs(monkeypatch)
         runs.append(subject.run(toy_requests(6), lambda record: None))
     assert runs[0].wall_s == runs[1].wall_s
     assert any(item.expected_accepted for record in runs[1].requests for item in record.rounds)
+
+
+def test_requests_that_arrive_one_by_one_wait_for_their_time_and_count_from_it(monkeypatch):
+    """Would catch latencies that leave out the waiting, and a clock that idles at a request's expense."""
+    subject = engine(num_slots=1, max_new_tokens=3, num_speculative_tokens=1)
+    clock = Clock(monkeypatch, subject)
+    monkeypatch.setattr(engine_module.time, "sleep", lambda seconds: clock.after(seconds, None), raising=False)
+    arrivals = (0.0, 0.5, 100.0)
+    asked = [replace(item, arrival_s=at) for item, at in zip(toy_requests(3), arrivals, strict=True)]
+    run = subject.run(asked, lambda record: None)
+    assert [record.submitted_s for record in run.requests] == list(arrivals)
+    first, second, third = ([item.arrival_s for item in record.rounds] for record in run.requests)
+    assert second[0] > first[-1], "one slot: the second request waits for the first to end"
+    assert 100.0 < third[0] < 110.0 and run.wall_s > 100.0
+    assert all(item.share_s < 10.0 for record in run.requests for item in record.rounds)
 
 
 def test_a_row_of_nan_is_counted_and_does_not_stop_the_run():

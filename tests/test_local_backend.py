@@ -53,12 +53,12 @@ def test_a_prompt_that_does_not_fit_can_be_an_error(store):
 
 def test_nothing_fits_is_refused_before_anything_runs(store):
     with pytest.raises(ValueError, match=r"expected a prompt of at most 92 tokens .* found none among 1"):
-        backend(store, max_length=100).check([LONG])
+        backend(store, max_length=100).prepare([LONG])
 
 
 def test_an_answer_longer_than_the_context_is_refused(store):
     with pytest.raises(ValueError, match=r"decoding.max_new_tokens: expected fewer than 1024"):
-        backend(store, max_new_tokens=5000).check([SHORT])
+        backend(store, max_new_tokens=5000).prepare([SHORT])
 
 
 def test_slots_hold_what_the_conversations_can_come_to_not_the_whole_context(store):

@@ -174,4 +174,4 @@ def test_a_length_that_does_not_fit_the_target_is_refused_before_anything_runs()
     with pytest.raises(
         ValueError, match="expected a prompt of at most 960 tokens beside its answer, found none among 1"
     ):
-        LocalBackend(cell).check([conversation])
+        LocalBackend(cell).prepare([conversation])

@@ -13,7 +13,7 @@ import pytest
 from harness.config import Layout, WorkloadConfig
 from harness.layouts import MT_BENCH_CATEGORIES, detect_layout, read_prompts
 from harness.prompt import Prompt
-from harness.workload import BUILTIN_PROMPTS, conversations, fingerprint, load_prompts
+from harness.workload import BUILTIN_PROMPTS, Conversation, conversations, fingerprint, load_prompts
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
@@ -41,6 +41,17 @@ def make_prompts(**counts: int) -> list[dict]:
 
 def ids(prompts: list[Prompt]) -> list[str]:
     return [prompt.prompt_id for prompt in prompts]
+
+
+def test_gaps_between_arrivals_follow_the_rate():
+    """Mean and standard deviation of an exponential law, from 4,000 conversations."""
+    prompt = Prompt("one", "writing", ("Say 1.",))
+    gaps = [Conversation(prompt, sample, sample).gap_s(2.5) for sample in range(4000)]
+    mean = sum(gaps) / len(gaps)
+    spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
+    # 5 standard errors of the mean of an exponential law
+    assert abs(mean - 0.4) < 5 * 0.4 / 4000**0.5 and spread == pytest.approx(0.4, rel=0.1)
+    assert min(gaps) > 0 and gaps == [Conversation(prompt, sample, sample).gap_s(2.5) for sample in range(4000)]
 
 
 def test_builtin_set_has_ten_prompts_of_two_turns_in_each_category():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.backends.model_store import ModelStore
 from harness.chat import EncodedChat, chat_messages, decode_answer, encode_chat
@@ -49,13 +49,14 @@ class LocalBackend:
             {self.target.name + STAND_IN_NOTE: None} if self.target.tokenizer_stands_in else {}
         )
         self._num_skipped = 0
+        self._is_prepared = False
 
     @property
     def num_drafter_parameters(self) -> int:
         return 0 if self.loaded_head is None else self.loaded_head.head.num_parameters
 
-    def check(self, conversations: Sequence[Conversation]) -> None:
-        """Refuse, before anything runs, a workload of which nothing fits the target.
+    def prepare(self, conversations: Sequence[Conversation]) -> None:
+        """Refuse, before anything runs, a workload of which nothing fits the target, and get ready for the rest.
 
         Raises:
             ValueError: max_new_tokens leaves no room for a prompt, or every prompt is too long.
@@ -72,6 +73,8 @@ class LocalBackend:
                 f"workload: expected a prompt of at most {longest - num_new} tokens beside its answer, found none "
                 f"among {len(conversations)}; lower decoding.max_new_tokens or take shorter prompts"
             )
+        self._limit = self._sequence_limit(conversations)
+        self._is_prepared = True
 
     def generate(
         self,
@@ -82,20 +85,27 @@ class LocalBackend:
         """Play conversations, every turn after the model's answer to the one before.
 
         Args:
-            conversations: in the order of admission.
+            conversations: in the order of admission or arrival; some of those that were prepared for.
             on_request: called with every finished request.
             start_s: what the records' clock shows at the start.
 
         Raises:
             ValueError: a prompt does not fit and workload.too_long is `error`.
         """
+        if not self._is_prepared:
+            self.prepare(conversations)
         self._num_skipped = 0
-        self._limit = self._sequence_limit(conversations)
         by_key = {(item.prompt.prompt_id, item.sample): item for item in conversations}
         answers: dict[tuple[str, int], list[str]] = {key: [] for key in by_key}
-        first = [self._request(item, []) for item in conversations]
-        requests = [request for request in first if request is not None]
-        engine = self._engine()
+        requests, arrival_s = [], start_s
+        for item in conversations:
+            request = self._request(item, [])
+            rate = self.cell.workload.request_rate
+            if rate is not None:
+                arrival_s += item.gap_s(rate)
+                request = request and replace(request, arrival_s=arrival_s)
+            if request is not None:
+                requests.append(request)
 
         def follow_up(record: RequestRecord) -> Request | None:
             if on_request is not None:
@@ -105,7 +115,7 @@ class LocalBackend:
             given.append(decode_answer(self.tokenizer, record.output_token_ids))
             return self._request(conversation, given) if len(given) < len(conversation.prompt.turns) else None
 
-        run = engine.run(requests, follow_up, start_s)
+        run = self._build_engine().run(requests, follow_up, start_s)
         self.num_invalid += run.num_invalid
         return BackendRun(run.requests, run.wall_s, self._num_skipped, self.fallbacks)
 
@@ -170,7 +180,7 @@ class LocalBackend:
     def _num_speculative_tokens(self) -> int:
         return 0 if self.cell.is_baseline else self.cell.drafting.num_speculative_tokens
 
-    def _engine(self) -> Engine:
+    def _build_engine(self) -> Engine:
         cell, num_tokens, num_slots = self.cell, self._num_speculative_tokens, self.cell.backend.max_concurrency
         capacity = self._limit + room_for_drafts(num_tokens)
         shape = DrafterShape(num_slots, capacity, num_tokens, self.target.vocab_size)

@@ -139,7 +139,7 @@ class Engine:
         """Run all requests and their follow-ups to the end.
 
         Args:
-            requests: in the order of admission.
+            requests: in the order of admission; where they arrive one by one, in that of their arrival.
             follow_up: called with each finished request; may return the next turn of its conversation.
             start_s: what the clock of the records shows at the start.
         """
@@ -157,11 +157,18 @@ class Engine:
                 under_way, launched = self._measured(launched), None
             if under_way is not None:
                 self._take_in(under_way, scheduler, finished, follow_up)
+            elif launched is None:
+                self._idle(scheduler.seconds_to_wait(self._now()))
             under_way = launched
         return EngineRun(tuple(finished), self._now() - start_s, self._num_invalid)
 
     def _now(self) -> float:
         return time.perf_counter() - self._began
+
+    def _idle(self, seconds: float) -> None:
+        """Wait for the next request; time without one is nobody's share."""
+        time.sleep(seconds)
+        self._read_s = self._now()
 
     def _unclocked(self, measure: Callable[[], Measured]) -> Measured:
         """Do something that a measurement needs and decoding does not, while the clock stands still.

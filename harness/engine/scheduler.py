@@ -21,11 +21,18 @@ class Scheduler:
     def is_done(self) -> bool:
         return not self._waiting and not self.running
 
+    def seconds_to_wait(self, now_s: float) -> float:
+        """Until the next request arrives; 0 when it has."""
+        arrival_s = self._waiting[0].arrival_s if self._waiting else None
+        return 0.0 if arrival_s is None else max(0.0, arrival_s - now_s)
+
     def admit(self, now_s: float) -> list[Sequence]:
-        """Move waiting requests into the free slots; returns the newcomers, which are to be prefilled."""
+        """Move the requests that have arrived into the free slots; returns the newcomers."""
         admitted = []
-        while self._waiting and self._free:
-            sequence = Sequence(self._waiting.popleft(), heapq.heappop(self._free), now_s)
+        while self._waiting and self._free and self.seconds_to_wait(now_s) == 0:
+            request = self._waiting.popleft()
+            submitted_s = now_s if request.arrival_s is None else request.arrival_s
+            sequence = Sequence(request, heapq.heappop(self._free), submitted_s)
             self.running[sequence.slot] = sequence
             admitted.append(sequence)
         return admitted

@@ -20,6 +20,8 @@ class Request:
     sample: int
     seed: int
     token_ids: tuple[int, ...]
+    arrival_s: float | None = None
+    """When it arrives, on the engine's clock; None: it is there, and counts as submitted when a slot takes it."""
 
     def __post_init__(self) -> None:
         if not self.token_ids:
