@@ -55,6 +55,6 @@ def mlp(states: Tensor, weights: Weights) -> Tensor:
     return linear(gate * gate.sigmoid() * up, weights, "mlp.down_proj")
 
 
-def with_prefix(weights: Weights, prefix: str) -> Weights:
-    """The weights of one layer, without their prefix."""
-    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+def with_prefix(weights: Weights, prefix: str, instead: str = "") -> Weights:
+    """The weights of one layer, with another prefix or none."""
+    return {instead + name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}

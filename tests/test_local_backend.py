@@ -13,6 +13,7 @@ from harness.config import (
     TooLong,
     WorkloadConfig,
 )
+from harness.models.target import TargetModel
 from harness.prompt import Prompt
 from harness.workload import Conversation
 
@@ -73,3 +74,8 @@ def test_draft_logit_cache_is_that_of_all_slots(store):
     subject = backend(store, drafter=DrafterKind.eagle3)
     subject.generate([SHORT])
     assert subject.logit_cache_bytes == 3 * 4 * (4096 * 4 + 16)
+
+
+def test_what_slows_the_target_down_is_reported(store, monkeypatch):
+    monkeypatch.setattr(TargetModel, "fallbacks", ("slower than asked for",))
+    assert backend(store).fallbacks == ("slower than asked for",)

@@ -153,8 +153,8 @@ def test_a_folder_without_config_is_refused(folder):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"model_type": "gpt2"}, "expected model_type llama or qwen3, found 'gpt2'"),
-        ({"model_type": "glm4_moe_lite"}, "found 'glm4_moe_lite', which this version does not run"),
+        ({"model_type": "gpt2"}, "expected model_type llama or qwen3 or glm4_moe_lite, found 'gpt2'"),
+        ({"model_type": "qwen3_moe"}, "found 'qwen3_moe', which this version does not run"),
         ({"quantization_config": {"quant_method": "fp8"}}, "expected plain weights"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type 'dynamic'"),
     ],

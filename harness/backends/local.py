@@ -122,7 +122,7 @@ class LocalBackend:
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """Everything so far that changed speed or results without being asked for."""
-        notes = list(self._notes)
+        notes = [*self.target.fallbacks, *self._notes]
         if self.num_invalid:
             notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)

@@ -3,7 +3,8 @@
 Importing this module registers the implementation "slots" with transformers. It does not know the key-value cache: it
 sees the keys that the cache returned and a mask that says which of them each query may attend to.
 
-Letters: B rows, T queries of a row, S keys of a row, H query heads, G query heads of one key head, D width of a head.
+Letters: B rows, T queries of a row, S keys of a row, H query heads, G query heads of one key head, D width of a head's
+key, V of its value.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def slots_attention(
     query: Tensor,
     # [B, H / G, S, D]
     key: Tensor,
-    # [B, H / G, S, D]
+    # [B, H / G, S, V]
     value: Tensor,
     # [B or 1, 1, T or G * T, S], additive or bool; None is causal
     attention_mask: Tensor | None,
@@ -32,7 +33,7 @@ def slots_attention(
 ) -> tuple[Tensor, None]:
     """Attend, one key head serving a group of query heads.
 
-    Returns [B, T, H, D] and no attention weights. Raises ValueError when there is no mask and the keys are not those
+    Returns [B, T, H, V] and no attention weights. Raises ValueError when there is no mask and the keys are not those
     of the queries, because "causal" would then be a guess.
     """
     num_queries = query.shape[2]

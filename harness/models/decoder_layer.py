@@ -10,11 +10,15 @@ import copy
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
-from transformers import AutoConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers import AutoConfig, Glm4MoeLiteConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
 
 from harness.models.attention import SLOTS, fold_mask
+from harness.models.dense_layers import check_dense_layers
+from harness.models.experts import SLOTS_EXPERTS
+from harness.models.latent_attention import LatentAttention
 
 
 class View(Protocol):
@@ -48,8 +52,16 @@ LAYER_TYPES = {
         modeling_qwen3.Qwen3RMSNorm,
         modeling_qwen3.Qwen3RotaryEmbedding,
     ),
+    Glm4MoeLiteConfig.model_type: LayerTypes(
+        modeling_glm4_moe_lite.Glm4MoeLiteForCausalLM,
+        modeling_glm4_moe_lite.Glm4MoeLiteDecoderLayer,
+        modeling_glm4_moe_lite.Glm4MoeLiteRMSNorm,
+        modeling_glm4_moe_lite.Glm4MoeLiteRotaryEmbedding,
+    ),
 }
 
+HEAD_LAYERS = (LlamaConfig.model_type, Qwen3Config.model_type)
+"""Types of layer that EAGLE and EAGLE-3 heads are made of; an MTP layer is of its target's type."""
 
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """RoPE types whose tables follow the longest sequence seen: a request's output would depend on its batch."""
@@ -90,6 +102,7 @@ def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
             f"{source}: expected RoPE that depends on the position alone, found rope_type {rope_type!r}, whose angles "
             f"change with the longest sequence of a batch"
         )
+    check_dense_layers(config, source)
     patterns = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if patterns:
         raise ValueError(f"{source}: expected full attention in every layer, found {', '.join(sorted(patterns))}")
@@ -101,9 +114,9 @@ def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
 def layer_config(data: dict[str, Any], source: object) -> PreTrainedConfig:
     """The configuration of a drafter's layers from the fields of its file; no model_type means llama."""
     model_type = data.get("model_type") or LlamaConfig.model_type
-    if model_type not in LAYER_TYPES:
+    if model_type not in HEAD_LAYERS:
         raise ValueError(
-            f"{source}: expected layers of model_type {' or '.join(LAYER_TYPES)}, found {model_type!r}, "
+            f"{source}: expected layers of model_type {' or '.join(HEAD_LAYERS)}, found {model_type!r}, "
             f"which this version does not run"
         )
     fields = {key: value for key, value in data.items() if key not in ("model_type", "architectures", "auto_map")}
@@ -115,16 +128,63 @@ def layer_config(data: dict[str, Any], source: object) -> PreTrainedConfig:
 
 
 def with_slots(config: PreTrainedConfig) -> PreTrainedConfig:
-    """A copy of a configuration whose layers attend through slots."""
+    """A copy of a configuration whose layers attend through slots, and run experts without waiting for the device."""
     config = copy.deepcopy(config)
     config._attn_implementation = SLOTS
+    config._experts_implementation = SLOTS_EXPERTS
     return config
 
 
+def use_slots(layer: Any, slots_config: PreTrainedConfig) -> None:
+    """Make a layer do what a configuration of `with_slots` says; latent attention gets a module of ours."""
+    if isinstance(layer.self_attn, modeling_glm4_moe_lite.Glm4MoeLiteAttention):
+        layer.self_attn = LatentAttention(layer.self_attn)
+    layer.self_attn.config = slots_config
+    if hasattr(layer.mlp, "experts"):
+        layer.mlp.experts.config = slots_config
+
+
+class CacheShape(NamedTuple):
+    """What one layer caches of one token."""
+
+    num_heads: int
+    key_dim: int
+    """Width of a head's key."""
+    value_dim: int
+    """Width of a head's value; 0 where values are part of the keys."""
+
+
+def cache_shape(config: PreTrainedConfig) -> CacheShape:
+    """What the layers of a configuration cache."""
+    if config.model_type == Glm4MoeLiteConfig.model_type:
+        return CacheShape(1, config.kv_lora_rank + config.qk_rope_head_dim, 0)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return CacheShape(config.num_key_value_heads, head_dim, head_dim)
+
+
 def one_layer_config(target_config: PreTrainedConfig, **changes: Any) -> PreTrainedConfig:
-    """The target's layer configuration, one layer deep, with some fields changed (for a drafter made for it)."""
-    data = {key: value for key, value in target_config.to_dict().items() if key != "layer_types"}
+    """The target's layer configuration, one layer deep, with some fields changed (for a drafter made for it).
+
+    Where the target has experts, the layer has them too, whatever the target's first layer is.
+    """
+    left_out = ("layer_types", "first_k_dense_replace")
+    data = {key: value for key, value in target_config.to_dict().items() if key not in left_out}
+    if "mlp_layer_types" in data:
+        data["mlp_layer_types"] = ["sparse"]
     return type(target_config).from_dict(data | {"num_hidden_layers": 1} | changes)
+
+
+def head_layer_config(target_config: PreTrainedConfig, **changes: Any) -> PreTrainedConfig:
+    """The layer of an EAGLE or EAGLE-3 head like the target's, with some fields changed.
+
+    Raises ValueError when the target's layers are of a type that such heads are not made of.
+    """
+    if target_config.model_type not in HEAD_LAYERS:
+        raise ValueError(
+            f"a head like its target: expected a target of model_type {' or '.join(HEAD_LAYERS)}, found "
+            f"{target_config.model_type!r}; describe the head's layer in a config.json of its own"
+        )
+    return one_layer_config(target_config, **changes)
 
 
 def layer_fields(config: PreTrainedConfig) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json, 
 from harness.models.decoder_layer import (
     View,
     attend,
+    head_layer_config,
     layer_config,
     layer_fields,
     layer_types,
-    one_layer_config,
     with_slots,
 )
 from harness.models.head import Head, HeadOutput, stored_embedding
@@ -45,7 +45,7 @@ class EagleConfig:
     @classmethod
     def for_target(cls, target: TargetModel, *, bias: bool = False, **layer_changes: Any) -> EagleConfig:
         """A head whose layer is like the target's, but for the fields given."""
-        return cls(one_layer_config(target.config, **layer_changes), bias)
+        return cls(head_layer_config(target.config, **layer_changes), bias)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], source: object = "config.json") -> EagleConfig:

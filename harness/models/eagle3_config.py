@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from harness.models.decoder_layer import layer_config, layer_fields, one_layer_config
+from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields
 from harness.models.target import TargetModel
 
 READ_FIELDS = {
@@ -78,7 +78,7 @@ class Eagle3Config:
         """A head whose layer is like the target's; `changes` are fields of this class or of the layer."""
         own = {name: changes.pop(name) for name in tuple(changes) if name in cls.__dataclass_fields__}
         return cls(
-            one_layer_config(target.config, **changes),
+            head_layer_config(target.config, **changes),
             draft_vocab_size,
             aux_layers or default_aux_layers(target.num_layers),
             target.hidden_size,

@@ -20,6 +20,7 @@ from transformers import PreTrainedConfig
 
 from harness.models.checkpoint import SINGLE, Checkpoint, WeightSource
 from harness.models.decoder_layer import View
+from harness.models.expert_weights import stored_tensors
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput, new_cache
 
@@ -101,18 +102,23 @@ class Head(nn.Module):
 
     def state_dict_public(self) -> dict[str, Tensor]:
         """The tensors under the names of the head's public format, on the CPU, each with memory of its own."""
-        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.state_dict().items()}
+        return {
+            stored: part.detach().cpu().contiguous().clone()
+            for name, tensor in self.state_dict().items()
+            for stored, part in stored_tensors(name, tensor)
+        }
 
     def fill(self, checkpoint: WeightSource, stored: dict[str, str] | None = None) -> None:
-        """Copy every parameter from a checkpoint, in this head's dtype and on its device.
+        """Copy every weight from a checkpoint, in this head's dtype and on its device; index tensors are left alone.
 
         stored: prefix here -> prefix in the checkpoint, where the two differ.
         """
         renamed = (stored or {}).items()
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                key = next((theirs + name[len(ours) :] for ours, theirs in renamed if name.startswith(ours)), name)
-                parameter.copy_(checkpoint.take(key, parameter.shape))
+        weights = {name: tensor for name, tensor in self.state_dict().items() if tensor.is_floating_point()}
+        for name, weight in weights.items():
+            key = next((theirs + name[len(ours) :] for ours, theirs in renamed if name.startswith(ours)), name)
+            for taken, place in stored_tensors(key, weight):
+                place.copy_(checkpoint.take(taken, place.shape))
 
 
 def save_head(head: Head, folder: str | Path, dtype: torch.dtype | None = None) -> None:

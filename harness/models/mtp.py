@@ -2,9 +2,10 @@
 
     features_t = target's hidden state of x_t, after its final norm
     hidden_t   = layer(eh_proj([enorm(embed(x_{t+1})); hnorm(features_t)]))       the embedding is 0 at position 0
-    logits     = head(shared_head.norm(hidden_t)); hidden_t, before that norm, is the next step's features
+    logits     = head(shared_head.norm(hidden_t))
 
-One layer, of the target's own type, is run for every step of the chain.
+One layer, of the target's own type (with experts where the target has any), is run for every step of the chain. The
+next step's features are hidden_t, or shared_head.norm(hidden_t) for GLM: see MtpConfig.norm_output.
 Source: DeepSeek-AI, DeepSeek-V3 Technical Report (2024), section 2.2; the layout of the public GLM checkpoints.
 """
 
@@ -19,9 +20,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import Glm4MoeLiteConfig
 
 from harness.models.checkpoint import SINGLE, Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
-from harness.models.decoder_layer import View, attention_inputs, layer_types, one_layer_config, with_slots
+from harness.models.decoder_layer import (
+    View,
+    attention_inputs,
+    layer_types,
+    one_layer_config,
+    use_slots,
+    with_slots,
+)
 from harness.models.head import Head, HeadOutput, as_stored
 from harness.models.target import TargetModel
 
@@ -36,10 +45,16 @@ class MtpConfig:
     """Whether `shared_head.head` is stored; otherwise the target's output matrix serves."""
     own_embedding: bool = False
     """Whether `embed_tokens` is stored; otherwise the target's embedding serves."""
+    norm_output: bool = False
+    """Whether the next step's features are taken after shared_head.norm, as the first step's are after the target's
+    final norm. No file says, and readers of GLM checkpoints disagree: transformers' MtpLayer and SGLang's
+    glm4_moe_nextn take them after it, vLLM's glm4_moe_lite_mtp before. The first draft token is the same either way."""
 
     @classmethod
-    def for_target(cls, target: TargetModel) -> MtpConfig:
-        return cls(target.num_layers)
+    def for_target(cls, target: TargetModel, *, own_head: bool = False, own_embedding: bool = False) -> MtpConfig:
+        """The layer after the target's own, chained as the target's type wants."""
+        norm_output = target.config.model_type == Glm4MoeLiteConfig.model_type
+        return cls(target.num_layers, own_head, own_embedding, norm_output)
 
 
 class MtpHead(Head):
@@ -51,7 +66,9 @@ class MtpHead(Head):
         self.config = config
         hidden_size, eps = layer_config.hidden_size, layer_config.rms_norm_eps
         types = layer_types(layer_config, f"target {target.name}")
-        block = types.layer(with_slots(layer_config), 0)
+        slots_config = with_slots(layer_config)
+        block = types.layer(slots_config, 0)
+        use_slots(block, slots_config)
         block.enorm = types.norm(hidden_size, eps=eps)
         block.hnorm = types.norm(hidden_size, eps=eps)
         block.eh_proj = nn.Linear(2 * hidden_size, hidden_size, bias=False)
@@ -62,7 +79,10 @@ class MtpHead(Head):
             block.embed_tokens = nn.Embedding(target.vocab_size, hidden_size)
         # Nested so that the names of the parameters are those of the target's checkpoint.
         self.model = nn.ModuleDict({"layers": nn.ModuleDict({str(config.layer_index): block})})
-        self.to(device=target.device, dtype=target.dtype)
+        self.to(device=target.device)
+        # not the module as a whole: the router's bias, a buffer, stays in float32
+        for parameter in self.parameters():
+            parameter.data = parameter.data.to(target.dtype)
         self.rotary = types.rotary(layer_config).to(target.device)
 
     @property
@@ -85,7 +105,8 @@ class MtpHead(Head):
             position_embeddings=self.rotary(states, positions),
             **attention_inputs(view, block, states.shape[1]),
         )
-        return HeadOutput(states, block.shared_head["norm"](states))
+        hidden = block.shared_head["norm"](states)
+        return HeadOutput(hidden if self.config.norm_output else states, hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         if self.config.own_head:
@@ -116,8 +137,10 @@ def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | No
                 f"{folder}: expected the tensors {prefix}* that num_nextn_predict_layers {count} announces, "
                 f"found none; the MTP layer was left out of this copy of the checkpoint"
             )
-        config = MtpConfig(
-            index, f"{prefix}shared_head.head.weight" in checkpoint, f"{prefix}embed_tokens.weight" in checkpoint
+        config = MtpConfig.for_target(
+            target,
+            own_head=f"{prefix}shared_head.head.weight" in checkpoint,
+            own_embedding=f"{prefix}embed_tokens.weight" in checkpoint,
         )
         head = MtpHead(config, target)
         head.fill(checkpoint)

@@ -6,7 +6,7 @@ needs no mask of its own: a padding token takes the positions after the last val
 before something valid has been written, and rolling back rejected tokens is only lowering a length, which the engine
 keeps. The cache does not know lengths, tokens or requests.
 
-Letters: B rows of a forward, T tokens of a row, H key heads, D width of a head.
+Letters: B rows of a forward, T tokens of a row, H key heads, D width of a head's key, V of its value.
 """
 
 from __future__ import annotations
@@ -39,15 +39,19 @@ class SlotView:
         self,
         # [B, H, T, D]
         key: Tensor,
-        # [B, H, T, D]
+        # [B, H, T, V]
         value: Tensor,
         layer_idx: int,
         *_: object,
     ) -> tuple[Tensor, Tensor]:
-        """Write one layer's keys and values and return what its queries may attend to, each [B, H, length, D]."""
+        """Write one layer's keys and values.
+
+        Returns those that its queries may attend to, [B, H, length, D] and [B, H, length, V].
+        """
         keys, values = self._keys[layer_idx], self._values[layer_idx]
         keys.index_put_(self._index, key)
-        values.index_put_(self._index, value)
+        if values.shape[-1]:
+            values.index_put_(self._index, value)
         if isinstance(self._rows, slice):
             return keys[self._rows], values[self._rows]
         return keys.index_select(0, self._rows), values.index_select(0, self._rows)
@@ -57,6 +61,7 @@ class SlotCache:
     """Keys and values of all layers for a fixed number of slots of a fixed capacity.
 
     num_layers, num_slots, num_key_value_heads, head_dim: sizes; capacity: positions a slot can hold.
+    value_dim: V where it is not head_dim; 0 where values are part of the keys, as in latent attention.
     """
 
     def __init__(
@@ -68,11 +73,14 @@ class SlotCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device | str,
+        value_dim: int | None = None,
     ) -> None:
-        shape = (num_slots, num_key_value_heads, capacity, head_dim)
+        places = (num_slots, num_key_value_heads, capacity)
+        widths = (head_dim, head_dim if value_dim is None else value_dim)
         # Zeros, not empty memory: a masked key has weight 0, and 0 times a NaN found there is NaN.
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.keys, self.values = (
+            [torch.zeros(*places, width, dtype=dtype, device=device) for _ in range(num_layers)] for width in widths
+        )
         self.slot_ids = torch.arange(num_slots, device=device)
         self.head_ids = torch.arange(num_key_value_heads, device=device)
         self.num_slots = num_slots

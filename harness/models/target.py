@@ -16,8 +16,18 @@ from torch.nn import functional
 from transformers import AutoConfig, PreTrainedConfig
 
 from harness.models.checkpoint import Checkpoint, WeightSource, checkpoint_folder, read_json, report_unused
-from harness.models.decoder_layer import View, attention_inputs, layer_types, with_slots
+from harness.models.decoder_layer import (
+    View,
+    attention_inputs,
+    cache_shape,
+    layer_types,
+    use_slots,
+    with_slots,
+)
+from harness.models.dense_layers import settle_dense_layers
 from harness.models.eos import eos_token_ids
+from harness.models.expert_weights import take_tensor
+from harness.models.experts import EVERY_EXPERT_NOTE, runs_grouped
 from harness.models.slot_cache import SlotCache
 from harness.models.tokenizer import load_tokenizer
 from harness.models.zoo import zoo_path
@@ -45,7 +55,7 @@ class TargetModel:
         tokenizer_stands_in: bool = False,
         random_fingerprint: str | None = None,
     ) -> None:
-        """causal_lm: a Llama or Qwen3 of transformers, whose layers attend through slots from here on.
+        """causal_lm: a Llama, Qwen3 or Glm4MoeLite of transformers, whose layers attend through slots from here on.
 
         tokenizer_stands_in: the tokenizer was made for another model, so that its tokens mean and end nothing here.
         random_fingerprint: identifies random weights; None for those of a checkpoint.
@@ -59,7 +69,7 @@ class TargetModel:
         """Tensors of the checkpoint that nobody asked for."""
         slots_config = with_slots(self.config)
         for layer in causal_lm.model.layers:
-            layer.self_attn.config = slots_config
+            use_slots(layer, slots_config)
         self.num_layers: int = self.config.num_hidden_layers
         self.vocab_size: int = self.config.vocab_size
         self.hidden_size: int = self.config.hidden_size
@@ -79,6 +89,13 @@ class TargetModel:
     def num_parameters(self) -> int:
         """Parameters, tied ones counted once."""
         return sum(parameter.numel() for parameter in self.causal_lm.parameters())
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """What changes its speed without being asked for."""
+        experts = [layer.mlp.experts for layer in self.causal_lm.model.layers if hasattr(layer.mlp, "experts")]
+        grouped = all(runs_grouped(each.gate_up_proj, each.down_proj) for each in experts)
+        return () if grouped else (EVERY_EXPERT_NOTE,)
 
     @property
     def embed_weight(self) -> Tensor:
@@ -133,8 +150,8 @@ def new_cache(
     device: torch.device,
 ) -> SlotCache:
     """A slot cache for layers of a configuration."""
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return SlotCache(num_layers, num_slots, capacity, config.num_key_value_heads, head_dim, dtype, device)
+    num_heads, key_dim, value_dim = cache_shape(config)
+    return SlotCache(num_layers, num_slots, capacity, num_heads, key_dim, dtype, device, value_dim)
 
 
 def load_target(
@@ -154,8 +171,9 @@ def load_target(
     MTP layers that the configuration announces.
     """
     folder = zoo_path("target") if path is None else checkpoint_folder(path, revision)
-    read_json(folder / "config.json")
+    fields = read_json(folder / "config.json")
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    settle_dense_layers(config, fields)
     types = layer_types(config, folder / "config.json")
     tokenizer = load_tokenizer(folder, trust_remote_code)
     with torch.device("meta"):
@@ -171,15 +189,20 @@ def load_target(
 
 
 def fill(causal_lm: Any, checkpoint: WeightSource, device: torch.device | str, dtype: torch.dtype | None) -> None:
-    """Give a model made on the meta device its weights; tied output weights are shared, whether stored or not."""
+    """Give a model made on the meta device its weights; tied output weights are shared, whether stored or not.
+
+    dtype: of the parameters; a buffer (the router's bias of GLM) keeps the float32 that the model gives it.
+    """
     tied = causal_lm.config.tie_word_embeddings
     embedding = checkpoint.take("model.embed_tokens.weight", causal_lm.model.embed_tokens.weight.shape)
     dtype = dtype or embedding.dtype
+    buffers = dict(causal_lm.named_buffers())
     state = {}
-    for key, parameter in causal_lm.state_dict().items():
+    for key, tensor in causal_lm.state_dict().items():
         if tied and key == "lm_head.weight":
             continue
-        state[key] = checkpoint.take(key, parameter.shape).to(device=device, dtype=dtype)
+        kept = tensor.dtype if key in buffers else dtype
+        state[key] = take_tensor(checkpoint, key, tensor.shape, device, kept)
     if tied:
         checkpoint.ignore(("lm_head.weight",))
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
