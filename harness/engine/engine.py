@@ -24,7 +24,8 @@ from harness.engine.plan import Plan, make_plan
 from harness.engine.runner import EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Limits, Request, Round, Sequence, rounds_of
-from harness.engine.step import SlotState, Step
+from harness.engine.slots import SlotState
+from harness.engine.step import Step
 from harness.models.target import TargetModel
 from harness.records import RequestRecord
 from kernels.contract import Sampling, Verification

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.engine.plan import Chunk, Plan
-from harness.engine.step import DECODES, ENDS_PROMPT, NOT_DECIDING, PromptPart, StepInputs
+from harness.engine.slots import DECODES, ENDS_PROMPT, NOT_DECIDING, PromptPart, StepInputs
 
 
 def in_pieces(plan: Plan, num_speculative_tokens: int, most_tokens: int, device: torch.device) -> StepInputs:

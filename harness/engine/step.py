@@ -17,74 +17,11 @@ import torch
 from torch import Tensor
 
 from harness.drafters.protocol import Batch, Drafter, ReadPart, TargetStep
+from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput
 from kernels.contract import Draft, Sampling, Streams, Verdict, Verification
 from kernels.core import Core
-
-NOT_DECIDING, DECODES, ENDS_PROMPT = 0, 1, 2
-"""What a slot does in a step: nothing that emits a token, a round of drafts, or the end of its prompt."""
-
-
-class SlotState:
-    """What the device knows of the slots. One more than there are takes the tokens that nobody wants."""
-
-    def __init__(self, num_slots: int, capacity: int, device: torch.device) -> None:
-        self.spare = num_slots
-        self.token_ids = torch.zeros(num_slots + 1, capacity, dtype=torch.int64, device=device)
-        """[S + 1, C], every token so far; the last one has not been read by the target."""
-        # an empty slot has a token, so that rows without a request have something to read
-        self.lengths = torch.ones(num_slots, dtype=torch.int64, device=device)
-        self.seeds = torch.zeros_like(self.lengths)
-        self.rounds = torch.zeros_like(self.lengths)
-
-
-class PromptPart(NamedTuple):
-    """Tokens of prompts that a step reads: rows of equal width."""
-
-    slots: Tensor
-    """[R] int64; several rows may be of one slot."""
-    starts: Tensor
-    """[R] int64, position of each row's first token."""
-    token_ids: Tensor
-    """[R, W + 1] int64: W tokens that are read, and the one after them where it is known."""
-    length: int
-    """Highest position + 1."""
-
-
-class StepInputs(NamedTuple):
-    """What the host says before a step."""
-
-    slots: Tensor
-    """[5, B] int64, the fields below."""
-    prompts: tuple[PromptPart, ...]
-    length: int
-    """Highest position among the decoding rows + 1, or a bound of it."""
-
-    @property
-    def decides(self) -> Tensor:
-        """[B] NOT_DECIDING, DECODES or ENDS_PROMPT."""
-        return self.slots[0]
-
-    @property
-    def ends(self) -> Tensor:
-        """[B] number, among the step's tokens, of the last prompt token of a slot that ENDS_PROMPT."""
-        return self.slots[1]
-
-    @property
-    def begins(self) -> Tensor:
-        """[B] 1 for a slot that begins a request in this step."""
-        return self.slots[2]
-
-    @property
-    def seeds(self) -> Tensor:
-        """[B] of the requests that begin."""
-        return self.slots[3]
-
-    @property
-    def lengths(self) -> Tensor:
-        """[B] prompt tokens of the requests that begin."""
-        return self.slots[4]
 
 
 class StepOutput(NamedTuple):
@@ -96,6 +33,47 @@ class StepOutput(NamedTuple):
     """[B * T, V], T rows a slot."""
     draft: Draft
     """The round's drafts, fields [B]."""
+
+
+class Part(NamedTuple):
+    """Rows of one forward of the target."""
+
+    rows: slice | Tensor
+    """Slots: slice(0, R), or [R] int64."""
+    token_ids: Tensor
+    """[R, T] int64."""
+    positions: Tensor
+    """[R, T] int64."""
+    length: int
+    """Highest position + 1."""
+    has_prompts: bool
+
+
+class Drafted(NamedTuple):
+    """A step after its drafts."""
+
+    batch: Batch
+    draft: Draft
+
+
+class Scored(NamedTuple):
+    """A step after the target's forward."""
+
+    parts: list[Part]
+    outputs: list[TargetOutput]
+    """Of each part."""
+    first: Tensor
+    """[B] number of the token whose logits decide a slot's first emitted token."""
+    logits: Tensor
+    """[B * T, V]."""
+
+
+class Verified(NamedTuple):
+    """A step after verification."""
+
+    draft: Draft
+    """With -1 draft tokens for slots that emit nothing, 0 for those at the end of their prompt."""
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -116,32 +94,63 @@ class Step:
 
     def __call__(self, inputs: StepInputs) -> StepOutput:
         """Run the step; the order of work on the device is the order of the calls."""
+        drafted = self.draft(inputs)
+        scored = self.score(inputs, drafted)
+        verified = self.verify(inputs, drafted, scored)
+        self.extend(inputs, scored, verified)
+        return self.commit(scored, verified)
+
+    def draft(self, inputs: StepInputs) -> Drafted:
+        """Take in what the host says, and propose K tokens for each row."""
         self._begin(inputs)
-        num_rows = inputs.decides.numel()
         batch = self._batch(inputs)
-        draft = self.drafter.propose(batch)
-        parts = self._parts(inputs, batch, draft)
+        return Drafted(batch, self.drafter.propose(batch))
+
+    def score(self, inputs: StepInputs, drafted: Drafted) -> Scored:
+        """The target's forward over the drafts and the prompts, and the logits that verification reads."""
+        parts = self._parts(inputs, drafted)
         outputs = [self._forward(part) for part in parts]
         hidden = _flat([output.hidden for output in outputs])
-        first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, self._first_tokens(num_rows))
+        first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, self._first_tokens(inputs.decides.numel()))
         columns = torch.arange(self.num_speculative_tokens + 1, device=first.device)
         wanted = (first.unsqueeze(1) + columns).clamp_(max=len(hidden) - 1)
-        logits = self.target.logits(hidden[wanted.flatten()])
-        counts = torch.where(inputs.decides == DECODES, draft.num_draft_tokens, inputs.decides.clamp(max=1) - 1)
-        draft = replace(draft, num_draft_tokens=counts)
-        streams = Streams(batch.streams.seeds, self.state.lengths[:num_rows], batch.streams.rounds)
-        verdict = self.core.verify(logits, draft, batch.sampling, self.verification, streams)
-        last = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, first + verdict.num_accepted)
-        next_ids = self._next_ids(inputs, parts, verdict, last)
+        return Scored(parts, outputs, first, self.target.logits(hidden[wanted.flatten()]))
+
+    def verify(self, inputs: StepInputs, drafted: Drafted, scored: Scored) -> Verified:
+        """Decide what each slot emits."""
+        batch, state = drafted.batch, self.state
+        counts = torch.where(inputs.decides == DECODES, drafted.draft.num_draft_tokens, inputs.decides.clamp(max=1) - 1)
+        draft = replace(drafted.draft, num_draft_tokens=counts)
+        streams = Streams(batch.streams.seeds, state.lengths[: batch.num_rows], batch.streams.rounds)
+        return Verified(draft, self.core.verify(scored.logits, draft, batch.sampling, self.verification, streams))
+
+    def extend(self, inputs: StepInputs, scored: Scored, verified: Verified) -> None:
+        """Tell the drafter what the target has read and what came of it."""
+        verdict = verified.verdict
+        last = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, scored.first + verdict.num_accepted)
+        next_ids = self._next_ids(inputs, scored.parts, verdict, last)
         read = tuple(
             ReadPart(part.rows, part.token_ids, ids, part.positions, part.length, part.has_prompts, output)
-            for part, ids, output in zip(parts, next_ids, outputs, strict=True)
+            for part, ids, output in zip(scored.parts, next_ids, scored.outputs, strict=True)
         )
-        self.drafter.extend(TargetStep(num_rows, read, last))
-        self._commit(verdict, counts)
-        invalid = verdict.invalid.unsqueeze(1)
-        numbers = torch.stack([verdict.num_accepted, counts], dim=1)
-        return StepOutput(torch.cat([verdict.token_ids, draft.token_ids, numbers, invalid], dim=1), logits, draft)
+        self.drafter.extend(TargetStep(inputs.decides.numel(), read, last))
+
+    def commit(self, scored: Scored, verified: Verified) -> StepOutput:
+        """Append what was emitted to the tokens that the device keeps; the host cuts and counts in its own time."""
+        state, verdict, counts = self.state, verified.verdict, verified.draft.num_draft_tokens
+        num_rows = counts.numel()
+        emitted = (verdict.num_accepted + 1) * (counts >= 0)
+        columns = torch.arange(self.num_speculative_tokens + 1, device=counts.device)
+        positions = state.lengths[:num_rows].unsqueeze(1) + columns
+        kept = columns < emitted.unsqueeze(1)
+        slots = torch.where(kept, self.cache.slot_ids[:num_rows].unsqueeze(1), state.spare)
+        positions = positions.clamp(max=state.token_ids.shape[1] - 1)
+        state.token_ids.index_put_((slots, positions), verdict.token_ids)
+        state.lengths[:num_rows] += emitted
+        state.rounds[:num_rows] += counts >= 0
+        numbers = torch.stack([verdict.num_accepted, counts, verdict.invalid.long()], dim=1)
+        decided = torch.cat([verdict.token_ids, verified.draft.token_ids, numbers], dim=1)
+        return StepOutput(decided, scored.logits, verified.draft)
 
     def _first_tokens(self, num_rows: int) -> Tensor:
         """[B] number of each decoding row's first token."""
@@ -181,19 +190,20 @@ class Step:
             every.temperature[rows], every.top_k[rows], every.top_p[rows], every.min_p[rows], every.truncates
         )
 
-    def _parts(self, inputs: StepInputs, batch: Batch, draft: Draft) -> list[_Part]:
+    def _parts(self, inputs: StepInputs, drafted: Drafted) -> list[Part]:
         """What the target reads: the last token of each decoding row with its drafts, and the prompts' tokens."""
+        batch, draft = drafted
         starts = batch.lengths - 1
         last_ids = batch.token_ids.gather(1, starts.unsqueeze(1))
         token_ids = torch.cat([last_ids, draft.token_ids], dim=1)
-        parts = [_Part(batch.rows, token_ids, _positions(starts, token_ids.shape[1]), inputs.length, False)]
+        parts = [Part(batch.rows, token_ids, _positions(starts, token_ids.shape[1]), inputs.length, False)]
         for part in inputs.prompts:
             positions = _positions(part.starts, part.token_ids.shape[1] - 1)
-            parts.append(_Part(part.slots, part.token_ids[:, :-1], positions, part.length, True))
+            parts.append(Part(part.slots, part.token_ids[:, :-1], positions, part.length, True))
         if not self.joins or len(parts) == 1:
             return parts
         return [
-            _Part(
+            Part(
                 torch.cat([_as_tensor(part.rows) for part in parts]),
                 torch.cat([part.token_ids for part in parts]),
                 torch.cat([part.positions for part in parts]),
@@ -202,11 +212,11 @@ class Step:
             )
         ]
 
-    def _forward(self, part: _Part) -> TargetOutput:
+    def _forward(self, part: Part) -> TargetOutput:
         view = self.cache.view(part.rows, part.positions, part.length)
         return self.target.forward(part.token_ids, part.positions, view, self.drafter.aux_layers)
 
-    def _next_ids(self, inputs: StepInputs, parts: list[_Part], verdict: Verdict, last: Tensor) -> list[Tensor]:
+    def _next_ids(self, inputs: StepInputs, parts: list[Part], verdict: Verdict, last: Tensor) -> list[Tensor]:
         """The token after each one that was read, part by part; valid ids without a meaning where there is none."""
         prompts = [part.token_ids[:, 1:] for part in inputs.prompts]
         flat = _flat([each.unsqueeze(-1) for each in (verdict.token_ids.clamp_min(0), *prompts)]).squeeze(-1)
@@ -215,29 +225,6 @@ class Step:
         flat = flat.index_put((last,), begun)
         sizes = [part.token_ids.numel() for part in parts]
         return [ids.view_as(part.token_ids) for ids, part in zip(flat.split(sizes), parts, strict=True)]
-
-    def _commit(self, verdict: Verdict, counts: Tensor) -> None:
-        """Append what was emitted to the tokens that the device keeps; the host cuts and counts in its own time."""
-        state, num_rows = self.state, counts.numel()
-        emitted = (verdict.num_accepted + 1) * (counts >= 0)
-        columns = torch.arange(self.num_speculative_tokens + 1, device=counts.device)
-        positions = state.lengths[:num_rows].unsqueeze(1) + columns
-        kept = columns < emitted.unsqueeze(1)
-        slots = torch.where(kept, self.cache.slot_ids[:num_rows].unsqueeze(1), state.spare)
-        positions = positions.clamp(max=state.token_ids.shape[1] - 1)
-        state.token_ids.index_put_((slots, positions), verdict.token_ids)
-        state.lengths[:num_rows] += emitted
-        state.rounds[:num_rows] += counts >= 0
-
-
-class _Part(NamedTuple):
-    """Rows of one forward."""
-
-    rows: slice | Tensor
-    token_ids: Tensor
-    positions: Tensor
-    length: int
-    has_prompts: bool
 
 
 def _positions(starts: Tensor, num_columns: int) -> Tensor:
