@@ -206,9 +206,9 @@ class BackendConfig:
     max_length: int | None = None
     """Tokens a slot can hold; null takes what the longest request of the workload needs."""
     fused: bool | None = None
-    """Run the layers through fused operations of our own; null does so on a GPU, where the models allow it."""
+    """Run layers through fused operations of our own; null does so on a GPU, layer by layer where a model allows it."""
     graphs: bool | None = None
-    """Run steps of a few fixed sizes, captured as CUDA graphs; null does so on a GPU, where the layers are fused."""
+    """Run steps of a few fixed sizes, captured as CUDA graphs; null does so on a GPU."""
 
     def __post_init__(self) -> None:
         require(self.kind == "local", "backend.kind", "local", self.kind)

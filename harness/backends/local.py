@@ -50,6 +50,7 @@ class LocalBackend:
         )
         self._num_skipped = 0
         self._is_prepared = False
+        self._kept: Engine | None = None
 
     @property
     def num_drafter_parameters(self) -> int:
@@ -74,7 +75,7 @@ class LocalBackend:
                 f"among {len(conversations)}; lower decoding.max_new_tokens or take shorter prompts"
             )
         self._limit = self._sequence_limit(conversations)
-        self._is_prepared = True
+        self._is_prepared, self._kept = True, None
 
     def generate(
         self,
@@ -115,7 +116,7 @@ class LocalBackend:
             given.append(decode_answer(self.tokenizer, record.output_token_ids))
             return self._request(conversation, given) if len(given) < len(conversation.prompt.turns) else None
 
-        run = self._build_engine().run(requests, follow_up, start_s)
+        run = self._engine().run(requests, follow_up, start_s)
         self.num_invalid += run.num_invalid
         return BackendRun(run.requests, run.wall_s, self._num_skipped, self.fallbacks)
 
@@ -180,6 +181,20 @@ class LocalBackend:
     def _num_speculative_tokens(self) -> int:
         return 0 if self.cell.is_baseline else self.cell.drafting.num_speculative_tokens
 
+    @property
+    def _uses_graphs(self) -> bool:
+        configured = self.cell.backend.graphs
+        return self.target.device.type == "cuda" if configured is None else configured
+
+    def _engine(self) -> Engine:
+        """The engine of the next block: kept where it is costly to make, else made anew, so that the cells of a sweep
+        do not hold the memory of all their caches at once."""
+        if not self._uses_graphs:
+            return self._build_engine()
+        if self._kept is None:
+            self._kept = self._build_engine()
+        return self._kept
+
     def _build_engine(self) -> Engine:
         cell, num_tokens, num_slots = self.cell, self._num_speculative_tokens, self.cell.backend.max_concurrency
         capacity = self._limit + room_for_drafts(num_tokens)
@@ -194,6 +209,7 @@ class LocalBackend:
             sampling=SamplingSettings(decoding.temperature, decoding.top_k, decoding.top_p, decoding.min_p),
             verification=cell.verification.verification(num_tokens),
             limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else self.target.eos_token_ids),
+            graphs=self._uses_graphs,
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
         )
         engine = Engine(self.target, drafter, settings)

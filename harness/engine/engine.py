@@ -144,6 +144,7 @@ class Engine:
             follow_up: called with each finished request; may return the next turn of its conversation.
             start_s: what the clock of the records shows at the start.
         """
+        self._runner.prepare()
         self._began = time.perf_counter() - start_s
         self._num_invalid, self._read_s = 0, start_s
         scheduler = Scheduler(self.settings.num_slots, requests)

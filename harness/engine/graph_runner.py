@@ -59,12 +59,11 @@ class GraphRunner:
     def prepare(self) -> None:
         """Capture every size, the largest first, so that the smaller ones find room in its memory."""
         for size in reversed(self.sizes):
-            self._steps[size] = self._capture(size)
+            if size not in self._steps:
+                self._steps[size] = self._capture(size)
 
     def launch(self, plan: Plan) -> Launched:
         step, size = self.step, self._size(plan)
-        if size not in self._steps:
-            self.prepare()
         captured = self._steps[size]
         slots, rows = in_rows(plan, step.num_speculative_tokens, *size, step.state.spare)
         values = [value for row in (*slots, *rows) for value in row]

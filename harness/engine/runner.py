@@ -61,6 +61,10 @@ class Runner(Protocol):
         """Prompt tokens that a step can read, unless a single prompt in one piece is longer."""
         ...
 
+    def prepare(self) -> None:
+        """Do what takes long and is needed once."""
+        ...
+
     def launch(self, plan: Plan) -> Launched: ...
 
 
@@ -74,6 +78,9 @@ class EagerRunner:
     def __init__(self, step: Step) -> None:
         assert not step.joins
         self.step = step
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
 
     def launch(self, plan: Plan) -> Launched:
         step = self.step

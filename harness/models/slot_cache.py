@@ -6,10 +6,13 @@ needs no mask of its own: a padding token takes the positions after the last val
 before something valid has been written, and rolling back rejected tokens is only lowering a length, which the engine
 keeps. The cache does not know lengths, tokens or requests.
 
-Letters: B rows of a forward, T tokens of a row, H key heads, D width of a head's key, V of its value.
+Letters: S slots, C capacity of a slot, B rows of a forward, T tokens of a row, H key heads, D width of a head's key, V
+of its value.
 """
 
 from __future__ import annotations
+
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,14 +29,36 @@ class SlotView:
         positions: Tensor,
         length: int,
     ) -> None:
-        self._keys = [keys[:, :, :length] for keys in cache.keys]
-        self._values = [values[:, :, :length] for values in cache.values]
+        self._cache = cache
         self._rows = rows
-        row_ids = cache.slot_ids[rows] if isinstance(rows, slice) else rows
-        # A scatter by (slot, head, position): the three indices broadcast to [B, H, T].
-        self._index = (row_ids[:, None, None], cache.head_ids[None, :, None], positions[:, None, :])
-        self.mask = causal_mask(positions, length, cache.dtype)
+        self._positions = positions
+        self._length = length
+        self.slots = cache.slot_ids[rows] if isinstance(rows, slice) else rows
+        """[B] int64, the slot of each row."""
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether layers are to attend through the fused operations, which need no mask."""
+        return self._cache.is_fused
+
+    @property
+    def starts(self) -> Tensor:
+        """[B] int64, the position of each row's first token; fused operations take rows of successive positions."""
+        return self._positions[:, 0]
+
+    @cached_property
+    def mask(self) -> Tensor:
         """[B, 1, T, length], additive: 0 up to the query's position, -inf after it."""
+        return causal_mask(self._positions, self._length, self._cache.dtype)
+
+    def layer(self, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """One layer's keys and values in the cache, [S, H, C, D] and [S, H, C, V]: of all slots, at full length."""
+        return self._cache.keys[layer_idx], self._cache.values[layer_idx]
+
+    @cached_property
+    def _index(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a scatter by (slot, head, position): the three broadcast to [B, H, T]."""
+        return self.slots[:, None, None], self._cache.head_ids[None, :, None], self._positions[:, None, :]
 
     def update(
         self,
@@ -48,7 +73,7 @@ class SlotView:
 
         Returns those that its queries may attend to, [B, H, length, D] and [B, H, length, V].
         """
-        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        keys, values = (tensor[:, :, : self._length] for tensor in self.layer(layer_idx))
         keys.index_put_(self._index, key)
         if values.shape[-1]:
             values.index_put_(self._index, value)
@@ -62,6 +87,7 @@ class SlotCache:
 
     num_layers, num_slots, num_key_value_heads, head_dim: sizes; capacity: positions a slot can hold.
     value_dim: V where it is not head_dim; 0 where values are part of the keys, as in latent attention.
+    is_fused: layers that read it attend through the fused operations (harness.models.fused).
     """
 
     def __init__(
@@ -74,6 +100,7 @@ class SlotCache:
         dtype: torch.dtype,
         device: torch.device | str,
         value_dim: int | None = None,
+        is_fused: bool = False,
     ) -> None:
         places = (num_slots, num_key_value_heads, capacity)
         widths = (head_dim, head_dim if value_dim is None else value_dim)
@@ -86,6 +113,7 @@ class SlotCache:
         self.num_slots = num_slots
         self.capacity = capacity
         self.dtype = dtype
+        self.is_fused = is_fused
 
     @property
     def num_bytes(self) -> int:
