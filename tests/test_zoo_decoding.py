@@ -41,6 +41,7 @@ def cell(
     max_new_tokens: int = 24,
     max_concurrency: int = 4,
     num_turns: int = 1,
+    graphs: bool | None = None,
 ) -> CellConfig:
     return CellConfig(
         drafter=DrafterConfig(drafter),
@@ -48,7 +49,7 @@ def cell(
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=max_new_tokens),
         verification=VerificationConfig(method),
         workload=WorkloadConfig(num_prompts=num_prompts, num_turns=num_turns),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=max_concurrency),
+        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=max_concurrency, graphs=graphs),
     )
 
 
@@ -71,6 +72,12 @@ def baseline(store):
 def test_greedy_decoding_emits_the_baselines_tokens(drafter, method, store, baseline):
     """Would catch a wrong position, a cache row that was not rolled back, a tie broken differently."""
     assert texts(cell(drafter, method), store) == baseline
+
+
+@pytest.mark.parametrize("drafter", [DrafterKind.none, *DRAFTERS], ids=lambda item: item.value)
+def test_steps_of_fixed_sizes_emit_the_baselines_tokens(drafter, store, baseline):
+    """Prompts cut into rows beside decoding rows, idle rows on the spare slot: what CUDA graphs hold, run on a CPU."""
+    assert texts(cell(drafter, graphs=True, max_concurrency=3), store) == baseline
 
 
 @pytest.mark.parametrize("drafter", [DrafterKind.none, *DRAFTERS], ids=lambda item: item.value)

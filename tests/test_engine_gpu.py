@@ -1,0 +1,61 @@
+"""The engine on a GPU: the tokens of a CPU, out of CUDA graphs, without allocating once it runs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from harness.backends.local import LocalBackend
+from harness.backends.model_store import ModelStore
+from harness.config import BackendConfig, DrafterKind, MeasurementConfig
+from harness.workload import conversations, load_prompts
+from kernels.contract import VerificationMethod
+from tests.test_zoo_decoding import DRAFTERS, cell, texts
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+WAYS = pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "graphs"])
+FUSED = pytest.mark.parametrize("fused", [False, True], ids=["layers of transformers", "fused layers"])
+
+
+@pytest.fixture(scope="module")
+def stores() -> dict[object, ModelStore]:
+    return {}
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> dict[tuple[str, int], tuple[int, ...]]:
+    return texts(cell(DrafterKind.none, num_prompts=8), ModelStore())
+
+
+def on_gpu(config, graphs, fused, dtype="float32"):
+    backend = BackendConfig(device="cuda", dtype=dtype, max_concurrency=3, graphs=graphs, fused=fused)
+    return replace(config, backend=backend)
+
+
+@WAYS
+@FUSED
+@pytest.mark.parametrize("drafter", [DrafterKind.none, *DRAFTERS], ids=lambda item: item.value)
+def test_greedy_tokens_equal_the_cpus(drafter, fused, graphs, stores, on_cpu):
+    store = stores.setdefault(fused, ModelStore())
+    assert texts(on_gpu(cell(drafter, num_prompts=8), graphs, fused), store) == on_cpu
+
+
+@pytest.mark.parametrize("drafter", [DrafterKind.none, DrafterKind.eagle, DrafterKind.draft_model], ids=str)
+def test_nothing_is_allocated_once_the_engine_runs(drafter):
+    """Would catch a tensor made for every round: its memory is found again, its time is not."""
+    config = on_gpu(cell(drafter, VerificationMethod.block, temperature=1.0, num_prompts=12), True, None, "bfloat16")
+    config = replace(config, measurement=MeasurementConfig(expected_acceptance=False))
+    played = conversations(load_prompts(config.workload, config.seed), config.workload, config.seed)
+    backend = LocalBackend(config, ModelStore())
+    backend.prepare(played)
+    backend.generate(played)
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    backend.generate(played)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+def test_sampled_tokens_do_not_depend_on_how_steps_are_run():
+    """The same layers and random streams; in float32, where the order of a sum moves none of these draws."""
+    config = cell(DrafterKind.eagle3, VerificationMethod.probabilistic, temperature=1.0, num_prompts=8)
+    store = ModelStore()
+    assert texts(on_gpu(config, True, True), store) == texts(on_gpu(config, False, True), store)
