@@ -24,6 +24,7 @@ class AcceptanceProfile(Enum):
 
     round_eagle_k3 = "round_eagle_k3"
     round_eagle3_k5 = "round_eagle3_k5"
+    round_mtp_k3 = "round_mtp_k3"
     vllm_llama3_8b_eagle_k4 = "vllm_llama3_8b_eagle_k4"
     vllm_llama31_8b_eagle3_k3 = "vllm_llama31_8b_eagle3_k3"
     vllm_qwen3_8b_eagle3_k3 = "vllm_qwen3_8b_eagle3_k3"
@@ -48,6 +49,8 @@ _VLLM_TEST = "vLLM's acceptance test (EAGLE3_MODEL_CONFIGS), T = 0, 80 MT-Bench 
 PROFILES = {
     AcceptanceProfile.round_eagle_k3: Rates((0.6, 0.37, 0.23), f"EAGLE, K = 3: {_ROUND}"),
     AcceptanceProfile.round_eagle3_k5: Rates((0.55, 0.3, 0.18, 0.11, 0.06), f"EAGLE-3, K = 5: {_ROUND}"),
+    # one layer, trained for the first position, runs three times: the rates fall off steeply
+    AcceptanceProfile.round_mtp_k3: Rates((0.7, 0.36, 0.14), f"MTP, K = 3: {_ROUND}"),
     # github.com/vllm-project/vllm/pull/46878, its column `main`
     AcceptanceProfile.vllm_llama3_8b_eagle_k4: Rates(
         (0.5392, 0.2651, 0.1277, 0.0612),

@@ -58,6 +58,8 @@ def promised(experiment):
         axes = (("eagle3",), (4,), (0.0, 0.6, 1.0), ("strict", "probabilistic", "block"))
     elif experiment == "throughput_llama3_8b":
         axes = (("eagle",), (3,), (1.0,), ("synthetic",))
+    elif experiment == "throughput_glm47_mtp":
+        axes = (("mtp",), (3,), (1.0,), ("synthetic",))
     elif experiment == "throughput_qwen3_8b":
         axes = (("eagle3",), (5,), (1.0,), ("synthetic",))
     else:
@@ -328,6 +330,7 @@ def test_every_method_with_parameters_has_settings_for_them():
 @pytest.mark.parametrize(
     ("experiment", "shape", "num_tokens", "profile"),
     [
+        ("throughput_glm47_mtp", "glm47_flash", 3, "round_mtp_k3"),
         ("throughput_llama3_8b", "llama3_8b", 3, "round_eagle_k3"),
         ("throughput_qwen3_8b", "qwen3_8b", 5, "round_eagle3_k5"),
     ],

@@ -10,8 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.config import DrafterConfig, DrafterKind, Weights
 from harness.drafters.load import draw_head
-from harness.models import free_memory
-from harness.models.free_memory import Need, check_fits, free_bytes
 from harness.models.random_head import random_eagle, random_eagle3, random_mtp, spread_ids
 from harness.models.random_target import random_target
 from harness.models.random_weights import LOGIT_DEVIATION, RandomWeights, made_on
@@ -160,40 +158,3 @@ def test_ids_are_spread_over_the_vocabulary():
     ids = spread_ids(32_000, 128_256)
     assert ids.unique().numel() == 32_000 and torch.equal(ids, ids.sort().values)
     assert int(ids[0]) == 0 and int(ids[-1]) == 31_999 * 128_256 // 32_000 == 128_251
-
-
-def test_weights_that_do_not_fit_are_refused_before_they_are_made(tmp_path, monkeypatch):
-    folder = shape_folder(tmp_path)
-    num_bytes = 2 * sum(parameter.numel() for parameter in random_target(folder).causal_lm.parameters())
-    monkeypatch.setattr(free_memory, "free_bytes", lambda device: num_bytes - 1)
-    monkeypatch.setattr(RandomWeights, "take", lambda *_: pytest.fail("weights were drawn before they were counted"))
-    with pytest.raises(ValueError) as caught:
-        random_target(folder, name="tiny")
-    assert f"{num_bytes // 2:,} weights of target tiny in bfloat16" in str(caught.value)
-
-
-def test_a_head_that_does_not_fit_is_refused_before_it_is_made(tmp_path, monkeypatch):
-    target = random_target(shape_folder(tmp_path), name="tiny")
-    num_parameters = random_eagle3(target).num_parameters
-    monkeypatch.setattr(free_memory, "free_bytes", lambda device: 2 * num_parameters - 1)
-    monkeypatch.setattr(RandomWeights, "take", lambda *_: pytest.fail("weights were drawn before they were counted"))
-    with pytest.raises(ValueError, match=f"{num_parameters:,} weights of the drafter for target tiny in bfloat16"):
-        random_eagle3(target)
-
-
-def test_the_error_lists_what_is_needed_for_what(monkeypatch):
-    monkeypatch.setattr(free_memory, "free_bytes", lambda device: 10**9)
-    needs = [Need("this", 2 * 10**9), Need("that", 5 * 10**8)]
-    expected = r"expected 2\.50 GB of free memory on cpu \(2\.00 GB for this; 0\.50 GB for that\), found 1\.00 GB; take"
-    with pytest.raises(ValueError, match=expected):
-        check_fits(needs, "cpu")
-    check_fits(needs[1:], "cpu")
-
-
-def test_free_memory_of_a_cpu_is_what_linux_calls_available(tmp_path, monkeypatch):
-    listing = tmp_path / "meminfo"
-    listing.write_text("MemTotal:       16000 kB\nMemFree:  10 kB\nMemAvailable:    9000 kB\n")
-    monkeypatch.setattr(free_memory, "MEMINFO", listing)
-    assert free_bytes(torch.device("cpu")) == 9000 * 1024
-    monkeypatch.setattr(free_memory, "MEMINFO", tmp_path / "none")
-    assert free_bytes(torch.device("cpu")) is None

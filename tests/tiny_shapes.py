@@ -25,6 +25,25 @@ SHAPE: dict[str, Any] = {
     "num_nextn_predict_layers": 1,
     "dtype": "bfloat16",
 }
+GLM: dict[str, Any] = {
+    "model_type": "glm4_moe_lite",
+    "num_hidden_layers": 5,
+    "head_dim": None,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 32,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 40,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 20,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "routed_scaling_factor": 1.8,
+    "first_k_dense_replace": 2,
+    "eos_token_id": [EOS, EOS + 1],
+}
+"""Changes of SHAPE to a GLM: latent attention, and experts in all layers but the first two."""
 
 
 def shape_folder(folder: Path, **changes: Any) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import nn
+
 from harness.config import CellConfig, DrafterConfig, DrafterKind, Weights
 from harness.drafters.chain import ChainDrafter, DrafterShape, Head
 from harness.drafters.draft_model import DraftModelDrafter
@@ -33,12 +35,21 @@ class LoadedHead:
     random_fingerprint: str | None = None
     """Identifies random weights; None for those of a checkpoint."""
 
+    @property
+    def module(self) -> nn.Module:
+        """The network with its weights."""
+        module = self.head.causal_lm if isinstance(self.head, TargetModel) else self.head
+        assert isinstance(module, nn.Module)
+        return module
+
 
 def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
     """Load or draw the network of a drafter for this target; None for the kinds that have none.
 
+    For the outline of a target (harness.models.outline) it is an outline too.
+
     Raises:
-        ValueError: the files do not fit the kind or the target, or random weights do not fit the device.
+        ValueError: the files do not fit the kind or the target.
     """
     if not config.has_model:
         return None
@@ -67,7 +78,7 @@ def draw_head(config: DrafterConfig, target: TargetModel) -> LoadedHead:
     zoo's own target, else of those that public heads have for such a target.
 
     Raises:
-        ValueError: the sizes do not fit the target, or the weights do not fit the device.
+        ValueError: the sizes do not fit the target.
     """
     if config.kind is DrafterKind.mtp:
         return _random(random_mtp(target))

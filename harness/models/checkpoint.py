@@ -30,7 +30,16 @@ class CheckpointError(ValueError):
 class WeightSource(Protocol):
     """Where a model's tensors come from, by name and shape: a `Checkpoint`, or random draws."""
 
+    @property
+    def has_merged_experts(self) -> bool:
+        """Whether the experts of a layer come as transformers holds them, in one tensor, instead of one by one."""
+        ...
+
     def take(self, name: str, shape: Iterable[int]) -> Tensor: ...
+
+    def put(self, name: str, place: Tensor) -> None:
+        """Write the tensor of that name and of the place's shape there."""
+        ...
 
     def ignore(self, prefixes: tuple[str, ...]) -> None: ...
 
@@ -78,6 +87,8 @@ class Checkpoint:
     Each tensor is taken by name and shape; `unused()` lists what was never taken.
     """
 
+    has_merged_experts = False
+
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._files = weight_files(self.folder)
@@ -115,6 +126,10 @@ class Checkpoint:
             )
         self._taken.add(name)
         return self._handle(path).get_tensor(name)
+
+    def put(self, name: str, place: Tensor) -> None:
+        """Copy one tensor to a place of its shape, in the place's dtype. Raises CheckpointError as `take` does."""
+        place.copy_(self.take(name, place.shape))
 
     def ignore(self, prefixes: tuple[str, ...]) -> None:
         """Count the tensors whose names start with one of the prefixes as used."""

@@ -28,6 +28,7 @@ from harness.models.decoder_layer import (
     with_slots,
 )
 from harness.models.head import Head, HeadOutput, stored_embedding
+from harness.models.outline import made_beside
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 from harness.models.zoo import zoo_path
@@ -99,7 +100,8 @@ def load_eagle(path: str | Path | None, target: TargetModel, *, revision: str | 
     check_folder_tokenizer(folder, target)
     with Checkpoint(folder) as checkpoint:
         embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, target.hidden_size)
-        head = EagleHead(config, target, own_embedding=embedding is not None)
+        with made_beside(target.device):
+            head = EagleHead(config, target, own_embedding=embedding is not None)
         head.fill(checkpoint)
         unused = checkpoint.unused()
     head.path, head.unused_keys = folder, report_unused(folder, unused, ("layers.", "fc."))

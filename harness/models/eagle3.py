@@ -26,6 +26,7 @@ from harness.models.decoder_layer import (
 )
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head, HeadOutput, stored_embedding
+from harness.models.outline import made_beside
 from harness.models.target import TargetModel, TargetOutput
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 from harness.models.zoo import zoo_path
@@ -76,7 +77,7 @@ class Eagle3Head(Head):
         self.to(device=target.device, dtype=target.dtype)
         self.rotary = types.rotary(layer).to(target.device)
         if draft_token_ids is None:
-            draft_token_ids = torch.arange(config.draft_vocab_size)
+            draft_token_ids = torch.arange(config.draft_vocab_size, device="cpu")
         self.register_vocabulary(draft_token_ids)
 
     def register_vocabulary(self, draft_token_ids: Tensor) -> None:
@@ -146,7 +147,8 @@ def load_eagle3(path: str | Path | None, target: TargetModel, *, revision: str |
     with Checkpoint(folder) as checkpoint:
         embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, config.layer.hidden_size)
         vocabulary = draft_vocabulary(checkpoint, config, target)
-        head = Eagle3Head(config, target, draft_token_ids=vocabulary, own_embedding=embedding is not None)
+        with made_beside(target.device):
+            head = Eagle3Head(config, target, draft_token_ids=vocabulary, own_embedding=embedding is not None)
         original = any(name.startswith(ORIGINAL_LAYER_PREFIX) for name in checkpoint.names)
         head.fill(checkpoint, {LAYER_PREFIX: ORIGINAL_LAYER_PREFIX} if original else None)
         checkpoint.ignore(("verifier_norm.", "verifier_lm_head."))

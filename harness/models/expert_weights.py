@@ -1,4 +1,4 @@
-"""How checkpoints store the experts of a layer: one by one, where transformers holds them merged.
+"""How checkpoints store the experts of a layer: one by one, where transformers, and random weights, hold them merged.
 
     stored   ...mlp.experts.{i}.{gate,up}_proj.weight [I, D]    ...mlp.experts.{i}.down_proj.weight [D, I]
     held     ...mlp.experts.gate_up_proj [E, 2 I, D]            ...mlp.experts.down_proj [E, D, I]
@@ -35,10 +35,16 @@ def stored_tensors(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def take_tensor(
-    checkpoint: WeightSource, name: str, shape: torch.Size, device: torch.device | str, dtype: torch.dtype
+    source: WeightSource, name: str, shape: torch.Size, device: torch.device | str, dtype: torch.dtype
 ) -> Tensor:
-    """One tensor of a model from what a checkpoint stores for it. Raises CheckpointError as Checkpoint.take does."""
+    """One tensor of a model from what a source has for it. Raises CheckpointError as Checkpoint.take does."""
     tensor = torch.empty(shape, device=device, dtype=dtype)
-    for stored, place in stored_tensors(name, tensor):
-        place.copy_(checkpoint.take(stored, place.shape))
+    put_tensor(source, name, tensor)
     return tensor
+
+
+def put_tensor(source: WeightSource, name: str, tensor: Tensor) -> None:
+    """Write one tensor of a model from what a source has for it. Raises CheckpointError as Checkpoint.take does."""
+    parts = [(name, tensor)] if source.has_merged_experts else stored_tensors(name, tensor)
+    for stored, place in parts:
+        source.put(stored, place)

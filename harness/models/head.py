@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig
 
 from harness.models.checkpoint import SINGLE, Checkpoint, WeightSource
 from harness.models.decoder_layer import View
-from harness.models.expert_weights import stored_tensors
+from harness.models.expert_weights import put_tensor, stored_tensors
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput, new_cache
 
@@ -117,8 +117,7 @@ class Head(nn.Module):
         weights = {name: tensor for name, tensor in self.state_dict().items() if tensor.is_floating_point()}
         for name, weight in weights.items():
             key = next((theirs + name[len(ours) :] for ours, theirs in renamed if name.startswith(ours)), name)
-            for taken, place in stored_tensors(key, weight):
-                place.copy_(checkpoint.take(taken, place.shape))
+            put_tensor(checkpoint, key, weight)
 
 
 def save_head(head: Head, folder: str | Path, dtype: torch.dtype | None = None) -> None:
@@ -141,8 +140,12 @@ def as_stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 def stored_embedding(checkpoint: Checkpoint, key: str, target: TargetModel, hidden_size: int) -> Tensor | None:
-    """A head's stored embedding [V, H]; None when there is none or it equals the target's and can be shared."""
+    """A head's stored embedding [V, H]; None when there is none or it equals the target's and can be shared.
+
+    Beside an outline, which holds nothing to compare with, one of the target's width counts as equal.
+    """
     if key not in checkpoint:
         return None
     weight = checkpoint.take(key, (target.vocab_size, hidden_size)).to(target.device, target.dtype)
-    return None if weight.shape[1] == target.hidden_size and torch.equal(weight, target.embed_weight) else weight
+    same_width = weight.shape[1] == target.hidden_size
+    return None if same_width and (weight.is_meta or torch.equal(weight, target.embed_weight)) else weight

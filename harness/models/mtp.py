@@ -32,6 +32,7 @@ from harness.models.decoder_layer import (
     with_slots,
 )
 from harness.models.head import Head, HeadOutput, as_stored
+from harness.models.outline import made_beside
 from harness.models.target import TargetModel
 
 
@@ -142,7 +143,8 @@ def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | No
             own_head=f"{prefix}shared_head.head.weight" in checkpoint,
             own_embedding=f"{prefix}embed_tokens.weight" in checkpoint,
         )
-        head = MtpHead(config, target)
+        with made_beside(target.device):
+            head = MtpHead(config, target)
         head.fill(checkpoint)
         unused = [name for name in checkpoint.unused() if name.startswith(prefix)]
     head.path, head.unused_keys = folder, report_unused(folder, unused, (prefix,))

@@ -15,11 +15,10 @@ from torch import Tensor
 from transformers import LlamaConfig, PreTrainedConfig
 
 from harness.models.checkpoint import read_json
-from harness.models.decoder_layer import layer_config, layer_fields, layer_types
+from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Head
 from harness.models.eagle3_config import Eagle3Config, default_aux_layers
-from harness.models.free_memory import check_fits, weights_need
 from harness.models.head import Head
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.random_weights import RandomWeights, made_on, random_fingerprint
@@ -34,8 +33,10 @@ AnyHead = TypeVar("AnyHead", bound=Head)
 
 
 def random_eagle(target: TargetModel, folder: Path | None = None) -> EagleHead:
-    """An EAGLE head without a bias. folder: whose config.json gives other sizes. Raises ValueError as load_eagle does,
-    or when the weights do not fit the device's free memory."""
+    """An EAGLE head without a bias. folder: whose config.json gives other sizes.
+
+    Raises ValueError as load_eagle does, or, without a folder, for a target whose layers such heads are not made of.
+    """
     if folder is None:
         config = EagleConfig(_llama_layer(target), bias=False)
     else:
@@ -75,7 +76,7 @@ def random_mtp(target: TargetModel) -> MtpHead:
     """The MTP layer of a target whose configuration announces one.
 
     It has an output matrix of its own, as the public checkpoints store one, unless the target's is its embedding.
-    Raises ValueError when none is announced, or the weights do not fit the device's free memory.
+    Raises ValueError when none is announced.
     """
     count = getattr(target.config, "num_nextn_predict_layers", None) or 0
     if count < 1:
@@ -83,7 +84,7 @@ def random_mtp(target: TargetModel) -> MtpHead:
             f"target {target.name}: expected num_nextn_predict_layers 1 or more in its configuration, found {count}; "
             f"it has no MTP layer, choose another drafter"
         )
-    config = MtpConfig(target.num_layers, own_head=not target.config.tie_word_embeddings)
+    config = MtpConfig.for_target(target, own_head=not target.config.tie_word_embeddings)
     return _drawn(lambda owner: MtpHead(config, owner), target, asdict(config))
 
 
@@ -94,24 +95,14 @@ def spread_ids(num_ids: int, vocab_size: int) -> Tensor:
 
 def _llama_layer(target: TargetModel) -> PreTrainedConfig:
     """One Llama layer of the target's widths, heads and positions."""
-    changes = {"model_type": LlamaConfig.model_type, "num_hidden_layers": 1}
-    return layer_config(layer_fields(target.config) | changes, f"target {target.name}")
+    fields = layer_fields(head_layer_config(target.config))
+    return layer_config(fields | {"model_type": LlamaConfig.model_type}, f"target {target.name}")
 
 
 def _drawn(make: Callable[[TargetModel], AnyHead], target: TargetModel, fields: dict[str, Any]) -> AnyHead:
-    """A frozen head made for a target: counted without memory first, then made where the target is, and drawn."""
-    with torch.device("meta"):
-        without_memory = make(_without_memory(target))
-    check_fits([weights_need(f"the drafter for target {target.name}", without_memory, target.dtype)], target.device)
+    """A frozen head made for a target, where the target is, and drawn."""
     with made_on(target.device, target.dtype):
         head = make(target)
     head.fill(RandomWeights(SEED, 1, device=target.device, dtype=target.dtype))
     head.random_fingerprint = random_fingerprint(SEED, {"kind": type(head).__name__} | fields)
     return head.eval().requires_grad_(False)
-
-
-def _without_memory(target: TargetModel) -> TargetModel:
-    """A target of the same configuration on the meta device."""
-    types = layer_types(target.config, f"target {target.name}")
-    with torch.device("meta"):
-        return TargetModel(types.causal_lm(target.config), None, name=target.name, tokenizer_stands_in=True)

@@ -13,8 +13,9 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, read_json
 from harness.models.decoder_layer import layer_types
+from harness.models.dense_layers import settle_dense_layers
 from harness.models.fingerprint import fingerprint
-from harness.models.free_memory import check_fits, weights_need
+from harness.models.outline import OUTLINE
 from harness.models.random_weights import RandomWeights, random_fingerprint
 from harness.models.shape import SHAPES, read_shape
 from harness.models.target import TargetModel, fill
@@ -44,12 +45,15 @@ def architecture(
         fields = read_shape(shape).config
         others = {name: value for name, value in fields.items() if name != "model_type"}
         config = type(AutoConfig.for_model(fields["model_type"])).from_dict(others)
+        settle_dense_layers(config, fields)
         return Architecture(config, fields, SHAPES / f"{shape}.json", None)
     assert path is not None, "sizes come from a shape or from a path"
     folder = checkpoint_folder(path, revision, WITHOUT_WEIGHTS)
     source = folder / "config.json"
     fields = read_json(source)
-    return Architecture(AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code), fields, source, folder)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    settle_dense_layers(config, fields)
+    return Architecture(config, fields, source, folder)
 
 
 def random_target(
@@ -68,7 +72,7 @@ def random_target(
     target. dtype: None is the one that its configuration states, else bfloat16.
     Its tokenizer is the folder's own or, where there is none, that of the zoo, whose ids lie below any real vocabulary
     size. A sequence ends at the tokens that the configuration names; those of the zoo's tokenizer end nothing here.
-    Raises ValueError when the model type is not supported, or the weights do not fit the device's free memory.
+    Raises ValueError when the model type is not supported.
     """
     source_path = zoo_path("target") if path is None and shape is None else path
     given = architecture(source_path, shape, revision=revision, trust_remote_code=trust_remote_code)
@@ -104,9 +108,8 @@ def random_model(
     types = layer_types(config, given.source)
     if dtype is None:
         dtype = config.dtype if isinstance(config.dtype, torch.dtype) else torch.bfloat16
-    with torch.device("meta"):
+    with OUTLINE:
         causal_lm = types.causal_lm(config)
-    check_fits([weights_need(f"{role} {name}", causal_lm, dtype)], device)
     tied = bool(config.tie_word_embeddings)
     fill(causal_lm, RandomWeights(role, config.num_hidden_layers, device=device, dtype=dtype, tied=tied), device, dtype)
     causal_lm.model.rotary_emb = types.rotary(config).to(device)

@@ -11,7 +11,9 @@ The rule, for a matrix with n inputs in a model of L layers; all draws are norma
     everything else             1 / sqrt(n): states keep their size
 
 So states neither vanish nor explode however many layers there are, and a softmax over the logits is neither flat nor
-one-hot. The damping of the residual by 1 / sqrt(2 L) is that of GPT-2 (Radford et al. 2019, section 2.3).
+one-hot. The damping of the residual by 1 / sqrt(2 L) is that of GPT-2 (Radford et al. 2019, section 2.3). A router's
+logits have a standard deviation of 1 and no bias, so that tokens spread over the experts; those of a layer are drawn in
+one tensor.
 A tensor depends on the seed, its name and its shape alone, on one kind of device; a CPU and a GPU draw other numbers.
 """
 
@@ -41,6 +43,9 @@ class RandomWeights:
     matrix.
     """
 
+    has_merged_experts = True
+    """Thousands of small draws would take longer than a few large ones."""
+
     def __init__(
         self, seed: str, num_layers: int, *, device: torch.device | str, dtype: torch.dtype, tied: bool = False
     ) -> None:
@@ -52,14 +57,21 @@ class RandomWeights:
 
     def take(self, name: str, shape: Iterable[int]) -> Tensor:
         """The tensor of that name and shape."""
-        size = tuple(shape)
-        weight = torch.empty(size, dtype=self._dtype, device=self._device)
+        weight = torch.empty(tuple(shape), dtype=self._dtype, device=self._device)
+        self.put(name, weight)
+        return weight
+
+    def put(self, name: str, place: Tensor) -> None:
+        """Draw the tensor of that name in its place; one on the meta device has nothing to hold it."""
+        if place.is_meta:
+            return
         if is_norm(name):
-            return weight.fill_(1)
-        if is_bias(name):
-            return weight.zero_()
-        generator = torch.Generator(self._device).manual_seed(_seed_of(self._seed, name))
-        return weight.normal_(0, deviation(name, size, self._num_layers, self._tied), generator=generator)
+            place.fill_(1)
+        elif is_bias(name):
+            place.zero_()
+        else:
+            generator = torch.Generator(place.device).manual_seed(_seed_of(self._seed, name))
+            place.normal_(0, deviation(name, place.shape, self._num_layers, self._tied), generator=generator)
 
     def ignore(self, prefixes: tuple[str, ...]) -> None:
         """Nothing is stored, so nothing is left over."""

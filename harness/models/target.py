@@ -194,8 +194,8 @@ def fill(causal_lm: Any, checkpoint: WeightSource, device: torch.device | str, d
     dtype: of the parameters; a buffer (the router's bias of GLM) keeps the float32 that the model gives it.
     """
     tied = causal_lm.config.tie_word_embeddings
-    embedding = checkpoint.take("model.embed_tokens.weight", causal_lm.model.embed_tokens.weight.shape)
-    dtype = dtype or embedding.dtype
+    embedding = causal_lm.model.embed_tokens.weight
+    dtype = dtype or checkpoint.take("model.embed_tokens.weight", embedding.shape).dtype
     buffers = dict(causal_lm.named_buffers())
     state = {}
     for key, tensor in causal_lm.state_dict().items():
