@@ -299,6 +299,14 @@ COUNTS: dict[str, Column] = {
     "draft_logit_cache_bytes": Column(
         "bytes", "draft-logit cache: slots * K * (draft vocabulary * bytes per element, and 16 of row statistics)"
     ),
+    "target_cache_bytes": Column(
+        "bytes", "key-value cache of the target, its spare slot included; 0 in records that did not count it yet"
+    ),
+    "drafter_cache_bytes": Column(
+        "bytes",
+        "key-value cache of the drafter, its spare slot included; 0 for a drafter without one, and in records that did "
+        "not count it yet",
+    ),
     "num_target_parameters": Column("", "parameters of the target"),
     "num_drafter_parameters": Column("", "parameters of the drafter"),
     "fallbacks": Column("", "what changed speed or results without being asked for; separated by a semicolon"),

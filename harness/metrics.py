@@ -30,6 +30,8 @@ AXES = ("drafter", "drafting", "verification", "measurement", "draft_sampling", 
 FROM_RECORD = (
     "num_skipped_turns",
     "draft_logit_cache_bytes",
+    "target_cache_bytes",
+    "drafter_cache_bytes",
     "num_target_parameters",
     "num_drafter_parameters",
 )

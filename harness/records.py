@@ -148,7 +148,14 @@ class RequestRecord:
             raise InconsistentRecordError(f"request {self.key}: a round cut by eos or length must be the last one")
 
 
-COUNTS_OF_A_CELL = ("draft_logit_cache_bytes", "num_target_parameters", "num_drafter_parameters", "num_skipped_turns")
+COUNTS_OF_A_CELL = (
+    "draft_logit_cache_bytes",
+    "target_cache_bytes",
+    "drafter_cache_bytes",
+    "num_target_parameters",
+    "num_drafter_parameters",
+    "num_skipped_turns",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +172,10 @@ class CellRecord:
     draft_logit_cache_bytes: int
     num_target_parameters: int
     num_drafter_parameters: int
+    target_cache_bytes: int = 0
+    """Key-value cache of the target; 0 in records written before it was counted."""
+    drafter_cache_bytes: int = 0
+    """Key-value cache of the drafter; 0 for a drafter without one, and in records written before it was counted."""
     num_skipped_turns: int = 0
     """Turns left out because they did not fit."""
     fallbacks: tuple[str, ...] = ()
@@ -256,6 +267,8 @@ _CELL_PLAIN = (
     "provenance",
     "wall_s",
     "draft_logit_cache_bytes",
+    "target_cache_bytes",
+    "drafter_cache_bytes",
     "num_target_parameters",
     "num_drafter_parameters",
     "num_skipped_turns",

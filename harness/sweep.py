@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.backends.local import BackendRun, LocalBackend
+from harness.backends.local import BackendRun, LocalBackend, prepare_together
 from harness.backends.model_store import ModelStore
 from harness.config import CellConfig
 from harness.determinants import determinants, plain_values, with_rates
@@ -86,8 +86,7 @@ class _Run:
     def group(self, cells: Sequence[CellConfig], played: Sequence[Conversation], num_before: int) -> None:
         """Run the cells of one group, interleaved, and write each as soon as its last block is done."""
         arms = [_Arm(cell, LocalBackend(cell, self.store)) for cell in cells]
-        for arm in arms:
-            arm.backend.prepare(played)
+        prepare_together([arm.backend for arm in arms], played)
         for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
             arm = arms[turn.arm]
             self.progress.cell(label(arm.cell), num_before + turn.arm, len(self.plan.cells))
@@ -175,7 +174,9 @@ def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
         provenance=provenance(sampling_core=backend.sampling_core),
         requests=tuple(arm.requests),
         wall_s=arm.wall_s,
-        draft_logit_cache_bytes=backend.logit_cache_bytes,
+        draft_logit_cache_bytes=backend.cache_bytes.draft_logits,
+        target_cache_bytes=backend.cache_bytes.target,
+        drafter_cache_bytes=backend.cache_bytes.drafter,
         num_target_parameters=backend.target.num_parameters,
         num_drafter_parameters=backend.num_drafter_parameters,
         num_skipped_turns=arm.num_skipped_turns,

@@ -73,7 +73,7 @@ def test_draft_logit_cache_is_that_of_all_slots(store):
     """max_requests * K * (V * bytes + statistics), whatever the number of conversations in a block."""
     subject = backend(store, drafter=DrafterKind.eagle3)
     subject.generate([SHORT])
-    assert subject.logit_cache_bytes == 3 * 4 * (4096 * 4 + 16)
+    assert subject.cache_bytes.draft_logits == 3 * 4 * (4096 * 4 + 16)
 
 
 def test_what_slows_the_target_down_is_reported(store, monkeypatch):

@@ -236,6 +236,7 @@ def test_a_throughput_run_from_the_command_to_the_records(folder, tmp_path):
     assert command.main([*arguments, *short, *others]) == 0
     records = [read_cell(path) for path in sorted((tmp_path / "cells").iterdir())]
     assert {record.config["drafter"]["kind"] for record in records} == {"none", "mtp"}
+    capacity = {"none": 26 + 2, "mtp": 26 + 8}
     for record in records:
         kind = record.config["drafter"]["kind"]
         for request in record.requests:
@@ -245,6 +246,9 @@ def test_a_throughput_run_from_the_command_to_the_records(folder, tmp_path):
         assert record.fallbacks == (
             "tiny has no tokenizer: the zoo's stands in, and its tokens mean nothing to random weights",
         )
+        layer_bytes = 17 * capacity[kind] * (GLM["kv_lora_rank"] + GLM["qk_rope_head_dim"]) * 2
+        assert record.target_cache_bytes == NUM_LAYERS * layer_bytes
+        assert record.drafter_cache_bytes == (0 if kind == "none" else layer_bytes)
         if kind == "mtp":
             assert record.config["verification"]["synthetic_rates"] == [0.7, 0.36, 0.14]
             assert sum(item.num_draft_tokens for request in record.requests for item in request.rounds) > 0

@@ -96,6 +96,8 @@ def test_inconsistent_cells_are_refused():
         cell_record([request], schema_version=0)
     with pytest.raises(InconsistentRecordError, match="draft_logit_cache_bytes"):
         cell_record([request], draft_logit_cache_bytes=-1)
+    with pytest.raises(InconsistentRecordError, match="target_cache_bytes"):
+        cell_record([request], target_cache_bytes=-1)
 
 
 def example_cell():
@@ -111,6 +113,8 @@ def example_cell():
         fallbacks=("no chat template",),
         labels=("lossy",),
         num_skipped_turns=2,
+        target_cache_bytes=2**20,
+        drafter_cache_bytes=2**18,
     )
 
 
@@ -160,8 +164,17 @@ def lose_column(data):
     del data["requests"][0]["rounds"]["share_s"]
 
 
+def lose_caches(data):
+    del data["target_cache_bytes"], data["drafter_cache_bytes"]
+
+
 def accept_too_much(data):
     data["requests"][0]["rounds"]["num_accepted_tokens"][1] = 9
+
+
+def test_a_record_from_before_caches_were_counted_is_read(tmp_path):
+    cell = read_cell(altered(example_cell(), tmp_path, lose_caches))
+    assert (cell.target_cache_bytes, cell.drafter_cache_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from harness.backends.cell_memory import CacheBytes, CellMemory, cell_memory, check_memory
 from harness.backends.model_store import ModelStore
 from harness.chat import EncodedChat, chat_messages, decode_answer, encode_chat
 from harness.config import CellConfig, TooLong
 from harness.drafters.chain import DrafterShape
-from harness.drafters.load import build_drafter
+from harness.drafters.load import LoadedHead, build_drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
 from harness.engine.sequence import Limits, Request
+from harness.models.target import TargetModel
 from harness.prompt import Prompt
 from harness.prompt_length import exact_length
 from harness.records import RequestRecord
@@ -38,26 +40,40 @@ class LocalBackend:
     def __init__(self, cell: CellConfig, store: ModelStore | None = None) -> None:
         store = store if store is not None else ModelStore()
         self.cell = cell
-        self.target = store.target(cell.target, cell.backend)
-        self.loaded_head = store.head(cell.drafter)
-        self.tokenizer = self.target.tokenizer
-        self.logit_cache_bytes = 0
+        self.models = store.models(cell.target, cell.backend)
+        outline = self.models.outlines.target
+        # what does not fit the target is refused here
+        self.models.outlines.head(cell.drafter)
+        self.tokenizer = outline.tokenizer
+        self.cache_bytes = CacheBytes()
         self.sampling_core: str | None = None
         self.num_invalid = 0
         self._limit = self._longest_sequence
-        self._notes: dict[str, None] = (
-            {self.target.name + STAND_IN_NOTE: None} if self.target.tokenizer_stands_in else {}
-        )
+        self._notes: dict[str, None] = {outline.name + STAND_IN_NOTE: None} if outline.tokenizer_stands_in else {}
         self._num_skipped = 0
         self._is_prepared = False
         self._kept: Engine | None = None
+
+    @property
+    def target(self) -> TargetModel:
+        """The target, loaded from here on."""
+        return self.models.loaded.target
+
+    @property
+    def loaded_head(self) -> LoadedHead | None:
+        """The drafting network, loaded from here on; None for drafters that have none."""
+        return self.models.loaded.head(self.cell.drafter)
 
     @property
     def num_drafter_parameters(self) -> int:
         return 0 if self.loaded_head is None else self.loaded_head.head.num_parameters
 
     def prepare(self, conversations: Sequence[Conversation]) -> None:
-        """Refuse, before anything runs, a workload of which nothing fits the target, and get ready for the rest.
+        """Get ready for conversations; see `prepare_together`."""
+        prepare_together([self], conversations)
+
+    def take_measure(self, conversations: Sequence[Conversation]) -> None:
+        """Find how long the slots must be.
 
         Raises:
             ValueError: max_new_tokens leaves no room for a prompt, or every prompt is too long.
@@ -76,6 +92,12 @@ class LocalBackend:
             )
         self._limit = self._sequence_limit(conversations)
         self._is_prepared, self._kept = True, None
+
+    def memory(self) -> CellMemory:
+        """What the cell will keep on its device, with slots as long as was measured."""
+        outlines = self.models.outlines
+        engine = self._build_engine(outlines.target, outlines.head(self.cell.drafter))
+        return cell_memory(self.models, self.cell.drafter, engine, is_kept=self._uses_graphs)
 
     def generate(
         self,
@@ -161,7 +183,7 @@ class LocalBackend:
     @property
     def _longest_sequence(self) -> int:
         """Tokens of prompt and output that the target's positions and the configured slots allow."""
-        longest = self.target.config.max_position_embeddings
+        longest = self.models.outlines.target.config.max_position_embeddings
         configured = self.cell.backend.max_length
         return longest if configured is None else min(longest, configured)
 
@@ -184,23 +206,21 @@ class LocalBackend:
     @property
     def _uses_graphs(self) -> bool:
         configured = self.cell.backend.graphs
-        return self.target.device.type == "cuda" if configured is None else configured
+        return self.models.loaded.device.type == "cuda" if configured is None else configured
 
     def _engine(self) -> Engine:
         """The engine of the next block: kept where it is costly to make, else made anew, so that the cells of a sweep
         do not hold the memory of all their caches at once."""
-        if not self._uses_graphs:
-            return self._build_engine()
-        if self._kept is None:
-            self._kept = self._build_engine()
-        return self._kept
+        engine = self._kept or self._build_engine(self.target, self.loaded_head)
+        self._kept = engine if self._uses_graphs else None
+        self.sampling_core, self.cache_bytes = engine.core.name, CacheBytes.of(engine)
+        return engine
 
-    def _build_engine(self) -> Engine:
+    def _build_engine(self, target: TargetModel, loaded_head: LoadedHead | None) -> Engine:
         cell, num_tokens, num_slots = self.cell, self._num_speculative_tokens, self.cell.backend.max_concurrency
         capacity = self._limit + room_for_drafts(num_tokens)
-        shape = DrafterShape(num_slots, capacity, num_tokens, self.target.vocab_size)
-        drafter = build_drafter(cell, self.loaded_head, shape)
-        self.logit_cache_bytes = drafter.logit_cache_bytes
+        shape = DrafterShape(num_slots, capacity, num_tokens, target.vocab_size)
+        drafter = build_drafter(cell, loaded_head, shape)
         decoding = cell.decoding
         settings = EngineSettings(
             num_slots=num_slots,
@@ -208,10 +228,22 @@ class LocalBackend:
             num_speculative_tokens=num_tokens,
             sampling=SamplingSettings(decoding.temperature, decoding.top_k, decoding.top_p, decoding.min_p),
             verification=cell.verification.verification(num_tokens),
-            limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else self.target.eos_token_ids),
+            limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else target.eos_token_ids),
             graphs=self._uses_graphs,
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
         )
-        engine = Engine(self.target, drafter, settings)
-        self.sampling_core = engine.core.name
-        return engine
+        return Engine(target, drafter, settings)
+
+
+def prepare_together(backends: Sequence[LocalBackend], conversations: Sequence[Conversation]) -> None:
+    """Get cells ready that take turns, on the same models, at the same conversations.
+
+    Refuse, before any weights are loaded, a workload of which nothing fits the target, and cells whose models and
+    caches do not fit the device.
+
+    Raises:
+        ValueError: max_new_tokens leaves no room for a prompt, every prompt is too long, or memory is too small.
+    """
+    for backend in backends:
+        backend.take_measure(conversations)
+    check_memory([backend.memory() for backend in backends], backends[0].models.loaded.device)

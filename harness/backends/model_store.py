@@ -1,13 +1,15 @@
-"""Loaded models, kept for the cells of a sweep that share them."""
+"""Loaded models, kept for the cells of a sweep that share them, and outlines of them, which say what they will take."""
 
 from __future__ import annotations
 
 from dataclasses import astuple
+from typing import NamedTuple
 
 import torch
 
 from harness.config import BackendConfig, DrafterConfig, TargetConfig, Weights
 from harness.drafters.load import LoadedHead, load_head
+from harness.models.outline import OUTLINE
 from harness.models.random_target import random_target
 from harness.models.target import TargetModel, load_target
 
@@ -47,29 +49,68 @@ def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | Non
     return load_target(config.path, device=device, dtype=dtype, revision=revision, trust_remote_code=trusted, name=name)
 
 
-class ModelStore:
-    """One target at a time, and every drafting network asked for beside it."""
+class Models:
+    """A target and the drafting networks asked for beside it, on one device; each is loaded when it is first asked for.
 
-    def __init__(self) -> None:
-        self._target_key: tuple[object, ...] | None = None
+    On the device of outlines nothing takes memory, and what does not fit together is refused all the same.
+    """
+
+    def __init__(self, config: TargetConfig, device: torch.device, dtype: torch.dtype | None) -> None:
+        self.device = device
+        self._config = config
+        self._dtype = dtype
         self._target: TargetModel | None = None
         self._heads: dict[tuple[object, ...], LoadedHead | None] = {}
 
-    def target(self, config: TargetConfig, backend: BackendConfig) -> TargetModel:
-        """The target, loaded unless it is the one already held; another target takes its place."""
-        key = (*astuple(config), backend.device, backend.dtype)
-        if self._target is None or key != self._target_key:
-            self._heads.clear()
-            self._target = None
-            device = resolve_device(backend.device)
-            self._target = _target(config, device, resolve_dtype(backend.dtype, device))
-            self._target_key = key
+    @property
+    def target(self) -> TargetModel:
+        if self._target is None:
+            self._target = _target(self._config, self.device, self._dtype)
         return self._target
 
     def head(self, config: DrafterConfig) -> LoadedHead | None:
-        """The drafting network for the target held."""
-        assert self._target is not None, "the target comes before its drafters"
-        key = (config.kind, config.path, config.revision, config.weights, config.shape)
+        """The drafting network for the target; None for the kinds that have none."""
+        key = _head_key(config)
         if key not in self._heads:
-            self._heads[key] = load_head(config, self._target)
+            self._heads[key] = load_head(config, self.target)
         return self._heads[key]
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the target has been loaded."""
+        return self._target is not None
+
+    def has_head(self, config: DrafterConfig) -> bool:
+        """Whether a drafting network has been loaded."""
+        return _head_key(config) in self._heads
+
+
+class StoredModels(NamedTuple):
+    """The models of some cells, twice."""
+
+    outlines: Models
+    loaded: Models
+
+
+class ModelStore:
+    """The models of one target at a time."""
+
+    def __init__(self) -> None:
+        self._key: tuple[object, ...] | None = None
+        self._models: StoredModels | None = None
+
+    def models(self, config: TargetConfig, backend: BackendConfig) -> StoredModels:
+        """The models for a target, those already held if it is the same; another target takes their place at once, so
+        that their memory is free before the next ones are counted."""
+        key = (*astuple(config), backend.device, backend.dtype)
+        if self._models is None or key != self._key:
+            self._models = None
+            device = resolve_device(backend.device)
+            dtype = resolve_dtype(backend.dtype, device)
+            self._models = StoredModels(Models(config, OUTLINE, dtype), Models(config, device, dtype))
+            self._key = key
+        return self._models
+
+
+def _head_key(config: DrafterConfig) -> tuple[object, ...]:
+    return config.kind, config.path, config.revision, config.weights, config.shape

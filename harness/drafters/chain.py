@@ -85,6 +85,10 @@ class ChainDrafter:
         )
 
     @property
+    def cache_bytes(self) -> int:
+        return self._cache.num_bytes
+
+    @property
     def logit_cache_bytes(self) -> int:
         return self._logits.num_bytes
 

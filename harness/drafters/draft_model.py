@@ -30,6 +30,10 @@ class DraftModelDrafter:
         self._logits = DraftLogits(draft_sampling, size, shape.target_vocab_size, None, model.dtype, model.device)
 
     @property
+    def cache_bytes(self) -> int:
+        return self._cache.num_bytes
+
+    @property
     def logit_cache_bytes(self) -> int:
         return self._logits.num_bytes
 

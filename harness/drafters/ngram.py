@@ -61,6 +61,7 @@ class NgramDrafter:
 
     aux_layers: tuple[int, ...] = ()
     num_parameters = 0
+    cache_bytes = 0
     logit_cache_bytes = 0
 
     def __init__(self, longest: int, shortest: int) -> None:

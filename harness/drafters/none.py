@@ -13,6 +13,7 @@ class NoDrafter:
 
     aux_layers: tuple[int, ...] = ()
     num_parameters = 0
+    cache_bytes = 0
     logit_cache_bytes = 0
 
     def extend(self, step: TargetStep) -> None:

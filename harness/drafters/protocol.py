@@ -88,6 +88,11 @@ class Drafter(Protocol):
         ...
 
     @property
+    def cache_bytes(self) -> int:
+        """Memory of the drafter's own key-value cache."""
+        ...
+
+    @property
     def logit_cache_bytes(self) -> int:
         """Memory of the persistent draft-logit cache and of the row statistics kept beside it."""
         ...

@@ -135,6 +135,11 @@ class Engine:
         self._began = 0.0
         self._read_s = 0.0
 
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of the target's key-value cache."""
+        return self._cache.num_bytes
+
     @torch.inference_mode()
     def run(self, requests: Iterable[Request], follow_up: FollowUp, start_s: float = 0.0) -> EngineRun:
         """Run all requests and their follow-ups to the end.

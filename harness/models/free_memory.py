@@ -1,4 +1,4 @@
-"""Whether weights fit a device, asked before they are made."""
+"""Whether what is wanted fits a device, asked before it is made."""
 
 from __future__ import annotations
 
@@ -17,26 +17,33 @@ class Need(NamedTuple):
 
     what: str
     num_bytes: int
+    is_there: bool = False
+    """Whether it lies on the device already."""
 
 
-def weights_need(what: str, model: nn.Module, dtype: torch.dtype) -> Need:
-    """What the parameters of a model take in a dtype, tied ones counted once; the model may be on the meta device."""
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    name = str(dtype).removeprefix("torch.")
-    return Need(f"{num_parameters:,} weights of {what} in {name}", num_parameters * dtype.itemsize)
+def weights_need(what: str, model: nn.Module, is_there: bool = False) -> Need:
+    """What the parameters and buffers of a model take, tied ones counted once; it may be an outline."""
+    parameters = list(model.parameters())
+    num_bytes = sum(tensor.nbytes for tensor in (*parameters, *model.buffers()))
+    num_weights = sum(parameter.numel() for parameter in parameters)
+    dtype = str(parameters[0].dtype).removeprefix("torch.")
+    return Need(f"{num_weights:,} weights of {what} in {dtype}", num_bytes, is_there)
 
 
-def check_fits(needs: Sequence[Need], device: torch.device | str) -> None:
-    """Raise ValueError unless a device has room for all needs together; what it has is not known everywhere."""
-    device = torch.device(device)
+def check_fits(needs: Sequence[Need], device: torch.device, advice: str) -> None:
+    """Raise ValueError unless a device has room for all needs together; what it has is not known everywhere.
+
+    advice: what to do about it, in whole sentences.
+    """
     free = free_bytes(device)
-    needed = sum(need.num_bytes for need in needs)
+    wanted = [need for need in needs if not need.is_there and need.num_bytes]
+    needed = sum(need.num_bytes for need in wanted)
     if free is None or needed <= free:
         return
-    listed = "; ".join(f"{_size(need.num_bytes)} for {need.what}" for need in needs)
+    there = [f"beside {_listed(need)}, which are there" for need in needs if need.is_there]
     raise ValueError(
-        f"backend.device: expected {_size(needed)} of free memory on {device} ({listed}), found {_size(free)}; take "
-        f"smaller models, a smaller backend.dtype or a device with more memory, or end what else runs there"
+        f"backend.device: expected {_size(needed)} of free memory on {device} ("
+        f"{'; '.join([*map(_listed, wanted), *there])}), found {_size(free)}. {advice}"
     )
 
 
@@ -54,5 +61,9 @@ def free_bytes(device: torch.device) -> int | None:
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
+def _listed(need: Need) -> str:
+    return f"{_size(need.num_bytes)} for {need.what}"
+
+
 def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB"
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.2f} MB"

@@ -1,0 +1,106 @@
+"""What cells keep on their device, counted before anything of it is made.
+
+The models are counted on their outlines, and caches on the very engine that will run, built without memory. What comes
+on top, and grows and shrinks while an engine runs, is not counted: the activations of a forward, and CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from harness.backends.model_store import StoredModels
+from harness.config import DrafterConfig
+from harness.engine.engine import Engine
+from harness.models.free_memory import Need, check_fits, weights_need
+
+ADVICE = (
+    "CUDA graphs and the activations of a forward come on top. Lower backend.max_concurrency, decoding.max_new_tokens, "
+    "backend.max_length or drafting.num_speculative_tokens, take a smaller backend.dtype, smaller models or a device "
+    "with more memory, or end what else runs there."
+)
+FEWER_CELLS = (
+    " Cells that run as CUDA graphs keep their caches side by side: run fewer at once, or backend.graphs=false."
+)
+
+
+class CacheBytes(NamedTuple):
+    """Memory of what an engine keeps of its requests."""
+
+    target: int = 0
+    """Key-value cache of the target."""
+    drafter: int = 0
+    """Key-value cache of the drafter."""
+    draft_logits: int = 0
+    """Draft-logit cache, and the row statistics beside it."""
+
+    @classmethod
+    def of(cls, engine: Engine) -> CacheBytes:
+        return cls(engine.cache_bytes, engine.drafter.cache_bytes, engine.drafter.logit_cache_bytes)
+
+
+class CellMemory(NamedTuple):
+    """What one cell keeps."""
+
+    weights: dict[object, Need]
+    """By the model, which other cells may share."""
+    caches: tuple[Need, ...]
+    is_kept: bool
+    """Whether the caches stay while other cells have their turn."""
+
+
+def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is_kept: bool) -> CellMemory:
+    """What a cell keeps.
+
+    Args:
+        models: those that it runs.
+        drafter: of the cell.
+        engine: the cell's, made of outlines.
+        is_kept: see CellMemory.
+    """
+    outlines, loaded = models
+    target, head = outlines.target, outlines.head(drafter)
+    weights: dict[object, Need] = {
+        target: weights_need(f"target {target.name}", target.causal_lm, is_there=loaded.has_target)
+    }
+    if head is not None:
+        what = f"the drafter {drafter.kind.value}"
+        weights[head] = weights_need(what, head.module, is_there=loaded.has_head(drafter))
+    sizes, found = engine.settings, CacheBytes.of(engine)
+    slots = f"{sizes.num_slots} slots and a spare one, of {sizes.capacity:,} tokens"
+    caches = [Need(f"the target's key-value cache ({slots})", found.target)]
+    if head is not None:
+        rows = f"{sizes.num_slots} slots, {sizes.num_speculative_tokens} rows of {head.head.vocab_size:,} logits"
+        caches.append(Need(f"the drafter's key-value cache ({slots})", found.drafter))
+        caches.append(Need(f"the draft-logit cache ({rows})", found.draft_logits))
+    return CellMemory(weights, tuple(caches), is_kept)
+
+
+def check_memory(cells: Sequence[CellMemory], device: torch.device) -> None:
+    """Refuse cells that take turns, before any of their models is loaded, unless what they keep has room.
+
+    Caches that are not kept lie there one cell at a time, so those of the largest cell count.
+
+    Raises:
+        ValueError: there is too little memory; it says what wants how much of it and what to lower.
+    """
+    weights = {model: need for cell in cells for model, need in cell.weights.items()}
+    passing = max((cell.caches for cell in cells if not cell.is_kept), key=_total, default=())
+    kept = [cell.caches for cell in cells if cell.is_kept]
+    caches = [*passing, *(need for each in kept for need in each)]
+    check_fits([*weights.values(), *_together(caches)], device, ADVICE + (FEWER_CELLS if len(kept) > 1 else ""))
+
+
+def _total(needs: Iterable[Need]) -> int:
+    return sum(need.num_bytes for need in needs)
+
+
+def _together(needs: Sequence[Need]) -> list[Need]:
+    """The same with those that are alike as one."""
+    return [
+        need if count == 1 else Need(f"{count} times {need.what}", count * need.num_bytes)
+        for need, count in Counter(needs).items()
+    ]
