@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from harness.models.decoder_layer import attend as unfused_attend
 from harness.models.eagle3 import eagle3_layer
 from harness.models.fused.layer import add_norm, attend, decoder_layer, feed_forward
 from harness.models.fused.obstacle import fusion_obstacle
 from harness.models.fused.operations import Operations, operations_for, reference_operations, triton_operations
 from harness.models.fused.pack import pack_layer
 from harness.models.fused.rope_table import rope_table
+from harness.models.layer_forward import attend as unfused_attend
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel
 from tests.fused_rows import DEVICE
@@ -114,7 +114,7 @@ def test_parts_of_an_eagle3_layer_equal_transformers(bias: bool):
     caches = [SlotCache(1, 2, CAPACITY, 2, 8, torch.float32, DEVICE) for _ in range(2)]
     slots, starts = torch.tensor([1, 0], device=DEVICE), torch.tensor([0, 0], device=DEVICE)
     positions = starts[:, None] + torch.arange(3, device=DEVICE)
-    expected = unfused_attend(layer, joined, rotary(joined, positions), caches[0].view(slots, positions, 3))
+    expected = unfused_attend(layer, rotary, joined, positions, caches[0].view(slots, positions, 3))
     table = rope_table(rotary, CAPACITY, DEVICE)
     found = attend(layer, joined, table, caches[1].keys[0], caches[1].values[0], slots, starts)
     torch.testing.assert_close(found, expected, **TOLERANCE)

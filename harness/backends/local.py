@@ -123,7 +123,8 @@ class LocalBackend:
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """Everything so far that changed speed or results without being asked for."""
-        notes = [*self.target.fallbacks, *self._notes]
+        head = () if self.loaded_head is None else self.loaded_head.head.fallbacks
+        notes = [*self.target.fallbacks, *head, *self._notes]
         if self.num_invalid:
             notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)
@@ -182,14 +183,15 @@ class LocalBackend:
         return 0 if self.cell.is_baseline else self.cell.drafting.num_speculative_tokens
 
     @property
-    def _uses_graphs(self) -> bool:
+    def uses_graphs(self) -> bool:
+        """Whether its engine's steps have fixed sizes, captured as CUDA graphs on a GPU."""
         configured = self.cell.backend.graphs
         return self.target.device.type == "cuda" if configured is None else configured
 
     def _engine(self) -> Engine:
         """The engine of the next block: kept where it is costly to make, else made anew, so that the cells of a sweep
         do not hold the memory of all their caches at once."""
-        if not self._uses_graphs:
+        if not self.uses_graphs:
             return self._build_engine()
         if self._kept is None:
             self._kept = self._build_engine()
@@ -209,7 +211,7 @@ class LocalBackend:
             sampling=SamplingSettings(decoding.temperature, decoding.top_k, decoding.top_p, decoding.min_p),
             verification=cell.verification.verification(num_tokens),
             limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else self.target.eos_token_ids),
-            graphs=self._uses_graphs,
+            graphs=self.uses_graphs,
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
         )
         engine = Engine(self.target, drafter, settings)

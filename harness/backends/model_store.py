@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple
+from typing import Protocol
 
 import torch
 
@@ -47,6 +48,12 @@ def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | Non
     return load_target(config.path, device=device, dtype=dtype, revision=revision, trust_remote_code=trusted, name=name)
 
 
+class _Model(Protocol):
+    """Something whose layers may be fused."""
+
+    def fuse(self) -> str | None: ...
+
+
 class ModelStore:
     """One target at a time, and every drafting network asked for beside it."""
 
@@ -54,15 +61,18 @@ class ModelStore:
         self._target_key: tuple[object, ...] | None = None
         self._target: TargetModel | None = None
         self._heads: dict[tuple[object, ...], LoadedHead | None] = {}
+        self._fuses: bool | None = None
 
     def target(self, config: TargetConfig, backend: BackendConfig) -> TargetModel:
         """The target, loaded unless it is the one already held; another target takes its place."""
-        key = (*astuple(config), backend.device, backend.dtype)
+        key = (*astuple(config), backend.device, backend.dtype, backend.fused)
         if self._target is None or key != self._target_key:
             self._heads.clear()
             self._target = None
             device = resolve_device(backend.device)
+            self._fuses = backend.fused
             self._target = _target(config, device, resolve_dtype(backend.dtype, device))
+            self._fuse(self._target)
             self._target_key = key
         return self._target
 
@@ -71,5 +81,21 @@ class ModelStore:
         assert self._target is not None, "the target comes before its drafters"
         key = (config.kind, config.path, config.revision, config.weights, config.shape)
         if key not in self._heads:
-            self._heads[key] = load_head(config, self._target)
+            loaded = load_head(config, self._target)
+            if loaded is not None:
+                self._fuse(loaded.head)
+            self._heads[key] = loaded
         return self._heads[key]
+
+    def _fuse(self, model: _Model) -> None:
+        """Make a model's layers ready for the fused operations if that is asked for, or on a GPU without asking.
+
+        Raises ValueError when it is asked for and they do not allow it.
+        """
+        assert self._target is not None
+        if self._fuses or (self._fuses is None and self._target.device.type == "cuda"):
+            obstacle = model.fuse()
+            if obstacle is not None and self._fuses:
+                raise ValueError(
+                    f"backend.fused: expected layers that can be fused, found that {obstacle}; use backend.fused=false"
+                )
