@@ -1,9 +1,9 @@
-"""Compile every kernel of the sampling core for GPUs that need not be there, and refuse register spills.
+"""Compile every kernel of the sampling core and of the fused layers for GPUs that need not be there; refuse spills.
 
     python -m experiments.compile_check
 
-Prints registers, shared memory, stack and spills of every variant. Exit status 1 when one spills, or when a kernel of
-the package is launched by none of the calls here.
+Prints registers, shared memory, stack and spills of every variant. Exit status 1 when one spills registers, or when a
+kernel of these packages is launched by none of the calls here.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import kernels
 from harness.compile_check import CompiledVariant, compile_for, complaints, kernels_in, to_text
+from harness.models import fused
+from harness.models.fused.add_rms_norm import add_rms_norm
+from harness.models.fused.gated_activation import silu_mul
+from harness.models.fused.rotate_and_store import rotate_and_store
+from harness.models.fused.slot_attention import slot_attention
 from kernels.contract import Draft, RowStats, Sampling, Streams, Verification
 from kernels.contract import VerificationMethod as Method
 from kernels.coupled import coupled_draw
@@ -31,6 +36,27 @@ TARGETS = (90, 80, 100)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 VOCAB_SIZE, ODD_VOCAB_SIZE, LARGEST_VOCAB_SIZE, DRAFT_VOCAB_SIZE = 128_256, 128_255, 262_144, 32_000
 NUM_REQUESTS, NUM_DRAFTS = 16, 3
+MANY_ROWS = 64
+"""So many that no row's keys are shared out over programs."""
+
+
+class LayerSizes(NamedTuple):
+    """A decoder layer."""
+
+    hidden_size: int
+    num_heads: int
+    num_key_heads: int
+    width: int
+    intermediate_size: int
+    has_head_norms: bool = False
+
+
+LLAMA_3_8B = LayerSizes(4096, 32, 8, 128, 14336)
+QWEN_3_8B = LayerSizes(4096, 32, 8, 128, 12288, has_head_norms=True)
+BUILT_IN_TARGET = LayerSizes(256, 4, 2, 64, 704)
+BUILT_IN_DRAFT_MODEL = LayerSizes(128, 2, 1, 64, 384)
+CAPACITY = 2048
+"""Positions of a slot."""
 
 
 def _sampling(num_requests: int, truncates: bool) -> Sampling:
@@ -98,6 +124,21 @@ def _logprobs(dtype: torch.dtype, *, sampling: bool = False, truncates: bool = F
     logprobs(logits, token_ids, 5, _sampling(NUM_REQUESTS, truncates) if sampling else None)
 
 
+def _layer(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int, num_rows: int = NUM_REQUESTS) -> None:
+    """Every fused operation of a decoder layer."""
+    hidden_size, num_heads, num_key_heads, width, intermediate_size, has_head_norms = sizes
+    count = num_rows * num_tokens
+    states, norm = torch.empty(count, hidden_size, dtype=dtype), torch.empty(width, dtype=dtype)
+    add_rms_norm(states, None, states[0], 1e-5)
+    add_rms_norm(states, states, states[0], 1e-5)
+    silu_mul(torch.empty(count, 2 * intermediate_size, dtype=dtype))
+    cache, rows = torch.empty(1, num_key_heads, CAPACITY, width, dtype=dtype), torch.zeros(num_rows, dtype=torch.int64)
+    qkv, table = torch.empty(count, (num_heads + 2 * num_key_heads) * width, dtype=dtype), torch.empty(CAPACITY, width)
+    norms = (norm, norm, 1e-6) if has_head_norms else ()
+    queries = rotate_and_store(qkv, table, cache, cache, rows, rows, *norms)
+    slot_attention(queries, cache, cache, rows, rows, width**-0.5)
+
+
 def every_method(dtype: torch.dtype) -> Iterator[Launch]:
     """Every method and every entry of the core, on batches that cut nothing."""
     name = str(dtype).removeprefix("torch.")
@@ -135,26 +176,51 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
     yield "logprobs, processed", partial(_logprobs, dtype, sampling=True)
 
 
+def layers(dtype: torch.dtype) -> Iterator[Launch]:
+    """The decoder layer that is compiled for every type and target."""
+    yield f"Llama-3-8B, 4 tokens, {str(dtype).removeprefix('torch.')}", partial(_layer, LLAMA_3_8B, dtype, 4)
+
+
+def built_in_layers(dtype: torch.dtype) -> Iterator[Launch]:
+    """Those of the built-in models."""
+    yield "built-in target, 4 tokens", partial(_layer, BUILT_IN_TARGET, dtype, 4)
+    yield "built-in draft model, 1 token", partial(_layer, BUILT_IN_DRAFT_MODEL, dtype, 1)
+
+
+def other_layers(dtype: torch.dtype) -> Iterator[Launch]:
+    """Norms of heads, and numbers of tokens and rows that change the code of a kernel."""
+    yield "Llama-3-8B, 1 token", partial(_layer, LLAMA_3_8B, dtype, 1)
+    yield "Llama-3-8B, 9 tokens", partial(_layer, LLAMA_3_8B, dtype, 9)
+    yield f"Llama-3-8B, {MANY_ROWS} rows", partial(_layer, LLAMA_3_8B, dtype, 4, MANY_ROWS)
+    yield "Qwen3-8B, 6 tokens", partial(_layer, QWEN_3_8B, dtype, 6)
+
+
 def launches(target: int) -> Iterator[Launch]:
     """The calls whose kernels are compiled: everything for the first target, the kinds of kernels for the others."""
     bfloat16 = DTYPES[0]
     if target != TARGETS[0]:
         yield from every_method(bfloat16)
         yield from truncated(bfloat16, (Method.block,))
+        yield from layers(bfloat16)
+        yield from built_in_layers(bfloat16)
         return
     for dtype in DTYPES:
         yield from every_method(dtype)
+        yield from layers(dtype)
     yield from truncated(bfloat16, Method)
     yield from other_shapes(bfloat16)
+    yield from built_in_layers(bfloat16)
+    yield from other_layers(bfloat16)
 
 
 def main() -> int:
     found: list[CompiledVariant] = []
     wrong: list[str] = []
+    expected = kernels_in(kernels) | kernels_in(fused)
     for target in TARGETS:
         variants = compile_for(target, launches(target))
         found += variants
-        wrong += complaints(target, variants, kernels_in(kernels))
+        wrong += complaints(target, variants, expected)
     print(to_text(found))
     print(f"\n{len(found)} variants of {len({item.kernel for item in found})} kernels compiled")
     for line in wrong:

@@ -100,7 +100,7 @@ def determinants(
     """Everything that determines the result of a cell, as plain JSON values.
 
     Args:
-        cell: the settings, with `backend.device` and `backend.dtype` as they were resolved for the run.
+        cell: the settings, with `device`, `dtype`, `fused` and `graphs` of the backend as a run resolved them.
         prompts_fingerprint: digest of the prompts in their order; without one, the settings that choose them stand in.
         model_fingerprints: digest of the weights of each model that takes part, by role; without them, paths and
             revisions stand in.

@@ -153,13 +153,15 @@ def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
     models = {"target": _fingerprint(backend.target.random_fingerprint, backend.target.path)}
     if backend.loaded_head is not None:
         models["drafter"] = _fingerprint(backend.loaded_head.random_fingerprint, backend.loaded_head.folder)
-    # the device and dtype that were found determine the result, not the word auto
-    resolved = replace(
-        cell,
-        backend=replace(
-            cell.backend, device=backend.target.device.type, dtype=str(backend.target.dtype).removeprefix("torch.")
-        ),
+    # what was found determines the result, not the word auto
+    found = replace(
+        cell.backend,
+        device=backend.target.device.type,
+        dtype=str(backend.target.dtype).removeprefix("torch."),
+        fused=backend.target.is_fused,
+        graphs=backend.uses_graphs,
     )
+    resolved = replace(cell, backend=found)
     config = plain_values(asdict(resolved)) | {
         "verification": with_rates(cell.verification),
         "draft_sampling": cell.draft_sampling.value,

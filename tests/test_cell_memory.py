@@ -83,22 +83,25 @@ def held(*tensors):
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind", "dtype"),
+    ("changes", "kind", "settings"),
     [
-        pytest.param(None, DrafterKind.none, "float32", id="baseline"),
-        pytest.param(None, DrafterKind.ngram, "float32", id="no network"),
-        pytest.param(None, DrafterKind.eagle, "float32", id="eagle"),
-        pytest.param(None, DrafterKind.eagle3, "bfloat16", id="eagle3"),
-        pytest.param(None, DrafterKind.mtp, "bfloat16", id="mtp"),
-        pytest.param(None, DrafterKind.draft_model, "float32", id="draft model"),
-        pytest.param({"tie_word_embeddings": True}, DrafterKind.eagle, "bfloat16", id="random, tied"),
-        pytest.param({}, DrafterKind.eagle3, "bfloat16", id="random"),
-        pytest.param(GLM, DrafterKind.mtp, "bfloat16", id="random GLM"),
+        pytest.param(None, DrafterKind.none, {"dtype": "float32"}, id="baseline"),
+        pytest.param(None, DrafterKind.ngram, {"dtype": "float32"}, id="no network"),
+        pytest.param(None, DrafterKind.eagle, {"dtype": "float32"}, id="eagle"),
+        pytest.param(None, DrafterKind.eagle3, {"dtype": "bfloat16"}, id="eagle3"),
+        pytest.param(None, DrafterKind.mtp, {"dtype": "bfloat16"}, id="mtp"),
+        pytest.param(
+            None, DrafterKind.mtp, {"dtype": "float32", "fused": True, "graphs": True}, id="fused, fixed sizes"
+        ),
+        pytest.param(None, DrafterKind.draft_model, {"dtype": "float32"}, id="draft model"),
+        pytest.param({"tie_word_embeddings": True}, DrafterKind.eagle, {"dtype": "bfloat16"}, id="random, tied"),
+        pytest.param({}, DrafterKind.eagle3, {"dtype": "bfloat16"}, id="random"),
+        pytest.param(GLM, DrafterKind.mtp, {"dtype": "bfloat16"}, id="random GLM"),
     ],
 )
-def test_what_is_counted_is_what_is_then_allocated(tmp_path, changes, kind, dtype):
+def test_what_is_counted_is_what_is_then_allocated(tmp_path, changes, kind, settings):
     target = None if changes is None else {"path": str(shape_folder(tmp_path, **changes))}
-    subject = backend(target=target, drafter=kind, dtype=dtype)
+    subject = backend(target=target, drafter=kind, **settings)
     subject.prepare(PLAYED)
     assert not subject.models.loaded.has_target
     weights, caches = subject.memory().weights.values(), [need.num_bytes for need in subject.memory().caches]
@@ -113,6 +116,11 @@ def test_what_is_counted_is_what_is_then_allocated(tmp_path, changes, kind, dtyp
         allocated.append(held(*cache.keys, *cache.values))
         allocated.append(held(stored._logits, statistics.maximum, statistics.normalizer, statistics.threshold))
     assert caches == allocated == [each for each in subject.cache_bytes if each]
+
+
+def test_what_cannot_be_fused_is_refused_in_outline(tmp_path):
+    with pytest.raises(ValueError, match=r"backend\.fused: expected layers that can be fused, .* attention is latent"):
+        backend(target={"path": str(shape_folder(tmp_path, **GLM))}, fused=True)
 
 
 def test_nothing_is_loaded_or_drawn_to_be_counted(tmp_path, monkeypatch):

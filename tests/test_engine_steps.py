@@ -73,12 +73,15 @@ def test_tokens_and_counts_do_not_depend_on_the_way(way, num_speculative_tokens)
     assert len(runs[0][0]) == 14 and any(2 in tokens for tokens in runs[0][0].values())
 
 
-def model_engine(kind, way):
+def model_engine(kind, way, fused=False):
     target = random_target(seed=3)
+    assert not fused or target.fuse() is None
     num_tokens, capacity = 3, 60
     shape = DrafterShape(3, capacity, num_tokens, VOCAB_SIZE)
     if kind == "draft_model":
-        drafter = DraftModelDrafter(random_target(seed=9, num_hidden_layers=1), DraftSampling.sampled, shape)
+        model = random_target(seed=9, num_hidden_layers=1)
+        assert not fused or model.fuse() is None
+        drafter = DraftModelDrafter(model, DraftSampling.sampled, shape)
     elif kind == "ngram":
         drafter = NgramDrafter(3, 1)
     else:
@@ -88,7 +91,9 @@ def model_engine(kind, way):
             else MtpHead(MtpConfig.for_target(target), target)
         )
         randomize(head, seed=4)
-        drafter = ChainDrafter(head.requires_grad_(False), DraftSampling.sampled, shape)
+        head.requires_grad_(False)
+        assert not fused or head.fuse() is None
+        drafter = ChainDrafter(head, DraftSampling.sampled, shape)
     settings = EngineSettings(
         num_slots=3,
         capacity=capacity,
@@ -108,6 +113,16 @@ def test_real_layers_give_the_same_tokens_either_way(kind, way):
     asked = requests([9, 1, 17, 6, 30], VOCAB_SIZE)
     once = summary(model_engine(kind, WAYS[0]).run(asked, lambda record: None))
     again = summary(model_engine(kind, way).run(asked, lambda record: None))
+    assert once == again
+
+
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[3]], ids=words)
+@pytest.mark.parametrize("kind", ["eagle", "mtp", "draft_model"])
+def test_fused_layers_give_the_same_tokens(kind, way):
+    """The fused operations by their plain twins: other sums, which move no draw of these."""
+    asked = requests([9, 1, 17, 6, 30], VOCAB_SIZE)
+    once = summary(model_engine(kind, WAYS[0]).run(asked, lambda record: None))
+    again = summary(model_engine(kind, way, fused=True).run(asked, lambda record: None))
     assert once == again
 
 

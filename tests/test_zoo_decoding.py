@@ -42,6 +42,7 @@ def cell(
     max_concurrency: int = 4,
     num_turns: int = 1,
     graphs: bool | None = None,
+    fused: bool | None = None,
 ) -> CellConfig:
     return CellConfig(
         drafter=DrafterConfig(drafter),
@@ -49,7 +50,9 @@ def cell(
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=max_new_tokens),
         verification=VerificationConfig(method),
         workload=WorkloadConfig(num_prompts=num_prompts, num_turns=num_turns),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=max_concurrency, graphs=graphs),
+        backend=BackendConfig(
+            device="cpu", dtype="float32", max_concurrency=max_concurrency, graphs=graphs, fused=fused
+        ),
     )
 
 
@@ -60,6 +63,12 @@ def run(config: CellConfig, store: ModelStore):
 
 def texts(config: CellConfig, store: ModelStore):
     return {(item.prompt_id, item.turn): item.output_token_ids for item in run(config, store)}
+
+
+@pytest.fixture(scope="module")
+def stores() -> dict[bool, ModelStore]:
+    """Fused or not -> models, so that they are loaded once for each."""
+    return {}
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +83,12 @@ def test_greedy_decoding_emits_the_baselines_tokens(drafter, method, store, base
     assert texts(cell(drafter, method), store) == baseline
 
 
+@pytest.mark.parametrize("fused", [False, True], ids=["layers of transformers", "fused layers"])
 @pytest.mark.parametrize("drafter", [DrafterKind.none, *DRAFTERS], ids=lambda item: item.value)
-def test_steps_of_fixed_sizes_emit_the_baselines_tokens(drafter, store, baseline):
+def test_steps_of_fixed_sizes_emit_the_baselines_tokens(drafter, fused, stores, baseline):
     """Prompts cut into rows beside decoding rows, idle rows on the spare slot: what CUDA graphs hold, run on a CPU."""
-    assert texts(cell(drafter, graphs=True, max_concurrency=3), store) == baseline
+    store = stores.setdefault(fused, ModelStore())
+    assert texts(cell(drafter, graphs=True, fused=fused, max_concurrency=3), store) == baseline
 
 
 @pytest.mark.parametrize("drafter", [DrafterKind.none, *DRAFTERS], ids=lambda item: item.value)

@@ -29,11 +29,15 @@ class ToyTarget:
     """logits(token) = log of the token's row of transition probabilities."""
 
     num_parameters = 0
+    fallbacks: tuple[str, ...] = ()
     device = torch.device("cpu")
 
     def __init__(self, transitions: Tensor) -> None:
         self.log_transitions = transitions.log()
         self.vocab_size = transitions.shape[0]
+
+    def fuse(self) -> None:
+        """There are no layers."""
 
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
         return SlotCache(1, num_slots, capacity, 1, 1, torch.float32, torch.device("cpu"))

@@ -29,6 +29,8 @@ _BUCKET = 128
 class _AlignedView:
     """A cache view for one token a row, all rows at the same position, which is a device tensor [1]."""
 
+    rope_table = None
+
     def __init__(self, keys: list[Tensor], values: list[Tensor], position: Tensor, length: int) -> None:
         self._keys, self._values, self._position, self._length = keys, values, position, length
         future = torch.arange(length, device=position.device) > position

@@ -24,6 +24,8 @@ from harness.models.target import TargetModel
 class UnrolledView:
     """What the pairs of one step see; `for_step` makes the views of a chain, which share their keys and values."""
 
+    rope_table = None
+
     def __init__(self, keys: list[Tensor], values: list[Tensor], mask: Tensor | None) -> None:
         self._keys, self._values = keys, values
         self.mask = mask

@@ -97,7 +97,7 @@ class LocalBackend:
         """What the cell will keep on its device, with slots as long as was measured."""
         outlines = self.models.outlines
         engine = self._build_engine(outlines.target, outlines.head(self.cell.drafter))
-        return cell_memory(self.models, self.cell.drafter, engine, is_kept=self._uses_graphs)
+        return cell_memory(self.models, self.cell.drafter, engine, is_kept=self.uses_graphs)
 
     def generate(
         self,
@@ -145,7 +145,8 @@ class LocalBackend:
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """Everything so far that changed speed or results without being asked for."""
-        notes = [*self.target.fallbacks, *self._notes]
+        head = () if self.loaded_head is None else self.loaded_head.head.fallbacks
+        notes = [*self.target.fallbacks, *head, *self._notes]
         if self.num_invalid:
             notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)
@@ -204,7 +205,8 @@ class LocalBackend:
         return 0 if self.cell.is_baseline else self.cell.drafting.num_speculative_tokens
 
     @property
-    def _uses_graphs(self) -> bool:
+    def uses_graphs(self) -> bool:
+        """Whether its engine's steps have fixed sizes, captured as CUDA graphs on a GPU."""
         configured = self.cell.backend.graphs
         return self.models.loaded.device.type == "cuda" if configured is None else configured
 
@@ -212,7 +214,7 @@ class LocalBackend:
         """The engine of the next block: kept where it is costly to make, else made anew, so that the cells of a sweep
         do not hold the memory of all their caches at once."""
         engine = self._kept or self._build_engine(self.target, self.loaded_head)
-        self._kept = engine if self._uses_graphs else None
+        self._kept = engine if self.uses_graphs else None
         self.sampling_core, self.cache_bytes = engine.core.name, CacheBytes.of(engine)
         return engine
 
@@ -229,7 +231,7 @@ class LocalBackend:
             sampling=SamplingSettings(decoding.temperature, decoding.top_k, decoding.top_p, decoding.min_p),
             verification=cell.verification.verification(num_tokens),
             limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else target.eos_token_ids),
-            graphs=self._uses_graphs,
+            graphs=self.uses_graphs,
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
         )
         return Engine(target, drafter, settings)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import astuple
-from typing import NamedTuple
+from enum import Enum
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -49,30 +50,59 @@ def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | Non
     return load_target(config.path, device=device, dtype=dtype, revision=revision, trust_remote_code=trusted, name=name)
 
 
+class Fusion(Enum):
+    """Whether layers are made ready for the fused operations."""
+
+    no = "no"
+    where_possible = "where_possible"
+    required = "required"
+
+    @classmethod
+    def of(cls, is_fused: bool | None, device: torch.device) -> Fusion:
+        """What a backend asks for; without saying, it asks for fused operations on a GPU where they are possible."""
+        if is_fused is None:
+            return cls.where_possible if device.type == "cuda" else cls.no
+        return cls.required if is_fused else cls.no
+
+
+class _Model(Protocol):
+    """Something whose layers may be fused."""
+
+    def fuse(self) -> str | None: ...
+
+
 class Models:
     """A target and the drafting networks asked for beside it, on one device; each is loaded when it is first asked for.
 
-    On the device of outlines nothing takes memory, and what does not fit together is refused all the same.
+    On the device of outlines nothing takes memory, and what cannot be is refused all the same.
     """
 
-    def __init__(self, config: TargetConfig, device: torch.device, dtype: torch.dtype | None) -> None:
+    def __init__(
+        self, config: TargetConfig, device: torch.device, dtype: torch.dtype | None, fusion: Fusion = Fusion.no
+    ) -> None:
         self.device = device
         self._config = config
         self._dtype = dtype
+        self._fusion = fusion
         self._target: TargetModel | None = None
         self._heads: dict[tuple[object, ...], LoadedHead | None] = {}
 
     @property
     def target(self) -> TargetModel:
         if self._target is None:
-            self._target = _target(self._config, self.device, self._dtype)
+            target = _target(self._config, self.device, self._dtype)
+            self._fuse(target)
+            self._target = target
         return self._target
 
     def head(self, config: DrafterConfig) -> LoadedHead | None:
         """The drafting network for the target; None for the kinds that have none."""
         key = _head_key(config)
         if key not in self._heads:
-            self._heads[key] = load_head(config, self.target)
+            loaded = load_head(config, self.target)
+            if loaded is not None:
+                self._fuse(loaded.head)
+            self._heads[key] = loaded
         return self._heads[key]
 
     @property
@@ -83,6 +113,17 @@ class Models:
     def has_head(self, config: DrafterConfig) -> bool:
         """Whether a drafting network has been loaded."""
         return _head_key(config) in self._heads
+
+    def _fuse(self, model: _Model) -> None:
+        """Make a model's layers ready for the fused operations if that is asked for.
+
+        Raises ValueError when they do not allow what is required.
+        """
+        obstacle = None if self._fusion is Fusion.no else model.fuse()
+        if obstacle is not None and self._fusion is Fusion.required:
+            raise ValueError(
+                f"backend.fused: expected layers that can be fused, found that {obstacle}; use backend.fused=false"
+            )
 
 
 class StoredModels(NamedTuple):
@@ -102,12 +143,13 @@ class ModelStore:
     def models(self, config: TargetConfig, backend: BackendConfig) -> StoredModels:
         """The models for a target, those already held if it is the same; another target takes their place at once, so
         that their memory is free before the next ones are counted."""
-        key = (*astuple(config), backend.device, backend.dtype)
+        key = (*astuple(config), backend.device, backend.dtype, backend.fused)
         if self._models is None or key != self._key:
             self._models = None
             device = resolve_device(backend.device)
             dtype = resolve_dtype(backend.dtype, device)
-            self._models = StoredModels(Models(config, OUTLINE, dtype), Models(config, device, dtype))
+            fusion = Fusion.of(backend.fused, device)
+            self._models = StoredModels(*(Models(config, each, dtype, fusion) for each in (OUTLINE, device)))
             self._key = key
         return self._models
 

@@ -1,4 +1,4 @@
-"""The decoder layers of transformers that targets and heads are made of, and how our own loops call them.
+"""The decoder layers of transformers that targets and heads are made of.
 
 One place knows which model types are supported and which parts of a configuration are refused. It does not know
 checkpoints.
@@ -15,7 +15,7 @@ from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
 
-from harness.models.attention import SLOTS, fold_mask
+from harness.models.attention import SLOTS
 from harness.models.dense_layers import check_dense_layers
 from harness.models.experts import SLOTS_EXPERTS
 from harness.models.latent_attention import LatentAttention
@@ -27,7 +27,22 @@ class View(Protocol):
     @property
     def mask(self) -> Tensor | None: ...
 
+    @property
+    def rope_table(self) -> Tensor | None: ...
+
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object) -> tuple[Tensor, Tensor]: ...
+
+
+class FusedView(View, Protocol):
+    """What the fused operations need beside it."""
+
+    @property
+    def slots(self) -> Tensor: ...
+
+    @property
+    def starts(self) -> Tensor: ...
+
+    def layer(self, layer_idx: int) -> tuple[Tensor, Tensor]: ...
 
 
 class LayerTypes(NamedTuple):
@@ -194,22 +209,3 @@ def layer_fields(config: PreTrainedConfig) -> dict[str, Any]:
     if rope.get("rope_type", "default") == "default":
         return fields | {"rope_theta": rope["rope_theta"]}
     return fields | {"rope_parameters": rope}
-
-
-def attend(
-    layer: Any,
-    # [B, T, H or 2 H]
-    states: Tensor,
-    rotation: tuple[Tensor, Tensor],
-    view: View | None,
-) -> Tensor:
-    """The self-attention of a layer, without its norm and residual: [B, T, H]."""
-    return layer.self_attn(states, position_embeddings=rotation, **attention_inputs(view, layer, states.shape[1]))[0]
-
-
-def attention_inputs(view: View | None, layer: Any, num_tokens: int) -> dict[str, Any]:
-    """What a layer needs to attend through a view: the view, and its mask folded once for all layers."""
-    if view is None or view.mask is None:
-        return {"attention_mask": None, "past_key_values": view}
-    mask = fold_mask(view.mask, layer.self_attn.num_key_value_groups, num_tokens)
-    return {"attention_mask": mask, "past_key_values": view}

@@ -20,7 +20,6 @@ from transformers import PreTrainedConfig
 from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json, report_unused
 from harness.models.decoder_layer import (
     View,
-    attend,
     head_layer_config,
     layer_config,
     layer_fields,
@@ -28,6 +27,7 @@ from harness.models.decoder_layer import (
     with_slots,
 )
 from harness.models.head import Head, HeadOutput, stored_embedding
+from harness.models.layer_forward import add_feed_forward, attend
 from harness.models.outline import made_beside
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
@@ -83,8 +83,8 @@ class EagleHead(Head):
     def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
         layer: Any = self.layers[0]
         states = self.fc(torch.cat((self.embed(token_ids), features), dim=-1))
-        states = states + attend(layer, states, self.rotary(states, positions), view)
-        states = states + layer.mlp(layer.post_attention_layernorm(states))
+        attended = attend(layer, self.rotary, states, positions, view)
+        states = add_feed_forward(layer, attended, states, view)
         return HeadOutput(states, states)
 
     def logits(self, hidden: Tensor) -> Tensor:

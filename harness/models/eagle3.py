@@ -20,12 +20,12 @@ from transformers import PreTrainedConfig
 from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
 from harness.models.decoder_layer import (
     View,
-    attend,
     layer_types,
     with_slots,
 )
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head, HeadOutput, stored_embedding
+from harness.models.layer_forward import add_feed_forward, attend, norm
 from harness.models.outline import made_beside
 from harness.models.target import TargetModel, TargetOutput
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
@@ -113,12 +113,12 @@ class Eagle3Head(Head):
 
     def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
         layer: Any = self.layers[0]
-        normed = layer.hidden_norm(features)
+        normed = norm(layer.hidden_norm, features, view)
         residual = normed if self.config.norm_before_residual else features
-        joined = torch.cat((layer.input_layernorm(self.embed(token_ids)), normed), dim=-1)
-        states = residual + attend(layer, joined, self.rotary(joined, positions), view)
-        states = states + layer.mlp(layer.post_attention_layernorm(states))
-        hidden = self.norm(states)
+        joined = torch.cat((norm(layer.input_layernorm, self.embed(token_ids), view), normed), dim=-1)
+        attended = attend(layer, self.rotary, joined, positions, view)
+        states = add_feed_forward(layer, attended, residual, view)
+        hidden = norm(self.norm, states, view)
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:

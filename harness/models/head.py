@@ -21,6 +21,8 @@ from transformers import PreTrainedConfig
 from harness.models.checkpoint import SINGLE, Checkpoint, WeightSource
 from harness.models.decoder_layer import View
 from harness.models.expert_weights import put_tensor, stored_tensors
+from harness.models.fused.fuse_layers import fuse_layers
+from harness.models.fused.rope_table import rope_table
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput, new_cache
 
@@ -59,6 +61,25 @@ class Head(nn.Module):
         self.layer_config = layer_config
         self.target = target
 
+    rotary: Any
+    """The rotary module of its layer."""
+    is_fused = False
+    """See `fuse`."""
+    fusion_obstacle: str | None = None
+    """Why `fuse` left its layer as it is."""
+
+    @property
+    def decoder_layer(self) -> Any:
+        """Its one decoder layer."""
+        layers: Any = self.layers
+        return layers[0]
+
+    def fuse(self) -> str | None:
+        """Let its layer run through the fused operations, in caches made from here on; returns why not, if not."""
+        self.fusion_obstacle = fuse_layers([self.decoder_layer], self.rotary)
+        self.is_fused = self.fusion_obstacle is None
+        return self.fusion_obstacle
+
     @property
     def vocab_size(self) -> int:
         """V_draft, the width of the logits."""
@@ -70,6 +91,13 @@ class Head(nn.Module):
         return self.layer_config.hidden_size
 
     @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """What changes its speed without being asked for."""
+        if self.fusion_obstacle is None:
+            return ()
+        return (f"the layer of the draft head runs unfused, because {self.fusion_obstacle}",)
+
+    @property
     def num_parameters(self) -> int:
         """Parameters of the head itself, without what it shares with the target."""
         return sum(parameter.numel() for parameter in self.parameters())
@@ -77,7 +105,8 @@ class Head(nn.Module):
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
         """An empty key-value cache for the head's layer."""
         weight = next(self.parameters())
-        return new_cache(self.layer_config, 1, num_slots, capacity, weight.dtype, weight.device)
+        table = rope_table(self.rotary, capacity, weight.device) if self.is_fused else None
+        return new_cache(self.layer_config, 1, num_slots, capacity, weight.dtype, weight.device, table)
 
     def features(self, output: TargetOutput) -> Tensor:
         """[B, T, H] the features of the target's tokens."""

@@ -25,13 +25,13 @@ from transformers import Glm4MoeLiteConfig
 from harness.models.checkpoint import SINGLE, Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
 from harness.models.decoder_layer import (
     View,
-    attention_inputs,
     layer_types,
     one_layer_config,
     use_slots,
     with_slots,
 )
 from harness.models.head import Head, HeadOutput, as_stored
+from harness.models.layer_forward import norm, run_layer
 from harness.models.outline import made_beside
 from harness.models.target import TargetModel
 
@@ -87,6 +87,10 @@ class MtpHead(Head):
         self.rotary = types.rotary(layer_config).to(target.device)
 
     @property
+    def decoder_layer(self) -> Any:
+        return self.block
+
+    @property
     def block(self) -> Any:
         """The decoder layer with the norms and the projection before it."""
         layers: Any = self.model["layers"]
@@ -100,13 +104,9 @@ class MtpHead(Head):
     def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
         block = self.block
         embedded = self.embed(token_ids).masked_fill(positions[..., None] == 0, 0)
-        states = block.eh_proj(torch.cat((block.enorm(embedded), block.hnorm(features)), dim=-1))
-        states = block(
-            states,
-            position_embeddings=self.rotary(states, positions),
-            **attention_inputs(view, block, states.shape[1]),
-        )
-        hidden = block.shared_head["norm"](states)
+        joined = torch.cat((norm(block.enorm, embedded, view), norm(block.hnorm, features, view)), dim=-1)
+        states = run_layer(block, self.rotary, block.eh_proj(joined), positions, view)
+        hidden = norm(block.shared_head["norm"], states, view)
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -37,9 +37,9 @@ class SlotView:
         """[B] int64, the slot of each row."""
 
     @property
-    def is_fused(self) -> bool:
-        """Whether layers are to attend through the fused operations, which need no mask."""
-        return self._cache.is_fused
+    def rope_table(self) -> Tensor | None:
+        """See SlotCache."""
+        return self._cache.rope_table
 
     @property
     def starts(self) -> Tensor:
@@ -87,7 +87,8 @@ class SlotCache:
 
     num_layers, num_slots, num_key_value_heads, head_dim: sizes; capacity: positions a slot can hold.
     value_dim: V where it is not head_dim; 0 where values are part of the keys, as in latent attention.
-    is_fused: layers that read it attend through the fused operations (harness.models.fused).
+    rope_table: of harness.models.fused.rope_table, for layers that run through the fused operations; None for layers
+    that run as transformers has them.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class SlotCache:
         dtype: torch.dtype,
         device: torch.device | str,
         value_dim: int | None = None,
-        is_fused: bool = False,
+        rope_table: Tensor | None = None,
     ) -> None:
         places = (num_slots, num_key_value_heads, capacity)
         widths = (head_dim, head_dim if value_dim is None else value_dim)
@@ -113,7 +114,7 @@ class SlotCache:
         self.num_slots = num_slots
         self.capacity = capacity
         self.dtype = dtype
-        self.is_fused = is_fused
+        self.rope_table = rope_table
 
     @property
     def num_bytes(self) -> int:

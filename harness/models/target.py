@@ -18,7 +18,6 @@ from transformers import AutoConfig, PreTrainedConfig
 from harness.models.checkpoint import Checkpoint, WeightSource, checkpoint_folder, read_json, report_unused
 from harness.models.decoder_layer import (
     View,
-    attention_inputs,
     cache_shape,
     layer_types,
     use_slots,
@@ -28,6 +27,9 @@ from harness.models.dense_layers import settle_dense_layers
 from harness.models.eos import eos_token_ids
 from harness.models.expert_weights import take_tensor
 from harness.models.experts import EVERY_EXPERT_NOTE, runs_grouped
+from harness.models.fused.fuse_layers import fuse_layers
+from harness.models.fused.rope_table import rope_table
+from harness.models.layer_forward import run_layers
 from harness.models.slot_cache import SlotCache
 from harness.models.tokenizer import load_tokenizer
 from harness.models.zoo import zoo_path
@@ -61,6 +63,10 @@ class TargetModel:
         random_fingerprint: identifies random weights; None for those of a checkpoint.
         """
         self.causal_lm = causal_lm
+        self.is_fused = False
+        """See `fuse`."""
+        self.fusion_obstacle: str | None = None
+        """Why `fuse` left its layers as they are."""
         self.config: PreTrainedConfig = causal_lm.config
         self.tokenizer = tokenizer
         self.name = name
@@ -95,7 +101,10 @@ class TargetModel:
         """What changes its speed without being asked for."""
         experts = [layer.mlp.experts for layer in self.causal_lm.model.layers if hasattr(layer.mlp, "experts")]
         grouped = all(runs_grouped(each.gate_up_proj, each.down_proj) for each in experts)
-        return () if grouped else (EVERY_EXPERT_NOTE,)
+        notes = [] if grouped else [EVERY_EXPERT_NOTE]
+        if self.fusion_obstacle is not None:
+            notes.append(f"the layers of {self.name} run unfused, because {self.fusion_obstacle}")
+        return tuple(notes)
 
     @property
     def embed_weight(self) -> Tensor:
@@ -112,7 +121,14 @@ class TargetModel:
 
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
         """An empty key-value cache of so many slots, each holding so many positions."""
-        return new_cache(self.config, self.num_layers, num_slots, capacity, self.dtype, self.device)
+        table = rope_table(self.causal_lm.model.rotary_emb, capacity, self.device) if self.is_fused else None
+        return new_cache(self.config, self.num_layers, num_slots, capacity, self.dtype, self.device, table)
+
+    def fuse(self) -> str | None:
+        """Let its layers run through the fused operations, in caches made from here on; returns why not, if not."""
+        self.fusion_obstacle = fuse_layers(self.causal_lm.model.layers, self.causal_lm.model.rotary_emb)
+        self.is_fused = self.fusion_obstacle is None
+        return self.fusion_obstacle
 
     def forward(
         self,
@@ -129,16 +145,9 @@ class TargetModel:
         aux_layers: layers, 0-based, whose entering state is returned; num_layers is the state before the final norm.
         """
         body = self.causal_lm.model
-        hidden = self.embed(token_ids)
-        rotation = body.rotary_emb(hidden, positions)
-        inputs = attention_inputs(view, body.layers[0], token_ids.shape[1])
-        entering = {}
-        for index, layer in enumerate(body.layers):
-            if index in aux_layers:
-                entering[index] = hidden
-            hidden = layer(hidden, position_embeddings=rotation, **inputs)
-        entering[self.num_layers] = hidden
-        return TargetOutput(body.norm(hidden), tuple(entering[index] for index in aux_layers))
+        output = run_layers(body.layers, body.norm, body.rotary_emb, self.embed(token_ids), positions, view, aux_layers)
+        entering = output.entering | {self.num_layers: output.last}
+        return TargetOutput(output.normed, tuple(entering[index] for index in aux_layers))
 
 
 def new_cache(
@@ -148,10 +157,11 @@ def new_cache(
     capacity: int,
     dtype: torch.dtype,
     device: torch.device,
+    table: Tensor | None = None,
 ) -> SlotCache:
-    """A slot cache for layers of a configuration."""
+    """A slot cache for layers of a configuration; with a table of rotations, for fused ones."""
     num_heads, key_dim, value_dim = cache_shape(config)
-    return SlotCache(num_layers, num_slots, capacity, num_heads, key_dim, dtype, device, value_dim)
+    return SlotCache(num_layers, num_slots, capacity, num_heads, key_dim, dtype, device, value_dim, table)
 
 
 def load_target(

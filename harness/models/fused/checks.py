@@ -1,0 +1,48 @@
+"""What the launchers refuse: shapes, types and layouts that a kernel would silently misread. Never looks at values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def check_dtype(name: str, tensor: Tensor) -> None:
+    """Raises ValueError unless the kernels compute in this type."""
+    if tensor.dtype not in DTYPES:
+        raise ValueError(f"{name} must be bfloat16, float16 or float32, found {tensor.dtype}")
+
+
+def check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raises ValueError unless a tensor is as given and lies without gaps."""
+    if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_contiguous():
+        raise ValueError(
+            f"{name} must be {list(shape)} {dtype} without gaps, found {list(tensor.shape)} {tensor.dtype} with "
+            f"strides {tensor.stride()}"
+        )
+
+
+def check_cache(keys: Tensor, values: Tensor, dtype: torch.dtype) -> None:
+    """Raises ValueError unless keys and values are [S, Hk, C, D] of one layout, their heads' components together.
+
+    D must be a power of two, because tiles of a kernel are.
+    """
+    if keys.dim() != 4 or values.shape != keys.shape or values.stride() != keys.stride() or keys.stride(-1) != 1:
+        raise ValueError(
+            f"keys and values must be [S, Hk, C, D] with the same strides, the last 1; found {list(keys.shape)} with "
+            f"strides {keys.stride()} and {list(values.shape)} with {values.stride()}"
+        )
+    if keys.dtype != dtype or values.dtype != dtype:
+        raise ValueError(f"keys and values must be {dtype}, found {keys.dtype} and {values.dtype}")
+    width = keys.shape[3]
+    if width < 2 or width & (width - 1):
+        raise ValueError(f"heads must have a width that is a power of two, found {width}; use the layer unfused")
+
+
+def check_rows(slots: Tensor, starts: Tensor) -> None:
+    """Raises ValueError unless there is one int64 slot and start for each row, and a row at all."""
+    if slots.numel() == 0:
+        raise ValueError("slots must name one slot at least, found none")
+    check_tensor("slots", slots, (slots.numel(),), torch.int64)
+    check_tensor("starts", starts, (slots.numel(),), torch.int64)

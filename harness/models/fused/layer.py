@@ -1,0 +1,105 @@
+"""A decoder layer of transformers run through the fused operations: what targets and draft heads call.
+
+    linear (queries, keys, values) -> rotate_and_store -> slot_attention -> linear
+    linear (gate, up) -> silu_mul -> linear                                          add_rms_norm before each
+
+It expects a packed layer (pack_layer) without an obstacle (fusion_obstacle). Each function takes the operations of the
+states' device unless others are given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.nn import functional
+
+from harness.models.fused.operations import Operations, operations_for
+from harness.models.fused.pack import gate_and_up, packed, query_key_value
+
+
+class LayerOutput(NamedTuple):
+    """What a decoder layer hands on; the state that it leaves is states + residual, which the next norm adds."""
+
+    states: Tensor
+    """[R, T, H] what the feed-forward part returned."""
+    residual: Tensor
+    """[R, T, H] what that is to be added to."""
+    entering: Tensor
+    """[R, T, H] the state that entered the layer."""
+
+
+def decoder_layer(
+    layer: Any,
+    states: Tensor,
+    residual: Tensor | None,
+    table: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    operations: Operations | None = None,
+) -> LayerOutput:
+    """A whole layer.
+
+    Args:
+        layer: packed; has input_layernorm and post_attention_layernorm.
+        states: [R, T, H], without the residual.
+        residual: [R, T, H] to be added to the states; None before the first layer.
+        table, keys, values, slots, starts: see attend.
+    """
+    normed, entering = add_norm(layer.input_layernorm, states, residual, operations)
+    attended = attend(layer, normed, table, keys, values, slots, starts, operations)
+    normed, residual = add_norm(layer.post_attention_layernorm, attended, entering, operations)
+    return LayerOutput(feed_forward(layer.mlp, normed, operations), residual, entering)
+
+
+def attend(
+    layer: Any,
+    states: Tensor,
+    table: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    operations: Operations | None = None,
+) -> Tensor:
+    """The self-attention of a layer, without its norm and residual.
+
+    Args:
+        layer: its self_attn is packed.
+        states: [R, T, H], or as wide as its projections read: [R, T, 2 H] of an EAGLE-3 head.
+        table: [C', D] float32 of rope_table, C' at least C.
+        keys, values: [S, Hk, C, D], the layer's part of a slot cache; the rows' keys and values are written there.
+        slots: [R] int64. starts: [R] int64, the position of each row's first token.
+
+    Returns:
+        [R, T, H].
+    """
+    attention, operations = layer.self_attn, operations or operations_for(states.device)
+    qkv = functional.linear(states.flatten(0, 1), *packed(query_key_value(attention)))
+    norms: dict[str, Any] = {}
+    if hasattr(attention, "q_norm"):
+        query_norm, key_norm = attention.q_norm, attention.k_norm
+        norms = {"query_norm": query_norm.weight, "key_norm": key_norm.weight, "eps": query_norm.variance_epsilon}
+    queries = operations.rotate_and_store(qkv, table, keys, values, slots, starts, **norms)
+    attended = operations.slot_attention(queries, keys, values, slots, starts, attention.scaling)
+    return functional.linear(attended, attention.o_proj.weight, attention.o_proj.bias)
+
+
+def feed_forward(mlp: Any, states: Tensor, operations: Operations | None = None) -> Tensor:
+    """The feed-forward part of a layer, packed, without its norm and residual: [R, T, H] -> [R, T, H]."""
+    operations = operations or operations_for(states.device)
+    gate_up = functional.linear(states.flatten(0, 1), *packed(gate_and_up(mlp)))
+    activated = operations.silu_mul(gate_up).view(*states.shape[:2], -1)
+    return functional.linear(activated, mlp.down_proj.weight, mlp.down_proj.bias)
+
+
+def add_norm(
+    norm: Any, states: Tensor, residual: Tensor | None = None, operations: Operations | None = None
+) -> tuple[Tensor, Tensor]:
+    """An RMS norm of transformers over states + residual: (normed, the sum), [R, T, H] each."""
+    operations = operations or operations_for(states.device)
+    flat = None if residual is None else residual.flatten(0, 1)
+    normed, total = operations.add_rms_norm(states.flatten(0, 1), flat, norm.weight, norm.variance_epsilon)
+    return normed.view(states.shape), total.view(states.shape)

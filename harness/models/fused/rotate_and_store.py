@@ -1,0 +1,206 @@
+"""Rotate queries and keys, store keys and values. Twin of harness.models.fused.reference.rotate_and_store.
+
+    [a b] -> [a cos - b sin, b cos + a sin]        a and b the halves of a head, cos and sin those of the position
+    before it, where a layer has such norms (Qwen3): head -> weight * head / sqrt(mean(head^2) + eps)
+
+One program takes some heads of one token, all of one kind: queries, keys or values.
+Source: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding (2021).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor
+
+MOST_HEADS = 8
+"""Heads of a program, if there are as many key heads. 8 heads of 128 components, halved, are 64 16-byte loads of a
+2-byte type from each half, one of each a thread of 2 warps. 64 tokens of 32 query and 8 key heads make 384 programs,
+nearly 3 for each of 132 multiprocessors: all their loads, 0.8 MB in all, are under way at once."""
+COMPONENTS_PER_WARP = 512
+"""Of both halves: 16 a thread."""
+
+
+@triton.jit
+def _load_halves(token_heads, heads, inside, HALF: tl.constexpr):
+    """Both halves of some heads, [HEADS, HALF] each."""
+    at = token_heads + heads[:, None] * (2 * HALF) + tl.arange(0, HALF)[None, :]
+    first = tl.load(at, mask=inside[:, None], other=0.0)
+    second = tl.load(at + HALF, mask=inside[:, None], other=0.0)
+    return first, second
+
+
+@triton.jit
+def _store_halves(token_heads, heads, stride, inside, first, second, HALF: tl.constexpr):
+    """Write both halves of some heads, which lie `stride` apart."""
+    at = token_heads + heads.to(tl.int64)[:, None] * stride + tl.arange(0, HALF)[None, :]
+    tl.store(at, first, mask=inside[:, None])
+    tl.store(at + HALF, second, mask=inside[:, None])
+
+
+@triton.jit
+def _turn(first, second, norm, eps, angles, known, HALF: tl.constexpr):
+    """Normalize, if there is a norm, and rotate; float32 inside, rounded once.
+
+    Args:
+        angles: pointer to the position's line of the table.
+        known: bool, whether the table holds the position.
+    """
+    dtype = first.dtype
+    first, second = first.to(tl.float32), second.to(tl.float32)
+    columns = tl.arange(0, HALF)
+    cosine = tl.load(angles + columns, mask=known & (columns < HALF), other=0.0)[None, :]
+    sine = tl.load(angles + HALF + columns, mask=known & (columns < HALF), other=0.0)[None, :]
+    if norm is not None:
+        squares = tl.sum(first * first, axis=1) + tl.sum(second * second, axis=1)
+        inverse = tl.rsqrt(squares / (2 * HALF) + eps)[:, None]
+        first *= inverse * tl.load(norm + columns).to(tl.float32)[None, :]
+        second *= inverse * tl.load(norm + HALF + columns).to(tl.float32)[None, :]
+    return (first * cosine - second * sine).to(dtype), (second * cosine + first * sine).to(dtype)
+
+
+@triton.jit
+def _rotate_and_store_kernel(
+    qkv,  # [N, (Hq + 2 Hk) * D]
+    table,  # [C', D] float32
+    query_norm,  # [D], None for no norm
+    key_norm,  # [D], None for no norm
+    queries,  # [N, Hq, D]
+    keys,  # [S, Hk, C, D]
+    values,  # [S, Hk, C, D]
+    slots,  # [R] int64
+    starts,  # [R] int64
+    num_tokens,  # T
+    num_positions,  # C'
+    capacity,  # C
+    slot_stride,
+    head_stride,
+    position_stride,
+    eps,
+    QUERY_HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    HEADS: tl.constexpr,
+):
+    QUERY_BLOCKS: tl.constexpr = (QUERY_HEADS + HEADS - 1) // HEADS
+    KEY_BLOCKS: tl.constexpr = (KEY_HEADS + HEADS - 1) // HEADS
+    block = tl.program_id(1)
+    row = tl.program_id(0) // num_tokens
+    position = tl.load(starts + row) + tl.program_id(0) % num_tokens
+    token = tl.program_id(0).to(tl.int64)
+    angles = table + position * (2 * HALF)
+    token_heads = qkv + token * ((QUERY_HEADS + 2 * KEY_HEADS) * 2 * HALF)
+    if block < QUERY_BLOCKS:
+        heads = block * HEADS + tl.arange(0, HEADS)
+        inside = heads < QUERY_HEADS
+        first, second = _load_halves(token_heads, heads, inside, HALF)
+        first, second = _turn(first, second, query_norm, eps, angles, position < num_positions, HALF)
+        token_queries = queries + token * (QUERY_HEADS * 2 * HALF)
+        _store_halves(token_queries, heads, 2 * HALF, inside, first, second, HALF)
+    else:
+        block -= QUERY_BLOCKS
+        heads = block % KEY_BLOCKS * HEADS + tl.arange(0, HEADS)
+        inside = heads < KEY_HEADS
+        place = tl.load(slots + row) * slot_stride + position * position_stride
+        stored = inside & (position < capacity)
+        token_keys = token_heads + QUERY_HEADS * 2 * HALF
+        if block < KEY_BLOCKS:
+            first, second = _load_halves(token_keys, heads, inside, HALF)
+            first, second = _turn(first, second, key_norm, eps, angles, position < num_positions, HALF)
+            _store_halves(keys + place, heads, head_stride, stored, first, second, HALF)
+        else:
+            first, second = _load_halves(token_keys + KEY_HEADS * 2 * HALF, heads, inside, HALF)
+            _store_halves(values + place, heads, head_stride, stored, first, second, HALF)
+
+
+def rotate_and_store(
+    qkv: Tensor,
+    table: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    query_norm: Tensor | None = None,
+    key_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> Tensor:
+    """Take a joint projection apart: rotate queries and keys, store keys and values at their slots and positions.
+
+    Where transformers rounds the norm, the angles and each product to the type, this rounds once, at the end.
+
+    Args:
+        qkv: [N, (Hq + 2 Hk) * D] bfloat16, float16 or float32, without gaps: queries, keys, values of each token.
+        table: [C', D] float32 of harness.models.fused.rope_table, with at least C positions.
+        keys, values: [S, Hk, C, D], written at (slots[r], :, starts[r] + t). A position beyond the capacity is not
+            written, and what its query returns has no meaning.
+        slots: [R] int64 in [0, S); rows that share a slot and a position (padding) leave either's values there.
+        starts: [R] int64, 0 or more.
+        query_norm, key_norm: [D] weights of a norm of each head; both or neither.
+        eps: of those norms.
+
+    Returns:
+        The rotated queries, [R, T, Hq, D].
+
+    Raises:
+        ValueError: a tensor's shape, type or layout is not as above.
+    """
+    check_dtype("qkv", qkv)
+    check_cache(keys, values, qkv.dtype)
+    check_rows(slots, starts)
+    _, num_key_heads, capacity, width = keys.shape
+    num_query_heads = _num_query_heads(qkv, len(slots), num_key_heads, width)
+    num_tokens = len(qkv) // len(slots)
+    if table.dim() != 2 or table.shape[0] < capacity:
+        raise ValueError(
+            f"table must be [C', {width}] with a line for each of {capacity} positions, found {list(table.shape)}; "
+            f"make it for the cache's capacity"
+        )
+    check_tensor("table", table, (table.shape[0], width), torch.float32)
+    if (query_norm is None) != (key_norm is None):
+        raise ValueError("query_norm and key_norm must both be given or both be None, found one of them")
+    if query_norm is not None and key_norm is not None:
+        check_tensor("query_norm", query_norm, (width,), qkv.dtype)
+        check_tensor("key_norm", key_norm, (width,), qkv.dtype)
+    queries = torch.empty(len(slots), num_tokens, num_query_heads, width, dtype=qkv.dtype, device=qkv.device)
+    heads = min(MOST_HEADS, triton.next_power_of_2(num_key_heads))
+    num_blocks = triton.cdiv(num_query_heads, heads) + 2 * triton.cdiv(num_key_heads, heads)
+    _rotate_and_store_kernel[(len(qkv), num_blocks)](
+        qkv=qkv,
+        table=table,
+        query_norm=query_norm,
+        key_norm=key_norm,
+        queries=queries,
+        keys=keys,
+        values=values,
+        slots=slots,
+        starts=starts,
+        num_tokens=num_tokens,
+        num_positions=table.shape[0],
+        capacity=capacity,
+        slot_stride=keys.stride(0),
+        head_stride=keys.stride(1),
+        position_stride=keys.stride(2),
+        eps=eps,
+        QUERY_HEADS=num_query_heads,
+        KEY_HEADS=num_key_heads,
+        HALF=width // 2,
+        HEADS=heads,
+        num_warps=max(1, heads * width // COMPONENTS_PER_WARP),
+    )
+    return queries
+
+
+def _num_query_heads(qkv: Tensor, num_rows: int, num_key_heads: int, width: int) -> int:
+    """Hq of a joint projection; raises ValueError when it does not divide into rows and heads."""
+    num_heads = qkv.shape[-1] // width - 2 * num_key_heads
+    divides = qkv.dim() == 2 and qkv.shape[-1] % width == 0 and len(qkv) > 0 and len(qkv) % num_rows == 0
+    if not divides or num_heads <= 0 or num_heads % num_key_heads or not qkv.is_contiguous():
+        raise ValueError(
+            f"qkv must be [R * T, (Hq + 2 Hk) * D] without gaps, with {num_rows} rows, {num_key_heads} key heads of "
+            f"width {width} and a multiple of that many query heads; found {list(qkv.shape)} with strides "
+            f"{qkv.stride()}"
+        )
+    return num_heads

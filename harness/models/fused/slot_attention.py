@@ -1,0 +1,232 @@
+"""Attention of rows to their slots. Twin of harness.models.fused.reference.slot_attention.
+
+    attended[t, h] = sum_i softmax_i(scaling * query[t, h] . key[i]) value[i]        i = 0 .. start + t
+
+A program holds the queries of one row that share a key head (T tokens of G heads each) as the rows of one tile, reads a
+share of the row's keys and values once, in blocks, and keeps a running maximum and sum, in float32. Where one program
+for each row and key head would leave multiprocessors idle, the keys are shared out over several, and a second kernel
+(combine_splits) puts their results together. How many keys a row has is read on the device; programs without any end at
+once.
+
+Sources: Milakov and Gimelshein, Online normalizer calculation for softmax (2018); Dao et al., FlashAttention (2022).
+
+Letters: G query heads of a key head, P programs that share the keys of a row.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor
+from harness.models.fused.combine_splits import combine_splits, share
+
+NUM_PROGRAMS = 2 * 132
+"""Programs that keys are shared out for: two for each multiprocessor of an H100 or H200, one of which reads while the
+other computes. Shares are rounded down, because programs beyond these would run when the first ones have ended."""
+MOST_SPLITS = 64
+"""Programs that share a row's keys at most: a program of the second kernel holds all their results in registers."""
+BLOCK_BYTES = 16384
+"""Bytes of a block of keys, and of values: 64 keys of width 128 in a 2-byte type. A program has two blocks of each, 64
+KiB, under way, and two programs fit in the shared memory of a multiprocessor (at most 112 of 227 KiB each). Reading 4.2
+TB/s at a latency of about 1 us takes 32 KiB under way in each of 132 multiprocessors."""
+NUM_STAGES = 3
+"""Blocks in work: one that is computed with, and two under way."""
+LEAST_ROWS = 16
+"""Rows of the smallest tile of queries that tensor cores multiply."""
+
+
+class Budget(NamedTuple):
+    """What a program of a type may hold."""
+
+    tile_size: int
+    """Components of a tile of queries; more queries than that take another program, which reads the keys again."""
+    most_keys: int
+    """Keys of a block: with narrow heads, more would make short rows one block, which cannot be shared out."""
+    num_warps: int
+    num_registers: int
+    """Of a thread, where two programs share a multiprocessor. Shared memory has room for no more than two, yet the
+    compiler would spill a few bytes to let others in."""
+
+
+BUDGETS = {2: Budget(8192, 128, 4, 255), 4: Budget(2048, 64, 8, 128)}
+"""By bytes of a component. 64 rows of width 128 are 64 registers of a thread where the result is kept, in float32.
+Tensor cores would round float32; the operands of ordinary arithmetic take registers too, so its tiles are smaller."""
+LOG2_E = math.log2(math.e)
+"""The kernels compute powers of 2: one instruction each."""
+
+
+@triton.jit
+def _slot_attention_kernel(
+    queries,  # [R, T, Hq, D]
+    keys,  # [S, Hk, C, D]
+    values,  # [S, Hk, C, D]
+    slots,  # [R] int64
+    starts,  # [R] int64
+    attended,  # [R, T, Hq, D], None where there are several splits
+    parts,  # [R, T, Hq, P, D] float32, None where there is one
+    log_sums,  # [R, T, Hq, P] float32, log2 of the sum of exponentials; None where there is one
+    exponent_scale,  # scaling * log2(e)
+    capacity,  # C
+    num_splits,  # P
+    slot_stride,
+    head_stride,
+    position_stride,
+    TOKENS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDTH_PADDED: tl.constexpr,
+    TILES: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    program, split = tl.program_id(0), tl.program_id(1)
+    row = (program // (KEY_HEADS * TILES)).to(tl.int64)
+    head = program // TILES % KEY_HEADS
+    # Both at once: a program waits for one, then for its first keys.
+    start, slot = tl.load(starts + row), tl.load(slots + row)
+    length, keys_per_split = share(start, TOKENS, capacity, num_splits, BLOCK)
+    begin = split * keys_per_split
+    end = tl.minimum(begin + keys_per_split, length)
+    if begin < end:
+        # Row t * G + g of the tile is query head g of the group, of token t.
+        folded = program % TILES * ROWS + tl.arange(0, ROWS)
+        token = folded // GROUP
+        columns = tl.arange(0, WIDTH_PADDED)
+        place = (row * TOKENS + token) * (KEY_HEADS * GROUP) + head * GROUP + folded % GROUP
+        filled = (token < TOKENS)[:, None] & (columns < WIDTH)[None, :]
+        query = tl.load(queries + place[:, None] * WIDTH + columns[None, :], mask=filled, other=0.0)
+        last_seen = tl.minimum(start.to(tl.int32) + token, length - 1)
+
+        first_key = slot * slot_stride + head.to(tl.int64) * head_stride
+        maximum = tl.full((ROWS,), -float("inf"), tl.float32)
+        sums = tl.full((ROWS,), 0.0, tl.float32)
+        result = tl.full((ROWS, WIDTH_PADDED), 0.0, tl.float32)
+        for first in tl.range(begin, end, BLOCK, num_stages=STAGES):
+            places = first + tl.arange(0, BLOCK)
+            at = first_key + places.to(tl.int64)[:, None] * position_stride + columns[None, :]
+            # What lies beyond the end is never read: a weight of 0 would not hide a NaN there.
+            held = (places < end)[:, None] & (columns < WIDTH)[None, :]
+            key = tl.load(keys + at, mask=held, other=0.0)
+            exponents = tl.dot(query, tl.trans(key), input_precision="ieee") * exponent_scale
+            exponents = tl.where(places[None, :] <= last_seen[:, None], exponents, -float("inf"))
+            higher = tl.maximum(maximum, tl.max(exponents, axis=1))
+            # A query that sees none of these keys has a maximum of -inf, and -inf minus -inf would be NaN.
+            reference = tl.where(higher == -float("inf"), 0.0, higher)
+            weights = tl.exp2(exponents - reference[:, None])
+            shrink = tl.exp2(maximum - reference)
+            sums = sums * shrink + tl.sum(weights, axis=1)
+            value = tl.load(values + at, mask=held, other=0.0)
+            result = tl.dot(weights.to(value.dtype), value, result * shrink[:, None], input_precision="ieee")
+            maximum = higher
+
+        # A query that saw none of these keys: its result is 0, and so is its weight beside other programs', 2^-inf.
+        sums = tl.where(sums > 0, sums, 1.0)
+        result = result / sums[:, None]
+        if parts is None:
+            tl.store(attended + place[:, None] * WIDTH + columns[None, :], result.to(query.dtype), mask=filled)
+        else:
+            part = place * num_splits + split
+            tl.store(parts + part[:, None] * WIDTH + columns[None, :], result, mask=filled)
+            tl.store(log_sums + part, maximum + tl.log2(sums), mask=token < TOKENS)
+
+
+class _Tiling(NamedTuple):
+    """How the work of a call is cut; a function of shapes alone."""
+
+    rows: int
+    """Queries of a tile, padded to a power of two."""
+    num_tiles: int
+    """Tiles of queries of a row and key head."""
+    block: int
+    """Keys of a block."""
+    num_splits: int
+    """P."""
+
+
+def _tiling(num_rows: int, num_key_heads: int, num_folded: int, width: int, capacity: int, itemsize: int) -> _Tiling:
+    """num_folded: T * G queries that share a key head; itemsize: bytes of a component."""
+    budget = BUDGETS[itemsize]
+    most_rows = max(LEAST_ROWS, budget.tile_size // width)
+    rows = min(most_rows, max(LEAST_ROWS, triton.next_power_of_2(num_folded)))
+    num_tiles = triton.cdiv(num_folded, rows)
+    block = max(LEAST_ROWS, min(budget.most_keys, BLOCK_BYTES // (width * itemsize)))
+    wanted = NUM_PROGRAMS // (num_rows * num_key_heads * num_tiles)
+    return _Tiling(rows, num_tiles, block, max(1, min(wanted, MOST_SPLITS, triton.cdiv(capacity, block))))
+
+
+def slot_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, slots: Tensor, starts: Tensor, scaling: float
+) -> Tensor:
+    """Attend: query t of row r sees positions 0 .. starts[r] + t of its slot.
+
+    Args:
+        queries: [R, T, Hq, D] bfloat16, float16 or float32, without gaps.
+        keys, values: [S, Hk, C, D] of the same type. The rows' own are already there. Positions from starts[r] + T on
+            are never read; a query beyond the capacity sees the whole slot.
+        slots: [R] int64 in [0, S); rows may share a slot.
+        starts: [R] int64, 0 or more.
+        scaling: factor of the products of queries and keys.
+
+    Returns:
+        [R, T, Hq * D]. Sums are kept in float32; the weights are rounded to the type before they multiply values.
+
+    Raises:
+        ValueError: a tensor's shape, type or layout is not as above.
+    """
+    check_dtype("queries", queries)
+    check_cache(keys, values, queries.dtype)
+    check_rows(slots, starts)
+    _, num_key_heads, capacity, width = keys.shape
+    if queries.dim() != 4 or queries.shape[2] % num_key_heads:
+        raise ValueError(
+            f"queries must be [R, T, Hq, D] with a multiple of {num_key_heads} heads, found {list(queries.shape)}"
+        )
+    num_rows, (num_tokens, num_heads) = len(slots), queries.shape[1:3]
+    check_tensor("queries", queries, (num_rows, num_tokens, num_heads, width), queries.dtype)
+    group, itemsize = num_heads // num_key_heads, queries.element_size()
+    budget = BUDGETS[itemsize]
+    tiling = _tiling(num_rows, num_key_heads, num_tokens * group, width, capacity, itemsize)
+    attended = torch.empty(num_rows, num_tokens, num_heads * width, dtype=queries.dtype, device=queries.device)
+    parts, log_sums = None, None
+    if tiling.num_splits > 1:
+        shape = (num_rows, num_tokens, num_heads, tiling.num_splits)
+        parts = torch.empty(*shape, width, dtype=torch.float32, device=queries.device)
+        log_sums = torch.empty(shape, dtype=torch.float32, device=queries.device)
+    _slot_attention_kernel[(num_rows * num_key_heads * tiling.num_tiles, tiling.num_splits)](
+        queries=queries,
+        keys=keys,
+        values=values,
+        slots=slots,
+        starts=starts,
+        attended=attended if parts is None else None,
+        parts=parts,
+        log_sums=log_sums,
+        exponent_scale=scaling * LOG2_E,
+        capacity=capacity,
+        num_splits=tiling.num_splits,
+        slot_stride=keys.stride(0),
+        head_stride=keys.stride(1),
+        position_stride=keys.stride(2),
+        TOKENS=num_tokens,
+        KEY_HEADS=num_key_heads,
+        GROUP=group,
+        WIDTH=width,
+        WIDTH_PADDED=max(LEAST_ROWS, width),
+        TILES=tiling.num_tiles,
+        ROWS=tiling.rows,
+        BLOCK=tiling.block,
+        STAGES=NUM_STAGES,
+        num_warps=budget.num_warps,
+        maxnreg=budget.num_registers,
+    )
+    if parts is not None and log_sums is not None:
+        combine_splits(parts, log_sums, starts, attended, capacity, tiling.block)
+    return attended

@@ -1,0 +1,126 @@
+"""How our own loops run decoder layers: as transformers has them, or through the fused operations.
+
+Which of the two is said by the view of the cache: one that holds a table of rotations is for fused layers. Without a
+view, attention is over the given tokens alone, and layers run as transformers has them.
+
+Letters: B rows, T tokens of a row, H hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeGuard
+
+from torch import Tensor
+
+from harness.models.attention import fold_mask
+from harness.models.decoder_layer import FusedView, View
+from harness.models.fused import layer as fused
+
+
+class LayersOutput(NamedTuple):
+    """What a stack of layers leaves."""
+
+    last: Tensor
+    """[B, T, H] the state after the last layer."""
+    normed: Tensor
+    """[B, T, H] that state after the final norm."""
+    entering: dict[int, Tensor]
+    """[B, T, H] each: the state entering each asked layer."""
+
+
+def run_layers(
+    layers: Any,
+    final_norm: Any,
+    rotary: Any,
+    # [B, T, H]
+    states: Tensor,
+    # [B, T] int64
+    positions: Tensor,
+    view: View | None,
+    asked: tuple[int, ...],
+) -> LayersOutput:
+    """Run a stack of layers and the norm behind it."""
+    if is_fused(view):
+        return _run_fused_layers(layers, final_norm, states, view, asked)
+    rotation = rotary(states, positions)
+    inputs = _attention_inputs(view, layers[0], positions.shape[1])
+    entering = {}
+    for index, layer in enumerate(layers):
+        if index in asked:
+            entering[index] = states
+        states = layer(states, position_embeddings=rotation, **inputs)
+    return LayersOutput(states, final_norm(states), entering)
+
+
+def _run_fused_layers(
+    layers: Any, final_norm: Any, states: Tensor, view: FusedView, asked: tuple[int, ...]
+) -> LayersOutput:
+    residual, entering = None, {}
+    for index, layer in enumerate(layers):
+        table, keys, values = _places(view, index)
+        output = fused.decoder_layer(layer, states, residual, table, keys, values, view.slots, view.starts)
+        if index in asked:
+            entering[index] = output.entering
+        states, residual = output.states, output.residual
+    normed, last = fused.add_norm(final_norm, states, residual)
+    return LayersOutput(last, normed, entering)
+
+
+def run_layer(layer: Any, rotary: Any, states: Tensor, positions: Tensor, view: View | None) -> Tensor:
+    """A whole layer of a head, the first of its cache: [B, T, H] -> [B, T, H]."""
+    if is_fused(view):
+        table, keys, values = _places(view, 0)
+        output = fused.decoder_layer(layer, states, None, table, keys, values, view.slots, view.starts)
+        return output.states + output.residual
+    inputs = _attention_inputs(view, layer, positions.shape[1])
+    return layer(states, position_embeddings=rotary(states, positions), **inputs)
+
+
+def attend(
+    layer: Any,
+    rotary: Any,
+    # [B, T, H or 2 H]
+    states: Tensor,
+    positions: Tensor,
+    view: View | None,
+) -> Tensor:
+    """The self-attention of a head's layer, without its norm and residual: [B, T, H]."""
+    if is_fused(view):
+        table, keys, values = _places(view, 0)
+        return fused.attend(layer, states, table, keys, values, view.slots, view.starts)
+    inputs = _attention_inputs(view, layer, positions.shape[1])
+    return layer.self_attn(states, position_embeddings=rotary(states, positions), **inputs)[0]
+
+
+def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor, view: View | None) -> Tensor:
+    """What follows attention in a layer: its residual, and the feed-forward part with its own; [B, T, H]."""
+    if is_fused(view):
+        normed, total = fused.add_norm(layer.post_attention_layernorm, attended, residual)
+        return total + fused.feed_forward(layer.mlp, normed)
+    states = residual + attended
+    return states + layer.mlp(layer.post_attention_layernorm(states))
+
+
+def norm(module: Any, states: Tensor, view: View | None) -> Tensor:
+    """An RMS norm of transformers: [B, T, H] -> [B, T, H]."""
+    return fused.add_norm(module, states)[0] if is_fused(view) else module(states)
+
+
+def is_fused(view: View | None) -> TypeGuard[FusedView]:
+    """Whether layers that attend through a view run through the fused operations."""
+    return view is not None and view.rope_table is not None
+
+
+def _places(view: FusedView, layer_idx: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(table of rotations, keys, values) of a layer."""
+    assert view.rope_table is not None
+    keys, values = view.layer(layer_idx)
+    return view.rope_table, keys, values
+
+
+def _attention_inputs(view: View | None, layer: Any, num_tokens: int) -> dict[str, Any]:
+    """What a layer of transformers needs to attend through a view: that, and its mask folded once for all layers."""
+    if view is None or view.mask is None:
+        return {"attention_mask": None, "past_key_values": view}
+    mask = fold_mask(view.mask, layer.self_attn.num_key_value_groups, num_tokens)
+    return {"attention_mask": mask, "past_key_values": view}

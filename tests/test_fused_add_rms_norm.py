@@ -1,0 +1,63 @@
+"""The fused residual and norm against its twin, and the twin against transformers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from harness.models.fused.reference.add_rms_norm import add_rms_norm as reference_add_rms_norm
+from tests.fused_rows import DEVICE, DTYPES, HALF_UNIT, assert_rounded_alike, normal, same
+from tests.kernel_rounds import poisoned_allocations
+
+
+def inputs(num_tokens: int, hidden_size: int, dtype: torch.dtype):
+    states, residual = (normal(num_tokens, hidden_size, seed=seed, dtype=dtype, scale=3) for seed in (1, 2))
+    return states, residual, 1 + normal(hidden_size, seed=3, dtype=dtype, scale=0.2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("with_residual", [True, False], ids=["residual", "no residual"])
+@pytest.mark.parametrize("hidden_size", [1, 63, 256])
+def test_kernel_equals_its_twin(hidden_size: int, with_residual: bool, dtype: torch.dtype):
+    from harness.models.fused.add_rms_norm import add_rms_norm
+
+    states, residual, weight = inputs(3, hidden_size, dtype)
+    given = residual if with_residual else None
+    with poisoned_allocations():
+        normed, total = add_rms_norm(states, given, weight, 1e-5)
+    expected_normed, expected_total = reference_add_rms_norm(states, given, weight, 1e-5)
+    same(total, expected_total)
+    # The sum of squares is off by a rounding for each term, the root by half as much.
+    assert_rounded_alike(normed, expected_normed, 2, HALF_UNIT * (hidden_size + 8))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
+def test_twin_rounds_as_transformers_does(dtype: torch.dtype):
+    states, residual, weight = inputs(5, 63, dtype)
+    norm = LlamaRMSNorm(63, eps=1e-5).to(device=DEVICE, dtype=dtype)
+    norm.weight.data = weight
+    normed, total = reference_add_rms_norm(states, residual, weight, 1e-5)
+    same(total, states + residual)
+    same(normed, norm(states + residual).detach())
+
+
+def test_without_a_residual_the_states_are_the_total():
+    from harness.models.fused.add_rms_norm import add_rms_norm
+
+    states, _, weight = inputs(2, 8, torch.float32)
+    assert add_rms_norm(states, None, weight, 1e-5)[1] is states
+
+
+def test_what_would_be_misread_is_refused():
+    from harness.models.fused.add_rms_norm import add_rms_norm
+
+    states, residual, weight = inputs(4, 8, torch.float32)
+    with pytest.raises(ValueError, match=r"residual must be \[4, 8\] torch.float32 without gaps, found \[2, 8\]"):
+        add_rms_norm(states, residual[:2], weight, 1e-5)
+    with pytest.raises(ValueError, match=r"states must be .* without gaps"):
+        add_rms_norm(states[:, ::2], None, weight[:4], 1e-5)
+    with pytest.raises(ValueError, match=r"weight must be .* found .* torch\.float16"):
+        add_rms_norm(states, None, weight.half(), 1e-5)
+    with pytest.raises(ValueError, match=r"states must be \[N, H\], found \[1, 4, 8\]; flatten the rows"):
+        add_rms_norm(states[None], None, weight, 1e-5)

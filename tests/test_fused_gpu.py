@@ -1,0 +1,201 @@
+"""What only a GPU can show of the fused operations: real sizes, CUDA graphs, far addresses, no waiting for it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, Qwen3Config
+
+from harness.models.decoder_layer import LAYER_TYPES
+from harness.models.fused.layer import LayerOutput, decoder_layer
+from harness.models.fused.obstacle import fusion_obstacle
+from harness.models.fused.operations import Operations, reference_operations, triton_operations
+from harness.models.fused.pack import pack_layer
+from harness.models.fused.rope_table import rope_table
+from tests.fused_rows import (
+    HALF_UNIT,
+    Rows,
+    assert_rounded_alike,
+    attention_error,
+    check_attention,
+    normal,
+    rows_of,
+    same,
+    silu_error,
+)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+CUDA = torch.device("cuda")
+CAPACITY, NUM_SLOTS = 1024, 8
+SIZES: dict[str, Any] = {
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": CAPACITY,
+}
+CONFIGS = {
+    "llama": lambda: LlamaConfig(**SIZES, intermediate_size=14336, rms_norm_eps=1e-5),
+    "qwen3": lambda: Qwen3Config(**SIZES, intermediate_size=12288, rms_norm_eps=1e-6),
+}
+KINDS = pytest.mark.parametrize(("kind", "num_tokens"), [("llama", 1), ("llama", 4), ("qwen3", 6)])
+# Rows of one slot behind each other, a row that fills its slot, an empty one; the last two share the spare slot 7.
+SLOTS = [[0, 0, 5, 2, 3, 7, 7], [1, 1, 4, 6, 0, 7, 7]]
+NUM_OWN = 5
+"""Rows that share their positions with no other."""
+LAYER_ERROR = 8 * 2**-8
+"""Of the norms of bfloat16 results: two ways to compute a layer differ in a rounding of half a unit, 2^-8, at 8 places:
+two norms, rotation, weights and result of attention, its projection, activation, the last projection."""
+
+
+def starts_of(num_tokens: int) -> list[list[int]]:
+    return [[100, 100 + num_tokens, 0, CAPACITY - num_tokens, 333, 0, 0], [0, num_tokens, 64, 511, 7, 0, 0]]
+
+
+class Fused(NamedTuple):
+    """A layer at real size, and what it is called with."""
+
+    layer: Any
+    table: Tensor
+    states: Tensor
+    residual: Tensor
+    rows: Rows
+
+    def __call__(self, operations: Operations) -> LayerOutput:
+        return decoder_layer(self.layer, self.states, self.residual, self.table, *self.rows, operations)
+
+    def on_a_copy(self) -> tuple[LayerOutput, Rows]:
+        """What the twins do to a copy of the cache."""
+        rows = self.rows._replace(keys=self.rows.keys.clone(), values=self.rows.values.clone())
+        return self._replace(rows=rows)(reference_operations()), rows
+
+    def refill(self, index: int, seed: int) -> None:
+        """Other states, slots and starts, and a cache that is NaN behind them."""
+        num_tokens = self.states.shape[1]
+        slots, starts = SLOTS[index], starts_of(num_tokens)[index]
+        rows = rows_of(slots, starts, tuple(self.rows.keys.shape), num_filled=0, dtype=torch.bfloat16)
+        for into, source in zip(self.rows, rows, strict=True):
+            into.copy_(source)
+        for into, number in ((self.states, seed), (self.residual, seed + 1)):
+            into.copy_(normal(*into.shape, seed=number, dtype=torch.bfloat16))
+
+
+def fused_layer(kind: str, num_tokens: int) -> Fused:
+    types, config = LAYER_TYPES[kind], CONFIGS[kind]()
+    torch.manual_seed(0)
+    with CUDA:
+        layer, rotary = types.layer(config, 0), types.rotary(config)
+    layer = layer.to(torch.bfloat16).eval().requires_grad_(False)
+    assert fusion_obstacle(layer, rotary) is None
+    pack_layer(layer)
+    rows = rows_of(
+        SLOTS[0], starts_of(num_tokens)[0], (NUM_SLOTS, 8, CAPACITY, 128), num_filled=0, dtype=torch.bfloat16
+    )
+    states, residual = (normal(len(SLOTS[0]), num_tokens, 4096, seed=seed, dtype=torch.bfloat16) for seed in (8, 9))
+    return Fused(layer, rope_table(rotary, CAPACITY, CUDA), states, residual, rows)
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    distance = (found.float() - expected.float()).norm() / expected.float().norm()
+    assert float(distance) <= LAYER_ERROR
+
+
+def assert_same_layer(found: LayerOutput, fused: Fused, expected: LayerOutput, rows: Rows, empty: Tensor) -> None:
+    """The same states, and the same keys and values where there were none; the spare slot, the last, holds either's."""
+    for mine, twins in zip(found, expected, strict=True):
+        assert_near(mine[:NUM_OWN], twins[:NUM_OWN])
+    for mine, twins in ((fused.rows.keys, rows.keys), (fused.rows.values, rows.values)):
+        assert torch.equal(mine.isnan(), twins.isnan())
+        written = empty[:-1] & ~twins[:-1].isnan()
+        assert_near(mine[:-1][written], twins[:-1][written])
+        same(mine[:-1][~written], twins[:-1][~written])
+
+
+@KINDS
+def test_graph_replays_on_changed_rows(kind: str, num_tokens: int):
+    fused = fused_layer(kind, num_tokens)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        fused(triton_operations())
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = fused(triton_operations())
+    for index in (0, 1, 0):
+        fused.refill(index, seed=10 * index)
+        empty = fused.rows.keys.isnan()
+        expected, rows = fused.on_a_copy()
+        graph.replay()
+        assert_same_layer(found, fused, expected, rows, empty)
+
+
+def test_nothing_waits_for_the_device():
+    fused = fused_layer("qwen3", 4)
+    fused(triton_operations())
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        fused(triton_operations())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("num_rows", "num_tokens", "num_heads", "num_key_heads", "width"),
+    [
+        (1, 1, 32, 8, 128),
+        (16, 4, 32, 8, 128),
+        (64, 4, 32, 8, 128),
+        (5, 9, 32, 8, 128),
+        (3, 4, 4, 2, 64),
+        (4, 9, 64, 4, 256),
+    ],
+    ids=["one row", "16 rows", "64 rows", "9 tokens", "built-in target", "many queries of wide heads"],
+)
+def test_attention_at_real_sizes(
+    num_rows: int, num_tokens: int, num_heads: int, num_key_heads: int, width: int, dtype: torch.dtype
+):
+    """Every length from one key to a full slot."""
+    starts = [(CAPACITY - num_tokens) * row // max(num_rows - 1, 1) for row in range(num_rows)]
+    shape = (num_rows, num_key_heads, CAPACITY, width)
+    check_attention(
+        rows_of(list(range(num_rows)), starts, shape, num_filled=num_tokens, dtype=dtype), num_tokens, num_heads
+    )
+
+
+@pytest.mark.parametrize("num_tokens", [1, 64, 2048])
+def test_small_operations_at_real_sizes(num_tokens: int):
+    kernels, twins = triton_operations(), reference_operations()
+    states, residual = (normal(num_tokens, 4096, seed=seed, dtype=torch.bfloat16) for seed in (1, 2))
+    weight, gate_up = 1 + states[0] / 8, normal(num_tokens, 2 * 14336, seed=3, dtype=torch.bfloat16)
+    (normed, total), expected = (each.add_rms_norm(states, residual, weight, 1e-5) for each in (kernels, twins))
+    same(total, expected[1])
+    assert_rounded_alike(normed, expected[0], 2, HALF_UNIT * (4096 + 8))
+    assert_rounded_alike(kernels.silu_mul(gate_up), twins.silu_mul(gate_up), 2, silu_error(gate_up))
+
+
+def test_cache_beyond_2_31_elements():
+    """A key cache of 4.4 GB whose last slots are used."""
+    num_far = 2**31 // (8 * 16384 * 128) + 1
+    near = rows_of([0, 1], [16380, 77], (2, 8, 16384, 128), num_filled=4, dtype=torch.bfloat16)
+    keys, values = (torch.empty(num_far + 2, 8, 16384, 128, dtype=torch.bfloat16, device=CUDA) for _ in range(2))
+    keys[num_far:], values[num_far:] = near.keys, near.values
+    far = Rows(keys, values, near.slots + num_far, near.starts)
+    kernels, twins = triton_operations(), reference_operations()
+    queries = normal(2, 4, 32, 128, seed=4, dtype=torch.bfloat16)
+    relative, absolute = attention_error(queries, near, 0.1)
+    found, expected = kernels.slot_attention(queries, *far, 0.1), twins.slot_attention(queries, *near, 0.1)
+    torch.testing.assert_close(found, expected, rtol=relative, atol=absolute)
+    qkv, table = normal(8, 48 * 128, dtype=torch.bfloat16), normal(16384, 128)
+    found, expected = kernels.rotate_and_store(qkv, table, *far), twins.rotate_and_store(qkv, table, *near)
+    assert_rounded_alike(found, expected, 1, 8 * HALF_UNIT)
+    assert_rounded_alike(keys[num_far:].nan_to_num(), near.keys.nan_to_num(), 1, 8 * HALF_UNIT)
+    same(values[num_far:], near.values)

@@ -1,0 +1,112 @@
+"""The fused attention against its twin, and the twin against attention over a slot view."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.models.attention import slots_attention
+from harness.models.fused.reference.slot_attention import slot_attention as reference_slot_attention
+from harness.models.slot_cache import causal_mask
+from tests.fused_rows import DEVICE, DTYPES, Rows, attention_error, check_attention, normal, rows_of
+
+# Two rows of one slot, two of a spare slot, and one that fills its slot.
+SLOTS = [2, 0, 0, 3, 3]
+
+
+def starts_of(capacity: int, num_tokens: int) -> list[int]:
+    return [capacity - num_tokens, 0, num_tokens, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("num_tokens", "num_heads", "num_key_heads", "width"),
+    [(1, 6, 2, 16), (3, 6, 2, 8), (4, 4, 1, 64)],
+    ids=["one token", "narrow heads", "one key head"],
+)
+def test_kernel_equals_its_twin(num_tokens: int, num_heads: int, num_key_heads: int, width: int, dtype: torch.dtype):
+    capacity = 37
+    shape = (4, num_key_heads, capacity, width)
+    rows = rows_of(SLOTS, starts_of(capacity, num_tokens), shape, num_filled=num_tokens, dtype=dtype)
+    check_attention(rows, num_tokens, num_heads)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_keys_shared_out_over_programs(dtype: torch.dtype):
+    """One row needs every program, one begins the last program's share in the middle of its tokens, one has one key."""
+    capacity, width = 300, 8
+    rows = rows_of([1, 0, 2], [capacity - 3, 126, 0], (3, 1, capacity, width), num_filled=3, dtype=dtype)
+    check_attention(rows, 3, 2)
+
+
+@pytest.mark.parametrize("num_programs", [1, 12], ids=["one program", "two programs"])
+def test_several_blocks_of_keys_in_a_program(num_programs: int, monkeypatch: pytest.MonkeyPatch):
+    """The running maximum rises from block to block, so that what was summed before has to shrink."""
+    from harness.models.fused import slot_attention as module
+
+    monkeypatch.setattr(module, "NUM_PROGRAMS", num_programs)
+    rows = rows_of([1, 0, 2], [297, 126, 0], (3, 2, 300, 8), num_filled=3)
+    rows.keys.mul_(torch.arange(300, device=DEVICE)[:, None] / 30)
+    check_attention(rows, 3, 4)
+
+
+def test_more_queries_of_a_key_head_than_a_tile_holds():
+    """In float32 a tile holds 16 queries of width 128: two tiles, the second of them nearly empty."""
+    check_attention(rows_of([1, 0], [40, 3], (2, 1, 50, 128), num_filled=9), 9, 2)
+
+
+def test_a_cache_that_is_part_of_a_larger_one():
+    whole = rows_of([1, 0], [9, 3], (2, 2, 40, 8), num_filled=2)
+    check_attention(Rows(whole.keys[:, :, :16], whole.values[:, :, :16], whole.slots, whole.starts), 2, 4)
+
+
+def test_a_query_beyond_the_capacity_sees_the_whole_slot():
+    check_attention(rows_of([0, 1], [14, 3], (2, 1, 16, 8), num_filled=4), 4, 2)
+
+
+def test_twin_equals_attention_over_a_slot_view():
+    num_tokens, capacity = 3, 21
+    rows = rows_of(SLOTS, starts_of(capacity, num_tokens), (4, 2, capacity, 8), num_filled=num_tokens)
+    queries = normal(len(SLOTS), num_tokens, 6, 8, seed=4)
+    positions = rows.starts[:, None] + torch.arange(num_tokens, device=DEVICE)
+    mask = causal_mask(positions, capacity, torch.float32)
+    keys, values = (tensor.nan_to_num(nan=1e4)[rows.slots] for tensor in (rows.keys, rows.values))
+    attended, _ = slots_attention(torch.nn.Module(), queries.transpose(1, 2), keys, values, mask, 0.3)
+    relative, absolute = attention_error(queries, rows, 0.3)
+    found = reference_slot_attention(queries, *rows, 0.3)
+    torch.testing.assert_close(found, attended.flatten(2), rtol=relative, atol=absolute)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_key_heads", "num_folded", "expected"),
+    [
+        (16, 8, 16, (16, 1, 64, 2)),
+        (64, 8, 16, (16, 1, 64, 1)),
+        (1, 8, 24, (32, 1, 64, 32)),
+        (16, 8, 72, (64, 2, 64, 1)),
+    ],
+    ids=["16 rows", "64 rows", "one row", "two tiles"],
+)
+def test_work_is_cut_to_fill_a_gpu(
+    num_rows: int, num_key_heads: int, num_folded: int, expected: tuple[int, int, int, int]
+):
+    """Rows and number of tiles, keys of a block, programs that share keys: of heads of width 128 in a 2-byte type."""
+    from harness.models.fused.slot_attention import _tiling
+
+    assert _tiling(num_rows, num_key_heads, num_folded, 128, 2048, 2) == expected
+
+
+def test_what_would_be_misread_is_refused():
+    from harness.models.fused.slot_attention import slot_attention
+
+    rows = rows_of([0, 1], [2, 3], (2, 2, 16, 8), num_filled=2)
+    with pytest.raises(ValueError, match=r"a multiple of 2 heads, found \[2, 2, 3, 8\]"):
+        slot_attention(normal(2, 2, 3, 8), *rows, 1.0)
+    with pytest.raises(
+        ValueError, match=r"queries must be \[2, 2, 4, 8\] torch.float32 without gaps, found \[3, 2, 4, 8\]"
+    ):
+        slot_attention(normal(3, 2, 4, 8), *rows, 1.0)
+    with pytest.raises(ValueError, match=r"queries must be bfloat16, float16 or float32, found torch\.float64"):
+        slot_attention(normal(2, 2, 4, 8).double(), *rows, 1.0)
+    with pytest.raises(ValueError, match="slots must name one slot at least"):
+        slot_attention(normal(0, 2, 4, 8), rows.keys, rows.values, rows.slots[:0], rows.starts[:0], 1.0)
