@@ -15,8 +15,10 @@ STEM = [
     [
         "harness.config",
         "harness.determinants",
+        "harness.device_choice",
         "harness.kernel_case",
         "harness.kernel_records",
+        "harness.plain_settings",
         "harness.provenance",
         "harness.records",
         "harness.run_config",
