@@ -18,11 +18,12 @@ from torch import Tensor
 
 import kernels
 from harness.compile_check import CompiledVariant, compile_for, complaints, kernels_in, to_text
-from kernels.contract import Draft, RowStats, Sampling, Streams, Verification
+from kernels.contract import Draft, Sampling, Streams, Verification
 from kernels.contract import VerificationMethod as Method
 from kernels.coupled import coupled_draw
 from kernels.draw import draw
 from kernels.logprobs import logprobs
+from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 from kernels.verify import verify
 
@@ -40,10 +41,6 @@ def _sampling(num_requests: int, truncates: bool) -> Sampling:
 
 def _streams(num_requests: int) -> Streams:
     return Streams(*(torch.zeros(num_requests, dtype=torch.int64) for _ in range(3)))
-
-
-def _stats(*size: int) -> RowStats:
-    return RowStats(torch.empty(size), torch.empty(size, dtype=torch.float64), torch.empty(size))
 
 
 def _map() -> Tensor:
@@ -73,7 +70,7 @@ def _verify(
         None if one_hot else torch.empty(size, dtype=dtype),
         None if one_hot else torch.arange(num_requests),
         _map() if small_vocabulary else None,
-        _stats(*size[:2]) if with_stats and not one_hot else None,
+        new_row_stats(*size[:2]) if with_stats and not one_hot else None,
     )
     rule = Verification(method, synthetic_rates=tuple(0.5**place for place in range(num_drafts)))
     sampling = _sampling(num_requests, truncates)
@@ -82,7 +79,7 @@ def _verify(
 
 def _draw(dtype: torch.dtype, *, truncates: bool = False, small_vocabulary: bool = False) -> None:
     vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (VOCAB_SIZE, None)
-    logits, stats = torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype), _stats(NUM_REQUESTS)
+    logits, stats = torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype), new_row_stats(NUM_REQUESTS)
     sampling = _sampling(NUM_REQUESTS, truncates)
     draw(logits, sampling, _streams(NUM_REQUESTS), Purpose.draft, target_ids, stats)
 
