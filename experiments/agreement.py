@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.agreement.config import AgreementConfig, read_config
-from harness.command_line import FAILED, SUCCESS, CommandParser, exit_code_of
+from harness.agreement.config import PREFIX, AgreementConfig
+from harness.command_line import FAILED, SUCCESS, CommandParser, exit_code_of, plain_settings_help
+from harness.plain_settings import read_plain_settings
 
 USAGE = """\
 usage: python -m experiments.agreement [agreement.setting=VALUE ..] [--debug]
@@ -15,21 +16,9 @@ usage: python -m experiments.agreement [agreement.setting=VALUE ..] [--debug]
 Runs the kernels and the float64 reference on the same inputs with the same random streams, counts the decisions and
 tokens on which they differ, and shows for each whether it lies within float32 rounding of its boundary. Then measures
 how far the law of a draw is from the softmax. Exits with 1 if a disagreement is not explained or a law is off.
+"""
 
-settings:
-  agreement.core=auto|triton|reference     auto: Triton on a GPU; Triton on a CPU needs TRITON_INTERPRET=1
-  agreement.device=auto|cpu|cuda           auto takes a GPU where there is one
-  agreement.methods=strict,block           verification methods; all but greedy unless given
-  agreement.dtypes=bfloat16,float32        of the logits; bfloat16, float16 and float32 unless given
-  agreement.truncations=none,top-p         none, top-p, top-k, min-p, all; all of these unless given
-  agreement.temperatures=0.7,1             0.7 and 1 unless given
-  agreement.decisions=N                    at least so many in all, spread over the combinations
-  agreement.vocab_size=N, agreement.requests=N, agreement.draft_tokens=N
-  agreement.law=true|false                 whether the law of a draw is measured
-  agreement.law_vocab_size=N, agreement.law_draws=N
-  agreement.seed=N                         of all logits and random streams
-  agreement.output=FOLDER                  for report.md and agreement.json; results/runs/agreement unless given
-
+EXAMPLES = """\
 examples:
   python -m experiments.agreement
   python -m experiments.agreement agreement.methods=block agreement.dtypes=bfloat16 agreement.decisions=1e7"""
@@ -44,9 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str]) -> int:
     options, settings = CommandParser().parse(arguments)
     if options.help:
-        print(USAGE)
+        print("\n".join([USAGE, plain_settings_help(AgreementConfig, PREFIX), "", EXAMPLES]))
         return SUCCESS
-    return run(read_config(settings))
+    return run(read_plain_settings(AgreementConfig, PREFIX, settings))
 
 
 def run(config: AgreementConfig) -> int:

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.command_line import FAILED, SUCCESS, CommandParser, exit_code_of
-from harness.kernel_bench.config import BenchConfig, read_config
+from harness.command_line import FAILED, SUCCESS, CommandParser, exit_code_of, plain_settings_help
+from harness.kernel_bench.config import PREFIX, BenchConfig
+from harness.plain_settings import read_plain_settings
 
 USAGE = """\
 usage: python -m experiments.bench_kernels [bench.setting=VALUE ..] [--redraw FOLDER] [--debug]
@@ -16,25 +17,13 @@ Times verification and drawing on rows like a language model's: CUDA graph, cold
 bytes that must move and the read bandwidth measured in the same run. A case is timed only after the core has agreed
 with the reference on it; if it does not, nothing is reported. Exits with 1 if a case failed. Needs a GPU.
 
-settings:
-  bench.preset=bars|full|smoke   bars (unless given): the cases that have a goal, under a minute on an H200; full: one
-                                 factor at a time around them, some minutes; smoke: tiny, to see that everything runs
-  bench.device=auto|cpu|cuda     cpu goes with bench.preset=smoke only, and measures nothing
-  bench.cases=TEXT               only cases whose name contains the text, such as "block" or "R=256 K=3"
-  bench.repeats=N                timed repeats of each case, at least 50; 100 unless given
-  bench.checked=N                requests of each case compared with the reference first; 16 unless given
-  bench.flush=write|read         how the L2 is emptied before each repeat: by writing (unless given) or by reading a
-                                 buffer several times its size
-  bench.peers=true|false         whether eager torch, torch.compile and FlashInfer (where importable) are timed too
-  bench.questions=true|false     whether the two open questions of vLLM PR 35461 are answered
-  bench.seed=N                   of all rows and streams
-  bench.output=FOLDER            results/runs/kernel_bench unless given
-
 options:
   --redraw FOLDER  make tables and figure again from the results in a folder, without a GPU
   --debug          a full traceback where otherwise one line says what is wrong
   -h, --help       this text
+"""
 
+EXAMPLES = """\
 examples:
   python -m experiments.bench_kernels
   python -m experiments.bench_kernels bench.preset=full bench.output=results/kernel_bench_h200
@@ -52,12 +41,12 @@ def _main(arguments: Sequence[str]) -> int:
     parser.add_argument("--redraw", type=Path)
     options, settings = parser.parse(arguments)
     if options.help:
-        print(USAGE)
+        print("\n".join([USAGE, plain_settings_help(BenchConfig, PREFIX), "", EXAMPLES]))
         return SUCCESS
     if options.redraw is not None:
         report(options.redraw)
         return SUCCESS
-    return run(read_config(settings))
+    return run(read_plain_settings(BenchConfig, PREFIX, settings))
 
 
 def run(config: BenchConfig) -> int:

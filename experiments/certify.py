@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.certification.config import CertifyConfig, read_config
-from harness.command_line import FAILED, SUCCESS, CommandParser, exit_code_of
+from harness.certification.config import PREFIX, CertifyConfig
+from harness.command_line import FAILED, SUCCESS, CommandParser, exit_code_of, plain_settings_help
+from harness.plain_settings import read_plain_settings
 
 USAGE = """\
 usage: python -m experiments.certify [certify.setting=VALUE ..] [--debug]
@@ -16,23 +17,9 @@ Plays toy requests whose exact law is known through a sampling core, over severa
 streams, and tests the joint law of their first tokens for every lossless method, draft sampling, dtype and truncation.
 Controls that are wrong on purpose are played too and must be rejected. Exits with 1 if a lossless cell fails or a
 control does not.
+"""
 
-settings:
-  certify.subject=package.module:function  what to certify: the function takes a torch device and returns a core
-                                           (harness/certification/subject.py); the project's own unless given
-  certify.device=auto|cpu|cuda             auto takes a GPU where there is one
-  certify.size=auto|small|full             full (auto, on a GPU): every cell, with samples enough to detect a total
-                                           variation of .003; small (auto, elsewhere): fewer cells and samples
-  certify.samples=N                        requests in each cell, whatever the size
-  certify.batch=N                          requests in flight at a time
-  certify.workers=N                        processes that play cells at the same time; unless given, 1 on a CPU and on a
-                                           GPU 12, or fewer CPU cores less two; the results do not depend on it
-  certify.methods=strict,block             only these verification methods
-  certify.cells=TEXT                       only cells whose name contains the text
-  certify.controls=true|false              whether the controls are played
-  certify.seed=N                           of all random streams
-  certify.output=FOLDER                    for report.md and certification.json; results/runs/certification unless given
-
+EXAMPLES = """\
 examples:
   python -m experiments.certify
   python -m experiments.certify certify.methods=block certify.samples=1000000
@@ -48,9 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str]) -> int:
     options, settings = CommandParser().parse(arguments)
     if options.help:
-        print(USAGE)
+        print("\n".join([USAGE, plain_settings_help(CertifyConfig, PREFIX), "", EXAMPLES]))
         return SUCCESS
-    return run(read_config(settings))
+    return run(read_plain_settings(CertifyConfig, PREFIX, settings))
 
 
 def run(config: CertifyConfig) -> int:

@@ -23,11 +23,12 @@ from harness.models.fused.add_rms_norm import add_rms_norm
 from harness.models.fused.gated_activation import silu_mul
 from harness.models.fused.rotate_and_store import rotate_and_store
 from harness.models.fused.slot_attention import slot_attention
-from kernels.contract import Draft, RowStats, Sampling, Streams, Verification
+from kernels.contract import Draft, Sampling, Streams, Verification
 from kernels.contract import VerificationMethod as Method
 from kernels.coupled import coupled_draw
 from kernels.draw import draw
 from kernels.logprobs import logprobs
+from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 from kernels.verify import verify
 
@@ -68,10 +69,6 @@ def _streams(num_requests: int) -> Streams:
     return Streams(*(torch.zeros(num_requests, dtype=torch.int64) for _ in range(3)))
 
 
-def _stats(*size: int) -> RowStats:
-    return RowStats(torch.empty(size), torch.empty(size, dtype=torch.float64), torch.empty(size))
-
-
 def _map() -> Tensor:
     return torch.arange(DRAFT_VOCAB_SIZE)
 
@@ -99,7 +96,7 @@ def _verify(
         None if one_hot else torch.empty(size, dtype=dtype),
         None if one_hot else torch.arange(num_requests),
         _map() if small_vocabulary else None,
-        _stats(*size[:2]) if with_stats and not one_hot else None,
+        new_row_stats(*size[:2]) if with_stats and not one_hot else None,
     )
     rule = Verification(method, synthetic_rates=tuple(0.5**place for place in range(num_drafts)))
     sampling = _sampling(num_requests, truncates)
@@ -108,7 +105,7 @@ def _verify(
 
 def _draw(dtype: torch.dtype, *, truncates: bool = False, small_vocabulary: bool = False) -> None:
     vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (VOCAB_SIZE, None)
-    logits, stats = torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype), _stats(NUM_REQUESTS)
+    logits, stats = torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype), new_row_stats(NUM_REQUESTS)
     sampling = _sampling(NUM_REQUESTS, truncates)
     draw(logits, sampling, _streams(NUM_REQUESTS), Purpose.draft, target_ids, stats)
 

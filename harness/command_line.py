@@ -15,11 +15,22 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any, NoReturn
 
-from harness.settings import CONF, Setting, SettingsError, all_settings, did_you_mean, group_options, sections
+from harness.settings import (
+    CONF,
+    Setting,
+    SettingsError,
+    all_settings,
+    did_you_mean,
+    group_options,
+    sections,
+    settings_of,
+)
 
 SUCCESS, FAILED, WRONG_SETTINGS, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 _MAX_WIDTH = 120
+_MAX_NAME = 36
+"""A longer name stands on a line of its own."""
 
 
 def exit_code_of(command: Callable[[], int], debug: bool) -> int:
@@ -91,9 +102,18 @@ def settings_help(groups: Iterable[str]) -> str:
     for section in shown:
         listed = [setting for setting in all_settings().values() if setting.section == section]
         if listed:
-            lines += ["", f"{section} settings (setting=value). {meanings[section]}".lstrip()]
-            lines += _columns([(f"{item.key}={_shown(item.default)}", _meaning(item)) for item in listed])
+            lines += ["", f"{section} settings (setting=value). {meanings[section]}".lstrip(), *_described(listed)]
     return "\n".join(lines)
+
+
+def plain_settings_help(schema: type, prefix: str) -> str:
+    """The settings of a command that reads them by harness.plain_settings, with default and meaning.
+
+    Args:
+        schema: the dataclass that holds them.
+        prefix: of their keys, without the dot.
+    """
+    return "\n".join(["settings, with what they are unless given:", *_described(settings_of(schema, f"{prefix}."))])
 
 
 def _in_order(group: str, names: Sequence[str]) -> list[str]:
@@ -122,6 +142,10 @@ def _read(name: str) -> dict[str, Any]:
     return content
 
 
+def _described(settings: Iterable[Setting]) -> list[str]:
+    return _columns([(f"{item.key}={_shown(item.default)}", _meaning(item)) for item in settings])
+
+
 def _meaning(setting: Setting) -> str:
     choices = f" One of {', '.join(setting.choices)}." if setting.choices else ""
     return f"{setting.doc}{choices}"
@@ -130,19 +154,21 @@ def _meaning(setting: Setting) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, Enum):
         return value.name
+    if isinstance(value, tuple):
+        return ",".join(map(_shown, value))
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:
     width = min(_MAX_WIDTH, shutil.get_terminal_size().columns)
-    indent = 2 + max((len(name) for name, _ in rows), default=0) + 2
+    indent = 2 + max((len(name) for name, _ in rows if len(name) <= _MAX_NAME), default=0) + 2
     lines: list[str] = []
     for name, text in rows:
-        lines += textwrap.wrap(
-            text,
-            width,
-            initial_indent=f"  {name}".ljust(indent),
-            subsequent_indent=" " * indent,
-            break_on_hyphens=False,
-        ) or [f"  {name}"]
+        start, margin = f"  {name}".ljust(indent), " " * indent
+        if len(name) > _MAX_NAME:
+            lines.append(start)
+            start = margin
+        lines += textwrap.wrap(text, width, initial_indent=start, subsequent_indent=margin, break_on_hyphens=False) or [
+            start
+        ]
     return lines

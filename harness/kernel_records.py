@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from harness.determinants import plain_values
 from harness.kernel_case import Case
 from harness.records import write_atomically
 
@@ -137,7 +138,7 @@ def write_results(results: KernelResults, folder: Path) -> Path:
     """Write the results into a folder; returns the path of the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
-    write_atomically(path, (json.dumps(_plain(asdict(results)), indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps(plain_values(asdict(results)), indent=1) + "\n").encode())
     return path
 
 
@@ -156,14 +157,6 @@ def read_results(folder: Path) -> KernelResults:
         raise ValueError(f"{path}: expected schema version {SCHEMA_VERSION}, found {found}; measure again")
     results: KernelResults = _made(KernelResults, content)
     return results
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value.value if isinstance(value, Enum) else value
 
 
 def _made(hint: Any, value: Any) -> Any:

@@ -32,6 +32,8 @@ _TYPE_WORDS = {
     str: "text",
     list[str]: "a list such as [first,second]",
     list[float]: "a list of numbers such as [0.8,0.6]",
+    tuple[str, ...]: "a list such as first,second",
+    tuple[float, ...]: "a list of numbers such as 0.8,0.6",
 }
 
 
@@ -45,7 +47,7 @@ class Setting:
 
     key: str
     type: Any
-    """int, float, bool, str, list[str], list[float] or an Enum class."""
+    """int, float, bool, str, a list or tuple of str or float, or an Enum class."""
     optional: bool
     """Whether null is a value."""
     default: Any
@@ -71,7 +73,7 @@ class Setting:
 @cache
 def all_settings() -> dict[str, Setting]:
     """Every setting by key, in the order of the schema. An experiment's sweep node is not among them."""
-    return {setting.key: setting for setting in _settings_of(RunConfig, "") if setting.key != "sweep"}
+    return {setting.key: setting for setting in settings_of(RunConfig, "") if setting.key != "sweep"}
 
 
 def sections() -> dict[str, str]:
@@ -104,12 +106,18 @@ def did_you_mean(given: str, names: Sequence[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _settings_of(schema: type, prefix: str) -> Iterator[Setting]:
+def settings_of(schema: type, prefix: str) -> Iterator[Setting]:
+    """The settings of a dataclass and of the dataclasses in it, in the order of the fields.
+
+    Args:
+        schema: the dataclass.
+        prefix: put before the names of its own fields, with the dot.
+    """
     hints, docs = typing.get_type_hints(schema), _field_docs(schema)
     for item in fields(schema):
         hint, optional = _without_none(hints[item.name])
         if is_dataclass(hint):
-            yield from _settings_of(typing.cast(type, hint), f"{item.name}.")
+            yield from settings_of(typing.cast(type, hint), f"{item.name}.")
         else:
             yield Setting(prefix + item.name, hint, optional, _default(item), docs.get(item.name, ""))
 

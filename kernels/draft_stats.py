@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 
 from kernels.arguments import DraftTokens, Output, StreamState, TargetRows
-from kernels.contract import Draft, RowStats, Sampling, VerificationMethod
+from kernels.contract import Draft, Sampling, VerificationMethod
+from kernels.new_row_stats import new_row_stats
 from kernels.passes import Round, first_pass, no_draft
 from kernels.workspace import Shape, Workspace
 
@@ -28,14 +29,10 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
         cache = cache.contiguous()
     slots = torch.arange(num_requests, device=device) if draft.idx_mapping is None else draft.idx_mapping
     positions = torch.arange(width, device=device)
-    # A padded slot may point anywhere; its row is looked at and not used.
+    # A padded slot may point anywhere: some row is looked at, and what is found is kept behind the slots, not used.
     first_rows = (slots.clamp(0, num_slots - 1)[:, None] * (cache.stride(0) // cache.stride(1)) + positions).flatten()
     num_rows = num_requests * width
-    found = RowStats(
-        torch.empty(num_rows, dtype=torch.float32, device=device),
-        torch.empty(num_rows, dtype=torch.float64, device=device),
-        torch.empty(num_rows, dtype=torch.float32, device=device),
-    )
+    found = new_row_stats(num_rows, device=device)
     shape = Shape(num_rows, width=0, vocab_size=vocab_size, num_positions=1)
     no_drafts = torch.zeros(num_rows, dtype=torch.int64, device=device)
     unread = torch.empty(num_rows, dtype=torch.int64, device=device)
@@ -57,11 +54,8 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
         workspace=workspace,
     )
     first_pass(round_, VerificationMethod.strict)
-    kept = RowStats(
-        torch.empty(num_slots, depth, dtype=torch.float32, device=device),
-        torch.empty(num_slots, depth, dtype=torch.float64, device=device),
-        torch.empty(num_slots, depth, dtype=torch.float32, device=device),
-    )
+    kept = new_row_stats(num_slots + 1, depth, device=device)
+    places = torch.where(draft.num_draft_tokens < 0, num_slots, slots)[:, None], positions
     for name in ("maximum", "normalizer", "threshold"):
-        getattr(kept, name)[slots[:, None], positions] = getattr(found, name).view(num_requests, width)
+        getattr(kept, name)[places] = getattr(found, name).view(num_requests, width)
     return replace(draft, logits=cache, row_stats=kept)

@@ -15,9 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.checks import check_logits
-from kernels.contract import RowStats, Sampling, Streams
+from kernels.contract import Sampling, Streams
 from kernels.device_weights import GROUP, divisor, scale, weigh
 from kernels.draw import draw
+from kernels.new_row_stats import new_row_stats
 from kernels.reference.logprobs import TopLogprobs
 from kernels.streams import Purpose
 from kernels.workspace import CHUNK
@@ -147,13 +148,8 @@ def _logprobs_kernel(
 
 def _thresholds(logits: Tensor, sampling: Sampling) -> Tensor:
     """[N] float32, the smallest raw logit of each row that survives truncation, as a draw finds it."""
-    num_rows, device = len(logits), logits.device
-    stats = RowStats(
-        torch.empty(num_rows, dtype=torch.float32, device=device),
-        torch.empty(num_rows, dtype=torch.float64, device=device),
-        torch.empty(num_rows, dtype=torch.float32, device=device),
-    )
-    anywhere = torch.zeros(num_rows, dtype=torch.int64, device=device)
+    stats = new_row_stats(len(logits), device=logits.device)
+    anywhere = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
     draw(logits, sampling, Streams(anywhere, anywhere, anywhere), Purpose.draft, row_stats=stats)
     return stats.threshold
 

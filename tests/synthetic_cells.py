@@ -9,7 +9,11 @@ import numpy as np
 
 from harness.config import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, MeasurementConfig
 from harness.determinants import plain_values
+from harness.estimates import Estimates
+from harness.metrics import analyse, results_frame
 from harness.records import SCHEMA_VERSION, CellRecord, FinishReason, RequestRecord, RoundRecord, identity, write_cell
+from harness.runs import Run
+from harness.sums import cell_sums
 
 NUM_RESAMPLES = 500
 CONFIG = plain_values(
@@ -21,6 +25,21 @@ CONFIG = plain_values(
         )
     )
 ) | {"draft_sampling": "sampled", "guarantee": "lossless", "device": "cpu", "dtype": "float32"}
+
+
+def analysed(*records):
+    """The cells of one run."""
+    return analyse([Run("run", Path(), {}, records)])
+
+
+def row_of(record):
+    """The row of a cell's metrics, by column."""
+    return results_frame(analysed(record)).iloc[0]
+
+
+def estimates_of(record):
+    """Estimates with intervals, from the sums of a cell."""
+    return Estimates(cell_sums(record), NUM_RESAMPLES, 0.95)
 
 
 def config(**changes):

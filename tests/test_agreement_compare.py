@@ -1,7 +1,9 @@
 """Comparing cores: what is counted, that a wrong core is found out, and the entry point with its report."""
 
 import json
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,12 +11,13 @@ from scipy import stats
 
 from experiments.agreement import main
 from harness.agreement.compare import compare_draw, compare_verify, num_accept_decisions
-from harness.agreement.config import AgreementConfig, Candidate, read_config
+from harness.agreement.config import AgreementConfig, Candidate
 from harness.agreement.counts import Agreement, Disagreement, total
 from harness.agreement.proportion import upper_bound
 from harness.agreement.rounding import ROUNDING
 from harness.agreement.rows import DraftedRound, RoundShape, drafted_round
 from harness.agreement.run import cells_of, compare_cell
+from harness.device_choice import Device
 from harness.settings import SettingsError
 from kernels.contract import Draft, Sampling, Streams, Verdict, Verification
 from kernels.core import Core, reference_core
@@ -134,7 +137,7 @@ def test_rows_look_like_a_language_model_s():
 
 
 def test_a_cell_does_not_depend_on_the_other_cells():
-    config = AgreementConfig(core=Candidate.reference, device="cpu", vocab_size=100, requests=8, draft_tokens=2)
+    config = AgreementConfig(core=Candidate.reference, device=Device.cpu, vocab_size=100, requests=8, draft_tokens=2)
     cell = cells_of(config)[3]
     first, second = (compare_cell(cell, config, reference_core(), 30) for _ in range(2))
     assert first.agreement == second.agreement
@@ -168,23 +171,25 @@ def test_entry_point_writes_a_report(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("argument", "message"),
+    ("settings", "message"),
     [
-        ("agreement.dtype=float32", "unknown setting 'agreement.dtype=float32'"),
-        ("agreement.dtypes=float64", "expected some of bfloat16, float16, float32, found 'float64'"),
-        ("agreement.methods=greedy", "greedy decides nothing"),
-        ("agreement.decisions=many", "expected a whole number, found 'many'"),
-        ("agreement.law=maybe", "expected true or false, found 'maybe'"),
-        ("agreement.temperatures=0", r"expected numbers in \(0, 100\)"),
-        ("agreement.vocab_size=300000", "expected at most 262144"),
-        ("agreement.core=fast", "expected one of auto, triton, reference"),
+        ({"dtypes": ("float64",)}, "agreement.dtypes: expected some of bfloat16, float16, float32, found 'float64'"),
+        ({"methods": ("greedy",)}, "agreement.methods: greedy decides nothing"),
+        ({"truncations": ()}, "agreement.truncations: expected some of none, top-p, top-k, min-p, all, found nothing"),
+        ({"temperatures": (1.0, 0.0)}, "agreement.temperatures: expected numbers in (0, 100), found [1.0, 0.0]"),
+        ({"vocab_size": 300_000}, "agreement.vocab_size: expected at most 262144"),
+        ({"decisions": 0}, "agreement.decisions: expected 1 or more, found 0"),
+        ({"output": ""}, "agreement.output: expected a folder, found nothing"),
     ],
+    ids=lambda item: next(iter(item)) if isinstance(item, dict) else None,
 )
-def test_wrong_settings_are_named(argument: str, message: str):
-    with pytest.raises(SettingsError, match=message):
-        read_config([argument])
+def test_settings_that_cannot_be_are_named(settings: dict[str, Any], message: str):
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        AgreementConfig(**settings)
 
 
-def test_settings_are_read():
-    config = read_config(["agreement.decisions=1e6", "agreement.temperatures=0.5, 2", "agreement.law=false"])
-    assert (config.decisions, config.temperatures, config.law) == (1_000_000, (0.5, 2.0), False)
+def test_triton_on_a_cpu_needs_the_interpreter(monkeypatch, capsys):
+    """Would catch the traceback of a driver that is not there."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert main(["agreement.core=triton", "agreement.device=cpu"]) == 2
+    assert "expected TRITON_INTERPRET=1 in the environment on a CPU, found none" in capsys.readouterr().err

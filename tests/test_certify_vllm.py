@@ -7,9 +7,10 @@ import torch
 
 import tests.stand_in_vllm as stand_in
 from harness.certification.certify import certify
-from harness.certification.config import CertifyConfig, Device, Size
+from harness.certification.config import CertifyConfig, Size
 from harness.certification.judge import Verdict
 from harness.certification.subject import load_subject
+from harness.device_choice import Device
 from harness.settings import SettingsError
 
 PATH = "harness.certification.vllm_adapter:vllm_core"

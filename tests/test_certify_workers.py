@@ -9,10 +9,11 @@ import torch
 
 from experiments.certify import main
 from harness.certification.certify import MAX_WORKERS, certify, resolve_workers
-from harness.certification.config import CertifyConfig, Device, Size
+from harness.certification.config import CertifyConfig, Size
 from harness.certification.jobs import chosen_jobs
 from harness.certification.judge import Verdict
 from harness.certification.schedule import Schedule, group_of
+from harness.device_choice import Device
 
 JOBS = dict(enumerate(chosen_jobs(CertifyConfig(), Size.full)))
 BROKEN_SUBJECT = """

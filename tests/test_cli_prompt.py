@@ -1,7 +1,6 @@
 """The prompt command without a model: arguments, and the text with its tokens told apart."""
 
 import io
-from pathlib import Path
 
 import pytest
 
@@ -17,12 +16,10 @@ from harness.highlight import (
     token_kinds,
     wants_colour,
 )
-from harness.metrics import analyse, results_frame
 from harness.records import CutReason
-from harness.runs import Run
 from harness.settings import SettingsError
 from kernels.contract import VerificationMethod
-from tests.synthetic_cells import cell_record, request_record, round_record
+from tests.synthetic_cells import cell_record, request_record, round_record, row_of
 
 TARGET, ACCEPTED, RECOVERED, BONUS = TokenKind.target, TokenKind.accepted, TokenKind.recovered, TokenKind.bonus
 
@@ -139,7 +136,7 @@ def test_the_acceptance_of_a_request_is_counted_as_defined():
 def test_the_acceptance_of_a_request_is_that_of_a_cell_with_it_alone():
     rounds = [round_record(0, 0, 0.1), round_record(3, 2, 0.2), round_record(3, 0, 0.3), round_record(1, 1, 0.4)]
     record = request_record([*rounds, round_record(0, 0, 0.5, cut=CutReason.eos, num_proposed=3)])
-    row = results_frame(analyse([Run("alone", Path(), {}, (cell_record([record]),))])).iloc[0]
+    row = row_of(cell_record([record]))
     by_position = " ".join(f"{row[f'acceptance_rate_per_pos_{i}']:.0%}" for i in (1, 2, 3))
     assert acceptance_line(record) == (
         f"{row.num_output_tokens} tokens, {row.num_drafts} drafts: accepted {row.num_accepted_tokens}"

@@ -1,6 +1,8 @@
 """What only a GPU can show of the kernels: large rows, CUDA graphs, far addresses, no waiting for the device."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +87,20 @@ SETTINGS = ("temperature", "top_k", "top_p", "min_p")
 STREAMS = ("seeds", "positions", "rounds")
 
 
+def captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A CUDA graph of the call, and its results, which every replay writes again."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call()
+    return graph, found
+
+
 @METHODS
 def test_graph_replays_on_changed_inputs(method: Method):
     """Temperatures, lengths, padded slots, slots and tokens all change between replays."""
@@ -101,15 +117,7 @@ def test_graph_replays_on_changed_inputs(method: Method):
             fixed.target_logits, fixed.draft, fixed.sampling, verification_of(method), fixed.streams, workspace
         )
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        call()
-        call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = call()
+    graph, found = captured(call)
     for batch in [*rounds, *rounds]:
         overwrite(fixed, batch)
         graph.replay()
@@ -130,15 +138,7 @@ def test_graph_of_a_draw_replays_on_changed_inputs(coupled: bool):
             return coupled_draw(logits, sampling, streams, 5000, workspace=workspace)
         return draw(logits, sampling, streams, Purpose.draft, workspace=workspace)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        call()
-        call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = call()
+    graph, found = captured(call)
     for _ in range(3):
         logits.copy_(logits.roll(1, dims=0))
         streams.rounds.add_(1)

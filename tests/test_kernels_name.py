@@ -18,24 +18,25 @@ def run_python(code: str, *search_path: Path) -> subprocess.CompletedProcess[str
     )
 
 
+def install(folder: Path, name: str, version: str, *files: str) -> Path:
+    """Make a folder a search path on which a distribution with these files is installed."""
+    information = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n")
+    (information / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    return folder
+
+
 @pytest.fixture
 def other_package(tmp_path: Path) -> Path:
     """A search path on which the distribution called kernels is installed."""
-    information = tmp_path / "kernels-0.17.2.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.4\nName: kernels\nVersion: 0.17.2\n")
-    (information / "RECORD").write_text("kernels/__init__.py,,\n")
-    return tmp_path
+    return install(tmp_path, "kernels", "0.17.2", "kernels/__init__.py")
 
 
 @pytest.fixture
 def our_package(tmp_path: Path) -> Path:
     """A search path on which our own distribution is installed."""
-    information = tmp_path / "rejection_lab-0.1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.4\nName: rejection-lab\nVersion: 0.1.0\n")
-    (information / "RECORD").write_text("kernels/__init__.py,,\nkernels/contract.py,,\n")
-    return tmp_path
+    return install(tmp_path, "rejection-lab", "0.1.0", "kernels/__init__.py", "kernels/contract.py")
 
 
 def test_clean_machine_imports_nothing_heavy():

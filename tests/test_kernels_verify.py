@@ -142,6 +142,18 @@ def test_kept_row_statistics_give_the_same_verdict(method: Method, kind: str):
     check(replace(batch, draft=replace(batch.draft, row_stats=kept)), method)
 
 
+@draft_reading_methods(Method.probabilistic)
+@pytest.mark.parametrize("elsewhere", ["slots of other requests", "outside the cache"])
+def test_padded_slots_may_point_anywhere_when_statistics_are_read_again(method: Method, elsewhere: str):
+    """Would catch the statistics of a request overwritten by those of a padded slot, at temperature 0."""
+    batch = kernel_round([PLAIN, PLAIN, GREEDY, GREEDY], [3, 3, -1, -1], 63, seed=19)
+    mapping = batch.draft.idx_mapping
+    assert mapping is not None and batch.draft.row_stats is None
+    pointing = mapping.clone()
+    pointing[2:] = mapping[:2] if elsewhere == "slots of other requests" else RUBBISH
+    check(replace(batch, draft=replace(batch.draft, idx_mapping=pointing)), method)
+
+
 SETTINGS = ("temperature", "top_k", "top_p", "min_p")
 STREAMS = ("seeds", "positions", "rounds")
 

@@ -1,45 +1,24 @@
-"""Definitions on examples computed by hand, identities between them, pairing, and the reading of results."""
+"""Definitions on examples computed by hand, identities between them, and what a row says of its cell."""
 
-import gzip
-import json
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from harness import estimates, intervals
-from harness.definitions import PER_POSITION, column_names, dictionary, with_interval
-from harness.estimates import Estimates, paired, paired_difference, paired_ratio
-from harness.metrics import analyse, load_results, results_frame
-from harness.records import CutReason, RoundRecord, write_cell
-from harness.runs import Run, read_runs
+from harness.estimates import paired_difference
+from harness.records import CutReason, RoundRecord
 from harness.sums import cell_sums
 from tests.synthetic_cells import (
-    NUM_RESAMPLES,
+    analysed,
     baseline_settings,
     cell_record,
     config,
+    estimates_of,
     request_record,
     round_record,
+    row_of,
     simulated_cell,
-    simulated_run,
 )
-
-README = Path(__file__).parents[1] / "results" / "README.md"
-
-
-def analysed(*records, name="run"):
-    return analyse([Run(name, Path(), {}, tuple(records))])
-
-
-def row_of(record):
-    return results_frame(analysed(record)).iloc[0]
-
-
-def estimates_of(record):
-    return Estimates(cell_sums(record), NUM_RESAMPLES, 0.95)
 
 
 def worked_example():
@@ -197,34 +176,9 @@ def test_undefined_metrics_are_nan():
     assert row["tokens_per_forward"] == 1
 
 
-def test_one_prompt_has_values_and_no_intervals():
-    record = simulated_cell(config(), [0.6, 0.5, 0.4], num_prompts=1, num_turns=2)
-    row = row_of(record)
-    for name in ("acceptance_rate", "output_tokens_per_s", "ttft_p99_ms"):
-        assert not np.isnan(row[name]) and np.isnan(row[f"{name}_low"]) and np.isnan(row[f"{name}_high"])
-
-
 def test_a_cell_without_requests_is_a_row_of_undefined_values():
     row = row_of(cell_record([], wall_s=0.0))
     assert row["num_requests"] == 0 and np.isnan(row["acceptance_rate"]) and np.isnan(row["ttft_p50_ms"])
-
-
-def test_every_interval_holds_its_value_and_is_not_a_point():
-    row = row_of(simulated_cell(config(), [0.6, 0.5, 0.4]))
-    for name in ("acceptance_rate", "mean_acceptance_length_macro", "output_tokens_per_s", "tpot_p90_ms"):
-        value, low, high = (row[column] for column in with_interval(name))
-        assert low < value < high
-
-
-def test_turns_and_copies_of_a_prompt_move_together():
-    """The same answers a second time are no new evidence: the interval must not shrink.
-
-    Would catch resampling requests, whose intervals would be narrower by the square root of 2.
-    """
-    once = simulated_cell(config(), [0.6, 0.5, 0.4])
-    twice = replace(once, requests=(*once.requests, *(replace(item, sample=1) for item in once.requests)))
-    names = with_interval("acceptance_rate")
-    assert list(row_of(twice)[list(names)]) == pytest.approx(list(row_of(once)[list(names)]), rel=1e-12)
 
 
 def test_shares_of_time_are_scaled_to_the_wall_time():
@@ -234,88 +188,6 @@ def test_shares_of_time_are_scaled_to_the_wall_time():
     assert sums.sums["time_s"].sum() == pytest.approx(8.0, rel=1e-12)
     assert list(sums.sums["time_s"] / 8.0) == pytest.approx([4 / 7, 3 / 7])
     assert row_of(record)["output_tokens_per_s"] == pytest.approx(14 / 8, rel=1e-12)
-
-
-def cell_and_baseline(seed=1):
-    record = simulated_cell(config(), [0.6, 0.5, 0.4], seed=seed)
-    baseline = simulated_cell(baseline_settings(), [], num_rounds=60)
-    return analysed(baseline, record)
-
-
-def test_speedup_is_the_ratio_of_throughputs_with_the_baseline_of_the_run():
-    baseline, cell = cell_and_baseline()
-    ratio = cell.estimate("output_tokens_per_s").value / baseline.estimate("output_tokens_per_s").value
-    assert cell.speedup.value == pytest.approx(ratio, rel=1e-12)
-    assert cell.speedup.low < ratio < cell.speedup.high
-    assert baseline.speedup == (1, 1, 1)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"decoding__temperature": 0.0}, id="temperature"),
-        pytest.param({"decoding__max_new_tokens": 8}, id="length"),
-        pytest.param({"workload__path": "prompts.jsonl"}, id="prompts"),
-        pytest.param({"backend__max_concurrency": 1}, id="concurrency"),
-        pytest.param({"target__path": "other"}, id="target"),
-        pytest.param({"seed": 1}, id="seed"),
-    ],
-)
-def test_a_baseline_with_other_settings_is_not_used(changes):
-    """Would catch a speedup against a baseline that answered other prompts or ran in another way."""
-    record = simulated_cell(config(), [0.6, 0.5, 0.4])
-    other = simulated_cell(baseline_settings(**changes), [], num_rounds=60)
-    cell = analysed(other, record)[1]
-    assert cell.baseline is None and np.isnan(cell.speedup.value)
-
-
-def test_a_baseline_of_another_run_is_not_used():
-    baseline, cell = cell_and_baseline()
-    runs = [Run("a", Path(), {}, (baseline.record,)), Run("b", Path(), {}, (cell.record,))]
-    assert analyse(runs)[1].baseline is None
-
-
-def test_pairs_meet_the_same_resamples(monkeypatch):
-    """The difference of a cell with itself is exactly 0 in every resample, and both sides ask for the same weights.
-
-    Would catch independent resampling of the two cells of a pair.
-    """
-    first = estimates_of(simulated_cell(config(), [0.6, 0.5, 0.4], seed=1))
-    second = estimates_of(simulated_cell(config(), [0.6, 0.5, 0.4], seed=2))
-    assert first.weights is second.weights
-    assert paired_difference(
-        first, estimates_of(simulated_cell(config(), [0.6, 0.5, 0.4], seed=1)), "acceptance_rate"
-    ) == (0, 0, 0)
-
-    used = []
-    original = intervals.resample_weights
-    monkeypatch.setattr(estimates, "resample_weights", lambda *size: used.append(original(*size)) or used[-1])
-    fresh = [Estimates(item.sums, NUM_RESAMPLES, 0.95) for item in (first, second)]
-    paired_ratio(*fresh, "output_tokens_per_s")
-    assert len(used) == 2 and used[0] is used[1]
-
-
-def test_paired_differences_are_narrower_when_prompts_dominate():
-    """Would catch differences of separate intervals, which count the variation between prompts twice."""
-    first = estimates_of(simulated_cell(config(), [0.55, 0.5, 0.4], num_rounds=200, seed=1, spread=0.4))
-    second = estimates_of(simulated_cell(config(), [0.60, 0.5, 0.4], num_rounds=200, seed=2, spread=0.4))
-    name = "mean_acceptance_length"
-    difference = paired_difference(first, second, name)
-    assert difference.value == pytest.approx(second.estimate(name).value - first.estimate(name).value, rel=1e-9)
-    separate = sum(item.estimate(name).high - item.estimate(name).low for item in (first, second))
-    assert difference.high - difference.low < 0.4 * separate
-    assert difference.low > 0
-
-
-def test_a_pair_is_restricted_to_the_prompts_in_common():
-    """Would catch cells compared on different prompts where one of them had to leave prompts out."""
-    record = simulated_cell(config(), [0.6, 0.5, 0.4], seed=1)
-    fewer = replace(record, requests=record.requests[10:])
-    first, second = paired(estimates_of(record), estimates_of(fewer))
-    assert first.sums.prompt_ids == second.sums.prompt_ids and first.num_prompts == 30
-    assert paired_difference(first, second, "acceptance_rate") == (0, 0, 0)
-    assert paired_difference(first, second, "ttft_p90_ms") == (0, 0, 0)
-    assert first.distribution("itl_p50_ms")[0] == estimates_of(fewer).distribution("itl_p50_ms")[0]
 
 
 def test_random_weights_are_labelled_whatever_the_record_says():
@@ -355,78 +227,3 @@ def test_a_configuration_without_a_setting_is_an_error_that_names_it():
     del settings["decoding"]["temperature"]
     with pytest.raises(ValueError, match=r"lacks decoding\.temperature"):
         analysed(cell_record([], 0.0, settings))
-
-
-def test_columns_are_those_of_the_readme(tmp_path):
-    """Would catch a column without a definition, and a README that names columns which do not exist."""
-    frame = load_results(simulated_run(tmp_path / "run", depths=(3,), num_prompts=3))
-    assert list(frame.columns) == column_names(3)
-    rows = re.findall(r"^\| `([^`]+)` \| (.*?) \| (.+) \|$", README.read_text().split("## Columns")[1], re.MULTILINE)
-    assert [tuple(row) for row in rows] == dictionary()
-    listed = {name.replace(PER_POSITION, str(i)) for name, _, _ in rows for i in range(1, 4)}
-    assert {name.removesuffix("_low").removesuffix("_high") for name in frame.columns} == listed
-    assert all(text for _, _, text in rows)
-
-
-def test_results_of_a_run_its_cells_one_file_and_a_folder_of_runs(tmp_path):
-    runs = tmp_path / "runs"
-    first, second = (simulated_run(runs / name, methods=("strict", "block"), num_prompts=3) for name in ("a", "b"))
-    order = json.loads((first / "run.json").read_text())["cells"]
-    frame = load_results(first)
-    assert list(frame["cell_id"]) == order and set(frame["run"]) == {"a"}
-    assert sorted(load_results(first / "cells")["cell_id"]) == sorted(order)
-    one = load_results(first / "cells" / f"{order[1]}.json.gz")
-    assert list(one["cell_id"]) == [order[1]] and one["speedup"].isna().all()
-    both = load_results(runs)
-    assert list(both["run"]) == ["a"] * len(order) + ["b"] * len(order)
-    assert not both["speedup"].isna().any()
-    np.testing.assert_array_equal(load_results(second)["acceptance_rate"], frame["acceptance_rate"])
-
-
-def test_an_interrupted_run_shows_what_is_there(tmp_path):
-    """Would catch a report that fails on an unfinished sweep, or that takes in records of another one."""
-    folder = simulated_run(tmp_path / "run", methods=("strict",), num_prompts=3)
-    missing = json.loads((folder / "run.json").read_text())["cells"][-1]
-    (folder / "cells" / f"{missing}.json.gz").unlink()
-    stray = write_cell(cell_record([], 0.0, config(seed=9)), folder / "cells")
-    (run,) = read_runs(folder)
-    assert run.missing == (missing,) and run.unlisted == (stray.name.removesuffix(".json.gz"),)
-    assert len(run.cells) == 3
-
-
-def damaged_manifest(folder):
-    simulated_run(folder, methods=("strict",), num_prompts=2)
-    (folder / "run.json").write_text("{")
-
-
-def damaged_cell(folder):
-    simulated_run(folder, methods=("strict",), num_prompts=2)
-    next((folder / "cells").iterdir()).write_bytes(gzip.compress(b"{}"))
-
-
-def no_cells(folder):
-    (folder / "cells").mkdir(parents=True)
-    (folder / "run.json").write_text('{"cells": [], "num_cells": 4}')
-
-
-def wrong_cells(folder):
-    folder.mkdir()
-    (folder / "run.json").write_text('{"cells": 3}')
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        pytest.param(lambda folder: None, "no such file or folder", id="missing"),
-        pytest.param(Path.mkdir, "no cell records here", id="empty"),
-        pytest.param(no_cells, "no finished cells", id="no cells yet"),
-        pytest.param(damaged_manifest, "run.json: expected a run's manifest", id="damaged manifest"),
-        pytest.param(wrong_cells, "expected a list of cell ids", id="manifest without a list"),
-        pytest.param(damaged_cell, "expected a cell record", id="damaged cell"),
-    ],
-)
-def test_errors_name_the_path_and_what_is_wrong(tmp_path, make, message):
-    make(tmp_path / "run")
-    with pytest.raises(ValueError, match=message) as error:
-        load_results(tmp_path / "run")
-    assert str(tmp_path / "run") in str(error.value)

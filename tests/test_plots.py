@@ -5,9 +5,9 @@ import pytest
 
 from harness.metrics import analyse
 from harness.plots import LOOKS, SPARE_LOOKS, _methods, _sheets, _sweep, write_figures
-from harness.runs import Run, read_runs
+from harness.runs import read_runs
 from kernels.contract import VerificationMethod
-from tests.synthetic_cells import config, shortened_cell, simulated_cell, simulated_run
+from tests.synthetic_cells import analysed, config, shortened_cell, simulated_cell, simulated_run
 
 
 def cells_of(folder, **settings):
@@ -46,14 +46,14 @@ def test_pdf_beside_png(tmp_path):
 def test_the_length_that_is_drawn_is_that_of_full_drafts():
     """Would catch a figure of lengths that fall because requests end, not because acceptance does."""
     record = shortened_cell("strict", (1, 2, 3))
-    (cell,) = analyse([Run("run", None, {}, (record,))])
+    (cell,) = analysed(record)
     (sheet,) = _sheets([cell])
     axes = _methods(sheet).axes[0]
     assert axes.get_xlabel() == "mean acceptance length (full drafts)"
     assert axes.containers[0].lines[0].get_xdata() == [3.0] != [cell.estimate("mean_acceptance_length").value]
     warmer = shortened_cell("strict", (1, 2, 3))
     warmer.config["decoding"]["temperature"] = 0.5
-    (sheet,) = _sheets(analyse([Run("run", None, {}, (record, warmer))]))
+    (sheet,) = _sheets(analysed(record, warmer))
     axes = _sweep(sheet, "temperature", "temperature", "K = 4").axes[0]
     assert axes.get_ylabel() == "mean acceptance length\n(full drafts)"
     assert list(axes.containers[0].lines[0].get_ydata()) == [3.0, 3.0]
@@ -61,7 +61,7 @@ def test_the_length_that_is_drawn_is_that_of_full_drafts():
 
 def test_the_title_and_the_panels_say_whose_weights_are_random():
     settings = config(target__weights="random", drafter__weights="random")
-    (cell,) = analyse([Run("run", None, {}, (simulated_cell(settings, [0.6, 0.5], num_prompts=3),))])
+    (cell,) = analysed(simulated_cell(settings, [0.6, 0.5], num_prompts=3))
     (sheet,) = _sheets([cell])
     figure = _methods(sheet)
     assert figure.get_suptitle().replace("\n", " ") == "Verification methods (zoo (weights: random), K = 3, T = 1)"
@@ -89,7 +89,7 @@ def test_series_of_one_method_are_told_apart_and_labelled():
         simulated_cell(config(draft_sampling="greedy"), [0.6, 0.5, 0.4], num_prompts=3),
         simulated_cell(config(verification__method="typical", guarantee="lossy"), [0.6, 0.5, 0.4], num_prompts=3),
     ]
-    (sheet,) = _sheets(analyse([Run("run", None, {}, tuple(records))]))
+    (sheet,) = _sheets(analysed(*records))
     labels, looks = zip(*sheet.series.values(), strict=True)
     assert labels == (
         "probabilistic, greedy drafts",
@@ -104,7 +104,7 @@ def test_settings_that_do_not_compare_get_figures_of_their_own(tmp_path):
     records = [
         simulated_cell(config(backend__max_concurrency=number), [0.6, 0.5, 0.4], num_prompts=3) for number in (1, 16)
     ]
-    paths = write_figures(analyse([Run("run", None, {}, tuple(records))]), tmp_path)
+    paths = write_figures(analysed(*records), tmp_path)
     assert [path.stem for path in paths] == [
         "methods",
         "acceptance_by_position",

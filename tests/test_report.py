@@ -16,8 +16,16 @@ from harness.definitions import column_names
 from harness.metrics import analyse, load_results
 from harness.records import write_cell
 from harness.report import OWN_FILES, column_dictionary, notices, read_results, report, write_report
-from harness.runs import Run, read_runs
-from tests.synthetic_cells import cell_record, config, request_record, round_record, shortened_cell, simulated_run
+from harness.runs import read_runs
+from tests.synthetic_cells import (
+    analysed,
+    cell_record,
+    config,
+    request_record,
+    round_record,
+    shortened_cell,
+    simulated_run,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -83,7 +91,7 @@ def test_summary_fits_a_terminal_and_shows_intervals(run_folder):
 def test_summary_shows_the_length_of_full_drafts_beside_the_expected_one():
     """Would catch a length that shortened drafts pull down beside an expectation that is over full drafts only."""
     records = shortened_cell("strict", (1, 2, 3)), shortened_cell("block", (2, 3, 4))
-    cells = analyse([Run("run", Path(), {}, records)])
+    cells = analysed(*records)
     assert [cell.estimate("mean_acceptance_length").value for cell in cells] == [2.0, 2.5]
     stream = io.StringIO()
     print_summary(cells, stream)
@@ -97,7 +105,7 @@ def test_summary_shows_the_length_of_full_drafts_beside_the_expected_one():
 def test_a_time_without_variation_has_no_interval_in_the_summary():
     requests = [request_record([round_record(0, 0, 0.1), round_record(3, 1, 0.2)], prompt) for prompt in "ab"]
     stream = io.StringIO()
-    print_summary(analyse([Run("run", Path(), {}, (cell_record(requests),))]), stream)
+    print_summary(analysed(cell_record(requests)), stream)
     (line,) = (item for item in stream.getvalue().splitlines() if item.startswith("probabilistic "))
     assert " 6.00 [n/a]" in line and "2.00 [2.00, 2.00]" in line
 

@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,10 @@ from harness.definitions import INTERVALS
 from harness.estimates import Estimate
 from harness.metrics import analyse
 from harness.number_format import format_estimate, format_value, without_width_zero
-from harness.runs import Run, read_runs
+from harness.runs import read_runs
 from harness.tables import PR_NAMES, Table, estimate_text, method_tables, metric_text, paired_table, summary_table
 from tests.synthetic_cells import (
+    analysed,
     baseline_settings,
     cell_record,
     config,
@@ -112,10 +112,6 @@ def test_markdown_and_csv_of_a_small_table():
     assert table.to_markdown() == "### Title\n\n| a | b\\|c |\n| --- | --- |\n| 1 | x, y |\n\n- note\n"
     assert table.to_csv() == 'a,b|c\n1,"x, y"\n'
     assert "<details>" in table.to_markdown(fold_notes=True)
-
-
-def analysed(*cells):
-    return analyse([Run("run", Path(), {}, cells)])
 
 
 def drafted(method, sampling="sampled", *, temperature=1.0, depth=3, seed=1, rates=(0.6, 0.5, 0.4), **changes):

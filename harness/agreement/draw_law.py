@@ -41,17 +41,6 @@ class Shift(NamedTuple):
     """Draws of a token whose probability is 0."""
 
 
-def one_setting(temperature: float, top_k: int, top_p: float, min_p: float, device: torch.device) -> Sampling:
-    """Sampling parameters of one row."""
-    return Sampling(
-        torch.tensor([temperature], device=device),
-        torch.tensor([top_k], device=device),
-        torch.tensor([top_p], device=device),
-        torch.tensor([min_p], device=device),
-        truncates=top_k > 0 or top_p < 1 or min_p > 0,
-    )
-
-
 def boundary_shift(core: Core, logits: Tensor, sampling: Sampling, num_draws: int, seed: int) -> Shift:
     """Draw from one row with many seeds and compare with the float64 cumulative distribution.
 

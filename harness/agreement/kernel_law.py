@@ -18,9 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.contract import RowStats, Sampling, Streams
+from kernels.contract import Sampling, Streams
 from kernels.device_weights import scale, weigh
 from kernels.draw import draw
+from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 from kernels.workspace import CHUNK, Workspace
 
@@ -48,9 +49,7 @@ def kernel_law(logits: Tensor, sampling: Sampling) -> Tensor:
     """
     device, vocab_size = logits.device, len(logits)
     num_chunks = -(-vocab_size // CHUNK)
-    stats = RowStats(
-        torch.empty(1, device=device), torch.empty(1, dtype=torch.float64, device=device), torch.empty(1, device=device)
-    )
+    stats = new_row_stats(1, device=device)
     zero = torch.zeros(1, dtype=torch.long, device=device)
     workspace = Workspace()
     draw(logits[None], sampling, Streams(zero, zero, zero), Purpose.draft, row_stats=stats, workspace=workspace)

@@ -15,6 +15,7 @@ from harness.agreement.law_run import MAX_TOTAL_VARIATION, LawResult
 from harness.agreement.proportion import upper_bound
 from harness.agreement.rounding import ROUNDING
 from harness.agreement.run import CellResult
+from harness.determinants import plain_values
 from harness.provenance import provenance
 
 MAX_LISTED = 100
@@ -102,14 +103,13 @@ def write_report(
     whole = total(result.agreement for result in results)
     worst = sorted((each for each in whole.disagreements), key=lambda each: -each.margin)[:MAX_LISTED]
     record = {
-        "settings": asdict(config) | {"core": config.core.value},
+        "settings": plain_values(asdict(config)),
         "core": core_name,
         "rounding": ROUNDING,
         "total": summary(whole),
         "cells": [
             {
-                **asdict(result.cell),
-                "method": result.cell.method.value,
+                **plain_values(asdict(result.cell)),
                 "verification": summary(result.verification),
                 "drafting": summary(result.drafting),
                 "seconds": result.seconds,

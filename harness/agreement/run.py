@@ -5,6 +5,7 @@ Every cell compares the draws of the drafts and the verification of batches whos
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from zlib import crc32
 import torch
 
 from harness.agreement.compare import compare_draw, compare_verify
-from harness.agreement.config import TRUNCATIONS, AgreementConfig, Candidate
+from harness.agreement.config import PREFIX, TRUNCATIONS, AgreementConfig, Candidate
 from harness.agreement.counts import Agreement, total
 from harness.agreement.rows import RoundShape, drafted_round
+from harness.device_choice import chosen_device
+from harness.settings import SettingsError
 from kernels.contract import Verification, VerificationMethod
 from kernels.core import Core, core_for, reference_core, triton_core
 from kernels.streams import Purpose
@@ -54,16 +57,19 @@ class CellResult:
 
 
 def device_of(config: AgreementConfig) -> torch.device:
-    """Where the comparison runs."""
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(config.device)
+    """Where the comparison runs; raises SettingsError when a GPU was asked for and there is none."""
+    return chosen_device(config.device, f"{PREFIX}.device")
 
 
 def tested_core(config: AgreementConfig) -> Core:
-    """The core that is compared with the reference."""
+    """The core that is compared with the reference; raises SettingsError where it cannot run."""
     match config.core:
         case Candidate.triton:
+            if device_of(config).type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+                raise SettingsError(
+                    f"{PREFIX}.core=triton: expected TRITON_INTERPRET=1 in the environment on a CPU, found none; "
+                    "set it, or use a GPU"
+                )
             return triton_core()
         case Candidate.reference:
             return reference_core()

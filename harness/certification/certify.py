@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.certification.config import CertifyConfig, Device, Size
+from harness.certification.config import PREFIX, CertifyConfig, Size
 from harness.certification.controls import Control
 from harness.certification.jobs import chosen_jobs
 from harness.certification.judge import FALSE_ALARM, RESERVE, Conditions, Outcome, Verdict, judge
 from harness.certification.subject import features_of, load_subject
 from harness.certification.workers import play_in_workers
-from harness.settings import SettingsError
+from harness.device_choice import chosen_device
 
 MAX_WORKERS, SPARE_CPUS = 12, 2
 """Processes on a GPU unless the settings say otherwise: compiling kernels keeps one CPU core busy in each. Each takes
@@ -49,16 +49,6 @@ class Certification:
         return passed and all(outcome.is_well for outcome in self.outcomes)
 
 
-def resolve_device(choice: Device) -> torch.device:
-    """Raises SettingsError when a GPU was asked for and there is none."""
-    has_gpu = torch.cuda.is_available()
-    if choice is Device.cuda and not has_gpu:
-        raise SettingsError(
-            "certify.device: expected a CUDA device for certify.device=cuda, found none; use cpu or auto"
-        )
-    return torch.device("cuda" if choice is not Device.cpu and has_gpu else "cpu")
-
-
 def resolve_workers(choice: int, device: torch.device) -> int:
     """Processes that play; `choice` 0 is what suits the device."""
     if choice:
@@ -81,7 +71,7 @@ def certify(config: CertifyConfig, report: Callable[[Outcome], None]) -> Certifi
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _certify(config, report, resolve_device(config.device))
+        return _certify(config, report, chosen_device(config.device, f"{PREFIX}.device"))
     finally:
         torch.set_num_threads(num_threads)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from harness.certification.cells import DTYPES, Cell
 from harness.certification.subject import Subject, features_of
 from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams, Verdict
+from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 
 SEED_STEP = 0x9E3779B97F4A7C15 - 2**64
@@ -160,8 +161,7 @@ def propose(subject: Subject, table: Table, slots: Tensor, keeps_stats: bool) ->
             still = Sampling(off, torch.zeros_like(sampling.top_k), off + 1, off, truncates=False)
             drawn = subject.draw(logits, still, streams, Purpose.draft, world.draft_to_target)
         elif keeps_stats:
-            rows = RowStats(*(torch.empty(len(slots), dtype=field.dtype, device=field.device)
-                              for field in vars(table.row_stats).values()))  # fmt: skip
+            rows = new_row_stats(len(slots), device=logits.device)
             drawn = subject.draw(logits, sampling, streams, Purpose.draft, world.draft_to_target, row_stats=rows)  # type: ignore[call-arg]
             for name, field in vars(rows).items():
                 getattr(table.row_stats, name)[slots, index] = field

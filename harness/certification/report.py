@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from harness.certification.certify import Certification
 from harness.certification.judge import FALSE_ALARM, POWER, RESERVE, VARIATION, Outcome, Verdict
+from harness.determinants import plain_values
 from harness.provenance import provenance
 
 COLUMNS = (
@@ -135,7 +135,7 @@ def to_json(result: Certification) -> str:
         "size": result.size.value,
         "device": result.device,
         "subject": {"path": result.config.subject, "name": result.subject, "remark": result.remark},
-        "config": _plain(asdict(result.config)),
+        "config": plain_values(asdict(result.config)),
         "num_workers": result.num_workers,
         "wall_s": result.wall_s,
         "outcomes": [_outcome(outcome) for outcome in result.outcomes],
@@ -147,11 +147,8 @@ def to_json(result: Certification) -> str:
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     values = {name: value for name, value in vars(outcome).items() if name != "fit"}
     found = {} if outcome.fit is None else outcome.fit._asdict()
-    return _plain(values | found | {"is_control": outcome.is_control})
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+    plain: dict[str, Any] = plain_values(values | found | {"is_control": outcome.is_control})
+    return plain
 
 
 def write_report(result: Certification, folder: Path) -> Path:

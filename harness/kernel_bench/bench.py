@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from enum import Enum
 
 import torch
 
+from harness.determinants import plain_values
+from harness.device_choice import Device
 from harness.kernel_bench.bandwidth import machine_of
 from harness.kernel_bench.cases import BAR_REQUESTS, CENTRE, bar_cases, cases_of
 from harness.kernel_bench.check import Disagreement
 from harness.kernel_bench.clock import Clock, GraphClock, WallClock
-from harness.kernel_bench.config import BenchConfig, Device, Preset
+from harness.kernel_bench.config import BenchConfig, Preset
 from harness.kernel_bench.measure import inputs_of, measure
 from harness.kernel_bench.peers import first_line, has_peers, measure_peer, peers_of
 from harness.kernel_bench.questions import variants_of
@@ -55,7 +56,7 @@ def run_bench(config: BenchConfig, report: Report) -> KernelResults:
             measurements.append(found)
     variants = list(_variants(config, clock, device, report)) if config.questions else []
     return KernelResults(
-        settings={name: value.name if isinstance(value, Enum) else value for name, value in asdict(config).items()},
+        settings=plain_values(asdict(config)),
         machine=machine,
         measurements=tuple(measurements),
         variants=tuple(variants),

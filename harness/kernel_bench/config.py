@@ -1,16 +1,14 @@
-"""The settings of the benchmark, read from `bench.key=value` arguments. Needs neither Hydra nor torch."""
+"""The settings of the benchmark. Needs neither Hydra nor torch."""
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from harness.settings import SettingsError, did_you_mean
+from harness.device_choice import Device
+from harness.plain_settings import check_seed, check_setting
 
-PREFIX = "bench."
+PREFIX = "bench"
 
 
 class Preset(Enum):
@@ -19,14 +17,6 @@ class Preset(Enum):
     smoke = "smoke"
     bars = "bars"
     full = "full"
-
-
-class Device(Enum):
-    """Where it runs."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
 
 
 class Flush(Enum):
@@ -41,75 +31,34 @@ class BenchConfig:
     """What is measured, how, and where the results go."""
 
     preset: Preset = Preset.bars
+    """bars: the cases that have a goal, a bit more than a minute on an H200; full: one factor at a time around them,
+    some minutes; smoke: tiny, to see that everything runs."""
     device: Device = Device.auto
+    """cpu goes with bench.preset=smoke only, and measures nothing."""
     cases: str = ""
-    """Only cases whose name contains this text."""
+    """Only cases whose name contains this text, such as block or "R=256 K=3"."""
     repeats: int = 100
-    """Timed repeats of each case."""
+    """Timed repeats of each case, at least 50; with bench.preset=smoke at least 2."""
     checked: int = 16
     """Requests of each case that are compared with the reference before it is timed."""
     flush: Flush = Flush.write
+    """How the L2 is emptied before each repeat: by writing or by reading a buffer several times its size."""
     peers: bool = True
-    """Also time eager torch, torch.compile and, where importable, FlashInfer on the cases of `bars`."""
+    """Also time eager torch, torch.compile and, where importable, FlashInfer on the cases of bars."""
     questions: bool = True
-    """Also settle the two open questions of vLLM PR 35461."""
+    """Also answer the two open questions of vLLM PR 35461."""
     seed: int = 0
+    """All rows and random streams are drawn from it."""
     output: str = "results/runs/kernel_bench"
+    """Folder for the results, table.md, table.csv and the figure."""
 
     def __post_init__(self) -> None:
         fewest = 2 if self.preset is Preset.smoke else 50
-        if self.repeats < fewest:
-            raise SettingsError(f"bench.repeats: expected at least {fewest}, found {self.repeats}")
-        if self.checked < 1:
-            raise SettingsError(f"bench.checked: expected at least 1, found {self.checked}; nothing is timed unchecked")
-        if self.seed < 0:
-            raise SettingsError(f"bench.seed: expected 0 or more, found {self.seed}")
-        if not self.output:
-            raise SettingsError("bench.output: expected a folder, found nothing")
-        if self.device is Device.cpu and self.preset is not Preset.smoke:
-            raise SettingsError(
-                f"bench.device=cpu: expected bench.preset=smoke, found {self.preset.name}; the others need a GPU"
-            )
-
-
-def read_config(arguments: Sequence[str]) -> BenchConfig:
-    """The settings that a command line asks for.
-
-    Args:
-        arguments: `bench.key=value`, each key once.
-
-    Raises:
-        SettingsError: for anything wrong with them, in one line.
-    """
-    hints = typing.get_type_hints(BenchConfig)
-    keys = [PREFIX + item.name for item in fields(BenchConfig)]
-    values: dict[str, Any] = {}
-    for argument in arguments:
-        key, equals, text = argument.partition("=")
-        if not equals:
-            raise SettingsError(f"expected bench.setting=value, found {argument!r}")
-        if key not in keys:
-            raise SettingsError(f"unknown setting {key!r}{did_you_mean(key, keys)}; there are {', '.join(keys)}")
-        name = key.removeprefix(PREFIX)
-        if name in values:
-            raise SettingsError(f"{key} is given twice; give it once")
-        values[name] = _value(key, hints[name], text)
-    return BenchConfig(**values)
-
-
-def _value(key: str, hint: Any, text: str) -> Any:
-    if hint is str:
-        return text
-    if hint is int:
-        try:
-            return int(text)
-        except ValueError as error:
-            raise SettingsError(f"{key}: expected a whole number, found {text!r}") from error
-    if hint is bool:
-        if text not in ("true", "false"):
-            raise SettingsError(f"{key}: expected true or false, found {text!r}")
-        return text == "true"
-    choices = [member.name for member in hint]
-    if text not in choices:
-        raise SettingsError(f"{key}: expected one of {', '.join(choices)}, found {text!r}{did_you_mean(text, choices)}")
-    return hint[text]
+        check_setting(self.repeats >= fewest, f"{PREFIX}.repeats", f"at least {fewest}", self.repeats)
+        unchecked = f"{self.checked}; nothing is timed unchecked"
+        check_setting(self.checked >= 1, f"{PREFIX}.checked", "at least 1", unchecked)
+        check_seed(f"{PREFIX}.seed", self.seed)
+        check_setting(bool(self.output), f"{PREFIX}.output", "a folder", "nothing")
+        can_run = self.device is not Device.cpu or self.preset is Preset.smoke
+        needs_a_gpu = f"{self.preset.name}; the others need a GPU"
+        check_setting(can_run, f"{PREFIX}.device=cpu", f"{PREFIX}.preset=smoke", needs_a_gpu)

@@ -17,8 +17,9 @@ from harness.kernel_bench.parameters import sampling_of, streams_of
 from harness.kernel_bench.workload import draw_logits, make_round, verification_of
 from harness.kernel_case import Case, Work
 from harness.kernel_records import Measurement
-from kernels.contract import Drawn, RowStats, Sampling, Streams, Verdict
+from kernels.contract import Drawn, Sampling, Streams, Verdict
 from kernels.core import Core
+from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 
 
@@ -51,12 +52,7 @@ def work_of(case: Case, core: Core, inputs: RoundInputs | Rows) -> Callable[[], 
     logits, sampling, streams = inputs.logits, inputs.sampling, inputs.streams
     if case.work is Work.coupled_draw:
         return lambda: core.coupled_draw(logits, sampling, streams, case.vocab_size)
-    num_rows, device = case.num_requests, logits.device
-    stats = RowStats(
-        torch.empty(num_rows, dtype=torch.float32, device=device),
-        torch.empty(num_rows, dtype=torch.float64, device=device),
-        torch.empty(num_rows, dtype=torch.float32, device=device),
-    )
+    stats = new_row_stats(case.num_requests, device=logits.device)
     return lambda: core.draw(logits, sampling, streams, Purpose.draft, row_stats=stats)
 
 

@@ -6,22 +6,20 @@ import torch
 
 from harness.kernel_case import Truncation
 from kernels.contract import Sampling, Streams
+from kernels.equal_sampling import equal_sampling
 
 TOP_K, TOP_P, MIN_P = 50, 0.95, 0.05
 
 
 def sampling_of(num_rows: int, temperature: float, truncation: Truncation, device: torch.device) -> Sampling:
     """Fields [num_rows]."""
-
-    def full(value: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.full((num_rows,), value, dtype=dtype, device=device)
-
-    return Sampling(
-        temperature=full(temperature),
-        top_k=full(TOP_K if truncation is Truncation.top_k else 0, torch.int64),
-        top_p=full(TOP_P if truncation is Truncation.top_p else 1.0),
-        min_p=full(MIN_P if truncation is Truncation.min_p else 0.0),
-        truncates=truncation is not Truncation.off,
+    return equal_sampling(
+        num_rows,
+        temperature,
+        top_k=TOP_K if truncation is Truncation.top_k else 0,
+        top_p=TOP_P if truncation is Truncation.top_p else 1.0,
+        min_p=MIN_P if truncation is Truncation.min_p else 0.0,
+        device=device,
     )
 
 
