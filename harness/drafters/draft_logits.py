@@ -13,6 +13,7 @@ from torch import Tensor
 from harness.drafters.protocol import Batch
 from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams
 from kernels.core import core_for
+from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 
 
@@ -38,7 +39,8 @@ class DraftLogits:
             size if draft_sampling is not DraftSampling.greedy else nothing, dtype=dtype, device=device
         )
         # a coupled draw leaves no statistics
-        self._stats = _new_stats(size[:2] if draft_sampling is DraftSampling.sampled else nothing[:2], device)
+        places = size[:2] if draft_sampling is DraftSampling.sampled else nothing[:2]
+        self._stats = new_row_stats(*places, device=device)
 
     @property
     def num_bytes(self) -> int:
@@ -90,15 +92,6 @@ class DraftLogits:
 def _greedy(sampling: Sampling) -> Sampling:
     """The same requests at temperature 0, where there is nothing to cut."""
     return replace(sampling, temperature=torch.zeros_like(sampling.temperature), truncates=False)
-
-
-def _new_stats(size: tuple[int, int], device: torch.device) -> RowStats:
-    """Statistics of `size` rows, without a meaning until they are drawn from."""
-    return RowStats(
-        maximum=torch.zeros(size, dtype=torch.float32, device=device),
-        normalizer=torch.zeros(size, dtype=torch.float64, device=device),
-        threshold=torch.zeros(size, dtype=torch.float32, device=device),
-    )
 
 
 def _part(stats: RowStats, places: slice | tuple[slice, int]) -> RowStats:

@@ -30,6 +30,7 @@ from harness.models.target import TargetModel
 from harness.records import RequestRecord
 from kernels.contract import Sampling, Verification
 from kernels.core import Core, core_for
+from kernels.equal_sampling import equal_sampling
 from kernels.reference.acceptance import acceptance_terms, expected_accepted
 
 
@@ -42,18 +43,8 @@ class SamplingSettings:
     top_p: float = 1.0
     min_p: float = 0.0
 
-    @property
-    def truncates(self) -> bool:
-        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
-
     def rows(self, num_rows: int, device: torch.device) -> Sampling:
-        return Sampling(
-            torch.full((num_rows,), self.temperature, dtype=torch.float32, device=device),
-            torch.full((num_rows,), self.top_k, dtype=torch.int64, device=device),
-            torch.full((num_rows,), self.top_p, dtype=torch.float32, device=device),
-            torch.full((num_rows,), self.min_p, dtype=torch.float32, device=device),
-            self.truncates,
-        )
+        return equal_sampling(num_rows, self.temperature, self.top_k, self.top_p, self.min_p, device)
 
 
 @dataclass(frozen=True)
