@@ -44,7 +44,8 @@ MEASURING = [
     ["harness.drafters"],
     ["harness.engine"],
     ["harness.backends"],
-    ["harness.plan", "harness.progress", "harness.sweep"],
+    ["harness.plan", "harness.progress", "harness.sweep", "harness.round_profiles"],
+    ["harness.round_report"],
     ["harness.overrides", "harness.compose", "harness.command_line"],
 ]
 READING = [

@@ -163,7 +163,7 @@ def test_prompts_of_one_length_are_the_same_for_every_arm():
             workload=WorkloadConfig(num_turns=1, prompt_tokens=50),
             backend=BackendConfig(device="cpu", max_concurrency=2),
         )
-        request = LocalBackend(cell, store)._request(conversation, [])
+        request = LocalBackend(cell, store).first_request(conversation)
         read.append(request.token_ids)
     assert len(set(read)) == 1 and len(read[0]) == 50
 

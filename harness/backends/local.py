@@ -85,7 +85,7 @@ class LocalBackend:
                 f"together (positions of the target, backend.max_length), found {num_new}"
             )
         self._limit = longest
-        if all(self._request(item, []) is None for item in conversations):
+        if all(self.first_request(item) is None for item in conversations):
             raise ValueError(
                 f"workload: expected a prompt of at most {longest - num_new} tokens beside its answer, found none "
                 f"among {len(conversations)}; lower decoding.max_new_tokens or take shorter prompts"
@@ -122,7 +122,7 @@ class LocalBackend:
         answers: dict[tuple[str, int], list[str]] = {key: [] for key in by_key}
         requests, arrival_s = [], start_s
         for item in conversations:
-            request = self._request(item, [])
+            request = self.first_request(item)
             rate = self.cell.workload.request_rate
             if rate is not None:
                 arrival_s += item.gap_s(rate)
@@ -138,7 +138,7 @@ class LocalBackend:
             given.append(decode_answer(self.tokenizer, record.output_token_ids))
             return self._request(conversation, given) if len(given) < len(conversation.prompt.turns) else None
 
-        run = self._engine().run(requests, follow_up, start_s)
+        run = self.engine().run(requests, follow_up, start_s)
         self.num_invalid += run.num_invalid
         return BackendRun(run.requests, run.wall_s, self._num_skipped, self.fallbacks)
 
@@ -150,6 +150,10 @@ class LocalBackend:
         if self.num_invalid:
             notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)
+
+    def first_request(self, conversation: Conversation) -> Request | None:
+        """The first turn as token ids; None if it does not fit."""
+        return self._request(conversation, [])
 
     def _request(self, conversation: Conversation, answers: Sequence[str]) -> Request | None:
         """The next turn as token ids; None if it does not fit."""
@@ -210,7 +214,7 @@ class LocalBackend:
         configured = self.cell.backend.graphs
         return self.models.loaded.device.type == "cuda" if configured is None else configured
 
-    def _engine(self) -> Engine:
+    def engine(self) -> Engine:
         """The engine of the next block: kept where it is costly to make, else made anew, so that the cells of a sweep
         do not hold the memory of all their caches at once."""
         engine = self._kept or self._build_engine(self.target, self.loaded_head)

@@ -109,7 +109,7 @@ class Engine:
         self._measures = settings.expected_acceptance and settings.num_speculative_tokens > 0
         # one slot more than there are takes what nobody wants
         self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
-        self._step = Step(
+        self.step = Step(
             target=target,
             drafter=drafter,
             core=self.core,
@@ -121,7 +121,7 @@ class Engine:
             joins=settings.graphs,
         )
         self._runner: Runner
-        self._runner = GraphRunner(self._step, settings.num_slots) if settings.graphs else EagerRunner(self._step)
+        self._runner = GraphRunner(self.step, settings.num_slots) if settings.graphs else EagerRunner(self.step)
         self._num_invalid = 0
         self._began = 0.0
         self._read_s = 0.0

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from harness.kernel_bench.clock import GraphClock
+from harness.kernel_bench.clock import Clock, GraphClock
 from harness.kernel_records import Machine
 
 SIZES = (2**29, 2**31)
@@ -16,8 +16,10 @@ KERNELS = ((4096, 4), (8192, 8), (16384, 8))
 """(elements of a program, its warps)."""
 
 
-def machine_of(clock: GraphClock, device: torch.device) -> Machine:
-    """What every time on this GPU is to be compared with."""
+def machine_of(clock: Clock, device: torch.device) -> Machine:
+    """What every time of this clock is to be compared with; nothing on a CPU, whose times are no measurement."""
+    if not isinstance(clock, GraphClock):
+        return Machine(device.type, is_measurement=False, flush="none")
     one = torch.empty(1, device=device)
     return Machine(
         device=torch.cuda.get_device_name(device),

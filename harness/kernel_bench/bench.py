@@ -13,7 +13,7 @@ from harness.device_choice import Device
 from harness.kernel_bench.bandwidth import machine_of
 from harness.kernel_bench.cases import BAR_REQUESTS, CENTRE, bar_cases, cases_of
 from harness.kernel_bench.check import Disagreement
-from harness.kernel_bench.clock import Clock, GraphClock, WallClock
+from harness.kernel_bench.clock import Clock, clock_for
 from harness.kernel_bench.config import BenchConfig, Preset
 from harness.kernel_bench.measure import inputs_of, measure
 from harness.kernel_bench.peers import first_line, has_peers, measure_peer, peers_of
@@ -47,7 +47,8 @@ def run_bench(config: BenchConfig, report: Report) -> KernelResults:
         raise ValueError(
             f"bench.cases={config.cases}: expected part of a name of a case, found none; there are {names}"
         )
-    clock, machine = _clock_and_machine(config, device)
+    clock = clock_for(device, config.repeats, config.flush.value)
+    machine = machine_of(clock, device)
     report(_about(machine))
     measurements: list[Measurement] = []
     for index, case in enumerate(cases, start=1):
@@ -75,13 +76,6 @@ def device_of(config: BenchConfig) -> torch.device:
             "bench.preset=smoke bench.device=cpu shows without one that everything runs"
         )
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def _clock_and_machine(config: BenchConfig, device: torch.device) -> tuple[Clock, Machine]:
-    if device.type != "cuda":
-        return WallClock(config.repeats), Machine("cpu", is_measurement=False, flush="none")
-    clock = GraphClock(device, config.repeats, config.flush.value)
-    return clock, machine_of(clock, device)
 
 
 def measurements_of(case: Case, config: BenchConfig, clock: Clock, device: torch.device) -> Iterator[Measurement]:

@@ -105,6 +105,11 @@ class GraphClock:
         return [1e3 * start.elapsed_time(end) for start, end in events]
 
 
+def clock_for(device: torch.device, num_repeats: int, flush: str) -> Clock:
+    """The clock of a device; see GraphClock."""
+    return GraphClock(device, num_repeats, flush) if device.type == "cuda" else WallClock(num_repeats)
+
+
 def captured(work: Work, keep_graph: bool = False) -> torch.cuda.CUDAGraph:
     """A graph of the work, after it was run on a side stream so that everything is compiled and allocated.
 

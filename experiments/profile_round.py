@@ -1,0 +1,104 @@
+"""python -m experiments.profile_round: where the time of one round of the local engine goes, beside its floor."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+from harness.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
+from harness.plan import Plan, cell_table, make_folder
+from harness.settings import SettingsError, group_options
+
+USAGE = """\
+usage: python -m experiments.profile_round [experiment=NAME] [group=OPTION] [setting=VALUE] [--length N] [--repeats N]
+
+Splits one round of the engine into draft, target, verify, extend (the drafter's part after verification), commit and
+host, and compares it with its floor: the weights and cached keys and values that it must read, at the read bandwidth
+measured in the same run. Takes the settings of experiments.run; a sweep gives several rows, and the autoregressive
+baseline is added by itself. Every slot (backend.max_concurrency) decodes. Writes round_profile.md and
+round_profile.json to the run's folder. On a CPU it shows that everything runs, and measures nothing.
+
+options:
+  --length N         tokens in each slot, at least 2; 256 unless given
+  --repeats N        timed repeats of each piece, at least 2; 50 unless given
+  --list, --dry-run  print the cells and stop
+  --debug            a full traceback where otherwise one line says what is wrong
+  -h, --help         this text
+"""
+
+EXAMPLES = """\
+examples:
+  python -m experiments.profile_round experiment=throughput_llama3_8b
+  python -m experiments.profile_round experiment=throughput_llama3_8b backend.max_concurrency=1,16,64 --length 1024
+  python -m experiments.profile_round drafter=eagle3,mtp backend.device=cpu --length 32 --repeats 3"""
+
+GIVEN_BY_LENGTH = (
+    "decoding.max_new_tokens",
+    "decoding.ignore_eos",
+    "workload.num_requests",
+    "workload.num_turns",
+    "workload.prompt_tokens",
+    "workload.request_rate",
+    "workload.too_long",
+)
+"""Settings that a profile sets by itself: a prompt of one length for each slot."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    return exit_code_of(lambda: _main(arguments), "--debug" in arguments)
+
+
+def _main(arguments: Sequence[str]) -> int:
+    parser = CommandParser()
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--list", "--dry-run", action="store_true")
+    options, overrides = parser.parse(arguments)
+    if options.help:
+        print("\n".join([USAGE, settings_help([*group_options(), "output", ""]), "", EXAMPLES]))
+        return SUCCESS
+    for name in ("length", "repeats"):
+        if getattr(options, name) < 2:
+            raise SettingsError(f"--{name}: expected 2 or more, found {getattr(options, name)}")
+    plan = compose(overrides, shlex.join(["python", "-m", "experiments.profile_round", *arguments]))
+    if options.list:
+        print(cell_table(plan.cells))
+        return SUCCESS
+    return run(plan, options.length, options.repeats)
+
+
+def compose(overrides: Sequence[str], command: str) -> Plan:
+    """The cells that are asked for; raises SettingsError for wrong settings, or settings that mean nothing here."""
+    from harness.compose import compose_plan
+    from harness.overrides import read_overrides
+
+    for key in read_overrides(overrides):
+        if key in GIVEN_BY_LENGTH:
+            raise SettingsError(f"{key} is not used here: every slot gets a prompt of one length (--length)")
+        if key.startswith("measurement.") and key != "measurement.baseline":
+            raise SettingsError(f"{key} is not used here; of measurement only measurement.baseline is")
+    return compose_plan(overrides, command)
+
+
+def run(plan: Plan, length: int, num_repeats: int) -> int:
+    """Profile the cells of a plan; what is finished is written at once."""
+    from harness.round_profiles import CellProfile, profile_cells
+    from harness.round_report import RoundResults, line, write_results
+
+    for values, reason in plan.skipped:
+        print(f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}", file=sys.stderr)
+    make_folder(plan.folder)
+    finished: list[CellProfile] = []
+    for done in profile_cells(plan.cells, length, num_repeats):
+        finished.append(done)
+        print(line(done, len(plan.cells)), flush=True)
+        paths = write_results(RoundResults(plan, length, num_repeats, tuple(finished)), plan.folder)
+    print(f"report: {', '.join(map(str, paths))}", file=sys.stderr)
+    return SUCCESS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

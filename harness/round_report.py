@@ -1,0 +1,185 @@
+"""The report of round profiles: a table with definitions and provenance, and JSON with everything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from harness.determinants import plain_values
+from harness.engine.floor import FLOOR_DEFINITION
+from harness.engine.round_profile import Phases
+from harness.kernel_records import Machine, Timing
+from harness.labels import labels
+from harness.plan import Plan, cell_table
+from harness.provenance import provenance
+from harness.records import write_atomically
+from harness.round_profiles import CellProfile
+from harness.sweep import label
+
+JSON, MARKDOWN = "round_profile.json", "round_profile.md"
+SCHEMA_VERSION = 1
+NONE = "–"
+NO_MEASUREMENT = "no measurement"
+ON_A_CPU = (
+    "Run on a CPU, to show that everything runs: the times are no measurement, and there is no bandwidth to say how "
+    "short they could be."
+)
+PHASES = tuple(item.name for item in fields(Phases))
+FLOORS = ("draft", "target", "extend", "round")
+HEADER = (
+    *("#", "target", "drafter", "verification", "slots", "K", "tokens per slot"),
+    *(f"{name} (ms)" for name in PHASES),
+    *("sum of phases (ms)", "step (ms)", "round (ms)", "host (ms)", "host (%)"),
+    *("floor of draft (ms)", "floor of target (ms)", "floor of extend (ms)", "floor (ms)", "step / floor", "TB/s"),
+    *("accepted", "graphs", "labels"),
+)
+DEFINITIONS = (
+    "All slots decode, each with so many tokens, the last of which the target has not read. Times are medians with "
+    "their quartiles. On a GPU every piece is captured in a CUDA graph and replayed from a cold L2 (emptied by reading "
+    "before every repeat, outside of what is timed).",
+    "Draft: taking in what the host says, and K draft tokens. Target: one forward over the K + 1 tokens of each slot, "
+    "with its logits. Verify: the sampling core. Extend: the drafter reads what the target has read. Commit: tokens, "
+    "lengths and counts on the device. Each is timed alone, on what those before it left.",
+    "Step: the five as one piece. Commit and step move the state, so copies that put it back are part of both: a few "
+    "microseconds (put_back in the JSON).",
+    "Round: wall time between two results of the running engine while all slots decode, at about that length. Host: "
+    "round - step, in percent of the round: launching, reading results and planning, as far as the device does not "
+    "hide it. Below 0: the running engine finds in the L2 what the timed step does not.",
+    FLOOR_DEFINITION,
+    "TB/s: read bandwidth that the floors assume, the best of a few plain ways of reading, measured in the same run. "
+    "TB and GB are powers of ten.",
+    "Accepted: draft tokens that a slot accepts, on average, in the round that was timed. Graphs: whether the running "
+    "engine replays its steps as CUDA graphs.",
+)
+
+
+@dataclass(frozen=True)
+class RoundResults:
+    """What a run has profiled so far."""
+
+    plan: Plan
+    length: int
+    num_repeats: int
+    cells: tuple[CellProfile, ...]
+
+
+def write_results(results: RoundResults, folder: Path) -> tuple[Path, Path]:
+    """Write round_profile.json and round_profile.md; returns their paths."""
+    source = {
+        "command": results.plan.command,
+        "length": results.length,
+        "repeats": results.num_repeats,
+        "provenance": provenance(sampling_core=results.cells[0].found.sampling_core),
+    }
+    content = {"schema_version": SCHEMA_VERSION, **source, "cells": [to_json(done) for done in results.cells]}
+    paths = folder / JSON, folder / MARKDOWN
+    write_atomically(paths[0], (json.dumps(content, indent=1) + "\n").encode())
+    write_atomically(paths[1], to_markdown(results, source).encode())
+    return paths
+
+
+def to_json(done: CellProfile) -> dict[str, Any]:
+    """One cell as plain JSON values."""
+    profile, machine = done.found.profile, done.machine
+    floors = {name: _floor_us(done, getattr(profile.floor, f"{name}_bytes")) for name in FLOORS}
+    return {
+        "number": done.number,
+        "config": plain_values(asdict(done.cell)),
+        "labels": _labels(done),
+        "notes": list(done.found.notes),
+        "dtype": done.found.dtype,
+        "graphs": done.found.graphs,
+        "sampling_core": done.found.sampling_core,
+        "machine": asdict(machine) | {"read_bandwidth_bytes_per_s": machine.read_bandwidth},
+        "profile": asdict(profile),
+        "sum_of_phases_us": profile.phases.sum_us,
+        "host_us": profile.host_us,
+        "host_share": profile.host_share,
+        "floor_us": floors,
+    }
+
+
+def to_markdown(results: RoundResults, source: dict[str, Any]) -> str:
+    """The whole page; `source` says where it comes from."""
+    parts = [f"# {results.plan.name}: a round, phase by phase", ""]
+    parts += [line for machine in _machines(results.cells) for line in (_about(machine), "")]
+    parts += [*_table(HEADER, [_row(done) for done in results.cells]), ""]
+    parts += ["## The cells", "", "```", cell_table(results.plan.cells), "```", ""]
+    notes = [f"cell {done.number}: {note}" for done in results.cells for note in done.found.notes]
+    if notes:
+        parts += ["## Notes", "", *(f"- {note}" for note in notes), ""]
+    parts += ["## How to read it", "", *(f"- {text}" for text in DEFINITIONS), ""]
+    parts += ["## Where it comes from", "", "```json", json.dumps(source, indent=1), "```", ""]
+    return "\n".join(parts)
+
+
+def line(done: CellProfile, num_cells: int) -> str:
+    """One line about a cell, for the console."""
+    profile = done.found.profile
+    parts = " + ".join(f"{name} {_ms(getattr(profile.phases, name).median_us)}" for name in PHASES)
+    floor = _floor_us(done, profile.floor.round_bytes)
+    bound = f", floor {_ms(floor)} ms" if done.machine.is_measurement else f" ({NO_MEASUREMENT})"
+    return (
+        f"[{done.number}/{num_cells}] {label(done.cell)}: step {_ms(profile.step.median_us)} ms, alone {parts}, "
+        f"host {_ms(profile.host_us)} ms{bound}"
+    )
+
+
+def _row(done: CellProfile) -> tuple[str, ...]:
+    cell, profile = done.cell, done.found.profile
+    floors = [_floor_us(done, getattr(profile.floor, f"{name}_bytes")) for name in FLOORS]
+    bandwidth, whole = done.machine.read_bandwidth, floors[-1]
+    return (
+        *(str(done.number), cell.target.name, cell.drafter.kind.value),
+        NONE if cell.is_baseline else cell.verification.method.value,
+        *(str(profile.num_slots), str(profile.num_speculative_tokens), str(profile.length)),
+        *(_time(getattr(profile.phases, name)) for name in PHASES),
+        *(_ms(profile.phases.sum_us), _time(profile.step), _time(profile.round)),
+        *(_ms(profile.host_us), f"{100 * profile.host_share:.1f}"),
+        *(_ms(each) for each in floors),
+        NONE if whole is None else f"{profile.step.median_us / whole:.2f}",
+        NONE if bandwidth is None else f"{bandwidth / 1e12:.2f}",
+        *(f"{profile.mean_accepted:.2f}", "yes" if done.found.graphs else "no", "; ".join(_labels(done))),
+    )
+
+
+def _labels(done: CellProfile) -> list[str]:
+    return [*([] if done.machine.is_measurement else [NO_MEASUREMENT]), *labels(done.cell)]
+
+
+def _floor_us(done: CellProfile, num_bytes: int) -> float | None:
+    bandwidth = done.machine.read_bandwidth
+    return None if bandwidth is None else 1e6 * num_bytes / bandwidth
+
+
+def _machines(cells: Sequence[CellProfile]) -> list[Machine]:
+    """Every device that cells ran on, once."""
+    found: list[Machine] = []
+    for done in cells:
+        if done.machine not in found:
+            found.append(done.machine)
+    return found
+
+
+def _about(machine: Machine) -> str:
+    if machine.read_bandwidth is None:
+        return ON_A_CPU
+    return (
+        f"{machine.device}, read bandwidth {machine.read_bandwidth / 1e12:.2f} TB/s, measured in this run; an empty "
+        f"graph takes {machine.empty_graph_us:.1f} us, one small kernel {machine.one_kernel_us:.1f} us."
+    )
+
+
+def _time(timing: Timing) -> str:
+    return f"{_ms(timing.median_us)} ({_ms(timing.lower_us)} to {_ms(timing.upper_us)})"
+
+
+def _ms(time_us: float | None) -> str:
+    return NONE if time_us is None else f"{time_us / 1e3:.3f}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]

@@ -1,0 +1,219 @@
+"""The profile of a round as a command: settings to table and JSON on a CPU, mistakes, and what a GPU's rows say."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments import profile_round as command
+from harness.config import CellConfig, DrafterConfig, DrafterKind
+from harness.engine.floor import Floor
+from harness.engine.round_profile import Phases, RoundProfile
+from harness.kernel_records import Machine, Timing
+from harness.plan import Plan
+from harness.round_profiles import CellProfile, Profiled
+from harness.round_report import HEADER, JSON, MARKDOWN, PHASES, RoundResults, line, to_json, to_markdown
+from tests.tiny_shapes import shape_folder
+
+ROOT = Path(__file__).parents[1]
+LENGTH = 12
+ON_A_CPU = ("backend.device=cpu", "backend.max_concurrency=2", "--length", str(LENGTH), "--repeats", "2")
+
+
+def rows_of(page):
+    """The cells of the first table by the names of their columns."""
+    lines = [text for text in page.splitlines() if text.startswith("|")]
+    header, _, *rows = ([cell.strip() for cell in text.strip("|").split("|")] for text in lines)
+    assert header == list(HEADER)
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def median_ms(text):
+    return float(text.partition(" ")[0])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The zoo with a head and with a draft model, and the baseline that is added."""
+    folder = tmp_path_factory.mktemp("profile")
+    assert command.main(["drafter=eagle3,draft_model", f"output.folder={folder}", *ON_A_CPU]) == 0
+    return folder
+
+
+def test_every_cell_has_a_row_with_times_of_all_phases(folder):
+    rows = rows_of((folder / MARKDOWN).read_text())
+    assert [row["drafter"] for row in rows] == ["none", "eagle3", "draft_model"]
+    assert [row["K"] for row in rows] == ["0", "4", "4"]
+    for row in rows:
+        assert (row["slots"], row["tokens per slot"]) == ("2", str(LENGTH))
+        for name in (*PHASES, "step", "round"):
+            assert re.fullmatch(r"\d+\.\d{3} \(\d+\.\d{3} to \d+\.\d{3}\)", row[f"{name} (ms)"])
+            assert median_ms(row[f"{name} (ms)"]) > 0
+        # each of six numbers is rounded to a thousandth
+        parts = sum(median_ms(row[f"{name} (ms)"]) for name in PHASES)
+        assert float(row["sum of phases (ms)"]) == pytest.approx(parts, abs=0.003)
+        host = median_ms(row["round (ms)"]) - median_ms(row["step (ms)"])
+        assert float(row["host (ms)"]) == pytest.approx(host, abs=0.0015)
+
+
+def test_on_a_cpu_every_row_says_that_it_is_no_measurement_and_claims_no_floor(folder):
+    page = (folder / MARKDOWN).read_text()
+    assert "the times are no measurement, and there is no bandwidth" in page
+    for row in rows_of(page):
+        assert row["labels"] == "no measurement" and row["TB/s"] == row["step / floor"] == "–"
+        assert all(row[name] == "–" for name in HEADER if name.startswith("floor"))
+    for cell in json.loads((folder / JSON).read_text())["cells"]:
+        assert cell["machine"]["is_measurement"] is False and cell["machine"]["read_bandwidth_bytes_per_s"] is None
+        assert set(cell["floor_us"].values()) == {None}
+
+
+def test_the_json_holds_settings_parts_and_provenance(folder):
+    content = json.loads((folder / JSON).read_text())
+    assert content["length"] == LENGTH and content["repeats"] == 2
+    assert content["provenance"]["sampling_core"] == "reference" and "--length 12" in content["command"]
+    baseline, head, model = content["cells"]
+    for cell in content["cells"]:
+        profile = cell["profile"]
+        assert cell["sum_of_phases_us"] == pytest.approx(sum(profile["phases"][name]["median_us"] for name in PHASES))
+        assert profile["round"]["num_repeats"] == profile["step"]["num_repeats"] == 2
+        assert cell["dtype"] == "float32" and cell["graphs"] is False
+    assert baseline["profile"]["floor"]["draft_output_bytes"] == 0 == model["profile"]["floor"]["extend_weight_bytes"]
+    assert head["profile"]["floor"]["extend_weight_bytes"] > 0
+    assert head["config"]["drafter"]["kind"] == "eagle3"
+
+
+def test_the_page_ends_with_definitions_and_provenance(folder):
+    page = (folder / MARKDOWN).read_text()
+    for words in ("- Floor: bytes that a round must read", "- Round: wall time", '"provenance": {', '"git"'):
+        assert words in page
+
+
+def test_random_weights_are_labelled_and_each_line_says_that_nothing_is_measured(tmp_path, capsys):
+    shape = shape_folder(tmp_path / "tiny")
+    asked = ["experiment=throughput_llama3_8b", f"target.path={shape}", "target.shape=null", "target.name=tiny"]
+    assert command.main([*asked, f"output.folder={tmp_path / 'run'}", *ON_A_CPU]) == 0
+    rows = rows_of((tmp_path / "run" / MARKDOWN).read_text())
+    assert [row["labels"] for row in rows] == [
+        "no measurement; weights: random",
+        "no measurement; synthetic; weights: random",
+    ]
+    assert "cell 1: tiny has no tokenizer: the zoo's stands in" in (tmp_path / "run" / MARKDOWN).read_text()
+    lines = capsys.readouterr().out.splitlines()
+    assert [text[:5] for text in lines] == ["[1/2]", "[2/2]"]
+    assert all(text.endswith("(no measurement)") and "[weights: random]" in text for text in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--length", "1"], "--length: expected 2 or more, found 1"),
+        (["--length", "1e3"], "argument --length: invalid int value: '1e3'"),
+        (["--repeats", "1"], "--repeats: expected 2 or more, found 1"),
+        (["--lenght", "9"], "unknown option --lenght (did you mean --length?)"),
+        (["drafter=eagel3"], "no such option (did you mean eagle3?)"),
+        (["decoding.max_new_tokens=8"], "decoding.max_new_tokens is not used here: every slot gets a prompt of one"),
+        (["measurement.num_blocks=3"], "measurement.num_blocks is not used here; of measurement only"),
+        (["workload.path=nowhere.jsonl"], "found none at 'nowhere.jsonl'"),
+        (["output.folder=pyproject.toml/x"], "expected a folder that can be made and written to"),
+        (["verification=coupled", "drafting.sampling=sampled", "drafter=mtp"], "make it strict"),
+    ],
+    ids=["length", "number", "repeats", "option", "group", "output", "measurement", "file", "folder", "combination"],
+)
+def test_a_mistake_is_one_line_before_anything_is_loaded(arguments, message, monkeypatch, capsys):
+    def loads(*_):
+        raise AssertionError("a mistake was seen only after models were loaded")
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("harness.round_profiles.profile_cells", loads)
+    assert command.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("error: ") and captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--length", "1022"], "--length: expected at most 1021 tokens in a slot of target zoo, which holds 1024"),
+        (["backend.max_length=20"], "and 4 of them while the engine runs, found 30"),
+    ],
+    ids=["positions", "slots"],
+)
+def test_a_length_that_does_not_fit_the_target_is_one_line(arguments, message, tmp_path, capsys):
+    given = ["backend.device=cpu", "backend.max_concurrency=1", "--length", "30", "--repeats", "2"]
+    assert command.main([*given, *arguments, f"output.folder={tmp_path}"]) == 1
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="only where there is no GPU")
+def test_a_gpu_that_is_not_there_is_one_line(tmp_path, capsys):
+    assert command.main(["backend.device=cuda", f"output.folder={tmp_path}"]) == 1
+    assert capsys.readouterr().err == (
+        "error: backend.device: expected a GPU for cuda, torch sees none; use backend.device=cpu\n"
+    )
+
+
+def test_help_list_and_mistakes_come_without_torch():
+    code = (
+        "import sys; from experiments.profile_round import main; "
+        "assert main(['--help']) == 0; assert not {'torch', 'hydra'} & set(sys.modules); "
+        "assert main(['--list', 'drafter=mtp']) == 0; assert main(['drafter=nobody']) == 2; "
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def timing(median_us):
+    return Timing(median_us, median_us - 10, median_us + 10, median_us - 20, 50, True)
+
+
+@pytest.fixture
+def measured():
+    """A GPU that reads 4 TB/s: 8 GB of the target are 2 ms, 2 GB of drafting 0.5 ms, 0.4 GB of extending 0.1 ms."""
+    floor = Floor(
+        target_weight_bytes=7_000_000_000,
+        target_cache_bytes=1_000_000_000,
+        draft_weight_bytes=500_000_000,
+        draft_output_bytes=1_200_000_000,
+        draft_cache_bytes=200_000_000,
+        draft_logit_bytes=100_000_000,
+        extend_weight_bytes=300_000_000,
+        extend_cache_bytes=100_000_000,
+    )
+    phases = Phases(timing(800.0), timing(2500.0), timing(50.0), timing(200.0), timing(20.0))
+    profile = RoundProfile(16, 3, 256, phases, timing(3640.0), timing(6.0), timing(4000.0), 1.25, 0, floor)
+    machine = Machine("a GPU", True, "read", 60_000_000, {"torch.sum": 4e12, "other": 3e12}, 2.0, 3.0)
+    cell = CellConfig(drafter=DrafterConfig(DrafterKind.eagle))
+    return CellProfile(1, cell, machine, Profiled(profile, "bfloat16", True, "triton", ("slower than asked for",)))
+
+
+def test_floors_are_bytes_over_the_bandwidth(measured):
+    plan = Plan("run", "run", (measured.cell,), (), Path("folder"), "command")
+    page = to_markdown(RoundResults(plan, 256, 50, (measured,)), {})
+    (row,) = rows_of(page)
+    assert row["draft (ms)"] == "0.800 (0.790 to 0.810)" and row["sum of phases (ms)"] == "3.570"
+    assert (row["host (ms)"], row["host (%)"]) == ("0.360", "9.0")
+    floors = [row[name] for name in HEADER if name.startswith("floor")]
+    assert floors == ["0.500", "2.000", "0.100", "2.600"]
+    assert (row["step / floor"], row["TB/s"], row["graphs"], row["labels"]) == ("1.40", "4.00", "yes", "")
+    assert "a GPU, read bandwidth 4.00 TB/s, measured in this run; an empty graph takes 2.0 us" in page
+    assert "no measurement" not in page and "- cell 1: slower than asked for" in page
+    assert line(measured, 1).endswith("host 0.360 ms, floor 2.600 ms")
+
+
+def test_the_json_of_a_measurement_has_floors_in_time(measured):
+    content = to_json(measured)
+    assert content["floor_us"] == {"draft": 500.0, "target": 2000.0, "extend": 100.0, "round": 2600.0}
+    assert content["host_share"] == pytest.approx(0.09) and content["labels"] == []
+    slow = replace(measured, machine=replace(measured.machine, read_ways={"torch.sum": 1e12}))
+    assert to_json(slow)["floor_us"]["round"] == 10_400.0

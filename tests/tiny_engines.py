@@ -1,0 +1,86 @@
+"""Engines over tiny random models, one for each way of drafting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from harness.drafters.chain import ChainDrafter, DrafterShape
+from harness.drafters.draft_model import DraftModelDrafter
+from harness.drafters.ngram import NgramDrafter
+from harness.drafters.none import NoDrafter
+from harness.drafters.protocol import Drafter
+from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.sequence import Limits, Request
+from harness.models.eagle import EagleConfig, EagleHead
+from harness.models.eagle3 import Eagle3Config, Eagle3Head
+from harness.models.head import Head
+from harness.models.mtp import MtpConfig, MtpHead
+from harness.models.target import TargetModel
+from kernels.contract import DraftSampling, Verification, VerificationMethod
+from tests.tiny_models import VOCAB_SIZE, random_target, randomize
+
+NUM_SLOTS = 3
+DRAFT_IDS = torch.tensor([0, 1, 4, 9, 16, 25, 36, 49, 60])
+KINDS = ("none", "eagle", "eagle3", "mtp", "draft_model", "ngram")
+
+
+def tiny_head(kind: str, target: TargetModel) -> Head:
+    """A random head: `eagle`, `eagle3` with few draft tokens, or `mtp` with an output matrix of its own."""
+    head: Head
+    if kind == "eagle":
+        head = EagleHead(EagleConfig.for_target(target), target)
+    elif kind == "mtp":
+        head = MtpHead(MtpConfig.for_target(target, own_head=True), target)
+    else:
+        config = Eagle3Config.for_target(target, len(DRAFT_IDS), aux_layers=(1, 2, 4))
+        head = Eagle3Head(config, target, draft_token_ids=DRAFT_IDS)
+    randomize(head, seed=4)
+    return head.requires_grad_(False)
+
+
+def tiny_engine(
+    kind: str,
+    *,
+    target: TargetModel | None = None,
+    num_speculative_tokens: int = 2,
+    capacity: int = 30,
+    max_new_tokens: int = 12,
+    draft_sampling: DraftSampling = DraftSampling.sampled,
+    **options: Any,
+) -> Engine:
+    """An engine of NUM_SLOTS slots that goes on past the end of sequence; `options` are fields of EngineSettings."""
+    target = random_target(seed=3) if target is None else target
+    num_tokens = 0 if kind == "none" else num_speculative_tokens
+    shape = DrafterShape(NUM_SLOTS, capacity, num_tokens, VOCAB_SIZE)
+    drafter: Drafter
+    if kind == "none":
+        drafter = NoDrafter()
+    elif kind == "ngram":
+        drafter = NgramDrafter(3, 1)
+    elif kind == "draft_model":
+        drafter = DraftModelDrafter(random_target(seed=9, num_hidden_layers=1), draft_sampling, shape)
+    else:
+        drafter = ChainDrafter(tiny_head(kind, target), draft_sampling, shape)
+    method = VerificationMethod.strict if kind == "ngram" else VerificationMethod.probabilistic
+    settings = EngineSettings(
+        num_slots=NUM_SLOTS,
+        capacity=capacity,
+        num_speculative_tokens=num_tokens,
+        sampling=SamplingSettings(0.8),
+        verification=Verification(method),
+        limits=Limits(max_new_tokens, frozenset()),
+        **options,
+    )
+    return Engine(target, drafter, settings)
+
+
+def tiny_requests(num_requests: int, num_tokens: int) -> list[Request]:
+    """Requests with different prompts of one length."""
+    return [
+        Request(
+            str(row), "toy", 0, 0, 50 + row, tuple((7 * row + 3 * place) % VOCAB_SIZE for place in range(num_tokens))
+        )
+        for row in range(num_requests)
+    ]
