@@ -85,6 +85,8 @@ def test_a_cached_chain_equals_full_sequences(kind, target):
 class UnrolledView:
     """A view as training would pass it: keys of earlier steps kept beside those of this step, with gradients."""
 
+    rope_table = None
+
     def __init__(self, mask):
         self.mask = mask
         self.keys, self.values = [], []
