@@ -46,7 +46,7 @@ def architecture(
         config = type(AutoConfig.for_model(fields["model_type"])).from_dict(others)
         return Architecture(config, fields, SHAPES / f"{shape}.json", None)
     assert path is not None, "sizes come from a shape or from a path"
-    folder = checkpoint_folder(path, revision, WITHOUT_WEIGHTS)
+    folder = checkpoint_folder(path, revision, WITHOUT_WEIGHTS, with_code=trust_remote_code)
     source = folder / "config.json"
     fields = read_json(source)
     return Architecture(AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code), fields, source, folder)
