@@ -62,6 +62,33 @@ def test_a_folder_without_weights_is_named(tmp_path):
         Checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 16\n", b"", b"\x10" + bytes(7) + b"{}"],
+    ids=["a pointer of Git LFS", "nothing", "cut short"],
+)
+def test_a_file_that_is_no_safetensors_is_named_with_its_size(tmp_path, content):
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(
+        CheckpointError, match=rf"model\.safetensors: expected a safe.*, found {len(content)} bytes that"
+    ):
+        Checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"),
+    [
+        ({"metadata": {}}, "index.json: expected the file of each tensor in weight_map, found None"),
+        ({"weight_map": {"c.weight": "model.safetensors"}}, "model.safetensors: expected c.weight, which model.saf"),
+    ],
+    ids=["without a map", "with a map to a file without the tensor"],
+)
+def test_a_broken_index_is_named(folder, index, reason):
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=reason), Checkpoint(folder) as checkpoint:
+        checkpoint.take("c.weight", (1,))
+
+
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere/at/all", "one/two/three"])
 def test_a_missing_folder_is_not_taken_for_an_id(path):
     with pytest.raises(CheckpointError, match="found no such folder"):
@@ -79,6 +106,14 @@ def test_an_id_that_cannot_be_fetched_is_named_with_the_reason(monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     with pytest.raises(CheckpointError, match=r"owner/model: .*\(revision v1\): no connection$"):
         checkpoint_folder("owner/model", "v1")
+
+
+@pytest.mark.parametrize("with_code", [False, True])
+def test_code_is_fetched_only_for_whoever_runs_it(monkeypatch, tmp_path, with_code):
+    asked = []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **how: asked.append(how) or str(tmp_path))
+    assert checkpoint_folder("owner/model", with_code=with_code) == tmp_path
+    assert ("*.py" in asked[0]["allow_patterns"]) == with_code
 
 
 def test_a_folder_is_not_looked_up(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from harness.models.eagle import EagleConfig, EagleHead, load_eagle
 from harness.models.head import save_head
 from tests.plain_layers import attention, mlp, rms_norm, with_prefix
 from tests.tiny_models import (
+    LLAMA3_ROPE,
     TOLERANCE,
     VOCAB_SIZE,
     edit_config,
@@ -88,6 +90,25 @@ def test_forward_equals_the_plain_description(target, bias, own):
     assert output.next_features is output.hidden
 
 
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+def test_a_cached_chain_equals_the_plain_description(target, bias):
+    """Position t + 1, the token drafted, and as its feature the layer's output of the step before, without a norm."""
+    head = EagleHead(EagleConfig.for_target(target, bias=bias), target)
+    randomize(head, 3)
+    weights, tokens = head.state_dict_public(), random_tokens(1, 10)
+    features = head.features(target.forward(tokens[:, :6], positions_from([0], 6), None))
+    plain_features, cache = features[0], head.new_cache(num_slots=1, capacity=9)
+    for start, stop in ((0, 6), (6, 7), (7, 8), (8, 9)):
+        positions = positions_from([start], stop - start)
+        view = cache.view(slice(0, 1), positions, stop)
+        output = head(tokens[:, start + 1 : stop + 1], features, positions, view)
+        plain = plain_forward(weights, target.embed_weight, head.config.layer, tokens[0, 1 : stop + 1], plain_features)
+        torch.testing.assert_close(output.hidden[0, -1], plain[-1], **TOLERANCE)
+        logits = head.logits(output.hidden)[0, -1]
+        torch.testing.assert_close(logits, target.causal_lm.lm_head.weight @ plain[-1], **TOLERANCE)
+        features, plain_features = output.next_features[:, -1:], torch.cat((plain_features, plain[-1:]))
+
+
 def test_the_format_goes_there_and_back(target, head, folder):
     assert set(load_file(folder / "model.safetensors")) == KEYS == set(head.state_dict_public())
     data = json.loads((folder / "config.json").read_text())
@@ -137,7 +158,9 @@ def test_a_config_of_the_public_style_is_read(folder, target):
             }
         )
     )
-    loaded = load_eagle(folder, target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = load_eagle(folder, target)
     assert loaded.config.layer.rope_parameters["rope_theta"] == 500000.0
     assert loaded.config.layer.rms_norm_eps == 1e-5
     tokens, states, output = run(loaded)
@@ -152,6 +175,20 @@ def test_scaled_rope_is_written_and_read():
     target = random_target("llama3_rope")
     config = EagleConfig.for_target(target)
     assert EagleConfig.from_dict(config.to_dict()).layer.rope_parameters == target.config.rope_parameters
+
+
+def test_scaled_rope_of_older_files_is_read(target):
+    """Which keep its base apart, in rope_theta."""
+    fields = EagleConfig.for_target(target).to_dict() | {"rope_theta": LLAMA3_ROPE["rope_theta"]}
+    fields["rope_scaling"] = {name: value for name, value in LLAMA3_ROPE.items() if name != "rope_theta"}
+    assert EagleConfig.from_dict(fields).layer.rope_parameters == LLAMA3_ROPE
+
+
+def test_fields_nobody_knows_are_reported(folder, target):
+    """Such as that of a relative of EAGLE with two norms more."""
+    edit_config(folder, add_para_norm=True, pretraining_tp=1, unset=None)
+    with pytest.warns(UserWarning, match=r"config\.json: fields that this version does not know: add_para_norm$"):
+        load_eagle(folder, target)
 
 
 def test_bias_is_expected_where_the_config_does_not_say(folder, target):

@@ -24,6 +24,7 @@ from tests.tiny_models import (
     random_target,
     random_tokens,
     randomize,
+    word_tokenizer,
 )
 
 KEYS = {
@@ -210,6 +211,24 @@ def test_fields_nobody_knows_are_reported(folder, target):
         load_eagle3(folder, target)
 
 
+def test_fields_of_the_layer_that_nobody_knows_are_reported(folder, target):
+    data = json.loads((folder / "config.json").read_text())
+    edit_config(folder, transformer_layer_config=data["transformer_layer_config"] | {"attention_twice": 1})
+    with pytest.warns(UserWarning, match="fields that this version does not know: attention_twice$"):
+        load_eagle3(folder, target)
+
+
+def test_fields_of_the_original_layout_that_nobody_knows_are_reported(folder, target):
+    original_layout(folder, norm_everything=True, eagle_config={"return_hidden_post_norm": True})
+    with pytest.warns(UserWarning) as said:
+        load_eagle3(folder, target)
+    unknown = [str(warning.message).partition("config.json")[2] for warning in said]
+    assert unknown == [
+        ": fields that this version does not know: norm_everything",
+        ", eagle_config: fields that this version does not know: return_hidden_post_norm",
+    ]
+
+
 def test_contradicting_norms_are_refused(folder, target):
     edit_config(folder, norm_before_fc=True, fc_norm=True)
     with pytest.raises(ValueError, match="expected norm_before_fc or fc_norm, found both"):
@@ -289,6 +308,12 @@ def test_another_vocabulary_size_is_refused(folder, target):
     data = json.loads((folder / "config.json").read_text())
     edit_config(folder, transformer_layer_config=data["transformer_layer_config"] | {"vocab_size": 99})
     with pytest.raises(ValueError, match=f"expected vocab_size {VOCAB_SIZE}, that of target tiny, found 99"):
+        load_eagle3(folder, target)
+
+
+def test_a_tokenizer_in_the_folder_must_be_the_targets(folder, target):
+    word_tokenizer(swapped=True).save_pretrained(folder)
+    with pytest.raises(ValueError, match="differs in 2, for example 'w7': id 7 in the target, 8 in the drafter"):
         load_eagle3(folder, target)
 
 

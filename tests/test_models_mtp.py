@@ -25,6 +25,7 @@ from tests.tiny_models import (
     random_tokens,
     randomize,
     save_target_folder,
+    word_tokenizer,
 )
 
 PREFIX = f"model.layers.{NUM_LAYERS}."
@@ -140,6 +141,16 @@ def test_own_matrices_are_found_in_the_file(folder):
     assert loaded.block.eh_proj.weight.dtype == torch.float32
 
 
+def test_further_layers_are_reported(folder):
+    """The first is run for every step of the chain."""
+    edit_config(folder, num_nextn_predict_layers=2)
+    edit_weights(folder, put={f"model.layers.{NUM_LAYERS + 1}.enorm.weight": torch.ones(24)})
+    target = load_target(folder)
+    with pytest.warns(UserWarning, match=rf"1 tensors are not used: model\.layers\.{NUM_LAYERS + 1}\.enorm\.weight"):
+        head = load_mtp(None, target)
+    assert head.unused_keys == (f"model.layers.{NUM_LAYERS + 1}.enorm.weight",)
+
+
 def test_saving_again_replaces_the_layer(folder):
     target = load_target(folder)
     save_mtp(make_head(target, own_head=True), folder)
@@ -150,6 +161,17 @@ def test_saving_again_replaces_the_layer(folder):
 def test_the_layer_may_lie_in_another_folder(folder, tmp_path_factory):
     other = save_target_folder(tmp_path_factory.mktemp("other"), random_causal_lm())
     assert load_mtp(folder, load_target(other)).path == folder
+
+
+@pytest.mark.parametrize("changed", ["vocabulary size", "tokenizer"])
+def test_another_folder_must_be_of_the_same_vocabulary(folder, tmp_path_factory, changed):
+    other = save_target_folder(tmp_path_factory.mktemp("other"), random_causal_lm())
+    if changed == "tokenizer":
+        word_tokenizer(swapped=True).save_pretrained(folder)
+    else:
+        edit_config(folder, vocab_size=VOCAB_SIZE + 1)
+    with pytest.raises(ValueError, match="differs in 2" if changed == "tokenizer" else "expected vocab_size 61"):
+        load_mtp(folder, load_target(other))
 
 
 def test_a_target_without_mtp_layers_is_refused(folder):

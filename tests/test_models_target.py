@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from harness.models.checkpoint import CheckpointError
 from harness.models.target import TargetModel, load_target
 from tests.tiny_models import (
+    LLAMA3_ROPE,
     NUM_LAYERS,
     TOLERANCE,
     VOCAB_SIZE,
@@ -23,7 +25,24 @@ from tests.tiny_models import (
     save_target_folder,
 )
 
-KINDS = ["llama", "llama3_rope", "llama_tied", "qwen3"]
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16}
+# of random_causal_lm, and fields that change
+KINDS = {
+    "llama": ("llama", {}),
+    "llama3_rope": ("llama3_rope", {}),
+    "llama_tied": ("llama_tied", {}),
+    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen3": ("qwen3", {}),
+    "qwen3 tied": ("qwen3", {"tie_word_embeddings": True}),
+    "qwen3 with yarn": ("qwen3", {"rope_parameters": YARN}),
+}
+CONFIGURATION_CODE = """
+import pathlib
+from transformers import LlamaConfig
+pathlib.Path({mark!r}).touch()
+class OwnConfig(LlamaConfig):
+    pass
+"""
 
 
 @pytest.fixture
@@ -31,11 +50,11 @@ def folder(tmp_path):
     return save_target_folder(tmp_path, random_causal_lm())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_forward_equals_transformers(kind):
+@pytest.mark.parametrize(("kind", "changes"), KINDS.values(), ids=KINDS)
+def test_forward_equals_transformers(kind, changes):
     tokens = random_tokens(2, 11)
-    expected = random_causal_lm(kind)(tokens, output_hidden_states=True)
-    target = random_target(kind)
+    expected = random_causal_lm(kind, **changes)(tokens)
+    target = random_target(kind, **changes)
     output = target.forward(tokens, positions_from([0, 0], 11), None)
     torch.testing.assert_close(target.logits(output.hidden), expected.logits, **TOLERANCE)
 
@@ -57,9 +76,9 @@ def test_aux_states_are_those_entering_the_layers(kind):
         torch.testing.assert_close(state, entering[index], **TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_target_loads_silently_with_the_same_weights(tmp_path, kind):
-    causal_lm = random_causal_lm(kind)
+@pytest.mark.parametrize(("kind", "changes"), KINDS.values(), ids=KINDS)
+def test_a_saved_target_loads_silently_with_the_same_weights(tmp_path, kind, changes):
+    causal_lm = random_causal_lm(kind, **changes)
     save_target_folder(tmp_path, causal_lm)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -71,6 +90,33 @@ def test_a_saved_target_loads_silently_with_the_same_weights(tmp_path, kind):
     assert (target.vocab_size, target.num_layers, target.hidden_size) == (VOCAB_SIZE, NUM_LAYERS, 24)
     assert (target.name, target.path, target.dtype, target.device.type) == ("tiny", tmp_path, torch.float32, "cpu")
     assert not any(parameter.requires_grad for parameter in target.causal_lm.parameters())
+
+
+def test_a_config_of_an_older_file_is_read(tmp_path):
+    """As published ones are: the base and the scaling of RoPE in two fields, the dtype under its former name."""
+    causal_lm = random_causal_lm("llama3_rope")
+    save_target_folder(tmp_path, causal_lm)
+    scaling = {name: value for name, value in LLAMA3_ROPE.items() if name != "rope_theta"}
+    older = {"rope_theta": LLAMA3_ROPE["rope_theta"], "rope_scaling": scaling, "torch_dtype": "float32"}
+    edit_config(tmp_path, drop=("rope_parameters", "dtype"), **older)
+    target, tokens = load_target(tmp_path), random_tokens(1, 11)
+    found = target.logits(target.forward(tokens, positions_from([0], 11), None).hidden)
+    torch.testing.assert_close(found, causal_lm(tokens).logits, **TOLERANCE)
+
+
+def test_code_in_a_checkpoint_runs_only_where_asked_for(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("sys.path", [*sys.path])
+    mark = tmp_path / "mark"
+    (folder / "configuration_own.py").write_text(CONFIGURATION_CODE.format(mark=str(mark)))
+    edit_config(folder, auto_map={"AutoConfig": "configuration_own.OwnConfig"})
+    assert load_target(folder).num_layers == NUM_LAYERS and not mark.exists()
+    edit_config(folder, model_type="of_its_own")
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        load_target(folder)
+    assert not mark.exists()
+    edit_config(folder, model_type="llama")
+    assert load_target(folder, trust_remote_code=True).num_layers == NUM_LAYERS and mark.exists()
 
 
 def test_dtype_is_the_files_unless_given(tmp_path):

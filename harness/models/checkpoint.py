@@ -13,11 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 WITHOUT_WEIGHTS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 DOWNLOADED = ("*.safetensors", *WITHOUT_WEIGHTS)
+CODE = ("*.py",)
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -44,8 +45,13 @@ class WeightSource(Protocol):
     def ignore(self, prefixes: tuple[str, ...]) -> None: ...
 
 
-def checkpoint_folder(path: str | Path, revision: str | None = None, patterns: Sequence[str] = DOWNLOADED) -> Path:
-    """The local folder of a checkpoint; of a Hugging Face id the files of these patterns are downloaded."""
+def checkpoint_folder(
+    path: str | Path, revision: str | None = None, patterns: Sequence[str] = DOWNLOADED, *, with_code: bool = False
+) -> Path:
+    """The local folder of a checkpoint; of a Hugging Face id the files of these patterns are downloaded.
+
+    with_code: also Python files, for whoever is going to run them.
+    """
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
@@ -59,7 +65,8 @@ def checkpoint_folder(path: str | Path, revision: str | None = None, patterns: S
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
+        fetched = [*patterns, *(CODE if with_code else ())]
+        return Path(snapshot_download(name, revision=revision, allow_patterns=fetched))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise CheckpointError(
@@ -118,7 +125,10 @@ class Checkpoint:
                 f"{len(self._files)} tensors ({', '.join(self.names[:4])}, ...)"
             )
         path = self._files[name]
-        found = list(self._handle(path).get_slice(name).get_shape())
+        try:
+            found = list(self._handle(path).get_slice(name).get_shape())
+        except SafetensorError as error:
+            raise CheckpointError(f"{path}: expected {name}, which {INDEX} places there, found none") from error
         if found != expected:
             raise CheckpointError(
                 f"{path}: expected {name} of shape {expected}, found {found}; "
@@ -141,7 +151,7 @@ class Checkpoint:
 
     def _handle(self, path: Path) -> Any:
         if path not in self._open:
-            self._open[path] = self._stack.enter_context(safe_open(path, framework="pt"))
+            self._open[path] = self._stack.enter_context(opened(path))
         return self._open[path]
 
 
@@ -150,7 +160,10 @@ def weight_files(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: expected a checkpoint folder, found none")
     if (folder / INDEX).is_file():
-        placed = {name: folder / file for name, file in read_json(folder / INDEX)["weight_map"].items()}
+        listed = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(listed, dict):
+            raise CheckpointError(f"{folder / INDEX}: expected the file of each tensor in weight_map, found {listed!r}")
+        placed = {name: folder / file for name, file in listed.items()}
         missing = sorted({path.name for path in placed.values() if not path.is_file()})
         if missing:
             raise CheckpointError(f"{folder / INDEX}: expected the files it names, found no {', '.join(missing)}")
@@ -160,16 +173,30 @@ def weight_files(folder: Path) -> dict[str, Path]:
         raise CheckpointError(no_weights(folder))
     placed = {}
     for path in paths:
-        with safe_open(path, framework="pt") as file:
+        with opened(path) as file:
             placed.update(dict.fromkeys(file.keys(), path))
     return placed
+
+
+def opened(path: Path) -> Any:
+    """A safetensors file, its header read. Raises CheckpointError when it is damaged or something else."""
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{path}: expected a safetensors file, found {path.stat().st_size} bytes that are none ({error}); fetch it "
+            f"again (a clone without Git LFS holds pointers in place of weights)"
+        ) from error
 
 
 def no_weights(folder: Path) -> str:
     """What to say about a folder without safetensors."""
     pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
     if not pickled:
-        return f"{folder}: expected weights in {SINGLE} (or with {INDEX}), found no safetensors file"
+        return (
+            f"{folder}: expected weights in {SINGLE} (or with {INDEX}), found no safetensors file (pickled ones "
+            f"are refused, and not fetched from Hugging Face)"
+        )
     return (
         f"{folder}: expected weights in {SINGLE}, found only pickled ones ({', '.join(pickled)}), which are refused "
         f"because loading a pickle runs code; convert them where you trust them: "

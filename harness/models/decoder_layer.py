@@ -19,6 +19,7 @@ from harness.models.attention import SLOTS
 from harness.models.dense_layers import check_dense_layers
 from harness.models.experts import SLOTS_EXPERTS
 from harness.models.latent_attention import LatentAttention
+from harness.models.unread_fields import layer_field_names, warn_of_unknown
 
 
 class View(Protocol):
@@ -127,7 +128,10 @@ def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
 
 
 def layer_config(data: dict[str, Any], source: object) -> PreTrainedConfig:
-    """The configuration of a drafter's layers from the fields of its file; no model_type means llama."""
+    """The configuration of a drafter's layers from the fields of its file; no model_type means llama.
+
+    Raises ValueError when such layers do not run; warns about fields that nobody reads.
+    """
     model_type = data.get("model_type") or LlamaConfig.model_type
     if model_type not in HEAD_LAYERS:
         raise ValueError(
@@ -136,6 +140,7 @@ def layer_config(data: dict[str, Any], source: object) -> PreTrainedConfig:
         )
     fields = {key: value for key, value in data.items() if key not in ("model_type", "architectures", "auto_map")}
     config = type(AutoConfig.for_model(model_type)).from_dict(fields)
+    warn_of_unknown(fields, layer_field_names(config), source)
     if config.num_hidden_layers != 1:
         raise ValueError(f"{source}: expected num_hidden_layers 1, found {config.num_hidden_layers}")
     layer_types(config, source)

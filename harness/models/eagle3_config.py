@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig
 
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields
 from harness.models.target import TargetModel
+from harness.models.unread_fields import warn_of_unknown
 
 READ_FIELDS = {
     "transformer_layer_config",
@@ -37,6 +38,8 @@ UNREAD_FIELDS = {
     "transformers_version",
 }
 """Fields of the speculators layout that do not change what the head computes."""
+NESTED_FIELDS = {"eagle_aux_hidden_state_layer_ids", "norm_before_fc", "use_aux_hidden_state"}
+"""Fields that some files of the original layout keep in `eagle_config`."""
 
 
 def default_aux_layers(num_layers: int) -> tuple[int, ...]:
@@ -100,9 +103,9 @@ class Eagle3Config:
             )
         if nested.get("use_aux_hidden_state") is False:
             raise ValueError(f"{source}: expected a head fed with auxiliary states, found use_aux_hidden_state false")
-        unknown = sorted(set(data) - READ_FIELDS - UNREAD_FIELDS) if "transformer_layer_config" in data else []
-        if unknown:
-            warnings.warn(f"{source}: fields that this version does not know: {', '.join(unknown)}", stacklevel=2)
+        if "transformer_layer_config" in data:
+            warn_of_unknown(data, READ_FIELDS | UNREAD_FIELDS, source)
+        warn_of_unknown(nested, NESTED_FIELDS, f"{source}, eagle_config")
         verifier = (data.get("speculators_config") or {}).get("verifier") or {}
         return cls(
             layer,

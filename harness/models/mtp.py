@@ -34,6 +34,7 @@ from harness.models.head import Head, HeadOutput, as_stored
 from harness.models.layer_forward import norm, run_layer
 from harness.models.outline import made_beside
 from harness.models.target import TargetModel
+from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 
 
 @dataclass(frozen=True)
@@ -118,18 +119,23 @@ class MtpHead(Head):
 def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | None = None) -> MtpHead:
     """Load the frozen MTP layer of a target; path None is the target's own folder, where it normally lies.
 
+    Of several layers the first is run, and the others are warned about.
     Raises ValueError when config.json announces none (num_nextn_predict_layers) or its weights are missing.
     """
     folder = target.path if path is None else checkpoint_folder(path, revision)
     if folder is None:
         raise ValueError(f"target {target.name}: expected a target loaded from a folder, found one made in memory")
     source = folder / "config.json"
-    count = read_json(source).get("num_nextn_predict_layers") or 0
+    fields = read_json(source)
+    count = fields.get("num_nextn_predict_layers") or 0
     if count < 1:
         raise ValueError(
             f"{source}: expected num_nextn_predict_layers 1 or more, found {count}; "
             f"target {target.name} has no MTP layer, choose another drafter"
         )
+    if folder != target.path:
+        check_vocab_size(fields.get("vocab_size", target.vocab_size), target, source)
+        check_folder_tokenizer(folder, target)
     index = target.num_layers
     prefix = f"model.layers.{index}."
     with Checkpoint(folder) as checkpoint:
@@ -146,7 +152,8 @@ def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | No
         with made_beside(target.device):
             head = MtpHead(config, target)
         head.fill(checkpoint)
-        unused = [name for name in checkpoint.unused() if name.startswith(prefix)]
+        announced = tuple(f"model.layers.{index + number}." for number in range(count))
+        unused = [name for name in checkpoint.unused() if name.startswith(announced)]
     head.path, head.unused_keys = folder, report_unused(folder, unused, (prefix,))
     return head.eval().requires_grad_(False)
 

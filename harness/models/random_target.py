@@ -48,7 +48,7 @@ def architecture(
         settle_dense_layers(config, fields)
         return Architecture(config, fields, SHAPES / f"{shape}.json", None)
     assert path is not None, "sizes come from a shape or from a path"
-    folder = checkpoint_folder(path, revision, WITHOUT_WEIGHTS)
+    folder = checkpoint_folder(path, revision, WITHOUT_WEIGHTS, with_code=trust_remote_code)
     source = folder / "config.json"
     fields = read_json(source)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)

@@ -180,7 +180,7 @@ def load_target(
     tokenizer. Tensors that nothing uses are warned about (refused if they belong to a layer that runs), except those of
     MTP layers that the configuration announces.
     """
-    folder = zoo_path("target") if path is None else checkpoint_folder(path, revision)
+    folder = zoo_path("target") if path is None else checkpoint_folder(path, revision, with_code=trust_remote_code)
     fields = read_json(folder / "config.json")
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     settle_dense_layers(config, fields)
