@@ -58,6 +58,8 @@ BUILT_IN_TARGET = LayerSizes(256, 4, 2, 64, 704)
 BUILT_IN_DRAFT_MODEL = LayerSizes(128, 2, 1, 64, 384)
 CAPACITY = 2048
 """Positions of a slot."""
+MANY_REQUESTS = 300
+"""So many that a program of the first pass reads two sets of chunks, and one of the second has 8 warps."""
 
 
 def _sampling(num_requests: int, truncates: bool) -> Sampling:
@@ -103,11 +105,18 @@ def _verify(
     verify(torch.empty(num_rows, vocab_size, dtype=dtype), draft, sampling, rule, _streams(num_requests))
 
 
-def _draw(dtype: torch.dtype, *, truncates: bool = False, small_vocabulary: bool = False) -> None:
-    vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (VOCAB_SIZE, None)
-    logits, stats = torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype), new_row_stats(NUM_REQUESTS)
-    sampling = _sampling(NUM_REQUESTS, truncates)
-    draw(logits, sampling, _streams(NUM_REQUESTS), Purpose.draft, target_ids, stats)
+def _draw(
+    dtype: torch.dtype,
+    *,
+    vocab_size: int = VOCAB_SIZE,
+    truncates: bool = False,
+    small_vocabulary: bool = False,
+    num_requests: int = NUM_REQUESTS,
+) -> None:
+    vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (vocab_size, None)
+    logits, stats = torch.empty(num_requests, vocab_size, dtype=dtype), new_row_stats(num_requests)
+    sampling = _sampling(num_requests, truncates)
+    draw(logits, sampling, _streams(num_requests), Purpose.draft, target_ids, stats)
 
 
 def _coupled_draw(dtype: torch.dtype, *, truncates: bool = False, small_vocabulary: bool = False) -> None:
@@ -162,12 +171,16 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
         "one-hot drafts": {"one_hot": True},
         "no statistics, packed rows": {"with_stats": False, "packed": True},
         "odd vocabulary": {"vocab_size": ODD_VOCAB_SIZE},
-        "many requests": {"num_requests": 100, "vocab_size": ODD_VOCAB_SIZE + 1},
+        "many requests": {"num_requests": MANY_REQUESTS},
+        "many requests, truncated": {"num_requests": MANY_REQUESTS, "truncates": True},
         "largest vocabulary, 8 drafts": {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},
     }
-    for method in (Method.probabilistic, Method.block):
+    for method in (Method.probabilistic, Method.block, Method.strict):
         for words, chosen in options.items():
             yield f"verify {method.value}, {words}", partial(_verify, method, dtype, **chosen)
+    yield "verify pr35461, many requests", partial(_verify, Method.pr35461, dtype, num_requests=MANY_REQUESTS)
+    yield "draw, odd vocabulary", partial(_draw, dtype, vocab_size=ODD_VOCAB_SIZE)
+    yield "draw, many requests", partial(_draw, dtype, num_requests=2 * MANY_REQUESTS)
     yield "draw, smaller vocabulary", partial(_draw, dtype, small_vocabulary=True)
     yield "coupled draw, smaller vocabulary", partial(_coupled_draw, dtype, small_vocabulary=True)
     yield "logprobs, processed", partial(_logprobs, dtype, sampling=True)

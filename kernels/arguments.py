@@ -22,6 +22,11 @@ class TargetRows(NamedTuple):
     first_rows: Tensor | None
     """[R] int64, the first row of each request; None when request r begins at row r * (K + 1)."""
 
+    @property
+    def is_aligned(self) -> bool:
+        """Whether Triton can tell that 16 bytes of a row may be read at once: by the sizes that it specializes for."""
+        return self.stride % 16 == 0 and self.vocab_size % 16 == 0
+
 
 class DraftRows(NamedTuple):
     """The persistent cache of raw draft logits and what is known of its rows; all None for one-hot proposals."""
@@ -109,6 +114,9 @@ class RoundState(NamedTuple):
     """[R * (K + 1)] float32, target logit of X_i."""
     chances: Tensor
     """[R * (K + 1)] float64, its uniform number."""
+    next_chances: Tensor
+    """[R * (K + 1)] float64, the uniform number of the token after i accepted ones; only where the first pass draws
+    it."""
     target_logprobs: Tensor
     """[R * (K + 1)] float64, log p_i(X_i); only for block."""
     draft_logprobs: Tensor
@@ -116,7 +124,7 @@ class RoundState(NamedTuple):
     log_ratios: Tensor
     """[R * (K + 1)] float64, log P_i; only for block."""
     plans: Tensor
-    """[R] int32, see kernels.decide."""
+    """[R] int32, see kernels.decide; this and the next only where a second pass follows."""
     needed: Tensor
     """[R] int32, bit i is set when block needs the residual mass after i accepted tokens."""
     masses: Tensor

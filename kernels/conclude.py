@@ -1,6 +1,8 @@
 """The end of a row and of a request in the first pass, whichever way the row was read.
 
 `conclude_row` judges the row's draft token; `arrive` counts the request's finished rows, and the last one decides.
+Without drafts `conclude_only_row` takes the place of both: a row that is the only one is also the last. What follows a
+decision is the next token, if the first pass knows enough to draw it (EMITS), else a plan for the second pass.
 """
 
 from __future__ import annotations
@@ -8,18 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.decide import NOTHING, decide, write_verdict
+from kernels.decide import FROM_TARGET, NOTHING, decide, write_verdict
+from kernels.emit import emit, load_chance, load_chunks
 from kernels.judge import PASSED, judge
-
-
-@triton.jit
-def row_address(target, tokens, request, index):
-    """Address of the row after `index` draft tokens; int64 before it is multiplied."""
-    if target.first_rows is None:
-        row = request.to(tl.int64) * (tokens.width + 1) + index
-    else:
-        row = tl.load(target.first_rows + request).to(tl.int64) + index
-    return target.logits + row * target.stride
+from kernels.next_weights import open_rows
 
 
 @triton.jit
@@ -39,17 +33,33 @@ def stop_index(tokens, state, request):
 
 
 @triton.jit
+def keep_stats(rows, row, stats):
+    """Leave the statistics of a row: maximum, normalizer, threshold, argmax, entropy."""
+    maximum, normalizer, threshold, argmax, _ = stats
+    tl.store(rows.maximum + row * rows.stride, maximum)
+    tl.store(rows.normalizer + row * rows.stride, normalizer)
+    tl.store(rows.threshold + row * rows.stride, threshold)
+    tl.store(rows.argmax + row, argmax)
+
+
+@triton.jit
+def load_stats(rows, row):
+    """(maximum, normalizer, threshold) as `keep_stats` left them."""
+    return (
+        tl.load(rows.maximum + row * rows.stride),
+        tl.load(rows.normalizer + row * rows.stride),
+        tl.load(rows.threshold + row * rows.stride),
+    )
+
+
+@triton.jit
 def conclude_row(
     target, tokens, rule, rows, state, temperature, request, index, count, prepared, stats,
     METHOD: tl.constexpr, SKIPS: tl.constexpr,
 ):  # fmt: skip
     """Keep the statistics of a row (maximum, normalizer, threshold, argmax, entropy) and judge its draft token."""
-    maximum, normalizer, threshold, argmax, _ = stats
     row = request.to(tl.int64) * (tokens.width + 1) + index
-    tl.store(rows.maximum + row * rows.stride, maximum)
-    tl.store(rows.normalizer + row * rows.stride, normalizer)
-    tl.store(rows.threshold + row * rows.stride, threshold)
-    tl.store(rows.argmax + row, argmax)
+    keep_stats(rows, row, stats)
     if index < count:
         judgement = judge(target, rule, state, temperature, index, row, prepared, stats, METHOD)
         tl.store(state.judgements + row, judgement)
@@ -70,14 +80,70 @@ def is_last(counter, num_arrivals):
 
 
 @triton.jit
+def emit_from_target(
+    target, draft, tokens, rows, state, output, temperature, request, index, plan, stats, argmax, chunks, chance,
+    METHOD: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
+):  # fmt: skip
+    """Draw the next token from the target row after `index` accepted tokens, or from it without one token.
+
+    Args:
+        stats: of that row: maximum, normalizer, threshold.
+    """
+    # No draft row is looked into, nothing was summed for the token, and nobody raced for it.
+    opened = open_rows(target, draft, tokens, state, temperature, request, 0, index, plan, stats, METHOD, False)
+    emit(
+        target, draft, tokens, temperature, rows, state, output, request, 0, index, plan, 0, 0,
+        opened, argmax, chunks, chance, METHOD, False, False, CHUNK, CHUNKS_PADDED,
+    )  # fmt: skip
+
+
+@triton.jit
+def conclude_only_row(
+    target, draft, tokens, rows, state, output, temperature, request, index, stats, chunks, chance,
+    METHOD: tl.constexpr, EMITS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
+):  # fmt: skip
+    """Settle a request without drafts by the statistics of its only row, which need not be read again.
+
+    Args:
+        index: 0.
+        chunks: of the row, as `load_chunks` gives them.
+        chance: as `load_chance` gives it.
+    """
+    maximum, normalizer, threshold, argmax, _ = stats
+    keep_stats(rows, request.to(tl.int64), stats)
+    write_verdict(tokens, output, request, 0, normalizer != normalizer, 1)
+    if EMITS:
+        emit_from_target(
+            target, draft, tokens, rows, state, output, temperature, request, index, FROM_TARGET,
+            (maximum, normalizer, threshold), argmax, chunks, chance, METHOD, CHUNK, CHUNKS_PADDED,
+        )  # fmt: skip
+    else:
+        tl.store(state.plans + request, FROM_TARGET)
+        tl.store(state.needed + request, 0)
+
+
+@triton.jit
 def arrive(
-    tokens, streams, rows, state, output, temperature, request, count,
-    METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, WIDTH_PADDED: tl.constexpr,
+    target, draft, tokens, streams, rows, state, output, temperature, request, count,
+    METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, EMITS: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNKS_PADDED: tl.constexpr, WIDTH_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Count one more row of the request as finished, read or not; the last one decides and leaves the counters at 0."""
     if is_last(state.request_arrivals + request, count + 1):
         tl.store(state.stops + request, 0)
-        decide(tokens, streams, rows, state, output, temperature, request, count, METHOD, READS_DRAFT, WIDTH_PADDED)
+        index, plan, needed = decide(
+            tokens, streams, rows, state, output, temperature, request, count, METHOD, READS_DRAFT, WIDTH_PADDED
+        )
+        if EMITS:
+            row = request.to(tl.int64) * (tokens.width + 1) + index
+            emit_from_target(
+                target, draft, tokens, rows, state, output, temperature, request, index, plan, load_stats(rows, row),
+                tl.load(rows.argmax + row), load_chunks(rows, row, CHUNKS_PADDED), load_chance(state, row),
+                METHOD, CHUNK, CHUNKS_PADDED,
+            )  # fmt: skip
+        else:
+            tl.store(state.plans + request, plan)
+            tl.store(state.needed + request, needed)
 
 
 @triton.jit

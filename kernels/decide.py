@@ -1,7 +1,8 @@
 """How many draft tokens of a request are accepted, and what its next token is drawn from.
 
 Runs once all rows of the request that matter have been judged. Where block verification must compare whole rows first,
-it leaves the decision to the second pass and says which positions are needed.
+it leaves the decision to the second pass and says which positions are needed. The plan says what the next token is
+drawn from, at once or in the second pass:
 
     FROM_TARGET           the target's distribution: every draft token was accepted, or the next one was faulty
     FROM_TARGET_WITHOUT   the target's distribution with the rejected draft token removed: one-hot proposals
@@ -83,7 +84,11 @@ def decide(
     tokens, streams, rows, state, output, temperature, request, count,
     METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, WIDTH_PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Settle the number of accepted tokens and plan the second pass."""
+    """Settle the number of accepted tokens.
+
+    Returns:
+        (number accepted, plan, bit mask of the positions whose residual mass is needed).
+    """
     row = request.to(tl.int64) * (tokens.width + 1)
     columns = tl.arange(0, WIDTH_PADDED)
     judged = tl.load(state.judgements + row + columns, mask=columns < count, other=PASSED, cache_modifier=".cg")
@@ -107,11 +112,10 @@ def decide(
         ends = (stop == count) | is_faulty
     undefined = tl.sum(((columns == num_accepted) & (normalizers != normalizers)).to(tl.int32)) > 0
     invalid = ends & (is_faulty | undefined)
-    if METHOD == "typical" or METHOD == "synthetic":
-        rejected_plan = FROM_TARGET + stop * 0
+    write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED)
+    if METHOD == "typical" or METHOD == "synthetic" or METHOD == "coupled":
+        plan = FROM_TARGET
     else:
         rejected_plan = tl.where(one_hot != 0, FROM_TARGET_WITHOUT, FROM_RESIDUAL)
-    plan = tl.where(needed != 0, UNDECIDED, tl.where(ends, FROM_TARGET, rejected_plan))
-    tl.store(state.plans + request, plan)
-    tl.store(state.needed + request, needed)
-    write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED)
+        plan = tl.where(needed != 0, UNDECIDED, tl.where(ends, FROM_TARGET, rejected_plan))
+    return num_accepted, plan, needed

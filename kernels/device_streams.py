@@ -14,6 +14,16 @@ COUPLED: tl.constexpr = tl.constexpr(5)
 
 
 @triton.jit
+def load_stream(streams, request, wanted):
+    """(seed, position, round) of a request; 0 unless wanted."""
+    return (
+        tl.load(streams.seeds + request, mask=wanted, other=0),
+        tl.load(streams.positions + request, mask=wanted, other=0),
+        tl.load(streams.rounds + request, mask=wanted, other=0),
+    )
+
+
+@triton.jit
 def to_unit(high, low):
     """Two 32-bit words -> float64 multiple of 2^-53 in (0, 1); 0 becomes 2^-54."""
     integer = (high >> 5).to(tl.float64) * 67108864.0 + (low >> 6).to(tl.float64)

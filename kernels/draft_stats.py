@@ -9,7 +9,7 @@ import torch
 from kernels.arguments import DraftTokens, Output, StreamState, TargetRows
 from kernels.contract import Draft, Sampling, VerificationMethod
 from kernels.new_row_stats import new_row_stats
-from kernels.passes import Round, first_pass, no_draft
+from kernels.passes import Round, no_draft, read_rows
 from kernels.workspace import Shape, Workspace
 
 
@@ -41,6 +41,7 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
         name: getattr(sampling, name).repeat_interleave(width) for name in ("temperature", "top_k", "top_p", "min_p")
     }
     round_ = Round(
+        method=VerificationMethod.strict,
         target=TargetRows(cache, cache.stride(1), vocab_size, first_rows),
         draft=no_draft(),
         tokens=DraftTokens(no_drafts, 0, no_drafts, num_rows, 0),
@@ -53,7 +54,7 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
         shape=shape,
         workspace=workspace,
     )
-    first_pass(round_, VerificationMethod.strict)
+    read_rows(round_)
     kept = new_row_stats(num_slots + 1, depth, device=device)
     places = torch.where(draft.num_draft_tokens < 0, num_slots, slots)[:, None], positions
     for name in ("maximum", "normalizer", "threshold"):

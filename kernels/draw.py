@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.arguments import DraftTokens, Output, TargetRows
 from kernels.checks import check_logits, checked_requests
 from kernels.contract import Drawn, RowStats, Sampling, Streams, Verification, VerificationMethod
-from kernels.passes import Round, first_pass, no_draft, second_pass, stream_state
+from kernels.passes import Round, no_draft, settle, stream_state
 from kernels.streams import Purpose
 from kernels.workspace import Shape, Workspace
 
@@ -77,6 +77,7 @@ def draw_rows(
     counts = workspace.buffer("no_drafts", num_rows, torch.int64, device, zeroed=True)
     unread = workspace.buffer("unread", num_rows, torch.int64, device)
     round_ = Round(
+        method=method,
         target=TargetRows(logits, logits.stride(0), vocab_size, None),
         draft=no_draft(),
         tokens=DraftTokens(counts, 0, counts, num_rows, 0),
@@ -88,7 +89,7 @@ def draw_rows(
         output=Output(drawn.token_ids, unread, drawn.invalid, drawn.logprobs, draft_to_target),
         shape=shape,
         workspace=workspace,
+        purpose=purpose,
     )
-    first_pass(round_, method)
-    second_pass(round_, method, purpose)
+    settle(round_)
     return drawn

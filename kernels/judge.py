@@ -15,6 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.addresses import draft_row, draft_slot
 from kernels.device_streams import ACCEPT, COUPLED, to_unit, uniform, words
 from kernels.device_weights import log_probability
 
@@ -33,25 +34,9 @@ SHARED_DRAW: tl.constexpr = tl.constexpr(-(2**31))
 
 
 @triton.jit
-def draft_slot(draft, request):
-    """The slot of a request's draft rows, int64."""
-    slot = request.to(tl.int64)
-    if draft.slots is not None:
-        slot = tl.load(draft.slots + request).to(tl.int64)
-    return slot
-
-
-@triton.jit
-def draft_row(draft, slot, index):
-    """(address of the row's logits, offset of its statistics), int64."""
-    logits = draft.logits + slot * draft.slot_stride + index.to(tl.int64) * draft.position_stride
-    return logits, slot * draft.stats_slot_stride + index.to(tl.int64) * draft.stats_position_stride
-
-
-@triton.jit
-def draft_logprob(draft, request, index, token, temperature):
+def draft_logprob(draft, slot, index, token, temperature):
     """float64 log q(X); -inf if the drafter does not know the token or its row has no distribution."""
-    logits, stats = draft_row(draft, draft_slot(draft, request), index)
+    logits, stats = draft_row(draft, slot, index)
     draft_id = token
     if draft.to_draft_ids is not None:
         draft_id = tl.load(draft.to_draft_ids + token).to(tl.int64)
@@ -68,26 +53,38 @@ def draft_logprob(draft, request, index, token, temperature):
 
 
 @triton.jit
-def prepare(target, draft, tokens, streams, temperature, request, index, row_logits, METHOD: tl.constexpr):
+def load_proposal(draft, tokens, request, index, wanted):
+    """(id of the draft token at `index`, slot of the request's draft rows), int64; -1 for no such token."""
+    at = tokens.token_ids + request.to(tl.int64) * tokens.stride + index
+    token = tl.load(at, mask=wanted & (index < tokens.width), other=-1).to(tl.int64)
+    return token, draft_slot(draft, request, wanted)
+
+
+@triton.jit
+def prepare(target, draft, proposal, stream, temperature, index, row_logits, METHOD: tl.constexpr):
     """All that judging a draft token needs besides the sums of its target row.
+
+    Args:
+        proposal: from `load_proposal`.
+        stream: of the request, from kernels.device_streams.load_stream.
 
     Returns:
         (its id, its target logit in float32, log q(X) in float64, its uniform number in float64).
     """
-    token = tl.load(tokens.token_ids + request.to(tl.int64) * tokens.stride + index).to(tl.int64)
+    token, slot = proposal
     known = (token >= 0) & (token < target.vocab_size)
     logit = tl.load(row_logits + token, mask=known, other=-float("inf")).to(tl.float32)
     proposed = tl.full((), 0.0, tl.float64)
     if draft.logits is not None:
         if (temperature > 0) & known:
-            proposed = draft_logprob(draft, request, index, token, temperature)
-    seed = tl.load(streams.seeds + request)
-    position = tl.load(streams.positions + request) + index
+            proposed = draft_logprob(draft, slot, index, token, temperature)
+    seed, first_position, round_index = stream
+    position = first_position + index
     if METHOD == "pr35461":
         first, second, _, _ = words(seed, COUPLED, position, position * 0, SHARED_DRAW)
         chance = to_unit(first, second)
     else:
-        chance = uniform(seed, ACCEPT, position, tl.load(streams.rounds + request))
+        chance = uniform(seed, ACCEPT, position, round_index)
     return token, logit, proposed, chance
 
 

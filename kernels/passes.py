@@ -1,9 +1,10 @@
-"""Launches the two passes over a round, for verification and for a plain draw alike: a draw is a round without drafts.
+"""Launches the passes over a round, for verification and for a plain draw alike: a draw is a round without drafts.
 
     first pass    kernels.row_stats       reads every target row that matters, judges and decides
     second pass   kernels.emission        reads the rows at the rejected position, draws the next token
 
-Both are ordinary launches without host synchronisation, so that they can be captured in a CUDA graph.
+Where the first pass leaves nothing to be summed (`Round.sums`) it draws the next token itself, and is the only launch.
+All are ordinary launches without host synchronisation, so that they can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from triton.runtime.jit import JITFunction
 from kernels.arguments import DraftRows, DraftTokens, Output, RoundState, RowBuffers, StreamState, TargetRows
 from kernels.contract import Sampling, Streams, VerificationMethod
 from kernels.emission import _emission_kernel
+from kernels.register_limits import first_pass_registers, second_pass_registers
 from kernels.row_stats import _row_stats_kernel
 from kernels.truncation import _truncated_rows_kernel
 from kernels.workspace import CHUNK, Shape, Workspace
@@ -30,8 +32,7 @@ SECOND_PASS = {"UNROLL": 8}
 """Steps of a program's loop that are loaded together, and its warps, each of which reads a chunk."""
 FEW_REQUESTS = 64
 """Up to this many the second pass runs with 4 warps, which meet sooner; beyond it with 8, which need fewer registers.
-These numbers were chosen by measurement on an H200. Limits on registers (maxnreg) stand where the compiler, aiming at
-one more program in a multiprocessor, would spill a few bytes otherwise."""
+These numbers were chosen by measurement on an H200."""
 PROGRAMS_AT_ONCE = 4096
 MOST_SETS = 2
 """A program of the first pass reads more sets of chunks than one when there are this many times as many programs."""
@@ -49,6 +50,7 @@ UNUSED_LOW_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
 class Round(NamedTuple):
     """The arguments of both passes."""
 
+    method: Method
     target: TargetRows
     draft: DraftRows
     tokens: DraftTokens
@@ -60,6 +62,19 @@ class Round(NamedTuple):
     output: Output
     shape: Shape
     workspace: Workspace
+    purpose: int = 0
+    """Stream of the next token; 0 means the residual's after a rejection and else the bonus stream."""
+
+    @property
+    def sums(self) -> bool:
+        """Whether weights of the next token must be summed once the round is decided, which takes a second pass.
+
+        Not where it comes from a target row that nothing is cut from, or from such a row without one token: the sums
+        of the first pass give its law. Nor where coupled noise decides: its winner is known with the row.
+        """
+        if self.method is Method.coupled:
+            return False
+        return self.draft.logits is not None or self.sampling.truncates or self.method is Method.pr35461
 
 
 def stream_state(streams: Streams) -> StreamState:
@@ -89,17 +104,39 @@ def overlaps() -> bool:
     return capability() >= 90
 
 
-def first_pass(round_: Round, method: Method) -> None:
-    """Read the target rows, judge the draft tokens, decide how many are accepted."""
-    shape = round_.shape
-    if shape.num_requests == 0:
+def settle(round_: Round) -> None:
+    """Decide how many draft tokens of each request are accepted, and draw the token after them."""
+    if round_.shape.num_requests == 0:
         return
+    _first_pass(round_, emits=not round_.sums, is_followed=round_.sums)
+    if round_.sums:
+        _second_pass(round_)
+
+
+def read_rows(round_: Round) -> None:
+    """Only leave the statistics of the rows; no token is drawn."""
+    if round_.shape.num_requests > 0:
+        _first_pass(round_, emits=False, is_followed=False)
+
+
+def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
+    """Read the target rows, judge the draft tokens, decide how many are accepted.
+
+    Args:
+        round_: the arguments.
+        emits: draw the next token too.
+        is_followed: by a second pass, which may start its programs while this one ends.
+    """
+    shape, method, logits = round_.shape, round_.method, round_.target.logits
     shared = {
         "METHOD": method.value,
         "SKIPS": method in STOPS_AT_FIRST_FAILURE and shape.width > 0,
         "READS_DRAFT": round_.draft.logits is not None,
+        "CHUNK": CHUNK,
+        "CHUNKS_PADDED": triton.next_power_of_2(shape.num_chunks),
         "WIDTH_PADDED": triton.next_power_of_2(shape.width + 1),
-        "OVERLAPS": overlaps(),
+        "EMITS": emits,
+        "OVERLAPS": is_followed and overlaps(),
     }
     if round_.sampling.truncates:
         _truncated_first_pass(round_, shared)
@@ -118,14 +155,13 @@ def first_pass(round_: Round, method: Method) -> None:
         round_.rows,
         round_.state,
         round_.output,
+        round_.purpose,
         DRAFTED=drafted,
         NUM_GROUPS=num_groups,
         SETS=sets,
         PARTS=parts,
-        CHUNK=CHUNK,
-        GROUP=16 // round_.target.logits.element_size(),
-        CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
-        maxnreg=88 if method is Method.block else None,
+        GROUP=16 // logits.element_size(),
+        maxnreg=first_pass_registers(method, logits.dtype, round_.target.is_aligned, capability()),
         **shared,
         **FIRST_PASS,
     )
@@ -163,22 +199,11 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     )
 
 
-def second_pass(round_: Round, method: Method, purpose: int = 0) -> None:
-    """Draw each request's next token.
-
-    Args:
-        round_: after the first pass.
-        method: the rule.
-        purpose: stream of the token; 0 means the residual's after a rejection and else the bonus stream.
-    """
-    shape = round_.shape
-    reads_draft, truncates = round_.draft.logits is not None, round_.sampling.truncates
+def _second_pass(round_: Round) -> None:
+    """Sum what the next tokens are drawn from, and draw them; after the first pass, where the round sums."""
+    shape, truncates, logits = round_.shape, round_.sampling.truncates, round_.target.logits
     parts = 4 if shape.num_requests <= FEW_REQUESTS else 8
-    # Where no row is summed, one program a request does: the masses are known from the first pass.
-    sums = reads_draft or truncates or method is Method.pr35461
-    num_groups = triton.cdiv(shape.num_chunks, parts) if sums else 1
-    if shape.num_requests == 0:
-        return
+    num_groups = triton.cdiv(shape.num_chunks, parts)
     _emission_kernel[(num_groups * shape.num_requests, shape.num_positions)](
         round_.target,
         round_.draft,
@@ -188,19 +213,19 @@ def second_pass(round_: Round, method: Method, purpose: int = 0) -> None:
         round_.rows,
         round_.state,
         round_.output,
-        purpose,
-        METHOD=method.value,
-        READS_DRAFT=reads_draft,
+        round_.purpose,
+        METHOD=round_.method.value,
+        READS_DRAFT=round_.draft.logits is not None,
         TRUNCATED=truncates,
         NUM_GROUPS=num_groups,
         PARTS=parts,
         CHUNK=CHUNK,
-        GROUP=16 // round_.target.logits.element_size(),
+        GROUP=16 // logits.element_size(),
         CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
         WIDTH_PADDED=triton.next_power_of_2(shape.width + 1),
         OVERLAPS=overlaps(),
         launch_pdl=overlaps(),
         num_warps=parts,
-        maxnreg=128 if parts == 4 and not truncates else None,
+        maxnreg=second_pass_registers(round_.method, truncates, parts),
         **SECOND_PASS,
     )

@@ -2,7 +2,7 @@
 
     chunk    maximum m_b and sum of weights s_b = sum exp((x - m_b) / T)        one program, several chunks
     row      M = max m_b, S = sum s_b exp((m_b - M) / T); judge X                the row's last program
-    request  number of accepted tokens, plan of the second pass                 the last row's last program
+    request  number of accepted tokens; next token, or plan of the second pass  the last row's last program
 
 Programs are ordered by position: the rows after everybody's first draft token come first. A rule that stops at the
 first failure lets the programs of later rows see it and read nothing; which rows are read then depends on timing,
@@ -15,9 +15,12 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
-from kernels.conclude import arrive, conclude_row, is_last, row_address, skip_slot, stop_index
-from kernels.device_weights import divisor, scale, weigh
-from kernels.judge import keep_prepared, load_prepared, prepare
+from kernels.addresses import row_address
+from kernels.conclude import arrive, conclude_only_row, conclude_row, is_last, skip_slot, stop_index
+from kernels.device_streams import load_stream
+from kernels.device_weights import inverse, scale, weigh
+from kernels.emit import load_chance, load_chunks, next_chance
+from kernels.judge import keep_prepared, load_prepared, load_proposal, prepare
 from kernels.race import finish, race_logits
 
 
@@ -105,35 +108,38 @@ def _read_group(
 
 
 @triton.jit
-def _combine_chunks(rows, row, temperature, TYPICAL: tl.constexpr, CHUNKS_PADDED: tl.constexpr):
-    """(maximum, normalizer, argmax, entropy) of a row whose chunks are all there; normalizer NaN if invalid."""
+def _combine_chunks(rows, row, temperature, loaded, TYPICAL: tl.constexpr, CHUNKS_PADDED: tl.constexpr):
+    """(maximum, normalizer, argmax, entropy) of a row whose chunks are all there; normalizer NaN if invalid.
+
+    Args:
+        loaded: the maxima and sums of the chunks, from `load_chunks`.
+    """
+    maxima, sums = loaded
     chunks = tl.arange(0, CHUNKS_PADDED)
-    inside = chunks < rows.num_chunks
-    at = row * rows.num_chunks + chunks
-    maxima = tl.load(rows.chunk_maximum + at, mask=inside, other=-float("inf"), cache_modifier=".cg")
-    sums = tl.load(rows.chunk_sum + at, mask=inside, other=0.0, cache_modifier=".cg")
     maximum = tl.max(maxima, axis=0)
     distances = (maxima - maximum).to(tl.float64)
-    factors = tl.exp(distances / divisor(temperature))
+    factors = tl.exp(distances * inverse(temperature))
     normalizer = tl.sum(sums * factors, axis=0)
     argmax = tl.full((), -1, tl.int32)
     if temperature == 0:
         first = tl.min(tl.where(maxima == maximum, chunks, CHUNKS_PADDED))
         first = tl.minimum(first, rows.num_chunks - 1)
         argmax = tl.load(rows.chunk_argmax + row * rows.num_chunks + first, cache_modifier=".cg")
-        normalizer = normalizer / normalizer
+        # 1, or NaN where the row has no distribution.
+        normalizer = normalizer * 0.0 + 1.0
     entropy = tl.full((), 0.0, tl.float64)
     if TYPICAL:
-        moments = tl.load(rows.chunk_moment + at, mask=inside, other=0.0, cache_modifier=".cg")
+        at = row * rows.num_chunks + chunks
+        moments = tl.load(rows.chunk_moment + at, mask=chunks < rows.num_chunks, other=0.0, cache_modifier=".cg")
         moments = factors * (moments + tl.where(sums > 0, sums * distances, 0.0))
-        entropy = tl.log(normalizer) - tl.sum(moments, axis=0) / divisor(temperature) / normalizer
+        entropy = tl.log(normalizer) - tl.sum(moments, axis=0) * inverse(temperature) / normalizer
         entropy = tl.where(temperature == 0, 0.0, entropy)
     return maximum, normalizer, argmax, entropy
 
 
 @triton.jit
 def _row_stats_kernel(
-    target, draft, tokens, temperatures, streams, rule, rows, state, output,
+    target, draft, tokens, temperatures, streams, rule, rows, state, output, purpose,
     METHOD: tl.constexpr,
     SKIPS: tl.constexpr,
     READS_DRAFT: tl.constexpr,
@@ -146,27 +152,36 @@ def _row_stats_kernel(
     UNROLL: tl.constexpr,
     CHUNKS_PADDED: tl.constexpr,
     WIDTH_PADDED: tl.constexpr,
+    EMITS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
         gdc_launch_dependents()
-    # One more program a row prepares the judgement of its draft token while the others read the row.
+    # Whatever does not depend on the sums is prepared by the first program of a row, while the others read it: the
+    # uniform number of the next token, and the judgement of a draft token, for which there is a program of its own.
     PROGRAMS: tl.constexpr = NUM_GROUPS + DRAFTED
     request = tl.program_id(0) // PROGRAMS
     group = tl.program_id(0) % PROGRAMS - DRAFTED
     index = tl.program_id(1)
+    # All scalars at once, ahead of every branch (see kernels.addresses).
     count = tl.load(tokens.counts + request).to(tl.int32)
-    temperature = tl.load(temperatures + request)
+    temperature = tl.load(temperatures + request, mask=request < tokens.num_requests, other=1.0)
     stop = tokens.width + 1
+    row_logits = row_address(target, tokens, request, index)
+    prepares = group == -DRAFTED
+    stream = load_stream(streams, request, prepares)
+    proposal = load_proposal(draft, tokens, request, index, prepares)
     if SKIPS:
         stop = stop_index(tokens, state, request)
     if index <= count:
         row = request.to(tl.int64) * (tokens.width + 1) + index
-        row_logits = row_address(target, tokens, request, index)
         if index <= stop:
+            if EMITS and METHOD != "coupled":
+                if prepares:
+                    tl.store(state.next_chances + row, next_chance(stream, index, count, purpose))
             if group < 0:
                 if index < count:
-                    prepared = prepare(target, draft, tokens, streams, temperature, request, index, row_logits, METHOD)
+                    prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, METHOD)
                     keep_prepared(state, row, prepared)
             elif temperature == 0:
                 _read_group(
@@ -180,23 +195,35 @@ def _row_stats_kernel(
                 )  # fmt: skip
         if is_last(state.row_arrivals + row, PROGRAMS):
             # Read at once, needed or not: a skipped row leaves rubbish here, which nobody looks at.
-            prepared = load_prepared(state, row)
+            if DRAFTED:
+                prepared = load_prepared(state, row)
+            chance = load_chance(state, row)
+            chunks = load_chunks(rows, row, CHUNKS_PADDED)
             maximum, normalizer, argmax, entropy = _combine_chunks(
-                rows, row, temperature, METHOD == "typical", CHUNKS_PADDED
+                rows, row, temperature, chunks, METHOD == "typical", CHUNKS_PADDED
             )
-            if SKIPS:
-                stop = stop_index(tokens, state, request)
-            if index <= stop:
-                if METHOD == "coupled":
-                    if temperature > 0:
-                        argmax = finish(
-                            state.race_scores, state.race_tokens, row * rows.num_chunks, NUM_GROUPS, CHUNKS_PADDED
-                        )
-                stats = (maximum, normalizer, tl.full((), -float("inf"), tl.float32), argmax, entropy)
-                conclude_row(
-                    target, tokens, rule, rows, state, temperature, request, index, count, prepared, stats,
-                    METHOD, SKIPS,
+            if METHOD == "coupled":
+                if temperature > 0:
+                    argmax = finish(
+                        state.race_scores, state.race_tokens, row * rows.num_chunks, NUM_GROUPS, CHUNKS_PADDED
+                    )
+            stats = (maximum, normalizer, tl.full((), -float("inf"), tl.float32), argmax, entropy)
+            if DRAFTED:
+                if SKIPS:
+                    stop = stop_index(tokens, state, request)
+                if index <= stop:
+                    conclude_row(
+                        target, tokens, rule, rows, state, temperature, request, index, count, prepared, stats,
+                        METHOD, SKIPS,
+                    )  # fmt: skip
+                arrive(
+                    target, draft, tokens, streams, rows, state, output, temperature, request, count,
+                    METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED,
                 )  # fmt: skip
-            arrive(tokens, streams, rows, state, output, temperature, request, count, METHOD, READS_DRAFT, WIDTH_PADDED)
+            else:
+                conclude_only_row(
+                    target, draft, tokens, rows, state, output, temperature, request, index, stats, chunks, chance,
+                    METHOD, EMITS, CHUNK, CHUNKS_PADDED,
+                )  # fmt: skip
     elif (count < 0) & (index == 0) & (group <= 0):
         skip_slot(tokens, state, output, request, WIDTH_PADDED)

@@ -10,9 +10,11 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
-from kernels.conclude import arrive, conclude_row, row_address, skip_slot, stop_index
+from kernels.addresses import row_address
+from kernels.conclude import arrive, conclude_row, skip_slot, stop_index
+from kernels.device_streams import load_stream
 from kernels.device_weights import divisor, scale, weigh
-from kernels.judge import prepare
+from kernels.judge import load_proposal, prepare
 from kernels.race import race_logits
 from kernels.thresholds import row_sums, search
 
@@ -83,7 +85,10 @@ def _truncated_rows_kernel(
     GROUP: tl.constexpr,
     DEPTH: tl.constexpr,
     UNROLL: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CHUNKS_PADDED: tl.constexpr,
     WIDTH_PADDED: tl.constexpr,
+    EMITS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
@@ -138,12 +143,17 @@ def _truncated_rows_kernel(
                     tl.full((), 0.0, tl.float64),
                 )
                 if index < count:
-                    prepared = prepare(target, draft, tokens, streams, temperature, request, index, row_logits, METHOD)
+                    proposal = load_proposal(draft, tokens, request, index, True)
+                    stream = load_stream(streams, request, True)
+                    prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, METHOD)
                 conclude_row(
                     target, tokens, rule, rows, state, temperature, request, index, count, prepared,
                     (maximum, normalizer, threshold, argmax, entropy), METHOD, SKIPS,
                 )  # fmt: skip
-            arrive(tokens, streams, rows, state, output, temperature, request, count, METHOD, READS_DRAFT, WIDTH_PADDED)
+            arrive(
+                target, draft, tokens, streams, rows, state, output, temperature, request, count,
+                METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED,
+            )  # fmt: skip
         elif (count < 0) & (index == 0):
             skip_slot(tokens, state, output, request, WIDTH_PADDED)
         # The scratch memory is written again by the next row.

@@ -13,7 +13,7 @@ from kernels.arguments import DraftRows, DraftTokens, Output, TargetRows
 from kernels.checks import check_draft, check_logits, checked_requests
 from kernels.contract import Draft, Sampling, Streams, Verdict, Verification, VerificationMethod
 from kernels.draft_stats import with_row_stats
-from kernels.passes import Round, first_pass, no_draft, second_pass, stream_state
+from kernels.passes import Round, no_draft, settle, stream_state
 from kernels.workspace import Shape, Workspace
 
 Method = VerificationMethod
@@ -109,6 +109,7 @@ def verify(
         torch.empty(num_requests, dtype=torch.bool, device=device),
     )
     round_ = Round(
+        method=method,
         target=TargetRows(target_logits, target_logits.stride(0), vocab_size, first_rows(len(target_logits), draft)),
         draft=draft_rows(draft, reads_draft, vocab_size, workspace),
         tokens=DraftTokens(draft.token_ids, draft.token_ids.stride(0), draft.num_draft_tokens, num_requests, width),
@@ -121,6 +122,5 @@ def verify(
         shape=shape,
         workspace=workspace,
     )
-    first_pass(round_, method)
-    second_pass(round_, method)
+    settle(round_)
     return verdict

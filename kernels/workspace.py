@@ -104,6 +104,7 @@ class Workspace:
             draft_tokens=self.buffer("draft_tokens", num_rows, torch.int64, device),
             draft_token_logits=self.buffer("draft_token_logits", num_rows, torch.float32, device),
             chances=self.buffer("chances", num_rows, torch.float64, device),
+            next_chances=self.buffer("next_chances", num_rows, torch.float64, device),
             target_logprobs=self.buffer("target_logprobs", num_rows, torch.float64, device),
             draft_logprobs=self.buffer("draft_logprobs", num_rows, torch.float64, device),
             log_ratios=self.buffer("log_ratios", num_rows, torch.float64, device),

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Verdict
+from kernels.contract import Draft, RowStats, Verdict
+from kernels.reference.draw import draw as reference_draw
+from kernels.streams import Purpose
 from tests.kernel_rounds import (
     DEVICE,
     KernelRound,
@@ -139,3 +141,19 @@ def test_a_token_of_the_residual_is_never_the_rejected_one_of_a_one_hot_draft():
     rejected = verdict.num_accepted == 0
     assert bool(rejected.any())
     assert bool((verdict.token_ids[rejected, 0] != 2).all())
+
+
+@pytest.mark.parametrize("method", [Method.probabilistic, Method.block], ids=lambda method: method.value)
+def test_a_residual_without_mass_falls_back_to_the_target(method: Method):
+    """Statistics that make every token a million times as likely to be proposed, so that [p - q]+ is 0 throughout."""
+    batch = kernel_round([PLAIN] * 4, [1] * 4, 2500, seed=9)
+    cache = batch.draft.logits
+    assert cache is not None
+    maximum = cache.amax(dim=2)
+    normalizer = (cache - maximum[:, :, None]).double().exp().sum(dim=2)
+    stats = RowStats(maximum, normalizer * 1e-6, torch.full_like(maximum, -torch.inf))
+    verdict = replace(batch, draft=replace(batch.draft, row_stats=stats)).found(verification_of(method))
+    assert verdict.num_accepted.tolist() == [0] * 4
+    first_rows = batch.target_logits[::2]
+    expected = reference_draw(first_rows, batch.sampling, batch.streams, Purpose.residual)
+    assert verdict.token_ids[:, 0].tolist() == expected.token_ids.tolist()

@@ -15,6 +15,7 @@ from kernels.streams import Purpose
 from tests.kernel_rounds import (
     LENGTHS,
     MIXED,
+    UNCUT,
     KernelRound,
     assert_same_drawn,
     assert_same_verdict,
@@ -34,32 +35,38 @@ METHODS = pytest.mark.parametrize(
     ids=lambda method: method.value,
 )
 DRAWS = pytest.mark.parametrize("coupled", [False, True], ids=["draw", "coupled draw"])
+SETTINGS_OF_BATCHES = pytest.mark.parametrize("settings", [MIXED, UNCUT], ids=["cutting", "uncut"])
+"""Where nothing is cut, draws and the methods that read the target only are settled by one launch."""
 CUDA = torch.device("cuda")
 
 
-def draw_arguments(num_rows: int, vocab_size: int, dtype: torch.dtype) -> tuple[Tensor, Sampling, Streams]:
+def draw_arguments(
+    num_rows: int, vocab_size: int, dtype: torch.dtype, settings: list[tuple[float, int, float, float]] = MIXED
+) -> tuple[Tensor, Sampling, Streams]:
     generator = torch.Generator(CUDA).manual_seed(num_rows)
     logits = 3 * torch.randn(num_rows, vocab_size, generator=generator, device=CUDA)
-    settings = (MIXED * num_rows)[:num_rows]
-    return logits.to(dtype), moved(sampling_of(*settings), CUDA), moved(streams_of(num_rows, num_rows), CUDA)
+    sampling = replace(sampling_of(*(settings * num_rows)[:num_rows]), truncates=settings is MIXED)
+    return logits.to(dtype), moved(sampling, CUDA), moved(streams_of(num_rows, num_rows), CUDA)
 
 
 @METHODS
+@SETTINGS_OF_BATCHES
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("vocab_size", [128_255, 262_144])
-def test_large_vocabulary(method: Method, dtype: torch.dtype, vocab_size: int):
-    batch = kernel_round(MIXED, LENGTHS, vocab_size, dtype, shared_noise=method is Method.coupled, seed=1)
+def test_large_vocabulary(method: Method, settings: list, dtype: torch.dtype, vocab_size: int):
+    batch = kernel_round(settings, LENGTHS, vocab_size, dtype, shared_noise=method is Method.coupled, seed=1)
     assert_same_verdict(batch.found(verification_of(method)), batch.expected(verification_of(method)))
 
 
 @DRAWS
+@SETTINGS_OF_BATCHES
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("vocab_size", [128_255, 262_144])
-def test_draws_from_a_large_vocabulary(coupled: bool, dtype: torch.dtype, vocab_size: int):
+def test_draws_from_a_large_vocabulary(coupled: bool, settings: list, dtype: torch.dtype, vocab_size: int):
     from kernels.coupled import coupled_draw
     from kernels.draw import draw
 
-    arguments = draw_arguments(32, vocab_size, dtype)
+    arguments = draw_arguments(32, vocab_size, dtype, settings)
     if coupled:
         found = coupled_draw(*arguments, vocab_size)
         assert_same_drawn(found, reference_coupled_draw(*arguments, vocab_size))
@@ -102,15 +109,16 @@ def captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
 
 
 @METHODS
-def test_graph_replays_on_changed_inputs(method: Method):
+@SETTINGS_OF_BATCHES
+def test_graph_replays_on_changed_inputs(method: Method, settings: list):
     """Temperatures, lengths, padded slots, slots and tokens all change between replays."""
     from kernels.verify import verify
     from kernels.workspace import Workspace
 
-    rounds = [kernel_round(MIXED, LENGTHS, 5000, torch.bfloat16, padded=True, seed=1)]
-    rounds += [kernel_round(MIXED[::-1], LENGTHS[::-1], 5000, torch.bfloat16, padded=True, seed=2)]
+    rounds = [kernel_round(settings, LENGTHS, 5000, torch.bfloat16, padded=True, seed=1)]
+    rounds += [kernel_round(settings[::-1], LENGTHS[::-1], 5000, torch.bfloat16, padded=True, seed=2)]
     rounds += [kernel_round([PLAIN, GREEDY] * 3, [3] * 6, 5000, torch.bfloat16, padded=True, seed=3)]
-    fixed, workspace = kernel_round(MIXED, LENGTHS, 5000, torch.bfloat16, padded=True, seed=1), Workspace()
+    fixed, workspace = kernel_round(settings, LENGTHS, 5000, torch.bfloat16, padded=True, seed=1), Workspace()
 
     def call():
         return verify(
@@ -125,12 +133,13 @@ def test_graph_replays_on_changed_inputs(method: Method):
 
 
 @DRAWS
-def test_graph_of_a_draw_replays_on_changed_inputs(coupled: bool):
+@SETTINGS_OF_BATCHES
+def test_graph_of_a_draw_replays_on_changed_inputs(coupled: bool, settings: list):
     from kernels.coupled import coupled_draw
     from kernels.draw import draw
     from kernels.workspace import Workspace
 
-    logits, sampling, streams = draw_arguments(8, 5000, torch.bfloat16)
+    logits, sampling, streams = draw_arguments(8, 5000, torch.bfloat16, settings)
     workspace = Workspace()
 
     def call():
@@ -210,12 +219,14 @@ def test_drawn_rows_beyond_2_31_elements(coupled: bool):
 
 
 @METHODS
-def test_order_in_which_programs_finish_does_not_matter(method: Method):
+@SETTINGS_OF_BATCHES
+def test_order_in_which_programs_finish_does_not_matter(method: Method, settings: list):
     """Many requests, many times over one workspace: a race between programs would show as another answer."""
     from kernels.verify import verify
     from kernels.workspace import Workspace
 
-    batch, workspace = kernel_round(MIXED * 43, LENGTHS * 43, 9000, torch.bfloat16, padded=True, seed=7), Workspace()
+    batch = kernel_round(settings * 43, LENGTHS * 43, 9000, torch.bfloat16, padded=True, seed=7)
+    workspace = Workspace()
     expected = batch.expected(verification_of(method))
     for _ in range(30):
         found = verify(

@@ -1,0 +1,37 @@
+"""Where rows lie: of the target's logits, of the draft-logit cache and of its statistics.
+
+Loads are masked even where the mask is always true: the compiler moves a plain load of a scalar behind the branch that
+uses it, where it is one more read from memory that nothing else overlaps; one with a mask stays where it is written.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_address(target, tokens, request, index):
+    """Address of the row after `index` draft tokens; int64 before it is multiplied."""
+    if target.first_rows is None:
+        row = request.to(tl.int64) * (tokens.width + 1) + index
+    else:
+        first_row = tl.load(target.first_rows + request, mask=request < tokens.num_requests, other=0)
+        row = first_row.to(tl.int64) + index
+    return target.logits + row * target.stride
+
+
+@triton.jit
+def draft_slot(draft, request, wanted):
+    """The slot of a request's draft rows, int64; 0 unless wanted."""
+    slot = request.to(tl.int64)
+    if draft.slots is not None:
+        slot = tl.load(draft.slots + request, mask=wanted, other=0).to(tl.int64)
+    return slot
+
+
+@triton.jit
+def draft_row(draft, slot, index):
+    """(address of the row's logits, offset of its statistics), int64."""
+    logits = draft.logits + slot * draft.slot_stride + index.to(tl.int64) * draft.position_stride
+    return logits, slot * draft.stats_slot_stride + index.to(tl.int64) * draft.stats_position_stride
