@@ -46,9 +46,9 @@ def keep_stats(rows, row, stats):
 def load_stats(rows, row):
     """(maximum, normalizer, threshold) as `keep_stats` left them."""
     return (
-        tl.load(rows.maximum + row * rows.stride),
-        tl.load(rows.normalizer + row * rows.stride),
-        tl.load(rows.threshold + row * rows.stride),
+        tl.load(rows.maximum + row * rows.stride, cache_modifier=".cg"),
+        tl.load(rows.normalizer + row * rows.stride, cache_modifier=".cg"),
+        tl.load(rows.threshold + row * rows.stride, cache_modifier=".cg"),
     )
 
 
@@ -138,8 +138,8 @@ def arrive(
             row = request.to(tl.int64) * (tokens.width + 1) + index
             emit_from_target(
                 target, draft, tokens, rows, state, output, temperature, request, index, plan, load_stats(rows, row),
-                tl.load(rows.argmax + row), load_chunks(rows, row, CHUNKS_PADDED), load_chance(state, row),
-                METHOD, CHUNK, CHUNKS_PADDED,
+                tl.load(rows.argmax + row, cache_modifier=".cg"), load_chunks(rows, row, CHUNKS_PADDED),
+                load_chance(state, row), METHOD, CHUNK, CHUNKS_PADDED,
             )  # fmt: skip
         else:
             tl.store(state.plans + request, plan)

@@ -167,7 +167,7 @@ def _emission_kernel(
             chunks = None
             if not TRUNCATED:
                 chunks = load_chunks(rows, row, CHUNKS_PADDED)
-            argmax = tl.load(rows.argmax + row)
+            argmax = tl.load(rows.argmax + row, cache_modifier=".cg")
             emit(
                 target, draft, tokens, temperature, rows, state, output, request, slot, index, plan, masses_row,
                 NUM_GROUPS, opened, argmax, chunks, chance, METHOD, READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED,

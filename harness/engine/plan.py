@@ -73,7 +73,7 @@ def make_plan(running: Iterable[Sequence], limits: Limits, most_tokens: int, row
         if row_width:
             left = min(left, max(room // row_width, 0 if chunks else 1) * row_width)
         elif chunks and left > room:
-            left = 0
+            left = room = 0
         if left:
             start = sequence.num_prompt_tokens_read
             chunks.append(Chunk(sequence, start, start + left))

@@ -41,10 +41,10 @@ class SlotView:
         """See SlotCache."""
         return self._cache.rope_table
 
-    @property
+    @cached_property
     def starts(self) -> Tensor:
-        """[B] int64, the position of each row's first token; fused operations take rows of successive positions."""
-        return self._positions[:, 0]
+        """[B] int64 without gaps, the position of each row's first token; fused rows have successive positions."""
+        return self._positions[:, 0].contiguous()
 
     @cached_property
     def mask(self) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from harness.models.fused.checks import check_rows
+
 
 def rotate_and_store(
     qkv: Tensor,
@@ -18,6 +20,7 @@ def rotate_and_store(
     eps: float = 0.0,
 ) -> Tensor:
     """See harness.models.fused.rotate_and_store. Waits for the device to leave out positions beyond the capacity."""
+    check_rows(slots, starts)
     _, num_key_heads, capacity, width = keys.shape
     num_rows, num_tokens = slots.shape[0], qkv.shape[0] // slots.shape[0]
     # [R, T, Hq + 2 Hk, D]

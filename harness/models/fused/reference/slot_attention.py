@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from harness.models.fused.checks import check_rows
+
 
 def slot_attention(
     queries: Tensor,
@@ -15,6 +17,7 @@ def slot_attention(
     scaling: float,
 ) -> Tensor:
     """See harness.models.fused.slot_attention. Waits for the device to learn the longest row."""
+    check_rows(slots, starts)
     num_rows, num_tokens, num_heads, width = queries.shape
     num_key_heads, capacity = keys.shape[1:3]
     longest = min(int(starts.max()) + num_tokens, capacity)
