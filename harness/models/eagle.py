@@ -27,7 +27,7 @@ from harness.models.decoder_layer import (
     with_slots,
 )
 from harness.models.head import Head, HeadOutput, stored_embedding
-from harness.models.layer_forward import add_feed_forward, attend
+from harness.models.layer_forward import add_feed_forward, attend, project
 from harness.models.outline import made_beside
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
@@ -82,7 +82,7 @@ class EagleHead(Head):
 
     def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
         layer: Any = self.layers[0]
-        states = self.fc(torch.cat((self.embed(token_ids), features), dim=-1))
+        states = project(self.fc, torch.cat((self.embed(token_ids), features), dim=-1), view)
         attended = attend(layer, self.rotary, states, positions, view)
         states = add_feed_forward(layer, attended, states, view)
         return HeadOutput(states, states)

@@ -25,7 +25,7 @@ from harness.models.decoder_layer import (
 )
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head, HeadOutput, stored_embedding
-from harness.models.layer_forward import add_feed_forward, attend, norm
+from harness.models.layer_forward import add_feed_forward, attend, linear, norm
 from harness.models.outline import made_beside
 from harness.models.target import TargetModel, TargetOutput
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
@@ -109,7 +109,7 @@ class Eagle3Head(Head):
         joined = torch.cat(states, dim=-1)
         if self.config.norm_before_fc:
             joined = self.input_norm(joined)
-        return self.fc(joined)
+        return linear(joined, self.fc.weight, self.fc.bias, self.is_fused)
 
     def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
         layer: Any = self.layers[0]
@@ -122,7 +122,7 @@ class Eagle3Head(Head):
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.lm_head(hidden)
+        return linear(hidden, self.lm_head.weight, None, self.is_fused)
 
 
 def eagle3_layer(config: PreTrainedConfig) -> nn.Module:

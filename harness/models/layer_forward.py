@@ -11,10 +11,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeGuard
 
 from torch import Tensor
+from torch.nn import functional
 
 from harness.models.attention import fold_mask
 from harness.models.decoder_layer import FusedView, View
 from harness.models.fused import layer as fused
+from harness.models.fused.operations import operations_for
 
 
 class LayersOutput(NamedTuple):
@@ -70,8 +72,9 @@ def run_layer(layer: Any, rotary: Any, states: Tensor, positions: Tensor, view: 
     """A whole layer of a head, the first of its cache: [B, T, H] -> [B, T, H]."""
     if is_fused(view):
         table, keys, values = _places(view, 0)
-        output = fused.decoder_layer(layer, states, None, table, keys, values, view.slots, view.starts)
-        return output.states + output.residual
+        normed, entering = fused.add_norm(layer.input_layernorm, states)
+        attended = fused.attend(layer, normed, table, keys, values, view.slots, view.starts)
+        return add_feed_forward(layer, attended, entering, view)
     inputs = _attention_inputs(view, layer, positions.shape[1])
     return layer(states, position_embeddings=rotary(states, positions), **inputs)
 
@@ -84,7 +87,10 @@ def attend(
     positions: Tensor,
     view: View | None,
 ) -> Tensor:
-    """The self-attention of a head's layer, without its norm and residual: [B, T, H]."""
+    """The self-attention of a head's layer, without its norm and residual: [B, T, H], for add_feed_forward.
+
+    Through the fused operations it may be left as shares that are to be summed, [P, B, T, H] float32.
+    """
     if is_fused(view):
         table, keys, values = _places(view, 0)
         return fused.attend(layer, states, table, keys, values, view.slots, view.starts)
@@ -104,6 +110,18 @@ def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor, view: View 
 def norm(module: Any, states: Tensor, view: View | None) -> Tensor:
     """An RMS norm of transformers: [B, T, H] -> [B, T, H]."""
     return fused.add_norm(module, states)[0] if is_fused(view) else module(states)
+
+
+def project(module: Any, states: Tensor, view: View | None) -> Tensor:
+    """A linear module: [B, T, IN] -> [B, T, OUT]."""
+    return linear(states, module.weight, module.bias, is_fused(view))
+
+
+def linear(states: Tensor, weight: Tensor, bias: Tensor | None, fused_too: bool) -> Tensor:
+    """A linear projection, [..., IN] -> [..., OUT]; through the fused operations if the layers before it are."""
+    if fused_too:
+        return operations_for(states.device).linear(states, weight, bias)
+    return functional.linear(states, weight, bias)
 
 
 def is_fused(view: View | None) -> TypeGuard[FusedView]:

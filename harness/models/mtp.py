@@ -31,7 +31,7 @@ from harness.models.decoder_layer import (
     with_slots,
 )
 from harness.models.head import Head, HeadOutput, as_stored
-from harness.models.layer_forward import norm, run_layer
+from harness.models.layer_forward import linear, norm, project, run_layer
 from harness.models.outline import made_beside
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
@@ -106,13 +106,13 @@ class MtpHead(Head):
         block = self.block
         embedded = self.embed(token_ids).masked_fill(positions[..., None] == 0, 0)
         joined = torch.cat((norm(block.enorm, embedded, view), norm(block.hnorm, features, view)), dim=-1)
-        states = run_layer(block, self.rotary, block.eh_proj(joined), positions, view)
+        states = run_layer(block, self.rotary, project(block.eh_proj, joined, view), positions, view)
         hidden = norm(block.shared_head["norm"], states, view)
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         if self.config.own_head:
-            return self.block.shared_head["head"](hidden)
+            return linear(hidden, self.block.shared_head["head"].weight, None, self.is_fused)
         return self.target.logits(hidden)
 
 

@@ -29,7 +29,7 @@ from harness.models.expert_weights import take_tensor
 from harness.models.experts import EVERY_EXPERT_NOTE, runs_grouped
 from harness.models.fused.fuse_layers import fuse_layers
 from harness.models.fused.rope_table import rope_table
-from harness.models.layer_forward import run_layers
+from harness.models.layer_forward import linear, run_layers
 from harness.models.slot_cache import SlotCache
 from harness.models.tokenizer import load_tokenizer
 from harness.models.zoo import zoo_path
@@ -117,7 +117,7 @@ class TargetModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] after the final norm -> [..., V]."""
-        return functional.linear(hidden, self.causal_lm.lm_head.weight)
+        return linear(hidden, self.causal_lm.lm_head.weight, None, self.is_fused)
 
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
         """An empty key-value cache of so many slots, each holding so many positions."""

@@ -3,6 +3,8 @@
     total  = states + residual
     normed = weight * total / sqrt(mean(total^2) + eps)
 
+The states may be given as shares, which harness.models.fused.skinny_linear leaves: they are summed in order.
+
 Source: Zhang and Sennrich, Root Mean Square Layer Normalization (2019).
 """
 
@@ -12,8 +14,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fused.checks import check_dtype, check_tensor
+from harness.models.fused.overlap import overlaps
 
 LANES_PER_WARP = 512
 """Components of a row for each warp of its program: 16 a thread, two 16-byte loads of each 2-byte tensor under way.
@@ -26,24 +30,35 @@ MOST_WARPS = 16
 
 @triton.jit
 def _add_rms_norm_kernel(
-    states,  # [N, H]
+    states,  # [N, H]; [P, N, H] float32 where there are shares
     residual,  # [N, H], None to add nothing
     weight,  # [H]
     normed,  # [N, H]
-    total,  # [N, H], None where residual is
+    total,  # [N, H], None where it is the states
     hidden_size,
     eps,
+    SHARES: tl.constexpr,  # P; 1 where there are none
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    if OVERLAPS:
+        gdc_launch_dependents()
     columns = tl.arange(0, BLOCK)
     inside = columns < hidden_size
     at = tl.program_id(0).to(tl.int64) * hidden_size + columns
+    share_stride = tl.num_programs(0).to(tl.int64) * hidden_size
     scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    if OVERLAPS:
+        gdc_wait()
     loaded = tl.load(states + at, mask=inside, other=0.0)
+    for share in tl.static_range(1, SHARES):
+        loaded += tl.load(states + share * share_stride + at, mask=inside, other=0.0)
+    loaded = loaded.to(normed.dtype.element_ty)
     if residual is not None:
         added = loaded.to(tl.float32) + tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
         # Rounded before it is squared: the norm sees what the next layer will add to.
         loaded = added.to(loaded.dtype)
+    if total is not None:
         tl.store(total + at, loaded, mask=inside)
     wide = loaded.to(tl.float32)
     scaled = (wide * tl.rsqrt(tl.sum(wide * wide) / hidden_size + eps)).to(loaded.dtype)
@@ -54,40 +69,47 @@ def add_rms_norm(states: Tensor, residual: Tensor | None, weight: Tensor, eps: f
     """Add the residual, if there is one, and normalize the sum.
 
     Args:
-        states: [N, H] bfloat16, float16 or float32, without gaps.
-        residual: as states; None to normalize the states themselves.
-        weight: [H], of the same type.
+        states: [N, H] bfloat16, float16 or float32, without gaps; or [P, N, H] float32, P > 1 shares that are summed in
+            order and rounded to the type of the weight.
+        residual: [N, H] of the type; None to normalize the states themselves.
+        weight: [H], of the type.
         eps: added to the mean of the squares.
 
     Returns:
-        (normed, total), [N, H] each. total is the sum, rounded to the type; without a residual it is states itself.
+        (normed, total), [N, H] each. total is the sum, rounded to the type; without a residual and
+        without shares it is states itself.
         normed is computed in float32 and rounded as LlamaRMSNorm of transformers does: before the weight and after it.
 
     Raises:
         ValueError: a tensor's shape, type or layout is not as above.
     """
-    if states.dim() != 2:
+    shared = states.dim() == 3 and len(states) > 1
+    if not shared and states.dim() != 2:
         raise ValueError(f"states must be [N, H], found {list(states.shape)}; flatten the rows first")
-    check_dtype("states", states)
-    num_tokens, hidden_size = states.shape
-    check_tensor("states", states, (num_tokens, hidden_size), states.dtype)
-    check_tensor("weight", weight, (hidden_size,), states.dtype)
+    dtype = weight.dtype if shared else states.dtype
+    check_dtype("states", weight if shared else states)
+    num_tokens, hidden_size = states.shape[-2:]
+    check_tensor("states", states, states.shape, torch.float32 if shared else dtype)
+    check_tensor("weight", weight, (hidden_size,), dtype)
     if residual is not None:
-        check_tensor("residual", residual, (num_tokens, hidden_size), states.dtype)
-    normed = torch.empty_like(states)
-    total = states if residual is None else torch.empty_like(states)
+        check_tensor("residual", residual, (num_tokens, hidden_size), dtype)
+    normed = torch.empty(num_tokens, hidden_size, dtype=dtype, device=states.device)
+    total = torch.empty_like(normed) if shared or residual is not None else states
     if num_tokens == 0:
         return normed, total
-    block = triton.next_power_of_2(hidden_size)
+    block, starts_early = triton.next_power_of_2(hidden_size), overlaps()
     _add_rms_norm_kernel[(num_tokens,)](
         states=states,
         residual=residual,
         weight=weight,
         normed=normed,
-        total=None if residual is None else total,
+        total=None if total is states else total,
         hidden_size=hidden_size,
         eps=eps,
+        SHARES=len(states) if shared else 1,
         BLOCK=block,
+        OVERLAPS=starts_early,
+        launch_pdl=starts_early,
         num_warps=max(1, min(MOST_WARPS, block // LANES_PER_WARP)),
     )
     return normed, total

@@ -1,8 +1,10 @@
 """A decoder layer of transformers run through the fused operations: what targets and draft heads call.
 
     linear (queries, keys, values) -> rotate_and_store -> slot_attention -> linear
-    linear (gate, up) -> silu_mul -> linear                                          add_rms_norm before each
+    gated_linear (gate, up) -> linear                                                add_rms_norm before each
 
+A product may be left as shares, [P, R, T, H] float32, where the operation that takes it sums them: rotate_and_store and
+add_rms_norm do.
 It expects a packed layer (pack_layer) without an obstacle (fusion_obstacle). Each function takes the operations of the
 states' device unless others are given.
 """
@@ -12,7 +14,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.nn import functional
 
 from harness.models.fused.operations import Operations, operations_for
 from harness.models.fused.pack import gate_and_up, packed, query_key_value
@@ -22,7 +23,7 @@ class LayerOutput(NamedTuple):
     """What a decoder layer hands on; the state that it leaves is states + residual, which the next norm adds."""
 
     states: Tensor
-    """[R, T, H] what the feed-forward part returned."""
+    """[R, T, H] what the feed-forward part returned, or its shares, [P, R, T, H] float32."""
     residual: Tensor
     """[R, T, H] what that is to be added to."""
     entering: Tensor
@@ -44,14 +45,14 @@ def decoder_layer(
 
     Args:
         layer: packed; has input_layernorm and post_attention_layernorm.
-        states: [R, T, H], without the residual.
+        states: [R, T, H], without the residual; or shares of it.
         residual: [R, T, H] to be added to the states; None before the first layer.
         table, keys, values, slots, starts: see attend.
     """
     normed, entering = add_norm(layer.input_layernorm, states, residual, operations)
     attended = attend(layer, normed, table, keys, values, slots, starts, operations)
     normed, residual = add_norm(layer.post_attention_layernorm, attended, entering, operations)
-    return LayerOutput(feed_forward(layer.mlp, normed, operations), residual, entering)
+    return LayerOutput(feed_forward(layer.mlp, normed, operations, splits=True), residual, entering)
 
 
 def attend(
@@ -74,32 +75,37 @@ def attend(
         slots: [R] int64. starts: [R] int64, the position of each row's first token.
 
     Returns:
-        [R, T, H].
+        [R, T, H], or its shares, [P, R, T, H] float32; add_norm takes both.
     """
     attention, operations = layer.self_attn, operations or operations_for(states.device)
-    qkv = functional.linear(states.flatten(0, 1), *packed(query_key_value(attention)))
+    qkv = operations.linear(states.flatten(0, 1), *packed(query_key_value(attention)), splits=True)
     norms: dict[str, Any] = {}
     if hasattr(attention, "q_norm"):
         query_norm, key_norm = attention.q_norm, attention.k_norm
         norms = {"query_norm": query_norm.weight, "key_norm": key_norm.weight, "eps": query_norm.variance_epsilon}
     queries = operations.rotate_and_store(qkv, table, keys, values, slots, starts, **norms)
     attended = operations.slot_attention(queries, keys, values, slots, starts, attention.scaling)
-    return functional.linear(attended, attention.o_proj.weight, attention.o_proj.bias)
+    return operations.linear(attended, attention.o_proj.weight, attention.o_proj.bias, splits=True)
 
 
-def feed_forward(mlp: Any, states: Tensor, operations: Operations | None = None) -> Tensor:
-    """The feed-forward part of a layer, packed, without its norm and residual: [R, T, H] -> [R, T, H]."""
+def feed_forward(mlp: Any, states: Tensor, operations: Operations | None = None, splits: bool = False) -> Tensor:
+    """The feed-forward part of a layer, packed, without its norm and residual: [R, T, H] -> [R, T, H].
+
+    splits: whether its shares may be returned, [P, R, T, H] float32.
+    """
     operations = operations or operations_for(states.device)
-    gate_up = functional.linear(states.flatten(0, 1), *packed(gate_and_up(mlp)))
-    activated = operations.silu_mul(gate_up).view(*states.shape[:2], -1)
-    return functional.linear(activated, mlp.down_proj.weight, mlp.down_proj.bias)
+    activated = operations.gated_linear(states, *packed(gate_and_up(mlp)))
+    return operations.linear(activated, mlp.down_proj.weight, mlp.down_proj.bias, splits)
 
 
 def add_norm(
     norm: Any, states: Tensor, residual: Tensor | None = None, operations: Operations | None = None
 ) -> tuple[Tensor, Tensor]:
-    """An RMS norm of transformers over states + residual: (normed, the sum), [R, T, H] each."""
+    """An RMS norm of transformers over states + residual: (normed, the sum), [R, T, H] each.
+
+    states: [R, T, H], or its shares, [P, R, T, H] float32. residual: [R, T, H].
+    """
     operations = operations or operations_for(states.device)
     flat = None if residual is None else residual.flatten(0, 1)
-    normed, total = operations.add_rms_norm(states.flatten(0, 1), flat, norm.weight, norm.variance_epsilon)
-    return normed.view(states.shape), total.view(states.shape)
+    normed, total = operations.add_rms_norm(states.flatten(-3, -2), flat, norm.weight, norm.variance_epsilon)
+    return normed.view(states.shape[-3:]), total.view(states.shape[-3:])

@@ -46,6 +46,18 @@ class SlotAttention(Protocol):
     ) -> Tensor: ...
 
 
+class Linear(Protocol):
+    """See harness.models.fused.skinny_linear."""
+
+    def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None = None, splits: bool = False) -> Tensor: ...
+
+
+class GatedLinear(Protocol):
+    """See harness.models.fused.skinny_linear."""
+
+    def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor: ...
+
+
 class SiluMul(Protocol):
     """See harness.models.fused.gated_activation."""
 
@@ -62,6 +74,8 @@ class Operations:
     rotate_and_store: RotateAndStore
     slot_attention: SlotAttention
     silu_mul: SiluMul
+    linear: Linear
+    gated_linear: GatedLinear
 
 
 @cache
@@ -70,9 +84,10 @@ def reference_operations() -> Operations:
     from harness.models.fused.reference.add_rms_norm import add_rms_norm
     from harness.models.fused.reference.gated_activation import silu_mul
     from harness.models.fused.reference.rotate_and_store import rotate_and_store
+    from harness.models.fused.reference.skinny_linear import gated_linear, linear
     from harness.models.fused.reference.slot_attention import slot_attention
 
-    return Operations("reference", add_rms_norm, rotate_and_store, slot_attention, silu_mul)
+    return Operations("reference", add_rms_norm, rotate_and_store, slot_attention, silu_mul, linear, gated_linear)
 
 
 @cache
@@ -81,9 +96,10 @@ def triton_operations() -> Operations:
     from harness.models.fused.add_rms_norm import add_rms_norm
     from harness.models.fused.gated_activation import silu_mul
     from harness.models.fused.rotate_and_store import rotate_and_store
+    from harness.models.fused.skinny_linear import gated_linear, linear
     from harness.models.fused.slot_attention import slot_attention
 
-    return Operations("triton", add_rms_norm, rotate_and_store, slot_attention, silu_mul)
+    return Operations("triton", add_rms_norm, rotate_and_store, slot_attention, silu_mul, linear, gated_linear)
 
 
 def operations_for(device: torch.device) -> Operations:

@@ -3,7 +3,8 @@
     [a b] -> [a cos - b sin, b cos + a sin]        a and b the halves of a head, cos and sin those of the position
     before it, where a layer has such norms (Qwen3): head -> weight * head / sqrt(mean(head^2) + eps)
 
-One program takes some heads of one token, all of one kind: queries, keys or values.
+One program takes some heads of one token, all of one kind: queries, keys or values. The projection may be given as
+shares, which harness.models.fused.skinny_linear leaves: they are summed in order.
 Source: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding (2021).
 """
 
@@ -13,8 +14,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor
+from harness.models.fused.overlap import overlaps
 
 MOST_HEADS = 8
 """Heads of a program, if there are as many key heads. 8 heads of 128 components, halved, are 64 16-byte loads of a
@@ -25,12 +28,15 @@ COMPONENTS_PER_WARP = 512
 
 
 @triton.jit
-def _load_halves(token_heads, heads, inside, HALF: tl.constexpr):
-    """Both halves of some heads, [HEADS, HALF] each."""
+def _load_halves(token_heads, heads, inside, share_stride, dtype, SHARES: tl.constexpr, HALF: tl.constexpr):
+    """Both halves of some heads, [HEADS, HALF] each, rounded to the type."""
     at = token_heads + heads[:, None] * (2 * HALF) + tl.arange(0, HALF)[None, :]
     first = tl.load(at, mask=inside[:, None], other=0.0)
     second = tl.load(at + HALF, mask=inside[:, None], other=0.0)
-    return first, second
+    for share in tl.static_range(1, SHARES):
+        first += tl.load(at + share * share_stride, mask=inside[:, None], other=0.0)
+        second += tl.load(at + share * share_stride + HALF, mask=inside[:, None], other=0.0)
+    return first.to(dtype), second.to(dtype)
 
 
 @triton.jit
@@ -64,7 +70,7 @@ def _turn(first, second, norm, eps, angles, known, HALF: tl.constexpr):
 
 @triton.jit
 def _rotate_and_store_kernel(
-    qkv,  # [N, (Hq + 2 Hk) * D]
+    qkv,  # [N, (Hq + 2 Hk) * D]; [P, N, (Hq + 2 Hk) * D] float32 where there are shares
     table,  # [C', D] float32
     query_norm,  # [D], None for no norm
     key_norm,  # [D], None for no norm
@@ -84,7 +90,12 @@ def _rotate_and_store_kernel(
     KEY_HEADS: tl.constexpr,
     HALF: tl.constexpr,
     HEADS: tl.constexpr,
+    SHARES: tl.constexpr,  # P; 1 where there are none
+    OVERLAPS: tl.constexpr,
 ):
+    if OVERLAPS:
+        gdc_launch_dependents()
+        gdc_wait()
     QUERY_BLOCKS: tl.constexpr = (QUERY_HEADS + HEADS - 1) // HEADS
     KEY_BLOCKS: tl.constexpr = (KEY_HEADS + HEADS - 1) // HEADS
     block = tl.program_id(1)
@@ -93,10 +104,12 @@ def _rotate_and_store_kernel(
     token = tl.program_id(0).to(tl.int64)
     angles = table + position * (2 * HALF)
     token_heads = qkv + token * ((QUERY_HEADS + 2 * KEY_HEADS) * 2 * HALF)
+    share_stride = tl.num_programs(0).to(tl.int64) * ((QUERY_HEADS + 2 * KEY_HEADS) * 2 * HALF)
+    dtype = queries.dtype.element_ty
     if block < QUERY_BLOCKS:
         heads = block * HEADS + tl.arange(0, HEADS)
         inside = heads < QUERY_HEADS
-        first, second = _load_halves(token_heads, heads, inside, HALF)
+        first, second = _load_halves(token_heads, heads, inside, share_stride, dtype, SHARES, HALF)
         first, second = _turn(first, second, query_norm, eps, angles, position < num_positions, HALF)
         token_queries = queries + token * (QUERY_HEADS * 2 * HALF)
         _store_halves(token_queries, heads, 2 * HALF, inside, first, second, HALF)
@@ -108,11 +121,12 @@ def _rotate_and_store_kernel(
         stored = inside & (position < capacity)
         token_keys = token_heads + QUERY_HEADS * 2 * HALF
         if block < KEY_BLOCKS:
-            first, second = _load_halves(token_keys, heads, inside, HALF)
+            first, second = _load_halves(token_keys, heads, inside, share_stride, dtype, SHARES, HALF)
             first, second = _turn(first, second, key_norm, eps, angles, position < num_positions, HALF)
             _store_halves(keys + place, heads, head_stride, stored, first, second, HALF)
         else:
-            first, second = _load_halves(token_keys + KEY_HEADS * 2 * HALF, heads, inside, HALF)
+            token_values = token_keys + KEY_HEADS * 2 * HALF
+            first, second = _load_halves(token_values, heads, inside, share_stride, dtype, SHARES, HALF)
             _store_halves(values + place, heads, head_stride, stored, first, second, HALF)
 
 
@@ -132,7 +146,8 @@ def rotate_and_store(
     Where transformers rounds the norm, the angles and each product to the type, this rounds once, at the end.
 
     Args:
-        qkv: [N, (Hq + 2 Hk) * D] bfloat16, float16 or float32, without gaps: queries, keys, values of each token.
+        qkv: [N, (Hq + 2 Hk) * D] bfloat16, float16 or float32, without gaps: queries, keys, values of each token; or
+            [P, N, (Hq + 2 Hk) * D] float32, shares that are summed in order and rounded to the type of the keys.
         table: [C', D] float32 of harness.models.fused.rope_table, with at least C positions.
         keys, values: [S, Hk, C, D], written at (slots[r], :, starts[r] + t). A position beyond the capacity is not
             written, and what its query returns has no meaning.
@@ -147,12 +162,14 @@ def rotate_and_store(
     Raises:
         ValueError: a tensor's shape, type or layout is not as above.
     """
-    check_dtype("qkv", qkv)
-    check_cache(keys, values, qkv.dtype)
+    dtype, shared = keys.dtype, qkv.dim() == 3
+    check_dtype("keys", keys)
+    check_cache(keys, values, dtype if shared else qkv.dtype)
     check_rows(slots, starts)
     _, num_key_heads, capacity, width = keys.shape
     num_query_heads = _num_query_heads(qkv, len(slots), num_key_heads, width)
-    num_tokens = len(qkv) // len(slots)
+    check_tensor("qkv", qkv, qkv.shape, torch.float32 if shared else dtype)
+    num_tokens = qkv.shape[-2] // len(slots)
     if table.dim() != 2 or table.shape[0] < capacity:
         raise ValueError(
             f"table must be [C', {width}] with a line for each of {capacity} positions, found {list(table.shape)}; "
@@ -162,12 +179,13 @@ def rotate_and_store(
     if (query_norm is None) != (key_norm is None):
         raise ValueError("query_norm and key_norm must both be given or both be None, found one of them")
     if query_norm is not None and key_norm is not None:
-        check_tensor("query_norm", query_norm, (width,), qkv.dtype)
-        check_tensor("key_norm", key_norm, (width,), qkv.dtype)
-    queries = torch.empty(len(slots), num_tokens, num_query_heads, width, dtype=qkv.dtype, device=qkv.device)
+        check_tensor("query_norm", query_norm, (width,), dtype)
+        check_tensor("key_norm", key_norm, (width,), dtype)
+    queries = torch.empty(len(slots), num_tokens, num_query_heads, width, dtype=dtype, device=qkv.device)
     heads = min(MOST_HEADS, triton.next_power_of_2(num_key_heads))
     num_blocks = triton.cdiv(num_query_heads, heads) + 2 * triton.cdiv(num_key_heads, heads)
-    _rotate_and_store_kernel[(len(qkv), num_blocks)](
+    starts_early = overlaps()
+    _rotate_and_store_kernel[(qkv.shape[-2], num_blocks)](
         qkv=qkv,
         table=table,
         query_norm=query_norm,
@@ -188,6 +206,9 @@ def rotate_and_store(
         KEY_HEADS=num_key_heads,
         HALF=width // 2,
         HEADS=heads,
+        SHARES=len(qkv) if shared else 1,
+        OVERLAPS=starts_early,
+        launch_pdl=starts_early,
         num_warps=max(1, heads * width // COMPONENTS_PER_WARP),
     )
     return queries
@@ -196,7 +217,8 @@ def rotate_and_store(
 def _num_query_heads(qkv: Tensor, num_rows: int, num_key_heads: int, width: int) -> int:
     """Hq of a joint projection; raises ValueError when it does not divide into rows and heads."""
     num_heads = qkv.shape[-1] // width - 2 * num_key_heads
-    divides = qkv.dim() == 2 and qkv.shape[-1] % width == 0 and len(qkv) > 0 and len(qkv) % num_rows == 0
+    num_tokens = qkv.shape[-2] if qkv.dim() in (2, 3) else 0
+    divides = num_tokens > 0 and qkv.shape[-1] % width == 0 and num_tokens % num_rows == 0
     if not divides or num_heads <= 0 or num_heads % num_key_heads or not qkv.is_contiguous():
         raise ValueError(
             f"qkv must be [R * T, (Hq + 2 Hk) * D] without gaps, with {num_rows} rows, {num_key_heads} key heads of "

@@ -22,6 +22,8 @@ def rotate_and_store(
     """See harness.models.fused.rotate_and_store. Waits for the device to leave out positions beyond the capacity."""
     check_rows(slots, starts)
     _, num_key_heads, capacity, width = keys.shape
+    if qkv.dim() == 3:
+        qkv = sum(qkv[1:], qkv[0]).to(keys.dtype)
     num_rows, num_tokens = slots.shape[0], qkv.shape[0] // slots.shape[0]
     # [R, T, Hq + 2 Hk, D]
     heads = qkv.view(num_rows, num_tokens, -1, width)

@@ -1,0 +1,273 @@
+"""Products of a few tokens with a large weight. Twin of harness.models.fused.reference.skinny_linear.
+
+    linear        y = x W^T + bias
+    gated_linear  y = silu(x Wg^T + bias_g) * (x Wu^T + bias_u)        Wg and Wu the first and the second half of W
+
+Such a product takes as long as its weight takes to be read. Rows of the weight are shared out evenly over programs, all
+of which run at once; a tile has more rows than a program's share, and rows beyond it are not read. Where that would
+make programs read more of the tokens than of the weight, components of the tokens are shared out too, and the shares
+are summed by the operation that takes them: `linear` returns them when it may. Rows of the weight are the rows of the
+tensor cores' product, tokens its columns.
+
+Where the launches overlap (harness.models.fused.overlap), a program asks for the first part of its weights before it
+waits for the tokens. Every sum is made in one order: the same shapes give the same bits.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from harness.models.fused.checks import check_tensor
+from harness.models.fused.gated_activation import silu_mul
+from harness.models.fused.overlap import overlaps
+from harness.models.fused.tilings import Tiling, tiling_for
+
+LEAST_TOKENS = 16
+"""Columns of the smallest product of tensor cores that is compiled."""
+PREFETCH_BYTES = 256
+"""Bytes of a row that are asked for at once."""
+
+
+@triton.jit
+def _prefetch(rows, STRIDE_BYTES: tl.constexpr, COUNT: tl.constexpr):
+    """Bring COUNT times STRIDE_BYTES from each row on into the L2 cache; rows: [BLOCK] pointers."""
+    ahead = tl.arange(0, COUNT).to(tl.int64) * STRIDE_BYTES
+    places = rows.to(tl.int64, bitcast=True)[:, None] + ahead[None, :]
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;",
+        "=r,l",
+        [places],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def _multiply(tile, up_tile, state, product, gate, GATED: tl.constexpr):
+    """Add to the products of a tile of weights, or of those of gate and up, with some tokens: (product, gate)."""
+    if GATED:
+        gate = tl.dot(tile, state, gate)
+        product = tl.dot(up_tile, state, product)
+    else:
+        product = tl.dot(tile, state, product)
+    return product, gate
+
+
+@triton.jit
+def _store_tile(
+    result,  # [N, OUT] of a share
+    weight,  # for its type
+    bias,  # [OUT or 2 OUT] of the type, or None
+    product,  # [BLOCK_OUT, TOKENS] float32
+    gate,  # as product; read where GATED
+    rows,
+    inside,
+    tokens,
+    num_tokens,
+    out_features,
+    adds_bias,
+    GATED: tl.constexpr,
+):
+    """Write a tile, and where there is a gate what follows it, rounded where transformers rounds."""
+    dtype = weight.dtype.element_ty
+    if bias is not None:
+        up_bias = bias + out_features if GATED else bias
+        product += tl.load(up_bias + rows, mask=inside & adds_bias, other=0.0).to(tl.float32)[:, None]
+    if GATED:
+        if bias is not None:
+            gate += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)[:, None]
+        wide = gate.to(dtype).to(tl.float32)
+        silu = (wide / (1.0 + tl.exp(-wide))).to(dtype)
+        product = silu.to(tl.float32) * product.to(dtype).to(tl.float32)
+    at = tokens.to(tl.int64)[None, :] * out_features + rows[:, None]
+    kept = inside[:, None] & (tokens < num_tokens)[None, :]
+    tl.store(result + at, product.to(result.dtype.element_ty), mask=kept)
+
+
+@triton.jit(do_not_specialize=["num_tokens", "rows_per_program", "steps_per_split"])
+def _skinny_linear_kernel(
+    states,  # [N, IN]
+    weight,  # [OUT, IN]; [2 OUT, IN] where GATED
+    bias,  # [OUT] or [2 OUT], None for none
+    result,  # [P, N, OUT]
+    num_tokens,  # N
+    in_features,  # IN
+    out_features,  # OUT
+    rows_per_program,
+    steps_per_split,
+    TOKENS: tl.constexpr,
+    MORE_TOKENS: tl.constexpr,
+    HAS_MORE: tl.constexpr,
+    BLOCK_OUT: tl.constexpr,
+    BLOCK_IN: tl.constexpr,
+    GATED: tl.constexpr,
+    STAGES: tl.constexpr,
+    PREFETCHES: tl.constexpr,
+    PREFETCH_BYTES: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):
+    split = tl.program_id(1)
+    lanes, columns = tl.arange(0, BLOCK_OUT), tl.arange(0, BLOCK_IN)
+    first_row = tl.program_id(0) * rows_per_program
+    rows = first_row + lanes
+    inside = (lanes < rows_per_program) & (rows < out_features)
+    first_step = split * steps_per_split
+    last_step = tl.minimum(first_step + steps_per_split, in_features // BLOCK_IN)
+    in_rows = weight + rows.to(tl.int64) * in_features
+    # Rows of up lie behind those of the gate.
+    behind = tl.cast(out_features, tl.int64) * in_features
+    if OVERLAPS:
+        gdc_launch_dependents()
+        # Lanes beyond the share ask for its last row again.
+        last_row = tl.minimum(first_row + rows_per_program, out_features) - 1
+        ahead = weight + tl.minimum(rows, last_row).to(tl.int64) * in_features + first_step * BLOCK_IN
+        if PREFETCHES > 0:
+            _prefetch(ahead, PREFETCH_BYTES, PREFETCHES)
+        if PREFETCHES > 0 and GATED:
+            _prefetch(ahead + behind, PREFETCH_BYTES, PREFETCHES)
+        gdc_wait()
+
+    tokens, more_tokens = tl.arange(0, TOKENS), TOKENS + tl.arange(0, MORE_TOKENS)
+    product = tl.zeros((BLOCK_OUT, TOKENS), tl.float32)
+    more_product = tl.zeros((BLOCK_OUT, MORE_TOKENS), tl.float32)
+    gate, more_gate = product, more_product
+    for step in tl.range(first_step, last_step, num_stages=STAGES):
+        at = (step * BLOCK_IN + columns)[None, :]
+        tile = tl.load(in_rows[:, None] + at, mask=inside[:, None], other=0.0)
+        up_tile = tile
+        if GATED:
+            up_tile = tl.load((in_rows + behind)[:, None] + at, mask=inside[:, None], other=0.0)
+        in_states = states + tokens[:, None] * in_features + at
+        state = tl.load(in_states, mask=(tokens < num_tokens)[:, None], other=0.0)
+        product, gate = _multiply(tile, up_tile, tl.trans(state), product, gate, GATED)
+        if HAS_MORE:
+            in_states = states + more_tokens[:, None] * in_features + at
+            state = tl.load(in_states, mask=(more_tokens < num_tokens)[:, None], other=0.0)
+            more_product, more_gate = _multiply(tile, up_tile, tl.trans(state), more_product, more_gate, GATED)
+
+    first_split = split == 0
+    to_share = result + split.to(tl.int64) * num_tokens * out_features
+    _store_tile(
+        to_share, weight, bias, product, gate, rows, inside, tokens, num_tokens, out_features, first_split, GATED
+    )
+    if HAS_MORE:
+        _store_tile(
+            to_share,
+            weight,
+            bias,
+            more_product,
+            more_gate,
+            rows,
+            inside,
+            more_tokens,
+            num_tokens,
+            out_features,
+            first_split,
+            GATED,
+        )
+
+
+def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None, splits: bool = False) -> Tensor:
+    """A linear projection, as torch.nn.functional.linear; shapes that it is no faster at go there.
+
+    Args:
+        states: [..., IN] bfloat16, float16 or float32.
+        weight: [OUT, IN] of the same type. bias: [OUT], or None.
+        splits: whether shares may be returned.
+
+    Returns:
+        [..., OUT] of the type; or, if it may be, [P, ..., OUT] float32, shares that are to be summed in order and then
+        rounded. Which of the two is a function of the shapes and the type.
+    """
+    tiling = _tiling_of(states, weight, gated=False, may_split=splits)
+    if tiling is None:
+        return functional.linear(states, weight, bias)
+    return launch(states, weight, bias, tiling, gated=False)
+
+
+def gated_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """silu(gate) * up, both of them linear projections of the states with one weight.
+
+    Args:
+        states: [..., IN] bfloat16, float16 or float32.
+        weight: [2 I, IN] of the same type: rows of the gate, then those of up. bias: [2 I], or None.
+
+    Returns:
+        [..., I]. Rounded where LlamaMLP of transformers rounds: both projections, silu(gate), the product.
+
+    Raises:
+        ValueError: the weight has an odd number of rows.
+    """
+    if weight.dim() != 2 or weight.shape[0] % 2:
+        raise ValueError(f"weight must be [2 I, IN], found {list(weight.shape)}; lay gate and up together")
+    tiling = _tiling_of(states, weight, gated=True, may_split=False)
+    if tiling is None:
+        projected = functional.linear(states, weight, bias)
+        return silu_mul(projected.view(-1, weight.shape[0])).view(*states.shape[:-1], -1)
+    return launch(states, weight, bias, tiling, gated=True)
+
+
+def _tiling_of(states: Tensor, weight: Tensor, gated: bool, may_split: bool) -> Tiling | None:
+    """How to run the kernel; None where torch runs."""
+    if weight.dtype not in (torch.bfloat16, torch.float16):
+        return None
+    return tiling_for(states.shape[:-1].numel(), weight.shape[1], weight.shape[0], gated, may_split)
+
+
+def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, gated: bool) -> Tensor:
+    """Run the kernel as a tiling says.
+
+    Args:
+        states, weight, bias: as those of linear, or of gated_linear.
+        tiling: its block_in must divide IN.
+        gated: the rows are a gate's and those of up.
+
+    Returns:
+        As linear or gated_linear; shares where the tiling splits.
+
+    Raises:
+        ValueError: a tensor's shape, type or layout is not as above.
+    """
+    in_features, out_features = weight.shape[1], weight.shape[0] // (2 if gated else 1)
+    states = states.contiguous()
+    check_tensor("states", states, (*states.shape[:-1], in_features), weight.dtype)
+    check_tensor("weight", weight, weight.shape, weight.dtype)
+    if bias is not None:
+        check_tensor("bias", bias, (weight.shape[0],), weight.dtype)
+    num_tokens = states.shape[:-1].numel()
+    split = tiling.num_splits > 1
+    shape = (*([tiling.num_splits] if split else []), *states.shape[:-1], out_features)
+    result = torch.empty(shape, dtype=torch.float32 if split else states.dtype, device=states.device)
+    num_steps = in_features // tiling.block_in
+    first, more = tiling.tokens(num_tokens)
+    starts_early = overlaps()
+    _skinny_linear_kernel[(triton.cdiv(out_features, tiling.rows), tiling.num_splits)](
+        states=states,
+        weight=weight,
+        bias=bias,
+        result=result,
+        num_tokens=num_tokens,
+        in_features=in_features,
+        out_features=out_features,
+        rows_per_program=tiling.rows,
+        steps_per_split=triton.cdiv(num_steps, tiling.num_splits),
+        TOKENS=first,
+        MORE_TOKENS=max(LEAST_TOKENS, more),
+        HAS_MORE=more > 0,
+        BLOCK_OUT=tiling.block_out,
+        BLOCK_IN=tiling.block_in,
+        GATED=gated,
+        STAGES=tiling.num_stages,
+        PREFETCHES=tiling.num_prefetches if starts_early else 0,
+        PREFETCH_BYTES=PREFETCH_BYTES,
+        OVERLAPS=starts_early,
+        launch_pdl=starts_early,
+        num_warps=tiling.num_warps,
+    )
+    return result
