@@ -25,23 +25,20 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from harness.models.fused.checks import check_tensor
 from harness.models.fused.gated_activation import silu_mul
 from harness.models.fused.overlap import overlaps
-from harness.models.fused.tilings import Tiling, tiling_for
+from harness.models.fused.tilings import PREFETCHED, Tiling, tiling_for
 
 LEAST_TOKENS = 16
 """Columns of the smallest product of tensor cores that is compiled."""
-PREFETCH_BYTES = 256
-"""Bytes of a row that are asked for at once."""
 
 
 @triton.jit
-def _prefetch(rows, STRIDE_BYTES: tl.constexpr, COUNT: tl.constexpr):
-    """Bring COUNT times STRIDE_BYTES from each row on into the L2 cache; rows: [BLOCK] pointers."""
-    ahead = tl.arange(0, COUNT).to(tl.int64) * STRIDE_BYTES
-    places = rows.to(tl.int64, bitcast=True)[:, None] + ahead[None, :]
+def _prefetch(rows, PIECE: tl.constexpr, COUNT: tl.constexpr):
+    """Bring COUNT pieces of 256 bytes from each row on into the L2 cache; rows: [BLOCK] pointers, PIECE: components."""
+    places = rows[:, None] + (tl.arange(0, COUNT) * PIECE)[None, :]
     tl.inline_asm_elementwise(
         "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;",
         "=r,l",
-        [places],
+        [places.to(tl.int64, bitcast=True)],
         dtype=tl.int32,
         is_pure=False,
         pack=1,
@@ -109,7 +106,7 @@ def _skinny_linear_kernel(
     GATED: tl.constexpr,
     STAGES: tl.constexpr,
     PREFETCHES: tl.constexpr,
-    PREFETCH_BYTES: tl.constexpr,
+    PREFETCHED: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     split = tl.program_id(1)
@@ -128,9 +125,9 @@ def _skinny_linear_kernel(
         last_row = tl.minimum(first_row + rows_per_program, out_features) - 1
         ahead = weight + tl.minimum(rows, last_row).to(tl.int64) * in_features + first_step * BLOCK_IN
         if PREFETCHES > 0:
-            _prefetch(ahead, PREFETCH_BYTES, PREFETCHES)
+            _prefetch(ahead, PREFETCHED, PREFETCHES)
         if PREFETCHES > 0 and GATED:
-            _prefetch(ahead + behind, PREFETCH_BYTES, PREFETCHES)
+            _prefetch(ahead + behind, PREFETCHED, PREFETCHES)
         gdc_wait()
 
     tokens, more_tokens = tl.arange(0, TOKENS), TOKENS + tl.arange(0, MORE_TOKENS)
@@ -185,7 +182,7 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None, splits: b
         [..., OUT] of the type; or, if it may be, [P, ..., OUT] float32, shares that are to be summed in order and then
         rounded. Which of the two is a function of the shapes and the type.
     """
-    tiling = _tiling_of(states, weight, gated=False, may_split=splits)
+    tiling = tiling_of(states, weight, gated=False, may_split=splits)
     if tiling is None:
         return functional.linear(states, weight, bias)
     return launch(states, weight, bias, tiling, gated=False)
@@ -206,14 +203,14 @@ def gated_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     """
     if weight.dim() != 2 or weight.shape[0] % 2:
         raise ValueError(f"weight must be [2 I, IN], found {list(weight.shape)}; lay gate and up together")
-    tiling = _tiling_of(states, weight, gated=True, may_split=False)
+    tiling = tiling_of(states, weight, gated=True, may_split=False)
     if tiling is None:
         projected = functional.linear(states, weight, bias)
         return silu_mul(projected.view(-1, weight.shape[0])).view(*states.shape[:-1], -1)
     return launch(states, weight, bias, tiling, gated=True)
 
 
-def _tiling_of(states: Tensor, weight: Tensor, gated: bool, may_split: bool) -> Tiling | None:
+def tiling_of(states: Tensor, weight: Tensor, gated: bool, may_split: bool) -> Tiling | None:
     """How to run the kernel; None where torch runs."""
     if weight.dtype not in (torch.bfloat16, torch.float16):
         return None
@@ -265,7 +262,7 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
         GATED=gated,
         STAGES=tiling.num_stages,
         PREFETCHES=tiling.num_prefetches if starts_early else 0,
-        PREFETCH_BYTES=PREFETCH_BYTES,
+        PREFETCHED=PREFETCHED,
         OVERLAPS=starts_early,
         launch_pdl=starts_early,
         num_warps=tiling.num_warps,

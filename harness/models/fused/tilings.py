@@ -25,6 +25,8 @@ STAGE_BYTES = 110_000
 """Shared memory of a program, so that those of two products fit in a multiprocessor (227 KiB): one that ends, and one
 that starts."""
 MOST_STAGES = 8
+PREFETCHED = 128
+"""Components of a row that are asked for at once, 256 bytes."""
 PREFETCHES = 4
 
 
@@ -42,7 +44,7 @@ class Tiling(NamedTuple):
     num_stages: int
     num_warps: int
     num_prefetches: int
-    """Pieces of a row that a program asks for before it waits, PREFETCH_BYTES each; 0 or a power of two."""
+    """Pieces of a row that a program asks for before it waits, PREFETCHED components each; 0 or a power of two."""
 
     @staticmethod
     def tokens(num_tokens: int) -> tuple[int, int]:
@@ -76,6 +78,8 @@ def tiling_for(num_tokens: int, in_features: int, num_rows: int, gated: bool, ma
     most_rows = (256 if wide else 128) // num_parts
     num_splits = 1
     while may_split and num_splits < MOST_SPLITS and _rows(out_features, num_splits, 1) < ROWS_PER_TOKEN * num_tokens:
+        if in_features % (2 * num_splits * BLOCK_IN):
+            break
         num_splits *= 2
     num_waves = _divided(_rows(out_features, num_splits, 1), most_rows)
     rows = _rows(out_features, num_splits, num_waves)
@@ -85,7 +89,8 @@ def tiling_for(num_tokens: int, in_features: int, num_rows: int, gated: bool, ma
     stage = (num_parts * block_out + sum(Tiling.tokens(num_tokens))) * BLOCK_IN * 2
     num_stages = max(3, min(MOST_STAGES, STAGE_BYTES // stage))
     num_warps = 8 if block_out * num_parts > 128 else 4
-    return Tiling(rows, block_out, BLOCK_IN, num_splits, num_stages, num_warps, PREFETCHES)
+    prefetches = PREFETCHES if in_features // num_splits >= PREFETCHES * PREFETCHED else 0
+    return Tiling(rows, block_out, BLOCK_IN, num_splits, num_stages, num_warps, prefetches)
 
 
 def _rows(out_features: int, num_splits: int, num_waves: int) -> int:

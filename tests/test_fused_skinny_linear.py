@@ -1,0 +1,171 @@
+"""Products of a few tokens against their twins, how they are cut, and what goes to torch instead."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from harness.models.fused.reference.skinny_linear import gated_linear as reference_gated_linear
+from harness.models.fused.reference.skinny_linear import linear as reference_linear
+from harness.models.fused.tilings import MOST_TOKENS, PREFETCHED, Tiling, tiling_for
+from tests.fused_rows import DEVICE, HALF_UNIT, normal, same
+from tests.kernel_rounds import poisoned_allocations
+
+IN = 64
+SHARED_BYTES = 227 * 1024
+"""Of a multiprocessor of an H100 or H200."""
+EPS = torch.finfo(torch.float16).eps
+# Rows: fewer than a tile's, as many, and a last program with few. 37 rows end within a tile.
+TILINGS = {
+    "rows of a tile": Tiling(16, 16, 16, 1, 2, 4, 0),
+    "fewer rows": Tiling(11, 16, 32, 1, 2, 4, 0),
+    "two shares": Tiling(11, 16, 16, 2, 2, 4, 0),
+    "uneven shares": Tiling(16, 16, 16, 3, 2, 4, 0),
+}
+SIZES = {
+    "Llama-3-8B": (6144, 4096, 28672, 14336, 128256),
+    "Qwen3-8B": (6144, 4096, 24576, 12288, 151936),
+}
+
+
+def inputs(num_tokens: int, num_rows: int, bias: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    states, weight = normal(num_tokens, IN, seed=1, dtype=torch.float16), normal(num_rows, IN, seed=2, scale=0.2)
+    return states, weight.half(), normal(num_rows, seed=3, dtype=torch.float16) if bias else None
+
+
+def float32_error(states: Tensor, weight: Tensor) -> float:
+    """A sum of IN products and a bias is off by a rounding for each, of its largest possible size."""
+    return HALF_UNIT * (IN + 2) * float((states.double().abs() @ weight.double().abs().T).max() + 4)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("num_tokens", [1, 16, 17, 37], ids=lambda count: f"{count} tokens")
+@pytest.mark.parametrize("tiling", TILINGS.values(), ids=TILINGS.keys())
+def test_kernel_equals_its_twin(tiling: Tiling, num_tokens: int, bias: bool):
+    from harness.models.fused.skinny_linear import launch
+
+    states, weight, added = inputs(num_tokens, 37, bias)
+    with poisoned_allocations():
+        found = launch(states, weight, added, tiling, gated=False)
+    if tiling.num_splits > 1:
+        assert found.shape == (tiling.num_splits, num_tokens, 37) and found.dtype == torch.float32
+    else:
+        assert found.shape == (num_tokens, 37) and found.dtype == torch.float16
+    total = found.double().sum(0) if tiling.num_splits > 1 else found.double()
+    expected = reference_linear(states.double(), weight.double(), None if added is None else added.double())
+    rounding = 0 if tiling.num_splits > 1 else EPS / 2
+    torch.testing.assert_close(total, expected, rtol=rounding, atol=float32_error(states, weight))
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("num_tokens", [3, 40], ids=lambda count: f"{count} tokens")
+@pytest.mark.parametrize("tiling", list(TILINGS.values())[:2], ids=list(TILINGS)[:2])
+def test_gated_kernel_equals_its_twin(tiling: Tiling, num_tokens: int, bias: bool):
+    from harness.models.fused.skinny_linear import launch
+
+    states, weight, added = inputs(num_tokens, 2 * 37, bias)
+    with poisoned_allocations():
+        found = launch(states, weight, added, tiling, gated=True)
+    expected = reference_gated_linear(states, weight, added)
+    # Both projections, silu and the product are rounded; where the last bit of a projection differs, so does what
+    # follows: silu by at most 1.1 times as much, which up multiplies.
+    largest = float(functional.linear(states, weight, added).abs().max())
+    off = float32_error(states, weight)
+    torch.testing.assert_close(found, expected, rtol=4 * EPS, atol=(EPS * largest + 2 * off) * 1.1 * largest)
+    assert float((found == expected).double().mean()) > 0.9
+
+
+def test_states_of_any_shape_and_layout():
+    from harness.models.fused.skinny_linear import launch
+
+    states, weight, _ = inputs(6, 37, bias=False)
+    tiling = TILINGS["two shares"]
+    flat = launch(states, weight, None, tiling, gated=False)
+    same(launch(states.view(2, 3, IN), weight, None, tiling, gated=False), flat.view(2, 2, 3, 37))
+    same(launch(states.T.contiguous().T, weight, None, tiling, gated=False), flat)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_small_products_are_torchs(dtype: torch.dtype):
+    from harness.models.fused.skinny_linear import gated_linear, linear
+
+    states, weight, added = (None if tensor is None else tensor.to(dtype) for tensor in inputs(5, 38, bias=True))
+    assert states is not None and weight is not None
+    same(linear(states, weight, added, splits=True), functional.linear(states, weight, added))
+    if dtype != torch.bfloat16:  # Triton's interpreter cuts bfloat16 off where a GPU rounds
+        found, expected = (
+            gated_linear(states.view(1, 5, IN), weight, added),
+            reference_gated_linear(states, weight, added),
+        )
+        torch.testing.assert_close(found, expected[None], rtol=4 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_float32_is_torchs_at_any_size():
+    from harness.models.fused.skinny_linear import tiling_of
+
+    states, weight = torch.empty(16, 4096, device="meta"), torch.empty(6144, 4096, device="meta")
+    assert tiling_of(states, weight, gated=False, may_split=True) is None
+    assert tiling_of(states.half(), weight.half(), gated=False, may_split=True) is not None
+
+
+def test_what_would_be_misread_is_refused():
+    from harness.models.fused.skinny_linear import gated_linear, launch
+
+    states, weight, added = inputs(2, 37, bias=True)
+    tiling = TILINGS["rows of a tile"]
+    with pytest.raises(ValueError, match=r"states must be \[2, 64\] torch.float16 without gaps, found \[2, 32\]"):
+        launch(states[:, :32], weight, None, tiling, gated=False)
+    with pytest.raises(ValueError, match="weight must be .* without gaps"):
+        launch(states, weight.T.contiguous().T, None, tiling, gated=False)
+    with pytest.raises(ValueError, match=r"bias must be \[37\]"):
+        launch(states, weight, inputs(1, 36, bias=True)[2], tiling, gated=False)
+    with pytest.raises(ValueError, match=r"weight must be \[2 I, IN\], found \[37, 64\]"):
+        gated_linear(states, weight, added)
+
+
+def products(sizes: tuple[int, ...]) -> list[tuple[int, int, bool, bool]]:
+    """(IN, rows of the weight, whether gated, whether it may split) of every product of a model and of a draft head."""
+    qkv, hidden, gate_up, intermediate, vocabulary = sizes
+    return [
+        (hidden, qkv, False, True),
+        (hidden, hidden, False, True),
+        (hidden, gate_up, True, False),
+        (intermediate, hidden, False, True),
+        (hidden, vocabulary, False, False),
+        (2 * hidden, hidden, False, False),
+    ]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 16, 33, 64, 96, MOST_TOKENS])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
+def test_tilings_of_real_sizes_fit(sizes: tuple[int, ...], num_tokens: int):
+    for in_features, num_rows, gated, may_split in products(sizes):
+        tiling = tiling_for(num_tokens, in_features, num_rows, gated, may_split)
+        if tiling is None:
+            continue
+        parts = 2 if gated else 1
+        assert 0 < tiling.rows <= tiling.block_out and tiling.block_out & (tiling.block_out - 1) == 0
+        assert in_features % (tiling.block_in * tiling.num_splits) == 0
+        assert may_split or tiling.num_splits == 1
+        assert tiling.num_prefetches * PREFETCHED * tiling.num_splits <= in_features
+        columns = sum(Tiling.tokens(num_tokens))
+        stage_bytes = 2 * tiling.block_in * (parts * tiling.block_out + columns)
+        assert stage_bytes * tiling.num_stages <= SHARED_BYTES
+
+
+@pytest.mark.parametrize("num_tokens", range(1, MOST_TOKENS + 1))
+def test_two_products_hold_all_tokens(num_tokens: int):
+    first, more = Tiling.tokens(num_tokens)
+    assert first + more >= num_tokens > first + more - max(16, (first + more) // 4 if more == 0 else more)
+    assert all(count == 0 or (count >= 16 and count & (count - 1) == 0) for count in (first, more))
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "in_features", "num_rows"),
+    [(MOST_TOKENS + 1, 4096, 6144), (0, 4096, 6144), (16, 4096, 64), (16, 4100, 6144)],
+    ids=["many tokens", "no tokens", "a small weight", "an odd width"],
+)
+def test_other_shapes_are_torchs(num_tokens: int, in_features: int, num_rows: int):
+    assert tiling_for(num_tokens, in_features, num_rows, gated=False, may_split=True) is None
