@@ -22,6 +22,7 @@ from harness.models import fused
 from harness.models.fused.add_rms_norm import add_rms_norm
 from harness.models.fused.gated_activation import silu_mul
 from harness.models.fused.rotate_and_store import rotate_and_store
+from harness.models.fused.skinny_linear import gated_linear, linear
 from harness.models.fused.slot_attention import slot_attention
 from kernels.contract import Draft, Sampling, Streams, Verification
 from kernels.contract import VerificationMethod as Method
@@ -138,11 +139,18 @@ def _layer(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int, num_rows: int
     add_rms_norm(states, None, states[0], 1e-5)
     add_rms_norm(states, states, states[0], 1e-5)
     silu_mul(torch.empty(count, 2 * intermediate_size, dtype=dtype))
+    activated = gated_linear(states, torch.empty(2 * intermediate_size, hidden_size, dtype=dtype))
+    shares = linear(activated, torch.empty(hidden_size, intermediate_size, dtype=dtype), splits=True)
+    add_rms_norm(shares, states, states[0], 1e-5)
     cache, rows = torch.empty(1, num_key_heads, CAPACITY, width, dtype=dtype), torch.zeros(num_rows, dtype=torch.int64)
     qkv, table = torch.empty(count, (num_heads + 2 * num_key_heads) * width, dtype=dtype), torch.empty(CAPACITY, width)
     norms = (norm, norm, 1e-6) if has_head_norms else ()
-    queries = rotate_and_store(qkv, table, cache, cache, rows, rows, *norms)
-    slot_attention(queries, cache, cache, rows, rows, width**-0.5)
+    rotate_and_store(qkv, table, cache, cache, rows, rows, *norms)
+    shares = linear(states, torch.empty(qkv.shape[1], hidden_size, dtype=dtype), splits=True)
+    queries = rotate_and_store(shares, table, cache, cache, rows, rows, *norms)
+    attended = slot_attention(queries, cache, cache, rows, rows, width**-0.5)
+    linear(attended, torch.empty(hidden_size, num_heads * width, dtype=dtype), splits=True)
+    linear(states, torch.empty(VOCAB_SIZE, hidden_size, dtype=dtype))
 
 
 def every_method(dtype: torch.dtype) -> Iterator[Launch]:
