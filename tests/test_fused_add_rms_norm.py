@@ -32,6 +32,22 @@ def test_kernel_equals_its_twin(hidden_size: int, with_residual: bool, dtype: to
     assert_rounded_alike(normed, expected_normed, 2, HALF_UNIT * (hidden_size + 8))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("with_residual", [True, False], ids=["residual", "no residual"])
+def test_shares_are_summed_in_order_and_rounded(with_residual: bool, dtype: torch.dtype):
+    from harness.models.fused.add_rms_norm import add_rms_norm
+
+    _, residual, weight = inputs(4, 63, dtype)
+    shares, given = normal(3, 4, 63, seed=4), residual if with_residual else None
+    summed = ((shares[0] + shares[1]) + shares[2]).to(dtype)
+    with poisoned_allocations():
+        normed, total = add_rms_norm(shares, given, weight, 1e-5)
+    same(total, summed if given is None else summed + given)
+    expected_normed, expected_total = reference_add_rms_norm(shares, given, weight, 1e-5)
+    same(total, expected_total)
+    assert_rounded_alike(normed, expected_normed, 2, HALF_UNIT * (63 + 8))
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
 def test_twin_rounds_as_transformers_does(dtype: torch.dtype):
     states, residual, weight = inputs(5, 63, dtype)
@@ -61,3 +77,5 @@ def test_what_would_be_misread_is_refused():
         add_rms_norm(states, None, weight.half(), 1e-5)
     with pytest.raises(ValueError, match=r"states must be \[N, H\], found \[1, 4, 8\]; flatten the rows"):
         add_rms_norm(states[None], None, weight, 1e-5)
+    with pytest.raises(ValueError, match=r"states must be .* torch.float32 without gaps, found .* torch\.float16"):
+        add_rms_norm(torch.stack((states, states)).half(), None, weight, 1e-5)

@@ -65,6 +65,27 @@ def test_kernel_equals_its_twin(heads: tuple[int, int, int], with_norms: bool, d
     same(rows.values, values)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_shares_are_summed_in_order_and_rounded(dtype: torch.dtype):
+    from harness.models.fused.rotate_and_store import rotate_and_store
+
+    (qkv, rows), table, norms = case(6, 2, 8, dtype), table_of(8), norms_of(8, dtype)
+    shares = normal(3, *qkv.shape, seed=7)
+    shares[:, -NUM_TOKENS:] = shares[:, -2 * NUM_TOKENS : -NUM_TOKENS]
+    summed = ((shares[0] + shares[1]) + shares[2]).to(dtype)
+    expected_rows = rows._replace(keys=rows.keys.clone(), values=rows.values.clone())
+    expected = rotate_and_store(summed, table, *expected_rows, **norms)
+    twins_rows = rows._replace(keys=rows.keys.clone(), values=rows.values.clone())
+    twins = reference_rotate_and_store(shares, table, *twins_rows, **norms)
+    with poisoned_allocations():
+        found = rotate_and_store(shares, table, *rows, **norms)
+    same(found, expected)
+    same(rows.keys, expected_rows.keys)
+    same(rows.values, expected_rows.values)
+    assert_rounded_alike(found, twins, 1, HALF_UNIT * (8 + 8))
+    same(rows.values, twins_rows.values)
+
+
 def test_positions_beyond_the_capacity_are_not_written():
     from harness.models.fused.rotate_and_store import rotate_and_store
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from harness.models.fused.reference.skinny_linear import gated_linear as reference_gated_linear
 from harness.models.fused.reference.skinny_linear import linear as reference_linear
 from harness.models.fused.tilings import MOST_TOKENS, PREFETCHED, Tiling, tiling_for
-from tests.fused_rows import DEVICE, HALF_UNIT, normal, same
+from tests.fused_rows import HALF_UNIT, normal, same
 from tests.kernel_rounds import poisoned_allocations
 
 IN = 64
@@ -117,7 +117,7 @@ def test_what_would_be_misread_is_refused():
     tiling = TILINGS["rows of a tile"]
     with pytest.raises(ValueError, match=r"states must be \[2, 64\] torch.float16 without gaps, found \[2, 32\]"):
         launch(states[:, :32], weight, None, tiling, gated=False)
-    with pytest.raises(ValueError, match="weight must be .* without gaps"):
+    with pytest.raises(ValueError, match=r"weight must be .* without gaps"):
         launch(states, weight.T.contiguous().T, None, tiling, gated=False)
     with pytest.raises(ValueError, match=r"bias must be \[37\]"):
         launch(states, weight, inputs(1, 36, bias=True)[2], tiling, gated=False)

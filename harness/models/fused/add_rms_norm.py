@@ -43,13 +43,12 @@ def _add_rms_norm_kernel(
 ):
     if OVERLAPS:
         gdc_launch_dependents()
+        gdc_wait()
     columns = tl.arange(0, BLOCK)
     inside = columns < hidden_size
     at = tl.program_id(0).to(tl.int64) * hidden_size + columns
     share_stride = tl.num_programs(0).to(tl.int64) * hidden_size
     scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
-    if OVERLAPS:
-        gdc_wait()
     loaded = tl.load(states + at, mask=inside, other=0.0)
     for share in tl.static_range(1, SHARES):
         loaded += tl.load(states + share * share_stride + at, mask=inside, other=0.0)
