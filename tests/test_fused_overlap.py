@@ -58,7 +58,6 @@ def test_every_kernel_of_a_layer_starts_early_where_it_can(can: bool, monkeypatc
     for name, kernel in noted.items():
         assert len(kernel.constants) == 1, name
         assert kernel.constants[0]["OVERLAPS"] is kernel.constants[0]["launch_pdl"] is can, name
-    assert noted["skinny_linear"].constants[0]["PREFETCHES"] == (4 if can else 0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter, which runs where there is no GPU")

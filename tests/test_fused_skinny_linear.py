@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from harness.models.fused.reference.skinny_linear import gated_linear as reference_gated_linear
 from harness.models.fused.reference.skinny_linear import linear as reference_linear
-from harness.models.fused.tilings import MOST_TOKENS, PREFETCHED, Tiling, tiling_for
+from harness.models.fused.tilings import MOST_TOKENS, PIECE, Tiling, tiling_for
 from tests.fused_rows import HALF_UNIT, normal, same
 from tests.kernel_rounds import poisoned_allocations
 
@@ -149,7 +149,7 @@ def test_tilings_of_real_sizes_fit(sizes: tuple[int, ...], num_tokens: int):
         assert 0 < tiling.rows <= tiling.block_out and tiling.block_out & (tiling.block_out - 1) == 0
         assert in_features % (tiling.block_in * tiling.num_splits) == 0
         assert may_split or tiling.num_splits == 1
-        assert tiling.num_prefetches * PREFETCHED * tiling.num_splits <= in_features
+        assert tiling.num_pieces * PIECE * tiling.num_splits <= in_features
         columns = sum(Tiling.tokens(num_tokens))
         stage_bytes = 2 * tiling.block_in * (parts * tiling.block_out + columns)
         assert stage_bytes * tiling.num_stages <= SHARED_BYTES

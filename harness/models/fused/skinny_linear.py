@@ -25,24 +25,26 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from harness.models.fused.checks import check_tensor
 from harness.models.fused.gated_activation import silu_mul
 from harness.models.fused.overlap import overlaps
-from harness.models.fused.tilings import PREFETCHED, Tiling, tiling_for
+from harness.models.fused.tilings import PIECE, Tiling, tiling_for
 
 LEAST_TOKENS = 16
 """Columns of the smallest product of tensor cores that is compiled."""
 
 
 @triton.jit
-def _prefetch(rows, PIECE: tl.constexpr, COUNT: tl.constexpr):
-    """Bring COUNT pieces of 256 bytes from each row on into the L2 cache; rows: [BLOCK] pointers, PIECE: components."""
-    places = rows[:, None] + (tl.arange(0, COUNT) * PIECE)[None, :]
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;",
-        "=r,l",
-        [places.to(tl.int64, bitcast=True)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
+def _prefetch(rows, num_pieces, PIECE: tl.constexpr):
+    """Bring some pieces of PIECE components from each row on into the L2 cache; rows: [BLOCK] pointers."""
+    # Half a piece, 256 bytes, a request: two for each row, so that every thread has one of its own.
+    halves = rows[:, None] + (tl.arange(0, 2) * (PIECE // 2))[None, :]
+    for piece in range(num_pieces):
+        tl.inline_asm_elementwise(
+            "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;",
+            "=r,l",
+            [(halves + piece * PIECE).to(tl.int64, bitcast=True)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
 
 
 @triton.jit
@@ -87,7 +89,7 @@ def _store_tile(
     tl.store(result + at, product.to(result.dtype.element_ty), mask=kept)
 
 
-@triton.jit(do_not_specialize=["num_tokens", "rows_per_program", "steps_per_split"])
+@triton.jit(do_not_specialize=["num_tokens", "rows_per_program", "steps_per_split", "num_pieces"])
 def _skinny_linear_kernel(
     states,  # [N, IN]
     weight,  # [OUT, IN]; [2 OUT, IN] where GATED
@@ -98,6 +100,7 @@ def _skinny_linear_kernel(
     out_features,  # OUT
     rows_per_program,
     steps_per_split,
+    num_pieces,
     TOKENS: tl.constexpr,
     MORE_TOKENS: tl.constexpr,
     HAS_MORE: tl.constexpr,
@@ -105,8 +108,7 @@ def _skinny_linear_kernel(
     BLOCK_IN: tl.constexpr,
     GATED: tl.constexpr,
     STAGES: tl.constexpr,
-    PREFETCHES: tl.constexpr,
-    PREFETCHED: tl.constexpr,
+    PIECE: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     split = tl.program_id(1)
@@ -124,10 +126,9 @@ def _skinny_linear_kernel(
         # Lanes beyond the share ask for its last row again.
         last_row = tl.minimum(first_row + rows_per_program, out_features) - 1
         ahead = weight + tl.minimum(rows, last_row).to(tl.int64) * in_features + first_step * BLOCK_IN
-        if PREFETCHES > 0:
-            _prefetch(ahead, PREFETCHED, PREFETCHES)
-        if PREFETCHES > 0 and GATED:
-            _prefetch(ahead + behind, PREFETCHED, PREFETCHES)
+        _prefetch(ahead, num_pieces, PIECE)
+        if GATED:
+            _prefetch(ahead + behind, num_pieces, PIECE)
         gdc_wait()
 
     tokens, more_tokens = tl.arange(0, TOKENS), TOKENS + tl.arange(0, MORE_TOKENS)
@@ -254,6 +255,7 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
         out_features=out_features,
         rows_per_program=tiling.rows,
         steps_per_split=triton.cdiv(num_steps, tiling.num_splits),
+        num_pieces=tiling.num_pieces,
         TOKENS=first,
         MORE_TOKENS=max(LEAST_TOKENS, more),
         HAS_MORE=more > 0,
@@ -261,8 +263,7 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
         BLOCK_IN=tiling.block_in,
         GATED=gated,
         STAGES=tiling.num_stages,
-        PREFETCHES=tiling.num_prefetches if starts_early else 0,
-        PREFETCHED=PREFETCHED,
+        PIECE=PIECE,
         OVERLAPS=starts_early,
         launch_pdl=starts_early,
         num_warps=tiling.num_warps,

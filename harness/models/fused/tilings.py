@@ -21,13 +21,13 @@ ROWS_PER_TOKEN = 4
 """Rows of a share for each token, so that a quarter of the weight's bytes is read of the tokens."""
 BLOCK_IN = 64
 """128 bytes of a row: what the memory reads at once."""
-STAGE_BYTES = 110_000
-"""Shared memory of a program, so that those of two products fit in a multiprocessor (227 KiB): one that ends, and one
-that starts."""
+STAGE_BYTES = 80_000
+"""Shared memory of a program, so that it fits in a multiprocessor (227 KiB) beside two of attention (72 KiB each), and
+beside another product's: one that ends, and one that starts."""
 MOST_STAGES = 8
-PREFETCHED = 128
-"""Components of a row that are asked for at once, 256 bytes."""
-PREFETCHES = 4
+PIECE = 256
+"""Components of a row that are asked for at once, 512 bytes."""
+MOST_PIECES = 2
 
 
 class Tiling(NamedTuple):
@@ -43,8 +43,8 @@ class Tiling(NamedTuple):
     """Programs that share the components of the tokens."""
     num_stages: int
     num_warps: int
-    num_prefetches: int
-    """Pieces of a row that a program asks for before it waits, PREFETCHED components each; 0 or a power of two."""
+    num_pieces: int
+    """Pieces of each row that a program asks for before it waits, PIECE components each."""
 
     @staticmethod
     def tokens(num_tokens: int) -> tuple[int, int]:
@@ -89,8 +89,8 @@ def tiling_for(num_tokens: int, in_features: int, num_rows: int, gated: bool, ma
     stage = (num_parts * block_out + sum(Tiling.tokens(num_tokens))) * BLOCK_IN * 2
     num_stages = max(3, min(MOST_STAGES, STAGE_BYTES // stage))
     num_warps = 8 if block_out * num_parts > 128 else 4
-    prefetches = PREFETCHES if in_features // num_splits >= PREFETCHES * PREFETCHED else 0
-    return Tiling(rows, block_out, BLOCK_IN, num_splits, num_stages, num_warps, prefetches)
+    num_pieces = min(MOST_PIECES, in_features // num_splits // PIECE)
+    return Tiling(rows, block_out, BLOCK_IN, num_splits, num_stages, num_warps, num_pieces)
 
 
 def _rows(out_features: int, num_splits: int, num_waves: int) -> int:
