@@ -158,8 +158,8 @@ def test_tilings_of_real_sizes_fit(sizes: tuple[int, ...], num_tokens: int):
 @pytest.mark.parametrize("num_tokens", range(1, MOST_TOKENS + 1))
 def test_two_products_hold_all_tokens(num_tokens: int):
     first, more = Tiling.tokens(num_tokens)
-    assert first + more >= num_tokens > first + more - max(16, (first + more) // 4 if more == 0 else more)
-    assert all(count == 0 or (count >= 16 and count & (count - 1) == 0) for count in (first, more))
+    assert first + more == min(columns for columns in (16, 32, 48, 64, 80, 96, 128) if columns >= num_tokens)
+    assert first in (16, 32, 64, 128) and more in (0, 16, 32) and more < first
 
 
 @pytest.mark.parametrize(
