@@ -2,8 +2,8 @@
 
 A step has a size: how many slots take part and how many rows of prompts it reads. A plan gets the smallest captured
 size that holds it; what is left over works on the spare slot. The length of the sequences is no part of the size: fused
-attention reads only what each row has, and layers that run unfused attend to a slot's whole capacity, masked. Where there
-is no GPU the same steps run at the same sizes without a graph.
+attention reads only what each row has, and layers that run unfused attend to a slot's whole capacity, masked. Where
+there is no GPU the same steps run at the same sizes without a graph.
 """
 
 from __future__ import annotations
