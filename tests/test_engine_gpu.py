@@ -58,15 +58,16 @@ def test_nothing_is_allocated_once_the_engine_runs(drafter):
 
 def test_memory_does_not_grow_in_10_000_rounds():
     """Of the device, and of the host, by what Python's own allocator holds between two runs of as many requests."""
-    config = on_gpu(cell(DrafterKind.eagle, temperature=1.0, num_prompts=40, max_new_tokens=200), True, None, "bfloat16")
-    config = replace(config, measurement=MeasurementConfig(expected_acceptance=False))
+    config = cell(DrafterKind.eagle, temperature=1.0, num_prompts=40, max_new_tokens=200)
+    config = replace(on_gpu(config, True, None, "bfloat16"), measurement=MeasurementConfig(expected_acceptance=False))
     played = conversations(load_prompts(config.workload, config.seed), config.workload, config.seed)
     backend = LocalBackend(config, ModelStore())
     backend.prepare(played)
     held, num_rounds = [], 0
     while num_rounds < 10_000:
         requests = backend.generate(played).requests
-        num_rounds += sum(len(request.rounds) for request in requests)
+        # a round of the engine is one of every slot that is taken
+        num_rounds += sum(len(request.rounds) for request in requests) // config.backend.max_concurrency
         del requests
         gc.collect()
         stats = torch.cuda.memory_stats()
