@@ -182,7 +182,7 @@ def _page(results: Results, tables: Sequence[Table], figures: Sequence[str]) -> 
     for table in methods:
         yield table.to_markdown(fold_notes=True)
     yield "\n## Paired differences\n"
-    yield _without_title(pairs)
+    yield _without_title(pairs) if pairs.rows else "No two cells of these results can be compared in pairs.\n"
     yield "\n## Settings\n"
     yield from _value_lines([cell.record.config for cell in results.cells])
     yield "\n## Provenance\n"

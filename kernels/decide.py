@@ -58,7 +58,8 @@ def block_length(tokens, streams, state, request, num_usable, one_hot):
     needed = tl.full((), 0, tl.int32)
     tl.store(state.log_ratios + row, log_ratio)
     for index in range(1, num_usable + 1):
-        step = tl.load(state.target_logprobs + row + index - 1) - tl.load(state.draft_logprobs + row + index - 1)
+        step = tl.load(state.target_logprobs + row + index - 1, cache_modifier=".cg")
+        step -= tl.load(state.draft_logprobs + row + index - 1, cache_modifier=".cg")
         log_ratio = tl.minimum(log_ratio + step, 0.0)
         tl.store(state.log_ratios + row + index, log_ratio)
         ratio = tl.exp(log_ratio)
@@ -68,7 +69,7 @@ def block_length(tokens, streams, state, request, num_usable, one_hot):
                 num_accepted = index
                 needed = needed * 0
         elif one_hot:
-            mass = ratio * (1.0 - tl.exp(tl.load(state.target_logprobs + row + index)))
+            mass = ratio * (1.0 - tl.exp(tl.load(state.target_logprobs + row + index, cache_modifier=".cg")))
             rest = mass + (1.0 - ratio)
             if chance * tl.where(rest == 0, 1.0, rest) < tl.where(rest == 0, ratio, mass):
                 num_accepted = index

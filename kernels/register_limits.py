@@ -2,9 +2,9 @@
 
 The compiler's own choice turns on parts of a kernel that a program runs once, if at all: left alone it takes 32 for a
 loop that then waits for one load after another, or 64 where 48 do. A limit also gives leave to use that many. Each was
-chosen by the machine code for sm_90, so that a loop issues its loads together and nothing spills, which the compile
-check watches. Of the 65,536 registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 5 at 88, 4 at
-128; programs of 8 warps for 4 at 56.
+chosen by measurement on an H200 (results/kernel_bench_h200/NOTES.md) among those at which nothing spills, which the
+compile check watches. Of the 65,536 registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80,
+4 at 128; programs of 8 warps for 4 at 64.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def first_pass_registers(method: Method, dtype: torch.dtype, is_aligned: bool, c
         is_aligned: rows are read 16 bytes at a time; else every token takes an address of its own.
         capability: of the GPU times ten.
     """
-    if method is Method.block:
-        # With 88 the code for sm_100 spills 4 bytes.
-        return 88 if capability < 100 else 96
+    if method is Method.block and is_aligned:
+        # With 80 the code for other generations spills 4 bytes.
+        return 80 if capability == 90 else 96
     spills = dtype == torch.float32 and capability >= 100
     if method is Method.coupled or not is_aligned or spills:
         return None
@@ -36,8 +36,8 @@ def first_pass_registers(method: Method, dtype: torch.dtype, is_aligned: bool, c
 
 def second_pass_registers(method: Method, truncates: bool, num_warps: int) -> int:
     """Limit for kernels.emission with 4 or 8 warps."""
-    if num_warps == 4:
-        return 80 if truncates and method is not Method.pr35461 else 128
     if method is Method.pr35461:
-        return 192
-    return 128 if method is Method.block and not truncates else 56
+        return 128 if num_warps == 4 else 192
+    if method is Method.block and not truncates:
+        return 128
+    return 80 if num_warps == 4 else 64

@@ -1,5 +1,7 @@
 """The engine on a GPU: the tokens of a CPU, out of CUDA graphs, without allocating once it runs."""
 
+import gc
+import sys
 from dataclasses import replace
 
 import pytest
@@ -52,6 +54,28 @@ def test_nothing_is_allocated_once_the_engine_runs(drafter):
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     backend.generate(played)
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+def test_memory_does_not_grow_in_10_000_rounds():
+    """Of the device, and of the host, by what Python's own allocator holds between two runs of as many requests."""
+    config = cell(DrafterKind.eagle, temperature=1.0, num_prompts=40, max_new_tokens=200)
+    config = replace(on_gpu(config, True, None, "bfloat16"), measurement=MeasurementConfig(expected_acceptance=False))
+    played = conversations(load_prompts(config.workload, config.seed), config.workload, config.seed)
+    backend = LocalBackend(config, ModelStore())
+    backend.prepare(played)
+    held, num_rounds = [], 0
+    while num_rounds < 10_000:
+        requests = backend.generate(played).requests
+        # a round of the engine is one of every slot that is taken
+        num_rounds += sum(len(request.rounds) for request in requests) // config.backend.max_concurrency
+        del requests
+        gc.collect()
+        stats = torch.cuda.memory_stats()
+        held.append((sys.getallocatedblocks(), stats["allocation.all.allocated"], stats["reserved_bytes.all.current"]))
+    assert len(held) >= 3
+    blocks = [each[0] for each in held[1:]]
+    assert {each[1:] for each in held} == {held[0][1:]}
+    assert max(blocks) - min(blocks) < 0.01 * blocks[0]
 
 
 def test_sampled_tokens_do_not_depend_on_how_steps_are_run():

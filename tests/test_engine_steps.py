@@ -172,7 +172,7 @@ def test_prompts_are_cut_where_the_step_is_full():
 def test_sizes_hold_every_plan_and_are_few():
     sizes = step_sizes(12, 100)
     assert sizes[:5] == [StepSize(each, 0) for each in (1, 2, 4, 8, 12)]
-    assert sizes[5:] == [StepSize(12, each) for each in (8, 16, 32, 64, 100)]
+    assert sizes[5:] == [StepSize(12, each) for each in (8, 12, 16, 24, 32, 48, 64, 82, 100)]
     assert step_sizes(1, 1) == [StepSize(1, 0), StepSize(1, 1)]
 
 

@@ -77,6 +77,16 @@ def test_draft_token_outside_the_vocabulary_is_never_emitted(method: Method, tok
     assert bool((verdict.token_ids < 3).all())
 
 
+@pytest.mark.parametrize("token", [-1, 3, 10**9])
+def test_batch_of_greedy_rows_flags_a_draft_token_outside_the_vocabulary_where_it_gets_there(token: int):
+    """All-greedy batches take a way of their own; a padded column behind a shorter draft is no draft token."""
+    batch = Round([GREEDY] * 40, [2, 1] * 20, vocab_size=3, seed=5)
+    batch.token_ids[:, 1] = token
+    verdict = batch.verify(Verification(Method.probabilistic))
+    assert torch.equal(verdict.invalid, (verdict.num_accepted == 1) & (batch.lengths == 2))
+    assert bool(verdict.invalid.any()) and bool((verdict.num_accepted == 1)[~verdict.invalid].any())
+
+
 @pytest.mark.parametrize(
     "method", [Method.probabilistic, Method.block, Method.lenient, Method.strict], ids=lambda m: m.value
 )

@@ -67,6 +67,13 @@ def test_report_goes_beside_its_records(tmp_path):
     assert write_report(tmp_path / "runs")[0] == tmp_path / "runs" / "report.md"
 
 
+def test_a_page_of_one_cell_has_no_empty_table_of_pairs(tmp_path):
+    write_cell(cell_record([request_record([round_record(4, 2, 1.0)])]), tmp_path / "cells")
+    page = write_report(tmp_path, tmp_path / "report")[0].read_text()
+    assert "No two cells of these results can be compared in pairs." in page
+    assert "| comparison |" not in page
+
+
 def test_report_prints_the_summary_or_the_rows(run_folder, tmp_path, capsys):
     report(run_folder, None, tmp_path)
     assert "zoo · eagle3 · K = 3 · T = 1" in capsys.readouterr().out

@@ -1,14 +1,16 @@
 """Steps as CUDA graphs: every size is captured once, before the clock starts, and replayed from then on.
 
 A step has a size: how many slots take part and how many rows of prompts it reads. A plan gets the smallest captured
-size that holds it; what is left over works on the spare slot. Attention reads only what each row has, so the length of
-the sequences is no part of the size. Where there is no GPU the same steps run at the same sizes without a graph.
+size that holds it; what is left over works on the spare slot. The length of the sequences is no part of the size: fused
+attention reads only what each row has, and layers that run unfused attend to a slot's whole capacity, masked. Where
+there is no GPU the same steps run at the same sizes without a graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -112,9 +114,13 @@ class GraphRunner:
 
 
 def step_sizes(num_slots: int, most_prompt_rows: int) -> list[StepSize]:
-    """The sizes that are captured, from the smallest: without prompts for powers of two of slots, with them for all."""
+    """The sizes that are captured, from the smallest: without prompts for powers of two of slots, with them for all.
+
+    A step with prompts is bound by arithmetic, and padded rows cost as much as others: hence sizes halfway between.
+    """
     slots = _powers(1, num_slots)
-    rows = _powers(min(FEWEST_PROMPT_ROWS, most_prompt_rows), most_prompt_rows)
+    powers = _powers(min(FEWEST_PROMPT_ROWS, most_prompt_rows), most_prompt_rows)
+    rows = sorted({*powers, *((smaller + larger) // 2 for smaller, larger in pairwise(powers))})
     return [StepSize(each, 0) for each in slots] + [StepSize(num_slots, each) for each in rows]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernels.contract import Draft, Verdict
 from kernels.reference.proposal import leading
@@ -33,4 +34,8 @@ def verify_greedy(target_logits: Tensor, draft: Draft) -> Verdict:
     agrees = (draft.token_ids == token_ids[:, :width]) & ~invalid[rows[:, :width]]
     num_accepted = (agrees & leading(draft.num_draft_tokens, width)).long().cumprod(dim=1).sum(dim=1)
     last = num_accepted[:, None]
-    return assemble(draft.token_ids, num_accepted, token_ids.gather(1, last)[:, 0], invalid[rows.gather(1, last)[:, 0]])
+    # With a column behind the last draft token, where there is none to be at fault.
+    outside = (draft.token_ids < 0) | (draft.token_ids >= target_logits.shape[1])
+    outside = functional.pad(outside & leading(draft.num_draft_tokens, width), (0, 1))
+    flagged = invalid[rows.gather(1, last)[:, 0]] | outside.gather(1, last)[:, 0]
+    return assemble(draft.token_ids, num_accepted, token_ids.gather(1, last)[:, 0], flagged)
