@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, NamedTuple
 
 import pytest
@@ -207,7 +206,7 @@ def assert_as_exact_as_torch(found: Tensor, theirs: Tensor, exact: Tensor) -> No
     assert distances[0] <= 1.05 * distances[1] + 1e-5
 
 
-@pytest.mark.parametrize("num_tokens", [1, 16, 33, 64, 96, 128])
+@pytest.mark.parametrize("num_tokens", [1, 16, 32, 64, 70, 96])
 @pytest.mark.parametrize(("num_rows", "in_features", "splits"), PRODUCTS.values(), ids=PRODUCTS.keys())
 def test_products_at_real_sizes(num_rows: int, in_features: int, splits: bool, num_tokens: int):
     kernels = triton_operations()
@@ -220,7 +219,7 @@ def test_products_at_real_sizes(num_rows: int, in_features: int, splits: bool, n
         same(kernels.linear(states, weight, added, splits), found)
 
 
-@pytest.mark.parametrize("num_tokens", [1, 16, 64, 96])
+@pytest.mark.parametrize("num_tokens", [1, 16, 32, 64, 96])
 @pytest.mark.parametrize("intermediate_size", [14336, 12288])
 def test_gated_products_at_real_sizes(intermediate_size: int, num_tokens: int):
     kernels, twins = triton_operations(), reference_operations()
@@ -229,35 +228,6 @@ def test_gated_products_at_real_sizes(intermediate_size: int, num_tokens: int):
     gate, up = (states.double() @ weight.double().T).chunk(2, -1)
     exact = torch.nn.functional.silu(gate) * up
     assert_as_exact_as_torch(kernels.gated_linear(states, weight), twins.gated_linear(states, weight), exact)
-
-
-@pytest.mark.parametrize("num_tokens", [1, 4, 6])
-def test_early_starts_change_no_bit(num_tokens: int, monkeypatch: pytest.MonkeyPatch):
-    """Four layers behind each other in a graph, replayed: nothing reads what is not there yet."""
-    fused = fused_layer("llama", num_tokens)
-
-    def four_layers() -> LayerOutput:
-        output = fused(triton_operations())
-        for _ in range(3):
-            output = fused._replace(states=output.states, residual=output.residual)(triton_operations())
-        return output
-
-    for name in ("add_rms_norm", "combine_splits", "rotate_and_store", "skinny_linear", "slot_attention"):
-        module = importlib.import_module(f"harness.models.fused.{name}")
-        monkeypatch.setattr(module, "overlaps", lambda: False)
-    fused.refill(0, seed=1)
-    expected = [tensor.clone() for tensor in four_layers()]
-    monkeypatch.undo()
-    fused.refill(0, seed=1)
-    four_layers()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = four_layers()
-    for _ in range(20):
-        fused.refill(0, seed=1)
-        graph.replay()
-        for mine, wanted in zip(found, expected, strict=True):
-            same(mine[..., :NUM_OWN, :, :], wanted[..., :NUM_OWN, :, :])
 
 
 def test_cache_beyond_2_31_elements():

@@ -13,9 +13,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-
-from harness.models.fused.overlap import overlaps
 
 COMBINED_PER_WARP = 256
 """Components that a warp adds up: 8 a thread, two 16-byte loads."""
@@ -45,11 +42,7 @@ def _combine_splits_kernel(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     SPLITS_PADDED: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
-    if OVERLAPS:
-        gdc_launch_dependents()
-        gdc_wait()
     start = tl.load(starts + tl.program_id(0) // (TOKENS * QUERY_HEADS))
     length, keys_per_split = share(start, TOKENS, capacity, num_splits, BLOCK)
     place = tl.program_id(0).to(tl.int64)
@@ -77,7 +70,7 @@ def combine_splits(
         capacity: C. block: keys of a block. Both as the programs shared the keys out.
     """
     _, num_tokens, num_heads, num_splits, width = parts.shape
-    splits_padded, starts_early = triton.next_power_of_2(num_splits), overlaps()
+    splits_padded = triton.next_power_of_2(num_splits)
     _combine_splits_kernel[(log_sums.numel() // num_splits,)](
         parts=parts,
         log_sums=log_sums,
@@ -90,7 +83,5 @@ def combine_splits(
         WIDTH=width,
         BLOCK=block,
         SPLITS_PADDED=splits_padded,
-        OVERLAPS=starts_early,
-        launch_pdl=starts_early,
         num_warps=max(1, min(MOST_WARPS, splits_padded * width // COMBINED_PER_WARP)),
     )

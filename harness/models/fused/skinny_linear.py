@@ -3,14 +3,12 @@
     linear        y = x W^T + bias
     gated_linear  y = silu(x Wg^T + bias_g) * (x Wu^T + bias_u)        Wg and Wu the first and the second half of W
 
-Such a product takes as long as its weight takes to be read. Rows of the weight are shared out evenly over programs, all
-of which run at once; a tile has more rows than a program's share, and rows beyond it are not read. Where that would
-make programs read more of the tokens than of the weight, components of the tokens are shared out too, and the shares
-are summed by the operation that takes them: `linear` returns them when it may. Rows of the weight are the rows of the
-tensor cores' product, tokens its columns.
-
-Where the launches overlap (harness.models.fused.overlap), a program asks for the first part of its weights before it
-waits for the tokens. Every sum is made in one order: the same shapes give the same bits.
+Such a product takes as long as its weight takes to be read. Rows of the weight are shared out evenly over programs, as
+many for each multiprocessor; a tile has more rows than a program's share, and rows beyond it are not read. Where that
+would leave a program few rows beside the tokens that it reads too, components of the tokens are shared out as well, and
+the shares are summed by the operation that takes them: `linear` returns them when it may. Rows of the weight are the
+rows of the tensor cores' product, tokens its columns. Every sum is made in one order: the same shapes give the same
+bits. This module does not know which tiling is fast: harness.models.fused.tilings does.
 """
 
 from __future__ import annotations
@@ -20,31 +18,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fused.checks import check_tensor
 from harness.models.fused.gated_activation import silu_mul
-from harness.models.fused.overlap import overlaps
-from harness.models.fused.tilings import PIECE, Tiling, tiling_for
+from harness.models.fused.tilings import LEAST_TOKENS, Tiling, tiling_for
 
-LEAST_TOKENS = 16
-"""Columns of the smallest product of tensor cores that is compiled."""
-
-
-@triton.jit
-def _prefetch(rows, num_pieces, PIECE: tl.constexpr):
-    """Bring some pieces of PIECE components from each row on into the L2 cache; rows: [BLOCK] pointers."""
-    # Half a piece, 256 bytes, a request: two for each row, so that every thread has one of its own.
-    halves = rows[:, None] + (tl.arange(0, 2) * (PIECE // 2))[None, :]
-    for piece in range(num_pieces):
-        tl.inline_asm_elementwise(
-            "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;",
-            "=r,l",
-            [(halves + piece * PIECE).to(tl.int64, bitcast=True)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
+MEASURED_CAPABILITY = (9, 0)
+"""Of the GPUs that tilings are measured on, H100 and H200. On others all products are torch's."""
 
 
 @triton.jit
@@ -89,7 +69,7 @@ def _store_tile(
     tl.store(result + at, product.to(result.dtype.element_ty), mask=kept)
 
 
-@triton.jit(do_not_specialize=["num_tokens", "rows_per_program", "steps_per_split", "num_pieces"])
+@triton.jit(do_not_specialize=["num_tokens", "rows_per_program", "steps_per_split"])
 def _skinny_linear_kernel(
     states,  # [N, IN]
     weight,  # [OUT, IN]; [2 OUT, IN] where GATED
@@ -100,7 +80,6 @@ def _skinny_linear_kernel(
     out_features,  # OUT
     rows_per_program,
     steps_per_split,
-    num_pieces,
     TOKENS: tl.constexpr,
     MORE_TOKENS: tl.constexpr,
     HAS_MORE: tl.constexpr,
@@ -108,8 +87,6 @@ def _skinny_linear_kernel(
     BLOCK_IN: tl.constexpr,
     GATED: tl.constexpr,
     STAGES: tl.constexpr,
-    PIECE: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     split = tl.program_id(1)
     lanes, columns = tl.arange(0, BLOCK_OUT), tl.arange(0, BLOCK_IN)
@@ -121,16 +98,6 @@ def _skinny_linear_kernel(
     in_rows = weight + rows.to(tl.int64) * in_features
     # Rows of up lie behind those of the gate.
     behind = tl.cast(out_features, tl.int64) * in_features
-    if OVERLAPS:
-        gdc_launch_dependents()
-        # Lanes beyond the share ask for its last row again.
-        last_row = tl.minimum(first_row + rows_per_program, out_features) - 1
-        ahead = weight + tl.minimum(rows, last_row).to(tl.int64) * in_features + first_step * BLOCK_IN
-        _prefetch(ahead, num_pieces, PIECE)
-        if GATED:
-            _prefetch(ahead + behind, num_pieces, PIECE)
-        gdc_wait()
-
     tokens, more_tokens = tl.arange(0, TOKENS), TOKENS + tl.arange(0, MORE_TOKENS)
     product = tl.zeros((BLOCK_OUT, TOKENS), tl.float32)
     more_product = tl.zeros((BLOCK_OUT, MORE_TOKENS), tl.float32)
@@ -181,7 +148,7 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None, splits: b
 
     Returns:
         [..., OUT] of the type; or, if it may be, [P, ..., OUT] float32, shares that are to be summed in order and then
-        rounded. Which of the two is a function of the shapes and the type.
+        rounded. Which of the two is a function of the shapes, the type and the GPU.
     """
     tiling = tiling_of(states, weight, gated=False, may_split=splits)
     if tiling is None:
@@ -215,6 +182,8 @@ def tiling_of(states: Tensor, weight: Tensor, gated: bool, may_split: bool) -> T
     """How to run the kernel; None where torch runs."""
     if weight.dtype not in (torch.bfloat16, torch.float16):
         return None
+    if weight.is_cuda and torch.cuda.get_device_capability(weight.device) != MEASURED_CAPABILITY:
+        return None
     return tiling_for(states.shape[:-1].numel(), weight.shape[1], weight.shape[0], gated, may_split)
 
 
@@ -243,8 +212,7 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
     shape = (*([tiling.num_splits] if split else []), *states.shape[:-1], out_features)
     result = torch.empty(shape, dtype=torch.float32 if split else states.dtype, device=states.device)
     num_steps = in_features // tiling.block_in
-    first, more = tiling.tokens(num_tokens)
-    starts_early = overlaps()
+    first, more = tiling.columns(num_tokens)
     _skinny_linear_kernel[(triton.cdiv(out_features, tiling.rows), tiling.num_splits)](
         states=states,
         weight=weight,
@@ -255,7 +223,6 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
         out_features=out_features,
         rows_per_program=tiling.rows,
         steps_per_split=triton.cdiv(num_steps, tiling.num_splits),
-        num_pieces=tiling.num_pieces,
         TOKENS=first,
         MORE_TOKENS=max(LEAST_TOKENS, more),
         HAS_MORE=more > 0,
@@ -263,9 +230,6 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
         BLOCK_IN=tiling.block_in,
         GATED=gated,
         STAGES=tiling.num_stages,
-        PIECE=PIECE,
-        OVERLAPS=starts_early,
-        launch_pdl=starts_early,
         num_warps=tiling.num_warps,
     )
     return result

@@ -1,33 +1,46 @@
-"""How harness.models.fused.skinny_linear cuts a product: a function of shapes alone, fixed here after measurement.
+"""How harness.models.fused.skinny_linear cuts a product, and which products are torch's: a table of what was measured.
 
-One program in each multiprocessor reads its share of the weight, as evenly as whole rows allow. While it reads its rows
-it reads the tokens too, from the L2 cache: N / rows of the weight's bytes. Where that is too much, several programs
-share the components of the tokens, and have more rows each.
+us of a product on one H200, weights of bfloat16 that no cache holds: ours / torch's, with silu_mul where gated. A
+product that torch is faster at is torch's; so is every other that the table has no line for.
+
+    rows of the weight, components of a token          16 tokens        64 tokens        96 tokens
+    6144, 4096      queries, keys, values            14.5 /  15.1   [ 16.3 /  15.7]  [ 18.6 /  15.9]
+    4096, 4096      output                           10.1 /  13.4     11.5 /  11.8     12.6 /  14.4
+    4096, 14336     down, Llama-3-8B                 29.4 /  32.7     31.7 /  35.9     34.3 /  37.8
+    4096, 12288     down, Qwen3-8B                   25.8 /  29.1     28.1 /  31.8     30.4 /  33.9
+    28672, 4096     gate and up, Llama-3-8B          55.7 /  62.1     59.5 /  66.2     64.3 /  66.8
+    24576, 4096     gate and up, Qwen3-8B            48.3 /  51.2     51.7 /  53.3   [ 56.3 /  55.4]
+    128256, 4096    logits, Llama-3-8B              235.8 / 243.1    254.0 / 270.8   [273.8 / 259.6]
+    151936, 4096    logits, Qwen3-8B                278.7 / 290.7    297.3 / 298.6   [330.3 / 305.8]
+    4096, 8192      features of a head, unshared   [ 23.9 /  23.4]  [ 41.3 /  23.7]  [ 63.4 /  25.3]
+
+[ ]: the table leaves it to torch. Down of Qwen3-8B at 16 tokens was timed with 4 splits; for the other two 2 splits
+take at most 0.1 us longer than 4, and leave half as much to be summed. At other numbers of tokens nothing was timed:
+ours takes at most as long as at the next number above, and torch's was taken to be no faster than at the one below.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple
 
 MULTIPROCESSORS = 132
 """Of an H100 or H200."""
-MOST_TOKENS = 128
+LEAST_FEATURES = 4096
+"""Components of the shortest tokens that were measured."""
+COLUMNS = ((16, 0), (32, 0), (64, 0), (64, 32))
+"""Columns of the two products that hold a number of tokens; the second may have none."""
+LEAST_TOKENS = COLUMNS[0][0]
+MOST_TOKENS = sum(COLUMNS[-1])
 """More tokens go to torch."""
-LEAST_WEIGHTS = 4 * 2**20
-"""Components of the smallest weight: reading fewer takes less time than starting."""
-LEAST_TOKENS = 16
-MOST_SPLITS = 4
-ROWS_PER_TOKEN = 4
-"""Rows of a share for each token, so that a quarter of the weight's bytes is read of the tokens."""
-BLOCK_IN = 64
-"""128 bytes of a row: what the memory reads at once."""
-STAGE_BYTES = 80_000
-"""Shared memory of a program, so that it fits in a multiprocessor (227 KiB) beside two of attention (72 KiB each), and
-beside another product's: one that ends, and one that starts."""
-MOST_STAGES = 8
-PIECE = 256
-"""Components of a row that are asked for at once, 512 bytes."""
-MOST_PIECES = 2
+
+
+class Kind(Enum):
+    """What a product may do."""
+
+    shared = "its programs may share the components of the tokens"
+    gated = "half of its rows are a gate's"
+    whole = "neither"
 
 
 class Tiling(NamedTuple):
@@ -43,21 +56,33 @@ class Tiling(NamedTuple):
     """Programs that share the components of the tokens."""
     num_stages: int
     num_warps: int
-    num_pieces: int
-    """Pieces of each row that a program asks for before it waits, PIECE components each."""
 
     @staticmethod
-    def tokens(num_tokens: int) -> tuple[int, int]:
-        """Columns of the two products that hold so many tokens, powers of two; the second may have none."""
-        first = LEAST_TOKENS
-        while 2 * first <= num_tokens:
-            first *= 2
-        if num_tokens <= first:
-            return first, 0
-        rest = LEAST_TOKENS
-        while rest < num_tokens - first:
-            rest *= 2
-        return (2 * first, 0) if rest == first else (first, rest)
+    def columns(num_tokens: int) -> tuple[int, int]:
+        """Columns of the two products that hold so many tokens, at most MOST_TOKENS."""
+        return next(pair for pair in COLUMNS if num_tokens <= sum(pair))
+
+
+class _Line(NamedTuple):
+    """A line of the table."""
+
+    most_tokens: int
+    block_out: int
+    block_in: int
+    num_splits: int
+    num_stages: int
+    num_warps: int
+    least_rows: int
+    """Of a program, as few as were measured to be faster than torch: the fewer, the more it reads of the tokens for
+    each of the weight."""
+
+
+LINES = {
+    Kind.shared: (_Line(16, 64, 128, 2, 5, 4, 47), _Line(64, 64, 64, 2, 8, 4, 63), _Line(96, 64, 128, 2, 5, 4, 63)),
+    Kind.gated: (_Line(16, 64, 128, 1, 3, 4, 47), _Line(64, 64, 64, 1, 4, 4, 47), _Line(96, 128, 64, 1, 5, 8, 109)),
+    Kind.whole: (_Line(16, 256, 128, 1, 3, 8, 144), _Line(64, 128, 128, 1, 4, 4, 122)),
+}
+"""By what a product may do, in the order of tokens."""
 
 
 def tiling_for(num_tokens: int, in_features: int, num_rows: int, gated: bool, may_split: bool) -> Tiling | None:
@@ -68,34 +93,24 @@ def tiling_for(num_tokens: int, in_features: int, num_rows: int, gated: bool, ma
         in_features: components of a token.
         num_rows: of the weight.
         gated: half of the rows are a gate's.
-        may_split: whether programs may share the components of the tokens.
+        may_split: whether programs may share the components of the tokens; of no effect where gated.
     """
-    if not 0 < num_tokens <= MOST_TOKENS or in_features % BLOCK_IN or num_rows * in_features < LEAST_WEIGHTS:
+    kind = Kind.gated if gated else Kind.shared if may_split else Kind.whole
+    line = next((line for line in LINES[kind] if num_tokens <= line.most_tokens), None)
+    if (
+        line is None
+        or num_tokens == 0
+        or in_features < LEAST_FEATURES
+        or in_features % (line.num_splits * line.block_in)
+    ):
         return None
-    num_parts = 2 if gated else 1
-    out_features = num_rows // num_parts
-    wide = num_tokens > 2 * LEAST_TOKENS
-    most_rows = (256 if wide else 128) // num_parts
-    num_splits = 1
-    while may_split and num_splits < MOST_SPLITS and _rows(out_features, num_splits, 1) < ROWS_PER_TOKEN * num_tokens:
-        if in_features % (2 * num_splits * BLOCK_IN):
-            break
-        num_splits *= 2
-    num_waves = _divided(_rows(out_features, num_splits, 1), most_rows)
-    rows = _rows(out_features, num_splits, num_waves)
-    block_out = 64
-    while block_out < rows:
-        block_out *= 2
-    stage = (num_parts * block_out + sum(Tiling.tokens(num_tokens))) * BLOCK_IN * 2
-    num_stages = max(3, min(MOST_STAGES, STAGE_BYTES // stage))
-    num_warps = 8 if block_out * num_parts > 128 else 4
-    num_pieces = min(MOST_PIECES, in_features // num_splits // PIECE)
-    return Tiling(rows, block_out, BLOCK_IN, num_splits, num_stages, num_warps, num_pieces)
-
-
-def _rows(out_features: int, num_splits: int, num_waves: int) -> int:
-    """Rows of a program's share when every multiprocessor has so many programs."""
-    return _divided(out_features * num_splits, MULTIPROCESSORS * num_waves)
+    # Each multiprocessor has so many programs, of as many rows as can be.
+    num_shares = (num_rows // 2 if gated else num_rows) * line.num_splits
+    num_waves = _divided(num_shares, MULTIPROCESSORS * line.block_out)
+    rows = _divided(num_shares, MULTIPROCESSORS * num_waves)
+    if rows < line.least_rows:
+        return None
+    return Tiling(rows, line.block_out, line.block_in, line.num_splits, line.num_stages, line.num_warps)
 
 
 def _divided(count: int, parts: int) -> int:
