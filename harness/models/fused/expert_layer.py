@@ -18,7 +18,7 @@ from harness.models.fused.expert_operations import expert_operations
 from harness.models.fused.pack import gate_and_up, packed
 from harness.models.fused.routing import Choice
 
-MOST_TOKENS = 256
+MOST_TOKENS = 128
 """Tokens of a forward that the kernels of experts take."""
 
 

@@ -46,8 +46,8 @@ class LatentTiling(NamedTuple):
     num_warps: int
 
 
-TILINGS = {2: LatentTiling(32, 32, 2, 4), 4: LatentTiling(16, 16, 1, 8)}
-"""By bytes of a component. 32 rows of results of 512 components are 128 registers of a thread of 4 warps; their queries
+TILINGS = {2: LatentTiling(32, 32, 2, 8), 4: LatentTiling(16, 16, 1, 8)}
+"""By bytes of a component. 32 rows of results of 512 components are 64 registers of a thread of 8 warps; their queries
 take 36 kB of shared memory, and two blocks of 32 keys 72 kB: two programs fit in a multiprocessor."""
 
 

@@ -8,16 +8,17 @@ Letters: R rows, T tokens of a row, H hidden size, L width of a latent, P rotate
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 from torch.nn import functional
 
 from harness.models.fused.latent_operations import latent_operations
 from harness.models.fused.pack import latent_projections, packed
-from harness.models.latent_attention import LatentAttention
 
 
 def attend_to_latents(
-    attention: LatentAttention,
+    attention: Any,
     # [R, T, H]
     states: Tensor,
     # [C', P] float32
@@ -33,7 +34,7 @@ def attend_to_latents(
     """[R, T, H]; the rows' keys are written to the cache.
 
     Args:
-        attention: its latent projections are packed.
+        attention: a LatentAttention whose latent projections are packed.
         name: of the operations, triton or reference.
     """
     operations = latent_operations(name)

@@ -78,6 +78,4 @@ def latent_operations(name: str) -> LatentOperations:
     from harness.models.fused.reference import latent_attention as attend
     from harness.models.fused.reference import norm_latents as norm
 
-    return LatentOperations(
-        norm.norm_latents, absorb.absorb_queries, attend.latent_attention, expand.expand_values
-    )
+    return LatentOperations(norm.norm_latents, absorb.absorb_queries, attend.latent_attention, expand.expand_values)

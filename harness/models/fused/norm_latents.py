@@ -61,11 +61,10 @@ def _norm_latents_kernel(
     states = joint + token * (query_width + latent_width + 2 * HALF)
     if tl.program_id(1) == 1:
         if query_norm is not None:
-            columns = tl.arange(0, QUERY_PADDED)
-            inside = columns < query_width
-            query = tl.load(states + columns, mask=inside, other=0.0)
-            normed = _scaled(query, query_norm + columns, inside, query_width, query_eps)
-            tl.store(queries + token * query_width + columns, normed, mask=inside)
+            at = tl.arange(0, QUERY_PADDED)
+            query = tl.load(states + at, mask=at < query_width, other=0.0)
+            scaled = _scaled(query, query_norm + at, at < query_width, query_width, query_eps)
+            tl.store(queries + token * query_width + at, scaled, mask=at < query_width)
     else:
         row = tl.program_id(0) // num_tokens
         start, slot = tl.load(starts + row), tl.load(slots + row)
@@ -73,10 +72,10 @@ def _norm_latents_kernel(
         is_stored = position < capacity
         place = keys + slot * slot_stride + position * position_stride
         columns = tl.arange(0, LATENT_PADDED)
-        inside = columns < latent_width
-        latent = tl.load(states + query_width + columns, mask=inside, other=0.0)
-        normed = _scaled(latent, latent_norm + columns, inside, latent_width, latent_eps)
-        tl.store(place + columns, normed, mask=inside & is_stored)
+        held = columns < latent_width
+        latent = tl.load(states + query_width + columns, mask=held, other=0.0)
+        normed = _scaled(latent, latent_norm + columns, held, latent_width, latent_eps)
+        tl.store(place + columns, normed, mask=held & is_stored)
 
         pairs = tl.arange(0, HALF_PADDED)
         inside = pairs < HALF

@@ -22,21 +22,22 @@ from torch import Tensor
 from harness.models.fused.checks import check_dtype, check_tensor
 from harness.models.fused.routing import Choice, Routing
 
-MOST_TOKENS = 256
-"""Of a call: the second kernel holds the scores of all of them in registers, 32 a thread for 64 experts."""
+MOST_TOKENS = 128
+"""Of a call: the second kernel holds the scores of all of them in registers, 16 a thread for 64 experts."""
+NUM_STAGES = 3
 LEAST_TILE = 16
 """Side of the smallest tile that tensor cores multiply."""
-SHARE = 128
-"""Components of the hidden size that a program of the first kernel multiplies: 16 programs for 2048, which read 16 kB of
-weights each."""
-MOST_SHARES = 32
-ROWS = 64
-"""Tokens of a program of the first kernel at most."""
+NUM_SHARES = 8
+"""P. With 64 tokens of 2048 components and 64 experts, 32 programs of the first kernel read 32 kB of weights each, and
+the one of the second 128 kB of sums."""
+BLOCKS = {2: 128, 4: 32}
+"""Components multiplied at a time, by their bytes. Ordinary arithmetic, in float32, needs many registers."""
 SUM_OFFSET = 1e-20
 """What transformers adds to the sum of the chosen scores."""
-LARGEST = 3.0e38
-"""Stands for a score that is no number: like torch.topk, the choice takes it for the largest."""
-ELEMENTS_PER_WARP = 1024
+LARGEST = 1.0e38
+"""Stands for a score that is no number: like torch.topk, the choice takes it for the largest. Its negative stands for
+what cannot be chosen, so that -inf marks what has been."""
+ELEMENTS_PER_WARP = 512
 """Scores that a warp of the second kernel holds."""
 
 
@@ -52,11 +53,12 @@ def _router_logits_kernel(
     EXPERTS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     tokens = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     experts = tl.arange(0, EXPERTS)
     result = tl.full((ROWS, EXPERTS), 0.0, tl.float32)
-    for block in range(BLOCKS):
+    for block in tl.range(BLOCKS, num_stages=STAGES):
         columns = (tl.program_id(1) * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
         inside = columns[None, :] < hidden_size
         state = tl.load(
@@ -85,10 +87,10 @@ def _route_tokens_kernel(
     weights,  # [N, k] float32
     num_tokens,
     num_experts,
-    num_parts,
     scaling,
     SUM_OFFSET: tl.constexpr,
     LARGEST: tl.constexpr,
+    NUM_PARTS: tl.constexpr,
     TOP_K: tl.constexpr,
     GROUPS: tl.constexpr,
     GROUPS_PADDED: tl.constexpr,
@@ -107,13 +109,14 @@ def _route_tokens_kernel(
     filled = is_token[:, None] & is_expert[None, :]
     at = tokens[:, None] * num_experts + experts[None, :]
     logits = tl.full((TOKENS, COLUMNS), 0.0, tl.float32)
-    for part in range(num_parts):
+    for part in tl.static_range(NUM_PARTS):
         logits += tl.load(parts + part * num_tokens * num_experts + at, mask=filled, other=0.0)
     scores = 1.0 / (1.0 + tl.exp(-logits))
     correction = tl.load(bias + experts, mask=is_expert, other=0.0)
     candidates = scores + correction[None, :]
-    candidates = tl.where(candidates == candidates, candidates, LARGEST)
-    candidates = tl.where(is_expert[None, :], candidates, -float("inf"))
+    # No comparison holds for what is no number.
+    candidates = tl.where(candidates < LARGEST, candidates, LARGEST)
+    candidates = tl.where(is_expert[None, :], candidates, -LARGEST)
 
     if CHOSEN_GROUPS < GROUPS:
         grouped = tl.reshape(candidates, (TOKENS, GROUPS_PADDED, GROUP_PADDED))
@@ -128,25 +131,23 @@ def _route_tokens_kernel(
             is_next = groups[None, :] == tl.argmax(group_scores, axis=1)[:, None]
             is_open = tl.where(is_next, 1, is_open)
             group_scores = tl.where(is_next, -float("inf"), group_scores)
-        grouped = tl.where((is_open == 1)[:, :, None], grouped, -float("inf"))
+        grouped = tl.where((is_open == 1)[:, :, None], grouped, -LARGEST)
         candidates = tl.reshape(grouped, (TOKENS, COLUMNS))
 
-    chosen = tl.full((TOKENS, COLUMNS), 0, tl.int32)
     for _ in tl.static_range(TOP_K):
         is_next = columns[None, :] == tl.argmax(candidates, axis=1)[:, None]
-        chosen = tl.where(is_next, 1, chosen)
         candidates = tl.where(is_next, -float("inf"), candidates)
-    chosen = tl.where(is_token[:, None], chosen, 0)
+    chosen = ((candidates == -float("inf")) & is_token[:, None]).to(tl.int32)
 
     weight = tl.where(chosen == 1, scores, 0.0)
     if IS_NORMALIZED:
         weight = weight / (tl.sum(weight, axis=1) + SUM_OFFSET)[:, None]
+    pair = tokens[:, None] * TOP_K + tl.cumsum(chosen, axis=1) - chosen
+    tl.store(weights + pair, weight * scaling, mask=chosen == 1)
     counts = tl.sum(chosen, axis=0)
     before = tl.cumsum(counts, axis=0) - counts
     place = before[None, :] + tl.cumsum(chosen, axis=0) - chosen
-    pair = tokens[:, None] * TOP_K + tl.cumsum(chosen, axis=1) - chosen
     tl.store(places + pair, place, mask=chosen == 1)
-    tl.store(weights + pair, weight * scaling, mask=chosen == 1)
     tl.store(tokens_at + place, tl.broadcast_to(tokens[:, None], (TOKENS, COLUMNS)), mask=chosen == 1)
     tl.store(starts + experts, before, mask=is_expert)
     tl.store(starts + num_experts, num_tokens * TOP_K)
@@ -159,7 +160,7 @@ def route_tokens(states: Tensor, weight: Tensor, bias: Tensor, choice: Choice) -
     largest, and give the token a weight that is none.
 
     Args:
-        states: [N, H] bfloat16, float16 or float32, without gaps; N is 1 to 256.
+        states: [N, H] bfloat16, float16 or float32, without gaps; N is 1 to 128.
         weight: [E, H] of the router, of the same type.
         bias: [E] float32, added to the scores for the choice alone.
         choice: how many are chosen, and how they are weighted.
@@ -178,21 +179,22 @@ def route_tokens(states: Tensor, weight: Tensor, bias: Tensor, choice: Choice) -
     if not 0 < num_tokens <= MOST_TOKENS:
         raise ValueError(f"states must have 1 to {MOST_TOKENS} tokens, found {num_tokens}; run the experts unfused")
     device = states.device
-    num_blocks = triton.cdiv(triton.cdiv(hidden_size, SHARE), MOST_SHARES)
-    num_parts = triton.cdiv(hidden_size, SHARE * num_blocks)
-    rows = min(ROWS, max(LEAST_TILE, triton.next_power_of_2(num_tokens)))
+    block = BLOCKS[states.element_size()]
+    num_blocks = triton.cdiv(hidden_size, block * NUM_SHARES)
+    num_parts = triton.cdiv(hidden_size, block * num_blocks)
     parts = torch.empty(num_parts, num_tokens, num_experts, dtype=torch.float32, device=device)
-    _router_logits_kernel[(triton.cdiv(num_tokens, rows), num_parts)](
+    _router_logits_kernel[(triton.cdiv(num_tokens, LEAST_TILE), num_parts)](
         states=states,
         weight=weight,
         parts=parts,
         num_tokens=num_tokens,
         num_experts=num_experts,
         hidden_size=hidden_size,
-        ROWS=rows,
+        ROWS=LEAST_TILE,
         EXPERTS=max(LEAST_TILE, triton.next_power_of_2(num_experts)),
-        BLOCK=SHARE,
+        BLOCK=block,
         BLOCKS=num_blocks,
+        STAGES=NUM_STAGES,
         num_warps=4,
     )
     routing = Routing(
@@ -213,10 +215,10 @@ def route_tokens(states: Tensor, weight: Tensor, bias: Tensor, choice: Choice) -
         weights=routing.weights,
         num_tokens=num_tokens,
         num_experts=num_experts,
-        num_parts=num_parts,
         scaling=choice.scaling,
         SUM_OFFSET=SUM_OFFSET,
         LARGEST=LARGEST,
+        NUM_PARTS=num_parts,
         TOP_K=choice.top_k,
         GROUPS=choice.num_groups,
         GROUPS_PADDED=groups_padded,
@@ -225,6 +227,6 @@ def route_tokens(states: Tensor, weight: Tensor, bias: Tensor, choice: Choice) -
         CHOSEN_GROUPS=choice.num_chosen_groups,
         IS_NORMALIZED=choice.is_normalized,
         TOKENS=tokens,
-        num_warps=max(4, min(16, tokens * groups_padded * group_padded // ELEMENTS_PER_WARP)),
+        num_warps=max(4, min(32, tokens * groups_padded * group_padded // ELEMENTS_PER_WARP)),
     )
     return routing

@@ -68,9 +68,7 @@ def sum_experts(results: Tensor, routing: Routing) -> Tensor:
     num_tokens, top_k = routing.places.shape
     num_rows, hidden_size = results.shape
     has_shared = num_rows != num_tokens * top_k
-    check_tensor(
-        "results", results, (num_tokens * (top_k + 1 if has_shared else top_k), hidden_size), results.dtype
-    )
+    check_tensor("results", results, (num_tokens * (top_k + 1 if has_shared else top_k), hidden_size), results.dtype)
     output = empty(num_tokens, hidden_size, dtype=results.dtype, device=results.device)
     _sum_experts_kernel[(num_tokens, triton.cdiv(hidden_size, BLOCK))](
         results=results,

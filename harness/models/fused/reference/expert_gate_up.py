@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -15,7 +17,7 @@ def expert_gate_up(states: Tensor, gate_up: Tensor, shared: Tensor | None, routi
     starts = routing.starts.tolist()
     parts = [
         silu_mul(functional.linear(states[routing.tokens[begin:end]], gate_up[expert])).flatten()
-        for expert, (begin, end) in enumerate(zip(starts, starts[1:], strict=False))
+        for expert, (begin, end) in enumerate(pairwise(starts))
     ]
     if shared is not None:
         parts.append(silu_mul(functional.linear(states, shared)).flatten())
