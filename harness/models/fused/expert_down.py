@@ -21,7 +21,8 @@ TILINGS = {2: ExpertTiling(64, 128, 4, 4), 4: ExpertTiling(32, 32, 2, 4)}
 """By bytes of a component; blocks of 16 kB in 2-byte types, as in harness.models.fused.expert_gate_up."""
 
 
-@triton.jit
+# Integers that follow the number of tokens: no compilation of its own for some of them.
+@triton.jit(do_not_specialize=["num_tokens", "num_pairs", "num_shared", "num_chunks"])
 def _expert_down_kernel(
     activated,  # [N * k * I + N * I_s]
     down,  # [E, H, I]

@@ -27,7 +27,8 @@ TILINGS = {2: ExpertTiling(64, 64, 4, 4), 4: ExpertTiling(32, 32, 2, 4)}
 a multiprocessor: about 100 kB, where reading 4.66 TB/s at a latency of 1 us takes 35 kB in each of 132."""
 
 
-@triton.jit
+# Integers that follow the number of tokens: no compilation of its own for some of them.
+@triton.jit(do_not_specialize=["num_tokens", "num_pairs", "num_shared", "num_chunks"])
 def _expert_gate_up_kernel(
     states,  # [N, H]
     gate_up,  # [E, 2 I, H]

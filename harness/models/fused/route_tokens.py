@@ -23,7 +23,7 @@ from harness.models.fused.checks import check_dtype, check_tensor
 from harness.models.fused.routing import Choice, Routing
 
 MOST_TOKENS = 128
-"""Of a call: the second kernel holds the scores of all of them in registers, 16 a thread for 64 experts."""
+"""Of a call: the second kernel holds the scores of all of them in registers, 8 a thread for 64 experts."""
 NUM_STAGES = 3
 LEAST_TILE = 16
 """Side of the smallest tile that tensor cores multiply."""
@@ -37,7 +37,7 @@ SUM_OFFSET = 1e-20
 LARGEST = 1.0e38
 """Stands for a score that is no number: like torch.topk, the choice takes it for the largest. Its negative stands for
 what cannot be chosen, so that -inf marks what has been."""
-ELEMENTS_PER_WARP = 512
+ELEMENTS_PER_WARP = 256
 """Scores that a warp of the second kernel holds."""
 
 

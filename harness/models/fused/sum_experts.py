@@ -22,7 +22,7 @@ make 128 programs."""
 NUM_WARPS = 4
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def _sum_experts_kernel(
     results,  # [N * k, H], or [N * k + N, H]
     places,  # [N, k] int32
