@@ -3,6 +3,8 @@
     linear (queries, keys, values) -> rotate_and_store -> slot_attention -> linear
     linear (gate, up) -> silu_mul -> linear                                          add_rms_norm before each
 
+Latent attention and experts have ways of their own: see latent_layer and expert_layer.
+
 It expects a packed layer (pack_layer) without an obstacle (fusion_obstacle). Each function takes the operations of the
 states' device unless others are given.
 """
@@ -14,8 +16,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.nn import functional
 
+from harness.models.fused.expert_layer import expert_feed_forward
+from harness.models.fused.latent_layer import attend_to_latents
 from harness.models.fused.operations import Operations, operations_for
 from harness.models.fused.pack import gate_and_up, packed, query_key_value
+from harness.models.latent_attention import LatentAttention
 
 
 class LayerOutput(NamedTuple):
@@ -70,13 +75,16 @@ def attend(
         layer: its self_attn is packed.
         states: [R, T, H], or as wide as its projections read: [R, T, 2 H] of an EAGLE-3 head.
         table: [C', D] float32 of rope_table, C' at least C.
-        keys, values: [S, Hk, C, D], the layer's part of a slot cache; the rows' keys and values are written there.
+        keys, values: [S, Hk, C, D], the layer's part of a slot cache; the rows' keys and values are written there. Of
+            latent attention the keys are [S, 1, C, L + P], and the values are not looked at.
         slots: [R] int64. starts: [R] int64, the position of each row's first token.
 
     Returns:
         [R, T, H].
     """
     attention, operations = layer.self_attn, operations or operations_for(states.device)
+    if isinstance(attention, LatentAttention):
+        return attend_to_latents(attention, states, table, keys, slots, starts, operations.name)
     qkv = functional.linear(states.flatten(0, 1), *packed(query_key_value(attention)))
     norms: dict[str, Any] = {}
     if hasattr(attention, "q_norm"):
@@ -90,6 +98,8 @@ def attend(
 def feed_forward(mlp: Any, states: Tensor, operations: Operations | None = None) -> Tensor:
     """The feed-forward part of a layer, packed, without its norm and residual: [R, T, H] -> [R, T, H]."""
     operations = operations or operations_for(states.device)
+    if hasattr(mlp, "experts"):
+        return expert_feed_forward(mlp, states.flatten(0, 1), operations.name).view(states.shape)
     gate_up = functional.linear(states.flatten(0, 1), *packed(gate_and_up(mlp)))
     activated = operations.silu_mul(gate_up).view(*states.shape[:2], -1)
     return functional.linear(activated, mlp.down_proj.weight, mlp.down_proj.bias)
