@@ -102,7 +102,9 @@ def test_a_token_without_numbers_leaves_the_others_alone(kind: str):
     found = expert_feed_forward(moe, states, kind)
     assert found[2].isnan().all()
     kept = [0, 1, 3, 4]
-    same(found[kept], expected[kept])
+    # torch's products, of which the reference is made, round differently for another number of an expert's tokens
+    tolerance = 1e-6 if kind == "reference" else 0
+    torch.testing.assert_close(found[kept], expected[kept], rtol=0, atol=tolerance)
 
 
 @NUM_TOKENS
