@@ -27,15 +27,15 @@ from kernels.workspace import CHUNK, Shape, Workspace
 
 Method = VerificationMethod
 STOPS_AT_FIRST_FAILURE = frozenset(set(Method) - {Method.block})
-FIRST_PASS = {"UNROLL": 4, "num_warps": 4}
+FIRST_PASS_WARPS = 4
+"""Of a program; each reads a chunk."""
 SECOND_PASS = {"UNROLL": 8}
-"""Steps of a program's loop that are loaded together, and its warps, each of which reads a chunk."""
+"""Steps of a program's loop that are loaded together."""
 FEW_REQUESTS = 64
 """Up to this many the second pass runs with 4 warps, which meet sooner; beyond it with 8, which need fewer registers.
 These numbers were chosen by measurement on an H200."""
-PROGRAMS_AT_ONCE = 4096
-MOST_SETS = 2
-"""A program of the first pass reads more sets of chunks than one when there are this many times as many programs."""
+MANY_PROGRAMS, MANY_DRAWING_PROGRAMS = 8192, 4096
+"""From so many on a program of the first pass reads two sets of chunks instead of one: fewer begin and end."""
 TRUNCATING_PASS = {"UNROLL": 4}
 TRUNCATING_PROGRAMS = 132
 """Rows in work at once when thresholds are searched for, one for each multiprocessor: they stay in the L2 cache."""
@@ -84,11 +84,6 @@ def stream_state(streams: Streams) -> StreamState:
 def no_draft() -> DraftRows:
     """One-hot proposals: there is nothing to read."""
     return DraftRows(None, 0, 0, 0, None, None, None, None, None, 0, 0)
-
-
-def _sets(num_programs: int) -> int:
-    """Sets of chunks that one program reads in turn: several when there are programs enough to fill a GPU anyway."""
-    return max(1, min(MOST_SETS, num_programs // PROGRAMS_AT_ONCE))
 
 
 def capability() -> int:
@@ -141,10 +136,11 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
     if round_.sampling.truncates:
         _truncated_first_pass(round_, shared)
         return
-    parts = FIRST_PASS["num_warps"]
-    sets = _sets(shape.num_rows * triton.cdiv(shape.num_chunks, parts))
-    num_groups = triton.cdiv(shape.num_chunks, parts * sets)
+    parts = FIRST_PASS_WARPS
     drafted = int(shape.width > 0)
+    many = MANY_PROGRAMS if drafted else MANY_DRAWING_PROGRAMS
+    sets = 2 if shape.num_rows * triton.cdiv(shape.num_chunks, parts) >= many else 1
+    num_groups = triton.cdiv(shape.num_chunks, parts * sets)
     _row_stats_kernel[((num_groups + drafted) * shape.num_requests, shape.width + 1)](
         round_.target,
         round_.draft,
@@ -161,9 +157,10 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         SETS=sets,
         PARTS=parts,
         GROUP=16 // logits.element_size(),
+        UNROLL=8 if method is Method.block else 4,
+        num_warps=parts,
         maxnreg=first_pass_registers(method, logits.dtype, round_.target.is_aligned, capability()),
         **shared,
-        **FIRST_PASS,
     )
 
 

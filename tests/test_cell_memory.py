@@ -119,8 +119,8 @@ def test_what_is_counted_is_what_is_then_allocated(tmp_path, changes, kind, sett
 
 
 def test_what_cannot_be_fused_is_refused_in_outline(tmp_path):
-    with pytest.raises(ValueError, match=r"backend\.fused: expected layers that can be fused, .* attention is latent"):
-        backend(target={"path": str(shape_folder(tmp_path, **GLM))}, fused=True)
+    with pytest.raises(ValueError, match=r"backend\.fused: expected layers that can be fused, .* activation is gelu"):
+        backend(target={"path": str(shape_folder(tmp_path, **GLM, hidden_act="gelu"))}, fused=True)
 
 
 def test_nothing_is_loaded_or_drawn_to_be_counted(tmp_path, monkeypatch):

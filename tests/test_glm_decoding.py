@@ -49,9 +49,12 @@ def causal_lm():
     return calm_glm()
 
 
-@pytest.fixture(scope="module")
-def target(causal_lm, tmp_path_factory):
-    return load_target(save_glm_folder(tmp_path_factory.mktemp("glm"), causal_lm, knowing_mtp(causal_lm)))
+@pytest.fixture(scope="module", params=[False, True], ids=["as transformers has it", "fused"])
+def target(request, causal_lm, tmp_path_factory):
+    loaded = load_target(save_glm_folder(tmp_path_factory.mktemp("glm"), causal_lm, knowing_mtp(causal_lm)))
+    if request.param:
+        assert loaded.fuse() is None
+    return loaded
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,10 @@ def engine(target, num_tokens):
     kind = DrafterKind.mtp if num_tokens else DrafterKind.none
     cell = CellConfig(drafter=DrafterConfig(kind), drafting=DraftingConfig(NUM_DRAFTED))
     shape = DrafterShape(2, CAPACITY, num_tokens, VOCAB_SIZE)
-    drafter = build_drafter(cell, load_head(cell.drafter, target), shape)
+    head = load_head(cell.drafter, target)
+    if target.is_fused and head is not None:
+        assert head.module.fuse() is None
+    drafter = build_drafter(cell, head, shape)
     settings = EngineSettings(
         num_slots=2,
         capacity=CAPACITY,

@@ -224,12 +224,12 @@ def test_the_mtp_layer_is_made_of_published_tensors_and_chained_after_its_norm(t
     assert deviations == pytest.approx([LOGIT_DEVIATION] * 8, rel=0.1)
 
 
-def test_layers_of_latent_attention_stay_as_they_are_and_say_why(folder):
+def test_layers_with_experts_and_latent_attention_can_be_fused(folder):
     drawn = random_target(folder)
     head = random_mtp(drawn)
     for model in (drawn, head):
-        assert model.fuse() is not None and not model.is_fused
-        assert "unfused, because its attention is latent" in model.fallbacks[-1]
+        assert model.fuse() is None and model.is_fused
+        assert not [note for note in model.fallbacks if "unfused" in note]
 
 
 def test_an_eagle_head_like_latent_attention_is_refused(target):

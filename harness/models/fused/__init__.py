@@ -1,5 +1,7 @@
 """The operations of a decoder layer between its matrix products, each in one Triton kernel, for the engine's GPU path.
 
+So are the products that a library has no good call for: those of experts, and those of each head with latents.
+
 They launch without waiting for the device, read nothing on the host and allocate by shapes alone, so that a forward can
 be captured in a CUDA graph. `reference` holds their twins in plain torch, which run where there is no GPU; `layer` puts
 them together. The package does not know checkpoints, drafters or requests.

@@ -1,4 +1,4 @@
-"""Put together what several programs found on shares of a row's keys; part of harness.models.fused.slot_attention.
+"""Put together what several programs found on shares of a row's keys; part of slot_attention and latent_attention.
 
     attended = sum_s w_s part_s / sum_s w_s,      w_s = 2^(l_s - max_s l_s)
 
@@ -40,21 +40,23 @@ def _combine_splits_kernel(
     TOKENS: tl.constexpr,
     QUERY_HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
+    WIDTH_PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
     SPLITS_PADDED: tl.constexpr,
 ):
     start = tl.load(starts + tl.program_id(0) // (TOKENS * QUERY_HEADS))
     length, keys_per_split = share(start, TOKENS, capacity, num_splits, BLOCK)
     place = tl.program_id(0).to(tl.int64)
-    splits, columns = tl.arange(0, SPLITS_PADDED), tl.arange(0, WIDTH)
+    splits, columns = tl.arange(0, SPLITS_PADDED), tl.arange(0, WIDTH_PADDED)
+    inside = columns < WIDTH
     written = splits < tl.cdiv(length, keys_per_split)
     logs = tl.load(log_sums + place * num_splits + splits, mask=written, other=-float("inf"))
     # Position 0 is seen by every query, so the maximum is finite.
     weights = tl.exp2(logs - tl.max(logs))
     at = (place * num_splits + splits)[:, None] * WIDTH + columns[None, :]
-    part = tl.load(parts + at, mask=written[:, None], other=0.0)
+    part = tl.load(parts + at, mask=written[:, None] & inside[None, :], other=0.0)
     result = tl.sum(part * weights[:, None], axis=0) / tl.sum(weights)
-    tl.store(attended + place * WIDTH + columns, result.to(attended.dtype.element_ty))
+    tl.store(attended + place * WIDTH + columns, result.to(attended.dtype.element_ty), mask=inside)
 
 
 def combine_splits(
@@ -66,7 +68,7 @@ def combine_splits(
         parts: [R, T, Hq, P, D] float32. Programs that had no keys have written nothing there.
         log_sums: [R, T, Hq, P] float32, log2 of the sums of exponentials; -inf where a query saw none of the keys.
         starts: [R] int64.
-        attended: [R, T, Hq * D], written.
+        attended: [R, T, Hq * D], written, its heads without gaps.
         capacity: C. block: keys of a block. Both as the programs shared the keys out.
     """
     _, num_tokens, num_heads, num_splits, width = parts.shape
@@ -81,6 +83,7 @@ def combine_splits(
         TOKENS=num_tokens,
         QUERY_HEADS=num_heads,
         WIDTH=width,
+        WIDTH_PADDED=triton.next_power_of_2(width),
         BLOCK=block,
         SPLITS_PADDED=splits_padded,
         num_warps=max(1, min(MOST_WARPS, splits_padded * width // COMBINED_PER_WARP)),

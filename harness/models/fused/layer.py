@@ -4,7 +4,8 @@
     gated_linear (gate, up) -> linear                                                add_rms_norm before each
 
 A product may be left as shares, [P, R, T, H] float32, where the operation that takes it sums them: rotate_and_store and
-add_rms_norm do.
+add_rms_norm do. Latent attention and experts have ways of their own: see latent_layer and expert_layer.
+
 It expects a packed layer (pack_layer) without an obstacle (fusion_obstacle). Each function takes the operations of the
 states' device unless others are given.
 """
@@ -15,8 +16,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from harness.models.fused.expert_layer import expert_feed_forward
+from harness.models.fused.latent_layer import attend_to_latents
 from harness.models.fused.operations import Operations, operations_for
 from harness.models.fused.pack import gate_and_up, packed, query_key_value
+from harness.models.latent_attention import LatentAttention
 
 
 class LayerOutput(NamedTuple):
@@ -71,13 +75,16 @@ def attend(
         layer: its self_attn is packed.
         states: [R, T, H], or as wide as its projections read: [R, T, 2 H] of an EAGLE-3 head.
         table: [C', D] float32 of rope_table, C' at least C.
-        keys, values: [S, Hk, C, D], the layer's part of a slot cache; the rows' keys and values are written there.
+        keys, values: [S, Hk, C, D], the layer's part of a slot cache; the rows' keys and values are written there. Of
+            latent attention the keys are [S, 1, C, L + P], and the values are not looked at.
         slots: [R] int64. starts: [R] int64, the position of each row's first token.
 
     Returns:
         [R, T, H], or its shares, [P, R, T, H] float32; add_norm takes both.
     """
     attention, operations = layer.self_attn, operations or operations_for(states.device)
+    if isinstance(attention, LatentAttention):
+        return attend_to_latents(attention, states, table, keys, slots, starts, operations.name)
     qkv = operations.linear(states.flatten(0, 1), *packed(query_key_value(attention)), splits=True)
     norms: dict[str, Any] = {}
     if hasattr(attention, "q_norm"):
@@ -94,6 +101,8 @@ def feed_forward(mlp: Any, states: Tensor, operations: Operations | None = None,
     splits: whether its shares may be returned, [P, R, T, H] float32.
     """
     operations = operations or operations_for(states.device)
+    if hasattr(mlp, "experts"):
+        return expert_feed_forward(mlp, states.flatten(0, 1), operations.name).view(states.shape)
     activated = operations.gated_linear(states, *packed(gate_and_up(mlp)))
     return operations.linear(activated, mlp.down_proj.weight, mlp.down_proj.bias, splits)
 

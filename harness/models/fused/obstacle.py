@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from torch import nn
+
 from harness.models.decoder_layer import LAYER_TYPES, LENGTH_DEPENDENT_ROPE
 from harness.models.fused.checks import DTYPES
-from harness.models.fused.pack import gate_and_up, packing_obstacle, query_key_value
+from harness.models.fused.pack import joint_projections, packing_obstacle
 from harness.models.latent_attention import LatentAttention
 
 MOST_WIDTH = 256
@@ -38,7 +40,9 @@ def _obstacles(layer: Any, rotary: Any) -> Iterator[str]:
     yield from _attention_obstacles(attention, rotary)
     if mlp.config.hidden_act not in SILU:
         yield f"its activation is {mlp.config.hidden_act}, not silu"
-    for projections in (query_key_value(attention), (attention.o_proj,), gate_and_up(mlp), (mlp.down_proj,)):
+    of_attention, of_mlp = joint_projections(layer)
+    last = (mlp.shared_experts if hasattr(mlp, "experts") else mlp).down_proj
+    for projections in (of_attention, (attention.o_proj,), of_mlp, (last,)):
         obstacle = packing_obstacle(projections)
         if obstacle is not None:
             yield obstacle
@@ -51,7 +55,7 @@ def _obstacles(layer: Any, rotary: Any) -> Iterator[str]:
 
 def _attention_obstacles(attention: Any, rotary: Any) -> Iterator[str]:
     if isinstance(attention, LatentAttention):
-        yield "its attention is latent: queries, keys and values are no projections of the same states"
+        yield from _latent_obstacles(attention, rotary)
         return
     if getattr(attention, "sliding_window", None) is not None:
         yield f"it attends to a sliding window of {attention.sliding_window} positions"
@@ -60,5 +64,22 @@ def _attention_obstacles(attention: Any, rotary: Any) -> Iterator[str]:
         yield f"the width of its heads, {width}, is no power of two up to {MOST_WIDTH}"
     if num_turning != width:
         yield f"its RoPE turns {num_turning} of {width} components of a head"
+    yield from _rope_obstacles(rotary)
+
+
+def _latent_obstacles(attention: LatentAttention, rotary: Any) -> Iterator[str]:
+    num_turning = 2 * rotary.inv_freq.numel()
+    if num_turning != attention.rope_dim:
+        yield f"its RoPE turns {num_turning} of the {attention.rope_dim} components that turn"
+    for projection in (attention.q_b_proj,) if hasattr(attention, "q_b_proj") else ():
+        obstacle = packing_obstacle((projection,))
+        if obstacle is not None:
+            yield obstacle
+    if type(attention.kv_b_proj) is not nn.Linear or attention.kv_b_proj.bias is not None:
+        yield "its expansion of latents is no plain Linear without a bias"
+    yield from _rope_obstacles(rotary)
+
+
+def _rope_obstacles(rotary: Any) -> Iterator[str]:
     if rotary.rope_type in LENGTH_DEPENDENT_ROPE:
         yield f"the angles of its RoPE ({rotary.rope_type}) depend on the longest sequence"

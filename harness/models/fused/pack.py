@@ -1,5 +1,7 @@
 """One weight for projections of the same input: queries, keys and values of an attention, gate and up of an MLP.
 
+Of latent attention these are the projections to the latents of queries, and of keys and values.
+
 The joint weight takes the place of the separate ones: each parameter becomes a view of its rows, so that the layer as
 it was, its state_dict() and whatever writes into a parameter go on working, and nothing is held twice. Whether
 parameters are packed is read from where they lie and kept nowhere, so that moving or copying a layer, which gives each
@@ -20,9 +22,23 @@ def query_key_value(attention: Any) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
     return attention.q_proj, attention.k_proj, attention.v_proj
 
 
+def latent_projections(attention: Any) -> tuple[nn.Linear, nn.Linear]:
+    """The projections that latent attention applies to its input; queries may have no latent."""
+    queries = attention.q_a_proj if hasattr(attention, "q_a_proj") else attention.q_proj
+    return queries, attention.kv_a_proj_with_mqa
+
+
 def gate_and_up(mlp: Any) -> tuple[nn.Linear, nn.Linear]:
     """The projections that a gated MLP applies to its input."""
     return mlp.gate_proj, mlp.up_proj
+
+
+def joint_projections(layer: Any) -> tuple[tuple[nn.Linear, ...], tuple[nn.Linear, ...]]:
+    """The projections of a decoder layer that share a weight: of its attention, and of its MLP or shared experts."""
+    attention, mlp = layer.self_attn, layer.mlp
+    is_latent = hasattr(attention, "kv_a_proj_with_mqa")
+    of_attention = latent_projections(attention) if is_latent else query_key_value(attention)
+    return of_attention, gate_and_up(mlp.shared_experts if hasattr(mlp, "experts") else mlp)
 
 
 def pack_layer(layer: Any) -> None:
@@ -30,8 +46,8 @@ def pack_layer(layer: Any) -> None:
 
     Raises ValueError when projections do not fit each other; see packing_obstacle.
     """
-    pack(query_key_value(layer.self_attn))
-    pack(gate_and_up(layer.mlp))
+    for projections in joint_projections(layer):
+        pack(projections)
 
 
 def pack(projections: Sequence[nn.Linear]) -> None:

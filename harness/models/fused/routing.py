@@ -1,0 +1,47 @@
+"""Which tokens go to which experts, ordered by expert: what routing returns and the products of experts read.
+
+A pair is a token and one of its experts; its place is its number where pairs are ordered by expert, then by token.
+
+Letters: N tokens, E experts, k experts of a token.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+class Choice(NamedTuple):
+    """How a router chooses, as the fields of a GLM configuration say it."""
+
+    top_k: int
+    """k."""
+    num_groups: int
+    """Groups of as many successive experts each; 1 for no groups."""
+    num_chosen_groups: int
+    """Groups that a token's experts come from: those whose two best experts score most together."""
+    is_normalized: bool
+    """Whether a token's weights are divided by their sum."""
+    scaling: float
+    """Factor of all weights."""
+
+    @classmethod
+    def of(cls, router: Any) -> Choice:
+        """router: a Glm4MoeLiteTopkRouter of transformers."""
+        return cls(
+            router.top_k, router.num_group, router.topk_group, router.norm_topk_prob, router.routed_scaling_factor
+        )
+
+
+class Routing(NamedTuple):
+    """The experts of some tokens."""
+
+    starts: Tensor
+    """[E + 1] int32, the place of each expert's first pair, and the number of pairs."""
+    tokens: Tensor
+    """[N * k] int32, the token of the pair at each place."""
+    places: Tensor
+    """[N, k] int32, the places of a token's pairs, its experts ascending."""
+    weights: Tensor
+    """[N, k] float32, of the pairs at these places."""
