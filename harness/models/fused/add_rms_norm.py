@@ -14,8 +14,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fused.checks import check_dtype, check_tensor
+from harness.models.fused.overlap import overlaps
 
 LANES_PER_WARP = 512
 """Components of a row for each warp of its program: 16 a thread, two 16-byte loads of each 2-byte tensor under way.
@@ -37,7 +39,11 @@ def _add_rms_norm_kernel(
     eps,
     SHARES: tl.constexpr,  # P; 1 where there are none
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    if OVERLAPS:
+        gdc_launch_dependents()
+        gdc_wait()
     columns = tl.arange(0, BLOCK)
     inside = columns < hidden_size
     at = tl.program_id(0).to(tl.int64) * hidden_size + columns
@@ -90,7 +96,7 @@ def add_rms_norm(states: Tensor, residual: Tensor | None, weight: Tensor, eps: f
     total = torch.empty_like(normed) if shared or residual is not None else states
     if num_tokens == 0:
         return normed, total
-    block = triton.next_power_of_2(hidden_size)
+    block, starts_early = triton.next_power_of_2(hidden_size), overlaps(num_tokens)
     _add_rms_norm_kernel[(num_tokens,)](
         states=states,
         residual=residual,
@@ -101,6 +107,8 @@ def add_rms_norm(states: Tensor, residual: Tensor | None, weight: Tensor, eps: f
         eps=eps,
         SHARES=len(states) if shared else 1,
         BLOCK=block,
+        OVERLAPS=starts_early,
+        launch_pdl=starts_early,
         num_warps=max(1, min(MOST_WARPS, block // LANES_PER_WARP)),
     )
     return normed, total

@@ -13,6 +13,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from harness.models.fused.overlap import overlaps
 
 COMBINED_PER_WARP = 256
 """Components that a warp adds up: 8 a thread, two 16-byte loads."""
@@ -43,7 +46,11 @@ def _combine_splits_kernel(
     WIDTH_PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
     SPLITS_PADDED: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    if OVERLAPS:
+        gdc_launch_dependents()
+        gdc_wait()
     start = tl.load(starts + tl.program_id(0) // (TOKENS * QUERY_HEADS))
     length, keys_per_split = share(start, TOKENS, capacity, num_splits, BLOCK)
     place = tl.program_id(0).to(tl.int64)
@@ -71,8 +78,9 @@ def combine_splits(
         attended: [R, T, Hq * D], written, its heads without gaps.
         capacity: C. block: keys of a block. Both as the programs shared the keys out.
     """
-    _, num_tokens, num_heads, num_splits, width = parts.shape
+    num_rows, num_tokens, num_heads, num_splits, width = parts.shape
     splits_padded = triton.next_power_of_2(num_splits)
+    starts_early = overlaps(num_rows * num_tokens)
     _combine_splits_kernel[(log_sums.numel() // num_splits,)](
         parts=parts,
         log_sums=log_sums,
@@ -86,5 +94,7 @@ def combine_splits(
         WIDTH_PADDED=triton.next_power_of_2(width),
         BLOCK=block,
         SPLITS_PADDED=splits_padded,
+        OVERLAPS=starts_early,
+        launch_pdl=starts_early,
         num_warps=max(1, min(MOST_WARPS, splits_padded * width // COMBINED_PER_WARP)),
     )

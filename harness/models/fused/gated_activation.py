@@ -9,8 +9,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fused.checks import check_dtype, check_tensor
+from harness.models.fused.overlap import overlaps
 
 BLOCK = 1024
 """Components that a program computes: with 4 warps, 8 a thread, one 16-byte load of each 2-byte operand.
@@ -27,7 +29,11 @@ def _silu_mul_kernel(
     activated,  # [N, I]
     size,  # I
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    if OVERLAPS:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < size
@@ -58,11 +64,14 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     activated = torch.empty(num_tokens, size, dtype=gate_up.dtype, device=gate_up.device)
     if activated.numel() == 0:
         return activated
+    starts_early = overlaps(num_tokens)
     _silu_mul_kernel[(num_tokens, triton.cdiv(size, BLOCK))](
         gate_up=gate_up,
         activated=activated,
         size=size,
         BLOCK=BLOCK,
+        OVERLAPS=starts_early,
+        launch_pdl=starts_early,
         num_warps=NUM_WARPS,
     )
     return activated

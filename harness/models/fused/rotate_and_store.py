@@ -14,8 +14,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor
+from harness.models.fused.overlap import overlaps
 
 MOST_HEADS = 8
 """Heads of a program, if there are as many key heads. 8 heads of 128 components, halved, are 64 16-byte loads of a
@@ -89,7 +91,11 @@ def _rotate_and_store_kernel(
     HALF: tl.constexpr,
     HEADS: tl.constexpr,
     SHARES: tl.constexpr,  # P; 1 where there are none
+    OVERLAPS: tl.constexpr,
 ):
+    if OVERLAPS:
+        gdc_launch_dependents()
+        gdc_wait()
     QUERY_BLOCKS: tl.constexpr = (QUERY_HEADS + HEADS - 1) // HEADS
     KEY_BLOCKS: tl.constexpr = (KEY_HEADS + HEADS - 1) // HEADS
     block = tl.program_id(1)
@@ -178,6 +184,7 @@ def rotate_and_store(
     queries = torch.empty(len(slots), num_tokens, num_query_heads, width, dtype=dtype, device=qkv.device)
     heads = min(MOST_HEADS, triton.next_power_of_2(num_key_heads))
     num_blocks = triton.cdiv(num_query_heads, heads) + 2 * triton.cdiv(num_key_heads, heads)
+    starts_early = overlaps(qkv.shape[-2])
     _rotate_and_store_kernel[(qkv.shape[-2], num_blocks)](
         qkv=qkv,
         table=table,
@@ -200,6 +207,8 @@ def rotate_and_store(
         HALF=width // 2,
         HEADS=heads,
         SHARES=len(qkv) if shared else 1,
+        OVERLAPS=starts_early,
+        launch_pdl=starts_early,
         num_warps=max(1, heads * width // COMPONENTS_PER_WARP),
     )
     return queries

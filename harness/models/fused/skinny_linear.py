@@ -18,9 +18,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fused.checks import check_tensor
 from harness.models.fused.gated_activation import silu_mul
+from harness.models.fused.overlap import overlaps
 from harness.models.fused.tilings import LEAST_TOKENS, Tiling, tiling_for
 
 MEASURED_CAPABILITY = (9, 0)
@@ -87,7 +89,11 @@ def _skinny_linear_kernel(
     BLOCK_IN: tl.constexpr,
     GATED: tl.constexpr,
     STAGES: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    if OVERLAPS:
+        gdc_launch_dependents()
+        gdc_wait()
     split = tl.program_id(1)
     lanes, columns = tl.arange(0, BLOCK_OUT), tl.arange(0, BLOCK_IN)
     first_row = tl.program_id(0) * rows_per_program
@@ -213,6 +219,7 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
     result = torch.empty(shape, dtype=torch.float32 if split else states.dtype, device=states.device)
     num_steps = in_features // tiling.block_in
     first, more = tiling.columns(num_tokens)
+    starts_early = overlaps(num_tokens)
     _skinny_linear_kernel[(triton.cdiv(out_features, tiling.rows), tiling.num_splits)](
         states=states,
         weight=weight,
@@ -230,6 +237,8 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
         BLOCK_IN=tiling.block_in,
         GATED=gated,
         STAGES=tiling.num_stages,
+        OVERLAPS=starts_early,
+        launch_pdl=starts_early,
         num_warps=tiling.num_warps,
     )
     return result

@@ -22,9 +22,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor
 from harness.models.fused.combine_splits import combine_splits, share
+from harness.models.fused.overlap import overlaps
 
 NUM_PROGRAMS = 2 * 132
 """Programs that keys are shared out for: two for each multiprocessor of an H100 or H200, one of which reads while the
@@ -86,7 +88,11 @@ def _slot_attention_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    if OVERLAPS:
+        gdc_launch_dependents()
+        gdc_wait()
     program, split = tl.program_id(0), tl.program_id(1)
     row = (program // (KEY_HEADS * TILES)).to(tl.int64)
     head = program // TILES % KEY_HEADS
@@ -200,6 +206,7 @@ def slot_attention(
         shape = (num_rows, num_tokens, num_heads, tiling.num_splits)
         parts = torch.empty(*shape, width, dtype=torch.float32, device=queries.device)
         log_sums = torch.empty(shape, dtype=torch.float32, device=queries.device)
+    starts_early = overlaps(num_rows * num_tokens)
     _slot_attention_kernel[(num_rows * num_key_heads * tiling.num_tiles, tiling.num_splits)](
         queries=queries,
         keys=keys,
@@ -224,6 +231,8 @@ def slot_attention(
         ROWS=tiling.rows,
         BLOCK=tiling.block,
         STAGES=NUM_STAGES,
+        OVERLAPS=starts_early,
+        launch_pdl=starts_early,
         num_warps=budget.num_warps,
         maxnreg=budget.num_registers,
     )

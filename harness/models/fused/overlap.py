@@ -1,0 +1,33 @@
+"""Whether the kernels of a layer may start while the one before them ends (programmatic dependent launch).
+
+Every kernel of the chain lets the next one start as soon as all its own programs have started (gdc_launch_dependents),
+and each of its programs waits for the kernel before to have completed (gdc_wait) before it reads or writes anything.
+
+- What it reads is there: a kernel has completed when all its programs have ended, each of which has waited for the
+  kernel before it. So when gdc_wait returns, every earlier kernel has completed, not the last one only.
+- What it writes nobody reads any more, for the same reason.
+- A kernel that is not of the chain starts when all before it have completed, and lets none start before it has.
+- No program keeps an earlier one from starting: a kernel starts when all programs of the one before it have.
+
+Programs that wait take the place of others that could read. Measured on an H200, 32 layers and the logits of Llama-3-8B
+in a CUDA graph, one after another and overlapping: 4.43 and 4.51 ms with 16 tokens, 4.80 and 4.60 ms with 64, 5.26 and
+5.07 ms with 96. Bringing weights into the L2 cache before the wait only cost time, 0.05 to 0.3 ms.
+"""
+
+from __future__ import annotations
+
+from triton import knobs
+from triton.runtime import driver
+
+LEAST_CAPABILITY = 90
+"""Of a GPU that can, times ten."""
+LEAST_TOKENS = 17
+"""From so many tokens on it pays."""
+
+
+def overlaps(num_tokens: int) -> bool:
+    """Whether the kernels of a forward over so many tokens overlap; not in Triton's interpreter."""
+    if num_tokens < LEAST_TOKENS or knobs.runtime.interpret:
+        return False
+    target = driver.active.get_current_target()
+    return target.backend == "cuda" and target.arch >= LEAST_CAPABILITY
