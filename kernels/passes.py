@@ -39,10 +39,8 @@ MANY_PROGRAMS, MANY_DRAWING_PROGRAMS = 8192, 4096
 TRUNCATING_PASS = {"UNROLL": 4}
 TRUNCATING_PROGRAMS = 132
 """Rows in work at once when thresholds are searched for, one for each multiprocessor: they stay in the L2 cache."""
-LANES = 4096
-"""Tokens that such a program reads at a time."""
-DEPTH = 16
-"""Candidates that a thread of it can keep for each of its groups of tokens."""
+ROOM = 32
+"""Tokens that a thread of such a program can hold in registers, in groups of 16 bytes."""
 UNUSED_LOW_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
 """Low bits of a float32 that are always 0 when it comes from the given type."""
 
@@ -170,6 +168,9 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     num_rows = round_.shape.num_rows
     num_programs = min(num_rows, TRUNCATING_PROGRAMS)
     group = 16 // logits.element_size()
+    # 16 warps leave 128 registers to a thread: too few for the race of coupled noise, and on other generations.
+    num_warps = 16 if capability() == 90 and round_.method is not Method.coupled else 8
+    num_threads, depth = num_warps * 32, ROOM // group
     _truncated_rows_kernel[(num_programs,)](
         round_.target,
         round_.draft,
@@ -180,17 +181,14 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
         round_.rows,
         round_.state,
         round_.output,
-        round_.workspace.buffer(
-            f"candidates_{logits.dtype}", num_programs * (LANES // group) * DEPTH, logits.dtype, logits.device
-        ),
+        round_.workspace.buffer("listed_groups", num_programs * num_threads * depth, torch.int16, logits.device),
         num_rows,
         num_programs,
         SHIFT=UNUSED_LOW_BITS[logits.dtype],
-        LANES=LANES,
+        LANES=num_threads * group,
         GROUP=group,
-        DEPTH=DEPTH,
-        # 16 warps leave 128 registers to a thread: too few for the race of coupled noise, and on other generations.
-        num_warps=16 if capability() == 90 and shared["METHOD"] != Method.coupled.value else 8,
+        DEPTH=depth,
+        num_warps=num_warps,
         **shared,
         **TRUNCATING_PASS,
     )

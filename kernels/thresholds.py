@@ -6,16 +6,18 @@ Top-k and top-p ask for the same thing of different weights W, counts or masses 
 
 and min-p needs no search. What survives are the tokens at or above the largest of the three, ties included. The search:
 
-1. one pass over the row: the maximum M, the mass S, and the largest logit of each of LANES interleaved columns;
-2. the same search over those LANES values alone gives a lower bound, because they are part of the row; so does
-   (1 - top_p) S / V, since the V tokens below a threshold cannot weigh more than V times the threshold;
-3. a second pass, over a row that is in the L2 cache by now, collects the tokens at or above the bound, a few hundred to
-   a few thousand; the search ends among them, in registers. A row with more candidates than a thread has room for, such
-   as a flat one at a high temperature, is searched by whole passes instead, each of which leaves a fifth of the
-   interval that the threshold lies in.
+1. one pass over the row: the maximum M, the mass S, and the largest logit that each thread has seen. The smallest of
+   the 32 in a warp has some 1,000 tokens of a row at or above it: the guess where a first window begins;
+2. another pass, over a row that is in the L2 cache by now, marks the groups of tokens, 16 bytes each, that reach into
+   the window. They are loaded once more, now side by side, and if the window holds the threshold, the search ends in
+   registers. Else the next window begins below it, as deep as the mean distance of the tokens above lets expect about as
+   many again;
+3. a row whose threshold lies too deep for that, such as a flat one at a high temperature, is searched by whole passes.
 
-Searches divide the order of the values themselves, so that they end at an exact value of the row.
-The reference twin is kernels.reference.thresholds.
+Every step of a search weighs the tokens above four probes at once, and leaves a fifth of the interval that the
+threshold lies in. It divides the order of the values themselves, and ends at an exact value of the row. Nothing hangs
+on the guesses but time. Top-k, top-p and min-p take turns at the same code, because a program runs it once or twice,
+and fetching it costs time. The reference twin is kernels.reference.thresholds.
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ import triton
 import triton.language as tl
 
 from kernels.device_weights import divisor, scale, weigh
+
+WINDOWS: tl.constexpr = tl.constexpr(4)
+"""That are tried before whole passes."""
+MARKS: tl.constexpr = tl.constexpr(32)
+"""Steps over a row whose groups a thread marks in the bits of one number."""
 
 
 @triton.jit
@@ -48,149 +55,257 @@ def midpoint(low, high):
 
 
 @triton.jit
-def weight_above(keys, lowest, maximum, high, low, COUNTS: tl.constexpr, SHIFT: tl.constexpr):
-    """Number or mass of the keys, [THREADS, n], above `lowest`: float32 in a row, float64 over the rows.
-
-    Masses are worked out again from the keys every time, which leaves registers free.
-    """
-    weights = (keys > lowest).to(tl.float32)
-    if not COUNTS:
-        weights = tl.where(keys > lowest, weigh(value_of(keys, SHIFT), maximum, high, low), 0.0)
-    return tl.sum(tl.sum(weights, axis=1).to(tl.float64), axis=0)
+def guess_of(maxima, THREADS: tl.constexpr):
+    """Where a first window begins, float32; `maxima` are the largest logits that threads saw, [THREADS]."""
+    return tl.max(tl.min(tl.reshape(maxima, (THREADS // 32, 32)), axis=1), axis=0)
 
 
 @triton.jit
-def smallest_key(keys, target, lowest, highest, maximum, high, low, COUNTS: tl.constexpr, SHIFT: tl.constexpr):
-    """The smallest t in lowest..highest with less than `target` above it, or `highest`; by bisection."""
-    while lowest < highest:
-        middle = midpoint(lowest, highest)
-        if weight_above(keys, middle, maximum, high, low, COUNTS, SHIFT) < target:
-            highest = middle
-        else:
-            lowest = middle + 1
-    return highest
-
-
-@triton.jit
-def weights_above(
-    row_logits, vocab_size, maximum, high, low, first_probe, second_probe, third_probe, fourth_probe,
-    COUNTS: tl.constexpr, SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """Counts or masses of the tokens of a row above four keys, by one pass; float64 each."""
-    THREADS: tl.constexpr = LANES // GROUP
-    above_first = tl.full((THREADS,), 0.0, tl.float64)
-    above_second = tl.full((THREADS,), 0.0, tl.float64)
-    above_third = tl.full((THREADS,), 0.0, tl.float64)
-    above_fourth = tl.full((THREADS,), 0.0, tl.float64)
-    for first in tl.range(0, vocab_size, LANES):
-        offsets = first + tl.arange(0, LANES)
-        values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
-        logits = tl.reshape(values, (THREADS, GROUP))
-        keys = ordered_key(logits, SHIFT)
-        weights = weigh(logits, maximum, high, low)
-        if COUNTS:
-            weights = weights * 0.0 + 1.0
-        above_first += tl.sum(tl.where(keys > first_probe, weights, 0.0), axis=1).to(tl.float64)
-        above_second += tl.sum(tl.where(keys > second_probe, weights, 0.0), axis=1).to(tl.float64)
-        above_third += tl.sum(tl.where(keys > third_probe, weights, 0.0), axis=1).to(tl.float64)
-        above_fourth += tl.sum(tl.where(keys > fourth_probe, weights, 0.0), axis=1).to(tl.float64)
-    return (
-        tl.sum(above_first, axis=0), tl.sum(above_second, axis=0),
-        tl.sum(above_third, axis=0), tl.sum(above_fourth, axis=0),
-    )  # fmt: skip
-
-
-@triton.jit
-def narrow(probe, above, target, lowest, highest):
-    """The interval of keys that the answer lies in, after a look at the weights above one of them."""
-    fits = above < target
-    return tl.where(fits, lowest, tl.maximum(lowest, probe + 1)), tl.where(fits, tl.minimum(highest, probe), highest)
-
-
-@triton.jit
-def smallest_key_of_row(
-    row_logits, vocab_size, maximum, high, low, target, lowest, highest,
-    COUNTS: tl.constexpr, SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """`smallest_key` over a whole row, with counts or masses; every pass leaves a fifth of the interval of keys."""
-    lowest = lowest.to(tl.int64)
-    highest = highest.to(tl.int64)
-    while lowest < highest:
-        width = highest - lowest
-        first, second = lowest + width // 5, lowest + width * 2 // 5
-        third, fourth = lowest + width * 3 // 5, lowest + width * 4 // 5
-        above_first, above_second, above_third, above_fourth = weights_above(
-            row_logits, vocab_size, maximum, high, low, first, second, third, fourth, COUNTS, SHIFT, LANES, GROUP
-        )
-        lowest, highest = narrow(first, above_first, target, lowest, highest)
-        lowest, highest = narrow(second, above_second, target, lowest, highest)
-        lowest, highest = narrow(third, above_third, target, lowest, highest)
-        lowest, highest = narrow(fourth, above_fourth, target, lowest, highest)
-    return highest.to(tl.int32)
-
-
-@triton.jit
-def collect(
-    row_logits, vocab_size, bound, scratch, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
+def list_groups(
+    row_logits, vocab_size, smallest, largest, listed, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
     UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Leave the logits at or above the bound in the scratch memory, each thread in places of its own.
+    """List the groups with a logit from `smallest` to `largest`, each warp those of its own share of the row.
 
     Returns:
-        [THREADS] int32, the number of logits that each found; the first DEPTH of them are kept.
+        [WARPS] int32, the number of groups that each found; the first 32 * DEPTH of them are listed.
     """
-    THREADS: tl.constexpr = LANES // GROUP
-    counts = tl.full((THREADS,), 0, tl.int32)
-    first_places = tl.arange(0, THREADS) * DEPTH
-    for first in tl.range(0, vocab_size, LANES, loop_unroll_factor=UNROLL):
-        offsets = first + tl.arange(0, LANES)
-        inside = offsets < vocab_size
-        values = tl.load(row_logits + offsets, mask=inside, other=-float("inf"))
-        found = tl.reshape(((values.to(tl.float32) >= bound) & inside).to(tl.int32), (THREADS, GROUP))
-        places = counts[:, None] + tl.cumsum(found, axis=1) - 1
-        kept = (found != 0) & (places < DEPTH)
-        tl.store(scratch + first_places[:, None] + places, tl.reshape(values, (THREADS, GROUP)), mask=kept)
+    WARPS: tl.constexpr = LANES // GROUP // 32
+    lanes = tl.arange(0, 32)[None, :]
+    lists = tl.arange(0, WARPS)[:, None] * (32 * DEPTH)
+    counts = tl.full((WARPS,), 0, tl.int32)
+    for start in tl.range(0, vocab_size, LANES * MARKS):
+        marks = tl.full((WARPS, 32), 0, tl.int32)
+        found = tl.full((WARPS, 32), 0, tl.int32)
+        stop = tl.minimum(vocab_size, start + LANES * MARKS)
+        for first in tl.range(start, stop, LANES, loop_unroll_factor=UNROLL):
+            offsets = first + tl.arange(0, LANES)
+            values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+            logits = tl.reshape(values, (WARPS, 32, GROUP))
+            highest = tl.max(tl.where(logits <= largest, logits, -float("inf")), axis=2)
+            reaches = (highest >= smallest).to(tl.int32)
+            found += reaches
+            marks |= reaches << ((first - start) // LANES)
+        places = counts[:, None] + tl.cumsum(found, axis=1) - found
+        for _ in tl.range(0, tl.max(tl.max(found, axis=1), axis=0)):
+            mark = marks & -marks
+            # The exponent of a power of two says which.
+            step = ((mark.to(tl.float32).to(tl.int32, bitcast=True) >> 23) & 255) - 127 + start // LANES
+            listing = (mark != 0) & (places < 32 * DEPTH)
+            tl.store(listed + lists + places, (step * 32 + lanes).to(tl.int16), mask=listing)
+            places += 1
+            marks ^= mark
         counts += tl.sum(found, axis=1)
     return counts
 
 
 @triton.jit
+def load_groups(
+    row_logits, vocab_size, listed, counts, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr
+):  # fmt: skip
+    """[LANES // GROUP * DEPTH, GROUP] float32 logits of the groups listed; -inf behind the last one of a warp."""
+    WARPS: tl.constexpr = LANES // GROUP // 32
+    warps = tl.arange(0, WARPS)[None, :, None]
+    places = tl.arange(0, DEPTH)[:, None, None] * 32 + tl.arange(0, 32)[None, None, :] + warps * 0
+    there = places < counts[None, :, None]
+    groups = tl.load(listed + warps * (32 * DEPTH) + places, mask=there, other=0).to(tl.int32) & 0xFFFF
+    # The warps take 32 groups each in turn.
+    firsts = ((groups // 32 * WARPS + warps) * 32 + groups % 32) * GROUP
+    firsts = tl.reshape(tl.where(there, firsts, vocab_size), (WARPS * 32 * DEPTH,))
+    offsets = firsts[:, None] + tl.arange(0, GROUP)[None, :]
+    return tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+
+
+@triton.jit
+def summed(weights):
+    """[n, GROUP] float32 -> [n] float64."""
+    return tl.sum(weights, axis=1).to(tl.float64)
+
+
+@triton.jit
+def probe(lowest, highest, index):
+    """int64 key that `index` fifths of an interval lie below, 1 to 4."""
+    return lowest + (highest - lowest) * index // 5
+
+
+@triton.jit
+def probed_value(lowest, highest, index, SHIFT: tl.constexpr):
+    """The logit of `probe`."""
+    return value_of(probe(lowest, highest, index).to(tl.int32), SHIFT)
+
+
+@triton.jit
+def narrow(lowest, highest, above, first, second, third, fourth, target):
+    """The interval after a look at the weights above four probes, in which threads meet once.
+
+    Args:
+        above: weight of what the four leave out.
+        first: [n] float64, weights above the first probe; so are `second`, `third` and `fourth`.
+    """
+    weights = tl.sum(tl.join(tl.join(first, second), tl.join(third, fourth)), axis=0)
+    # Weights fall from probe to probe: so many of them do not lie above the answer.
+    number = tl.sum(tl.sum((above + weights >= target).to(tl.int32), axis=1), axis=0)
+    floor = tl.where(number == 0, lowest, probe(lowest, highest, number) + 1)
+    highest = tl.where(number == 4, highest, probe(lowest, highest, number + 1))
+    return tl.minimum(floor, highest), highest
+
+
+@triton.jit
+def smallest_key(logits, weights, above, target, lowest, highest, SHIFT: tl.constexpr):
+    """The smallest key in lowest..highest with less than `target` above it, or `highest`.
+
+    Args:
+        logits: [n, GROUP] float32, those from `lowest` to `highest`; -inf elsewhere.
+        weights: [n, GROUP] float32, theirs; 0 elsewhere.
+        above: weight of the tokens above `highest`, float64.
+        target: float64.
+    """
+    lowest = lowest.to(tl.int64)
+    highest = highest.to(tl.int64)
+    while lowest < highest:
+        lowest, highest = narrow(
+            lowest, highest, above,
+            summed(tl.where(logits > probed_value(lowest, highest, 1, SHIFT), weights, 0.0)),
+            summed(tl.where(logits > probed_value(lowest, highest, 2, SHIFT), weights, 0.0)),
+            summed(tl.where(logits > probed_value(lowest, highest, 3, SHIFT), weights, 0.0)),
+            summed(tl.where(logits > probed_value(lowest, highest, 4, SHIFT), weights, 0.0)),
+            target,
+        )  # fmt: skip
+    return highest.to(tl.int32)
+
+
+@triton.jit
+def smallest_key_of_row(
+    row_logits, vocab_size, maximum, temperature, counting, target, lowest, highest,
+    SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """`smallest_key` over a whole row, with counts or masses; every pass leaves a fifth of the interval of keys."""
+    THREADS: tl.constexpr = LANES // GROUP
+    high, low = scale(temperature)
+    lowest = lowest.to(tl.int64)
+    highest = highest.to(tl.int64)
+    while lowest < highest:
+        first_probe = probed_value(lowest, highest, 1, SHIFT)
+        second_probe = probed_value(lowest, highest, 2, SHIFT)
+        third_probe = probed_value(lowest, highest, 3, SHIFT)
+        fourth_probe = probed_value(lowest, highest, 4, SHIFT)
+        above_first = tl.full((THREADS,), 0.0, tl.float64)
+        above_second = tl.full((THREADS,), 0.0, tl.float64)
+        above_third = tl.full((THREADS,), 0.0, tl.float64)
+        above_fourth = tl.full((THREADS,), 0.0, tl.float64)
+        for first in tl.range(0, vocab_size, LANES):
+            offsets = first + tl.arange(0, LANES)
+            values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+            logits = tl.reshape(values, (THREADS, GROUP))
+            weights = tl.where(counting, 1.0, weigh(logits, maximum, high, low))
+            above_first += summed(tl.where(logits > first_probe, weights, 0.0))
+            above_second += summed(tl.where(logits > second_probe, weights, 0.0))
+            above_third += summed(tl.where(logits > third_probe, weights, 0.0))
+            above_fourth += summed(tl.where(logits > fourth_probe, weights, 0.0))
+        lowest, highest = narrow(
+            lowest, highest, 0.0, above_first, above_second, above_third, above_fourth, target
+        )  # fmt: skip
+    return highest.to(tl.int32)
+
+
+@triton.jit
 def row_sums(row_logits, vocab_size, maximum, threshold, temperature, LANES: tl.constexpr, GROUP: tl.constexpr):
-    """(mass, moment sum exp(d / T) d) of the tokens at or above a threshold, by one pass."""
+    """(mass, moment sum exp(d / T) d, minimum) of the tokens at or above a threshold, by one pass."""
     THREADS: tl.constexpr = LANES // GROUP
     high, low = scale(temperature)
     masses = tl.full((THREADS,), 0.0, tl.float64)
     moments = tl.full((THREADS,), 0.0, tl.float64)
+    minima = tl.full((THREADS,), float("inf"), tl.float32)
     for first in tl.range(0, vocab_size, LANES):
         offsets = first + tl.arange(0, LANES)
         values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
         logits = tl.reshape(values, (THREADS, GROUP))
         weights = tl.where(logits >= threshold, weigh(logits, maximum, high, low), 0.0)
-        masses += tl.sum(weights, axis=1).to(tl.float64)
-        moments += tl.sum(tl.where(weights > 0, weights * (logits - maximum), 0.0), axis=1).to(tl.float64)
-    return tl.sum(masses, axis=0), tl.sum(moments, axis=0)
+        masses += summed(weights)
+        moments += summed(tl.where(weights > 0, weights * (logits - maximum), 0.0))
+        minima = tl.minimum(minima, tl.min(tl.where(logits >= threshold, logits, float("inf")), axis=1))
+    return tl.sum(masses, axis=0), tl.sum(moments, axis=0), tl.min(minima, axis=0)
 
 
 @triton.jit
-def lower_bound(lanes, maximum, mass, temperature, top_k, top_p, vocab_size, SHIFT: tl.constexpr):
-    """A logit that neither top-k's nor top-p's threshold lies below, float32."""
+def search_windows(
+    row_logits, vocab_size, guess, maximum, temperature, counting, target, least, listed,
+    SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """(whether it was found, key of the smallest logit with less than `target` above it, mass at or above it).
+
+    Args:
+        guess: where the first window begins, float32.
+        counting: whether `target` is a number of tokens, else it is a mass; float64 either way.
+        least: key that the answer does not lie below.
+        listed: scratch memory.
+    """
+    # Of as many groups as there is room for, the windows after the first should reach into about half.
+    WANTED: tl.constexpr = LANES // GROUP * DEPTH * 5 // 8
     high, low = scale(temperature)
-    top_key = ordered_key(maximum, SHIFT)
-    keys = ordered_key(lanes, SHIFT)
-    lowest = tl.min(keys)
-    key = lowest
-    bound = tl.full((), -float("inf"), tl.float32)
-    if top_k > 0:
-        key = smallest_key(keys, top_k.to(tl.float64), lowest, top_key, maximum, high, low, True, SHIFT)
-    elif top_p < 1:
-        # The factors here and below keep clear of the rounding of sums.
-        target = top_p.to(tl.float64) * mass * (1.0 - 1e-6)
-        key = smallest_key(keys, target, lowest, top_key, maximum, high, low, False, SHIFT)
-        share = (1.0 - top_p.to(tl.float64)) * mass / vocab_size
-        lightest = maximum.to(tl.float64) + divisor(temperature) * tl.log(share * (1.0 - 1e-5))
-        bound = (lightest - 1e-5 * (1.0 + tl.abs(lightest))).to(tl.float32)
-    # At the lowest key the lanes say nothing of the tokens behind them.
-    return tl.where(key > lowest, tl.maximum(bound, value_of(key, SHIFT)), bound)
+    # What pads a row is -inf: such a token is in no window.
+    least = tl.maximum(least, ordered_key(tl.full((), -3.4028234663852886e38, tl.float32), SHIFT))
+    highest = ordered_key(maximum, SHIFT)
+    lowest = tl.minimum(tl.maximum(ordered_key(guess, SHIFT), least), highest)
+    # Of the tokens above the window.
+    number = tl.full((), 0.0, tl.float64)
+    mass = tl.full((), 0.0, tl.float64)
+    total = tl.full((), 0.0, tl.float64)
+    is_found = tl.full((), 0, tl.int32)
+    key = highest
+    windows = tl.full((), WINDOWS, tl.int32)
+    while windows > 0:
+        windows -= 1
+        smallest, largest = value_of(lowest, SHIFT), value_of(highest, SHIFT)
+        # All threads have done with the last list, and then with writing this one.
+        tl.debug_barrier()
+        counts = list_groups(row_logits, vocab_size, smallest, largest, listed, LANES, GROUP, DEPTH, UNROLL)
+        tl.debug_barrier()
+        if tl.max(counts, axis=0) > 32 * DEPTH:
+            lowest = midpoint(lowest, highest) + 1
+            windows = tl.where(lowest > highest, 0, windows)
+        else:
+            logits = load_groups(row_logits, vocab_size, listed, counts, LANES, GROUP, DEPTH)
+            inside = (logits >= smallest) & (logits <= largest)
+            logits = tl.where(inside, logits, -float("inf"))
+            masses = weigh(logits, maximum, high, low)
+            sums = tl.join(summed(inside.to(tl.float32)), summed(masses))
+            sums = tl.sum(tl.join(sums, tl.join(summed(tl.where(inside, logits, 0.0)), summed(masses))), axis=0)
+            column, row = tl.arange(0, 2)[:, None], tl.arange(0, 2)[None, :]
+            number_here = tl.sum(tl.sum(tl.where((column == 0) & (row == 0), sums, 0.0), axis=1), axis=0)
+            mass_here = tl.sum(tl.sum(tl.where((column == 1) & (row == 0), sums, 0.0), axis=1), axis=0)
+            total_here = tl.sum(tl.sum(tl.where((column == 0) & (row == 1), sums, 0.0), axis=1), axis=0)
+            above = tl.where(counting, number, mass)
+            reached = above + tl.where(counting, number_here, mass_here)
+            if reached >= target:
+                weights = tl.where(counting, inside.to(tl.float32), masses)
+                key = smallest_key(logits, weights, above, target, lowest, highest, SHIFT)
+                mass += tl.sum(summed(tl.where(logits >= value_of(key, SHIFT), masses, 0.0)), axis=0)
+                is_found += 1
+                windows = windows * 0
+            else:
+                number += number_here
+                mass += mass_here
+                total += total_here
+                highest = lowest - 1
+                excess = total / number - smallest.to(tl.float64)
+                depth = excess * tl.log(1.0 + WANTED / number)
+                lowest = ordered_key((smallest.to(tl.float64) - depth).to(tl.float32), SHIFT)
+                lowest = tl.minimum(tl.maximum(lowest, least), highest)
+                # No token below weighs more than the smallest one here.
+                weight = tl.where(counting, 1.0, weigh(smallest, maximum, high, low)).to(tl.float64)
+                is_too_deep = target - reached > weight * (2 * WANTED)
+                windows = tl.where(is_too_deep | (highest < least), 0, windows)
+    return is_found, key, mass
+
+
+@triton.jit
+def lightest_key(maximum, mass, temperature, top_p, vocab_size, SHIFT: tl.constexpr):
+    """A key that top-p's threshold does not lie below: the V tokens below one weigh at most V times as much as it."""
+    # The factors keep clear of the rounding of sums.
+    share = (1.0 - top_p.to(tl.float64)) * mass / vocab_size
+    lightest = maximum.to(tl.float64) + divisor(temperature) * tl.log(share * (1.0 - 1e-5))
+    return ordered_key((lightest - 1e-5 * (1.0 + tl.abs(lightest))).to(tl.float32), SHIFT)
 
 
 @triton.jit
@@ -206,51 +321,35 @@ def min_p_threshold(maximum, temperature, min_p):
 
 @triton.jit
 def search(
-    row_logits, vocab_size, lanes, maximum, mass, temperature, top_k, top_p, min_p, scratch,
+    row_logits, vocab_size, guess, maximum, mass, temperature, top_k, top_p, min_p, listed,
     SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """(threshold, mass of the survivors) of a row that is truncated."""
-    high, low = scale(temperature)
-    bound = lower_bound(lanes, maximum, mass, temperature, top_k, top_p, vocab_size, SHIFT)
-    if (top_k == 0) | (top_p >= 1):
-        # Not with both: what min-p cuts still counts in the mass of which top-p takes its share.
-        bound = tl.maximum(bound, min_p_threshold(maximum, temperature, min_p))
-    # With a candidate in every second lane some thread would run out of room.
-    num_lanes = tl.sum(tl.sum((lanes >= bound).to(tl.int32), axis=1), axis=0)
-    counts = tl.full((LANES // GROUP,), DEPTH + 1, tl.int32)
-    if num_lanes * 2 < LANES:
-        counts = collect(row_logits, vocab_size, bound, scratch, LANES, GROUP, DEPTH, UNROLL)
-    tl.debug_barrier()
-    key = ordered_key(bound, SHIFT)
-    top_key = ordered_key(maximum, SHIFT)
-    if tl.max(counts, axis=0) <= DEPTH:
-        there = tl.arange(0, DEPTH)[None, :] < counts[:, None]
-        candidates = scratch + tl.arange(0, LANES // GROUP)[:, None] * DEPTH + tl.arange(0, DEPTH)[None, :]
-        logits = tl.load(candidates, mask=there, other=-float("inf")).to(tl.float32)
-        keys = ordered_key(logits, SHIFT)
-        if top_k > 0:
-            key = smallest_key(keys, top_k.to(tl.float64), key, top_key, maximum, high, low, True, SHIFT)
-            mass = weight_above(keys, key - 1, maximum, high, low, False, SHIFT)
-        if top_p < 1:
-            target = top_p.to(tl.float64) * mass
-            key = smallest_key(keys, target, key, top_key, maximum, high, low, False, SHIFT)
-        logits = value_of(keys, SHIFT)
-        survives = (keys >= key) & (logits >= min_p_threshold(maximum, temperature, min_p))
-        threshold = tl.min(tl.where(survives, logits, float("inf")))
-        mass = weight_above(keys, ordered_key(threshold, SHIFT) - 1, maximum, high, low, False, SHIFT)
-    else:
-        if top_k > 0:
-            target = top_k.to(tl.float64)
-            key = smallest_key_of_row(
-                row_logits, vocab_size, maximum, high, low, target, key, top_key, True, SHIFT, LANES, GROUP
-            )
-            mass, _ = row_sums(row_logits, vocab_size, maximum, value_of(key, SHIFT), temperature, LANES, GROUP)
-        if top_p < 1:
-            target = top_p.to(tl.float64) * mass
-            key = smallest_key_of_row(
-                row_logits, vocab_size, maximum, high, low, target, key, top_key, False, SHIFT, LANES, GROUP
-            )
-        floor = min_p_threshold(maximum, temperature, min_p)
-        threshold = tl.maximum(tl.maximum(bound, floor), value_of(key, SHIFT))
-        mass, _ = row_sums(row_logits, vocab_size, maximum, threshold, temperature, LANES, GROUP)
+    threshold = tl.full((), -float("inf"), tl.float32)
+    for turn in tl.range(0, 3):
+        counting = turn == 0
+        floor = threshold
+        if turn == 2:
+            floor = min_p_threshold(maximum, temperature, min_p)
+        if ((turn == 0) & (top_k > 0)) | ((turn == 1) & (top_p < 1)) | ((turn == 2) & (floor > threshold)):
+            least = ordered_key(threshold, SHIFT)
+            is_found = tl.full((), 0, tl.int32)
+            if turn < 2:
+                target = tl.where(counting, top_k.to(tl.float64), top_p.to(tl.float64) * mass)
+                is_found, key, mass_above = search_windows(
+                    row_logits, vocab_size, tl.maximum(guess, threshold), maximum, temperature, counting, target, least,
+                    listed, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                )  # fmt: skip
+                if is_found == 0:
+                    if turn == 1:
+                        least = tl.maximum(least, lightest_key(maximum, mass, temperature, top_p, vocab_size, SHIFT))
+                    key = smallest_key_of_row(
+                        row_logits, vocab_size, maximum, temperature, counting, target, least,
+                        ordered_key(maximum, SHIFT), SHIFT, LANES, GROUP,
+                    )  # fmt: skip
+                floor = value_of(key, SHIFT)
+                mass = tl.where(is_found != 0, mass_above, mass)
+                threshold = floor
+            if is_found == 0:
+                mass, _, threshold = row_sums(row_logits, vocab_size, maximum, floor, temperature, LANES, GROUP)
     return threshold, mass

@@ -16,25 +16,23 @@ from kernels.device_streams import load_stream
 from kernels.device_weights import divisor, scale, weigh
 from kernels.judge import load_proposal, prepare
 from kernels.race import race_logits
-from kernels.thresholds import row_sums, search
+from kernels.thresholds import guess_of, row_sums, search
 
 
 @triton.jit
 def read_row(row_logits, vocab_size, temperature, LANES: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr):
-    """(maximum, mass in units of the maximum, largest logit of each lane) of a row; mass NaN for an invalid row.
+    """(maximum, mass in units of the maximum, guess of a threshold) of a row; mass NaN for an invalid row.
 
-    Every thread keeps a maximum and a mass of its own until the row has been read.
+    Every thread keeps a maximum and a mass of its own until the row has been read. The guess is for kernels.thresholds.
     """
     THREADS: tl.constexpr = LANES // GROUP
     high, low = scale(temperature)
-    lanes = tl.full((THREADS, GROUP), -float("inf"), tl.float32)
     maxima = tl.full((THREADS,), -float("inf"), tl.float32)
     sums = tl.full((THREADS,), 0.0, tl.float64)
     for first in tl.range(0, vocab_size, LANES, loop_unroll_factor=UNROLL):
         offsets = first + tl.arange(0, LANES)
         values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
         logits = tl.reshape(values, (THREADS, GROUP))
-        lanes = tl.maximum(lanes, logits)
         higher = tl.maximum(maxima, tl.max(logits, axis=1))
         # While all is -inf any finite reference does; -inf minus -inf would be NaN.
         reference = tl.where(higher == -float("inf"), 0.0, higher)
@@ -45,7 +43,7 @@ def read_row(row_logits, vocab_size, temperature, LANES: tl.constexpr, GROUP: tl
     maximum = tl.max(maxima, axis=0)
     reference = tl.where(maximum == -float("inf"), 0.0, maximum)
     mass = tl.sum(sums * weigh(maxima, reference, high, low).to(tl.float64), axis=0)
-    return maximum, tl.where(maximum == -float("inf"), float("nan"), mass), lanes
+    return maximum, tl.where(maximum == -float("inf"), float("nan"), mass), guess_of(maxima, THREADS)
 
 
 @triton.jit
@@ -76,7 +74,7 @@ def race_row(row_logits, vocab_size, threshold, temperature, to_target_ids, seed
 
 @triton.jit
 def _truncated_rows_kernel(
-    target, draft, tokens, sampling, streams, rule, rows, state, output, scratch, num_rows, num_programs,
+    target, draft, tokens, sampling, streams, rule, rows, state, output, listed, num_rows, num_programs,
     METHOD: tl.constexpr,
     SKIPS: tl.constexpr,
     READS_DRAFT: tl.constexpr,
@@ -94,7 +92,7 @@ def _truncated_rows_kernel(
     if OVERLAPS:
         gdc_launch_dependents()
     temperatures, top_ks, top_ps, min_ps = sampling[0], sampling[1], sampling[2], sampling[3]
-    scratch += tl.program_id(0).to(tl.int64) * (LANES // GROUP * DEPTH)
+    listed += tl.program_id(0).to(tl.int64) * (LANES // GROUP * DEPTH)
     for task in tl.range(tl.program_id(0), num_rows, num_programs, disable_licm=True):
         request = task % tokens.num_requests
         index = task // tokens.num_requests
@@ -106,7 +104,7 @@ def _truncated_rows_kernel(
         if index <= count:
             row_logits = row_address(target, tokens, request, index)
             if index <= stop:
-                maximum, normalizer, lanes = read_row(row_logits, target.vocab_size, temperature, LANES, GROUP, UNROLL)
+                maximum, normalizer, guess = read_row(row_logits, target.vocab_size, temperature, LANES, GROUP, UNROLL)
                 threshold = tl.full((), -float("inf"), tl.float32)
                 argmax = tl.full((), -1, tl.int32)
                 top_k = tl.load(top_ks + request)
@@ -120,13 +118,13 @@ def _truncated_rows_kernel(
                         normalizer = normalizer / normalizer
                     elif cuts:
                         threshold, normalizer = search(
-                            row_logits, target.vocab_size, lanes, maximum, normalizer, temperature, top_k, top_p, min_p,
-                            scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                            row_logits, target.vocab_size, guess, maximum, normalizer, temperature, top_k, top_p, min_p,
+                            listed, SHIFT, LANES, GROUP, DEPTH, UNROLL,
                         )  # fmt: skip
                 entropy = tl.full((), 0.0, tl.float64)
                 if METHOD == "typical":
                     if temperature > 0:
-                        _, moment = row_sums(
+                        _, moment, _ = row_sums(
                             row_logits, target.vocab_size, maximum, threshold, temperature, LANES, GROUP
                         )
                         entropy = tl.log(normalizer) - moment / divisor(temperature) / normalizer
@@ -156,5 +154,3 @@ def _truncated_rows_kernel(
             )  # fmt: skip
         elif (count < 0) & (index == 0):
             skip_slot(tokens, state, output, request, WIDTH_PADDED)
-        # The scratch memory is written again by the next row.
-        tl.debug_barrier()

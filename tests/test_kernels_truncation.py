@@ -63,6 +63,55 @@ def test_the_same_tokens_survive(rows, dtype: torch.dtype):
     torch.testing.assert_close(found.normalizer, expected.normalizer, rtol=1e-6, atol=0)
 
 
+LARGE_SETTINGS = {
+    "top-k in the first window": (1.0, 40, 1.0, 0.0),
+    "top-k in a later window": (1.0, 2500, 1.0, 0.0),
+    "top-k of nearly all": (1.0, 19_999, 1.0, 0.0),
+    "top-p in the first window": (0.5, 0, 0.6, 0.0),
+    "top-p in a later window": (0.7, 0, 0.95, 0.0),
+    "top-p of a flat row": (20.0, 0, 0.9, 0.0),
+    "top-k and top-p": (0.9, 2000, 0.9, 0.0),
+    "min-p below top-p": (1.0, 0, 0.9, 1e-4),
+}
+
+
+def large_rows(num_rows: int, dtype: torch.dtype) -> Tensor:
+    """So many tokens that only some groups of them can be listed."""
+    return (2 * torch.randn(num_rows, 20_000, generator=torch.Generator().manual_seed(4))).to(dtype)
+
+
+def rows_with_a_plateau(num_rows: int, dtype: torch.dtype) -> Tensor:
+    """Two in three tokens tie with one another, a few dozen stand above them."""
+    rows = large_rows(num_rows, torch.float32)
+    rows[:, ::3] = rows[:, 1::3][:, : rows[:, ::3].shape[1]] = 5.5
+    return rows.to(dtype)
+
+
+def rows_of_few(num_rows: int, dtype: torch.dtype) -> Tensor:
+    """All but 3,000 neighbours and one far token are banned."""
+    rows = large_rows(num_rows, torch.float32)
+    rows[:, 3000:-1] = -torch.inf
+    return rows.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", always(torch.bfloat16, on_a_gpu=[torch.float32, torch.float16]), ids=str)
+@pytest.mark.parametrize("rows", [large_rows, rows_with_a_plateau, rows_of_few], ids=["normal", "plateau", "few"])
+def test_the_same_tokens_survive_of_a_large_vocabulary(rows, dtype: torch.dtype):
+    from kernels.draw import draw
+
+    sampling, num_rows = moved(sampling_of(*LARGE_SETTINGS.values()), DEVICE), len(LARGE_SETTINGS)
+    logits, streams = rows(num_rows, dtype).to(DEVICE), moved(streams_of(num_rows, 5), DEVICE)
+    found, expected = (new_row_stats(num_rows, device=DEVICE) for _ in range(2))
+    draw(logits, sampling, streams, Purpose.draft, row_stats=found)
+    reference_draw(logits, sampling, streams, Purpose.draft, row_stats=expected)
+    num_kept = [(logits.float() >= stats.threshold[:, None]).sum(dim=1).tolist() for stats in (found, expected)]
+    assert num_kept[0] == num_kept[1]
+    torch.testing.assert_close(found.normalizer, expected.normalizer, rtol=1e-6, atol=0)
+    survivors = torch.where(logits.float() >= found.threshold[:, None], logits.float(), torch.inf)
+    cut = found.threshold > -torch.inf
+    assert torch.equal(survivors.amin(dim=1)[cut], found.threshold[cut]), "a threshold is a value of its row"
+
+
 @sampled_methods(Method.block)
 def test_verification_under_every_truncation(method: Method):
     batch = kernel_round(list(SETTINGS.values()), [2] * len(SETTINGS), 300, torch.bfloat16, seed=3)
