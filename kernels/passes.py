@@ -40,7 +40,7 @@ TRUNCATING_PASS = {"UNROLL": 4}
 TRUNCATING_PROGRAMS = 132
 """Rows in work at once when thresholds are searched for, one for each multiprocessor: they stay in the L2 cache."""
 ROOM = 32
-"""Tokens that a thread of such a program can hold in registers, in groups of 16 bytes."""
+"""Tokens that a thread of such a program can look at in one window, in groups of 16 bytes."""
 UNUSED_LOW_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
 """Low bits of a float32 that are always 0 when it comes from the given type."""
 
@@ -181,7 +181,9 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
         round_.rows,
         round_.state,
         round_.output,
-        round_.workspace.buffer("listed_groups", num_programs * num_threads * depth, torch.int16, logits.device),
+        round_.workspace.buffer(
+            f"candidates_{logits.dtype}", num_programs * num_threads * depth, logits.dtype, logits.device
+        ),
         num_rows,
         num_programs,
         SHIFT=UNUSED_LOW_BITS[logits.dtype],

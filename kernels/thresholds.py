@@ -9,8 +9,8 @@ and min-p needs no search. What survives are the tokens at or above the largest 
 1. one pass over the row: the maximum M, the mass S, and the largest logit that each thread has seen. The smallest of
    the 32 in a warp has some 1,000 tokens of a row at or above it: the guess where a first window begins;
 2. another pass, over a row that is in the L2 cache by now, marks the groups of tokens, 16 bytes each, that reach into
-   the window. They are loaded once more, now side by side, and if the window holds the threshold, the search ends in
-   registers. Else the next window begins below it, as deep as the mean distance of the tokens above lets expect about as
+   the window. Its tokens are packed into a few registers of each thread, and if the window holds the threshold, the
+   search ends among them. Else the next window begins below it, as deep as the mean distance of the tokens above lets expect about as
    many again;
 3. a row whose threshold lies too deep for that, such as a flat one at a high temperature, is searched by whole passes.
 
@@ -31,6 +31,8 @@ WINDOWS: tl.constexpr = tl.constexpr(4)
 """That are tried before whole passes."""
 MARKS: tl.constexpr = tl.constexpr(32)
 """Steps over a row whose groups a thread marks in the bits of one number."""
+NOWHERE: tl.constexpr = tl.constexpr(2**30)
+"""An offset behind the end of any row."""
 
 
 @triton.jit
@@ -101,19 +103,54 @@ def list_groups(
 
 @triton.jit
 def load_groups(
-    row_logits, vocab_size, listed, counts, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr
+    row_logits, vocab_size, smallest, largest, listed, counts,
+    LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """[LANES // GROUP * DEPTH, GROUP] float32 logits of the groups listed; -inf behind the last one of a warp."""
+    """[WARPS, 32 * DEPTH, GROUP] float32 logits of the groups listed; -inf for those not from `smallest` to `largest`."""
     WARPS: tl.constexpr = LANES // GROUP // 32
-    warps = tl.arange(0, WARPS)[None, :, None]
-    places = tl.arange(0, DEPTH)[:, None, None] * 32 + tl.arange(0, 32)[None, None, :] + warps * 0
-    there = places < counts[None, :, None]
+    warps = tl.arange(0, WARPS)[:, None]
+    places = tl.arange(0, 32 * DEPTH)[None, :]
+    there = places < counts[:, None]
     groups = tl.load(listed + warps * (32 * DEPTH) + places, mask=there, other=0).to(tl.int32) & 0xFFFF
     # The warps take 32 groups each in turn.
-    firsts = ((groups // 32 * WARPS + warps) * 32 + groups % 32) * GROUP
-    firsts = tl.reshape(tl.where(there, firsts, vocab_size), (WARPS * 32 * DEPTH,))
-    offsets = firsts[:, None] + tl.arange(0, GROUP)[None, :]
-    return tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+    firsts = tl.where(there, ((groups // 32 * WARPS + warps) * 32 + groups % 32) * GROUP, NOWHERE)
+    # Told what it cannot see, the compiler gives a group to a thread.
+    firsts = tl.multiple_of(firsts, (GROUP, GROUP))
+    offsets = firsts[:, :, None] + tl.arange(0, GROUP)[None, None, :]
+    logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+    return tl.where((logits >= smallest) & (logits <= largest), logits, -float("inf"))
+
+
+@triton.jit
+def pack(logits, packed, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
+    """Leave the finite ones of `load_groups` side by side in the scratch memory, each warp in a share of its own.
+
+    Returns:
+        [WARPS] int32, the number of logits that each had; the first 32 * DEPTH of them are kept.
+    """
+    WARPS: tl.constexpr = LANES // GROUP // 32
+    found = tl.sum((logits > -float("inf")).to(tl.int32), axis=2)
+    places = tl.cumsum(found, axis=1) - found
+    shares = packed + tl.arange(0, WARPS)[:, None] * (32 * DEPTH)
+    # Sums of integers, of which all but one are 0, cost nothing.
+    bits = logits.to(tl.int32, bitcast=True)
+    columns = tl.arange(0, GROUP)[None, None, :]
+    for column in tl.static_range(GROUP):
+        chosen = tl.sum(tl.where(columns == column, bits, 0), axis=2).to(tl.float32, bitcast=True)
+        is_finite = chosen > -float("inf")
+        tl.store(shares + places, chosen.to(packed.dtype.element_ty), mask=is_finite & (places < 32 * DEPTH))
+        places += is_finite.to(tl.int32)
+    return tl.sum(found, axis=1)
+
+
+@triton.jit
+def unpack(packed, counts, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
+    """[THREADS, DEPTH] float32, what `pack` left; -inf behind the last one of a warp."""
+    WARPS: tl.constexpr = LANES // GROUP // 32
+    places = tl.arange(0, 32)[None, :, None] * DEPTH + tl.arange(0, DEPTH)[None, None, :]
+    shares = tl.arange(0, WARPS)[:, None, None] * (32 * DEPTH)
+    logits = tl.load(packed + shares + places, mask=places < counts[:, None, None], other=-float("inf"))
+    return tl.reshape(logits.to(tl.float32), (WARPS * 32, DEPTH))
 
 
 @triton.jit
@@ -229,7 +266,7 @@ def row_sums(row_logits, vocab_size, maximum, threshold, temperature, LANES: tl.
 
 @triton.jit
 def search_windows(
-    row_logits, vocab_size, guess, maximum, temperature, counting, target, least, listed,
+    row_logits, vocab_size, guess, maximum, temperature, counting, target, least, scratch,
     SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """(whether it was found, key of the smallest logit with less than `target` above it, mass at or above it).
@@ -238,10 +275,11 @@ def search_windows(
         guess: where the first window begins, float32.
         counting: whether `target` is a number of tokens, else it is a mass; float64 either way.
         least: key that the answer does not lie below.
-        listed: scratch memory.
+        scratch: of the logits' type, LANES // GROUP * DEPTH of them.
     """
     # Of as many groups as there is room for, the windows after the first should reach into about half.
     WANTED: tl.constexpr = LANES // GROUP * DEPTH * 5 // 8
+    listed = scratch.to(tl.pointer_type(tl.int16), bitcast=True)
     high, low = scale(temperature)
     # What pads a row is -inf: such a token is in no window.
     least = tl.maximum(least, ordered_key(tl.full((), -3.4028234663852886e38, tl.float32), SHIFT))
@@ -257,17 +295,20 @@ def search_windows(
     while windows > 0:
         windows -= 1
         smallest, largest = value_of(lowest, SHIFT), value_of(highest, SHIFT)
-        # All threads have done with the last list, and then with writing this one.
+        # All threads have done with the last window, with writing the list, with reading it, with writing the logits.
         tl.debug_barrier()
-        counts = list_groups(row_logits, vocab_size, smallest, largest, listed, LANES, GROUP, DEPTH, UNROLL)
+        num_groups = list_groups(row_logits, vocab_size, smallest, largest, listed, LANES, GROUP, DEPTH, UNROLL)
         tl.debug_barrier()
-        if tl.max(counts, axis=0) > 32 * DEPTH:
+        groups = load_groups(row_logits, vocab_size, smallest, largest, listed, num_groups, LANES, GROUP, DEPTH)
+        tl.debug_barrier()
+        counts = pack(groups, scratch, LANES, GROUP, DEPTH)
+        tl.debug_barrier()
+        if tl.max(tl.maximum(num_groups, counts), axis=0) > 32 * DEPTH:
             lowest = midpoint(lowest, highest) + 1
             windows = tl.where(lowest > highest, 0, windows)
         else:
-            logits = load_groups(row_logits, vocab_size, listed, counts, LANES, GROUP, DEPTH)
-            inside = (logits >= smallest) & (logits <= largest)
-            logits = tl.where(inside, logits, -float("inf"))
+            logits = unpack(scratch, counts, LANES, GROUP, DEPTH)
+            inside = logits > -float("inf")
             masses = weigh(logits, maximum, high, low)
             sums = tl.join(summed(inside.to(tl.float32)), summed(masses))
             sums = tl.sum(tl.join(sums, tl.join(summed(tl.where(inside, logits, 0.0)), summed(masses))), axis=0)
@@ -321,7 +362,7 @@ def min_p_threshold(maximum, temperature, min_p):
 
 @triton.jit
 def search(
-    row_logits, vocab_size, guess, maximum, mass, temperature, top_k, top_p, min_p, listed,
+    row_logits, vocab_size, guess, maximum, mass, temperature, top_k, top_p, min_p, scratch,
     SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """(threshold, mass of the survivors) of a row that is truncated."""
@@ -338,7 +379,7 @@ def search(
                 target = tl.where(counting, top_k.to(tl.float64), top_p.to(tl.float64) * mass)
                 is_found, key, mass_above = search_windows(
                     row_logits, vocab_size, tl.maximum(guess, threshold), maximum, temperature, counting, target, least,
-                    listed, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                    scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
                 )  # fmt: skip
                 if is_found == 0:
                     if turn == 1:

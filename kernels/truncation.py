@@ -74,7 +74,7 @@ def race_row(row_logits, vocab_size, threshold, temperature, to_target_ids, seed
 
 @triton.jit
 def _truncated_rows_kernel(
-    target, draft, tokens, sampling, streams, rule, rows, state, output, listed, num_rows, num_programs,
+    target, draft, tokens, sampling, streams, rule, rows, state, output, scratch, num_rows, num_programs,
     METHOD: tl.constexpr,
     SKIPS: tl.constexpr,
     READS_DRAFT: tl.constexpr,
@@ -92,7 +92,7 @@ def _truncated_rows_kernel(
     if OVERLAPS:
         gdc_launch_dependents()
     temperatures, top_ks, top_ps, min_ps = sampling[0], sampling[1], sampling[2], sampling[3]
-    listed += tl.program_id(0).to(tl.int64) * (LANES // GROUP * DEPTH)
+    scratch += tl.program_id(0).to(tl.int64) * (LANES // GROUP * DEPTH)
     for task in tl.range(tl.program_id(0), num_rows, num_programs, disable_licm=True):
         request = task % tokens.num_requests
         index = task // tokens.num_requests
@@ -119,7 +119,7 @@ def _truncated_rows_kernel(
                     elif cuts:
                         threshold, normalizer = search(
                             row_logits, target.vocab_size, guess, maximum, normalizer, temperature, top_k, top_p, min_p,
-                            listed, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                            scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
                         )  # fmt: skip
                 entropy = tl.full((), 0.0, tl.float64)
                 if METHOD == "typical":
