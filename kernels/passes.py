@@ -36,8 +36,6 @@ FEW_REQUESTS = 64
 These numbers were chosen by measurement on an H200."""
 MANY_PROGRAMS, MANY_DRAWING_PROGRAMS = 8192, 4096
 """From so many on a program of the first pass reads two sets of chunks instead of one: fewer begin and end."""
-TRUNCATING_PROGRAMS = 132
-"""Rows in work at once when thresholds are searched for, one for each multiprocessor: they stay in the L2 cache."""
 DEPTH = 4
 """Groups of 16 bytes for which there is room in one window for each thread of it, and tokens."""
 UNUSED_LOW_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
@@ -165,12 +163,13 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     """The same with a search for the threshold of each row."""
     sampling, logits = round_.sampling, round_.target.logits
     num_rows = round_.shape.num_rows
-    num_programs = min(num_rows, TRUNCATING_PROGRAMS)
     group = 16 // logits.element_size()
-    # 16 warps leave 128 registers to a thread: too few for the race of coupled noise, and on other generations.
-    num_warps = 16 if capability() == 90 and round_.method is not Method.coupled else 8
+    is_aligned = round_.target.is_aligned
+    # 16 warps leave 128 registers to a thread: too few for the race of coupled noise, for tokens with an address each,
+    # and on other generations.
+    num_warps = 16 if capability() == 90 and round_.method is not Method.coupled and is_aligned else 8
     num_threads = num_warps * 32
-    _truncated_rows_kernel[(num_programs,)](
+    _truncated_rows_kernel[(num_rows,)](
         round_.target,
         round_.draft,
         round_.tokens,
@@ -181,16 +180,13 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
         round_.state,
         round_.output,
         round_.workspace.buffer(
-            f"candidates_{logits.dtype}", num_programs * num_threads * DEPTH, logits.dtype, logits.device
+            f"candidates_{logits.dtype}", num_rows * num_threads * DEPTH, logits.dtype, logits.device
         ),
-        num_rows,
-        num_programs,
         SHIFT=UNUSED_LOW_BITS[logits.dtype],
         LANES=num_threads * group,
         GROUP=group,
         DEPTH=DEPTH,
-        # Tokens with an address each leave no registers to load further ahead.
-        UNROLL=4 if round_.target.is_aligned else 1,
+        UNROLL=4 if is_aligned else 1,
         num_warps=num_warps,
         **shared,
     )

@@ -122,7 +122,7 @@ def load_groups(
 
 
 @triton.jit
-def pack(logits, packed, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
+def pack(logits, smallest, packed, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
     """Leave the finite ones of `load_groups` side by side in the scratch memory, each warp in a share of its own.
 
     Returns:
@@ -137,7 +137,7 @@ def pack(logits, packed, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.con
     columns = tl.arange(0, GROUP)[None, None, :]
     for column in tl.static_range(GROUP):
         chosen = tl.sum(tl.where(columns == column, bits, 0), axis=2).to(tl.float32, bitcast=True)
-        is_finite = chosen > -float("inf")
+        is_finite = chosen >= smallest
         tl.store(shares + places, chosen.to(packed.dtype.element_ty), mask=is_finite & (places < 32 * DEPTH))
         places += is_finite.to(tl.int32)
     return tl.sum(found, axis=1)
@@ -304,7 +304,7 @@ def search_windows(
         tl.debug_barrier()
         groups = load_groups(row_logits, vocab_size, smallest, largest, listed, num_groups, LANES, GROUP, DEPTH)
         tl.debug_barrier()
-        counts = pack(groups, scratch, LANES, GROUP, DEPTH)
+        counts = pack(groups, smallest, scratch, LANES, GROUP, DEPTH)
         tl.debug_barrier()
         if tl.max(tl.maximum(num_groups, counts), axis=0) > 32 * DEPTH:
             lowest = midpoint(lowest, highest) + 1

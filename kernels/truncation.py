@@ -74,7 +74,7 @@ def race_row(row_logits, vocab_size, threshold, temperature, to_target_ids, seed
 
 @triton.jit
 def _truncated_rows_kernel(
-    target, draft, tokens, sampling, streams, rule, rows, state, output, scratch, num_rows, num_programs,
+    target, draft, tokens, sampling, streams, rule, rows, state, output, scratch,
     METHOD: tl.constexpr,
     SKIPS: tl.constexpr,
     READS_DRAFT: tl.constexpr,
@@ -93,64 +93,63 @@ def _truncated_rows_kernel(
         gdc_launch_dependents()
     temperatures, top_ks, top_ps, min_ps = sampling[0], sampling[1], sampling[2], sampling[3]
     scratch += tl.program_id(0).to(tl.int64) * (LANES // GROUP * DEPTH)
-    for task in tl.range(tl.program_id(0), num_rows, num_programs, disable_licm=True):
-        request = task % tokens.num_requests
-        index = task // tokens.num_requests
-        count = tl.load(tokens.counts + request).to(tl.int32)
-        temperature = tl.load(temperatures + request)
-        stop = tokens.width + 1
-        if SKIPS:
-            stop = stop_index(tokens, state, request)
-        if index <= count:
-            row_logits = row_address(target, tokens, request, index)
-            if index <= stop:
-                maximum, normalizer, guess = read_row(row_logits, target.vocab_size, temperature, LANES, GROUP, UNROLL)
-                threshold = tl.full((), -float("inf"), tl.float32)
-                argmax = tl.full((), -1, tl.int32)
-                top_k = tl.load(top_ks + request)
-                top_p = tl.load(top_ps + request)
-                min_p = tl.load(min_ps + request)
-                top_k = tl.where(top_k < target.vocab_size, top_k, 0)
-                cuts = (top_k > 0) | (top_p < 1) | (min_p > 0)
-                if normalizer == normalizer:
-                    if temperature == 0:
-                        argmax = first_argmax(row_logits, target.vocab_size, maximum, LANES)
-                        normalizer = normalizer / normalizer
-                    elif cuts:
-                        threshold, normalizer = search(
-                            row_logits, target.vocab_size, guess, maximum, normalizer, temperature, top_k, top_p, min_p,
-                            scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
-                        )  # fmt: skip
-                entropy = tl.full((), 0.0, tl.float64)
-                if METHOD == "typical":
-                    if temperature > 0:
-                        _, moment, _ = row_sums(
-                            row_logits, target.vocab_size, maximum, threshold, temperature, LANES, GROUP
-                        )
-                        entropy = tl.log(normalizer) - moment / divisor(temperature) / normalizer
-                if METHOD == "coupled":
-                    if (temperature > 0) & (normalizer == normalizer):
-                        argmax = race_row(
-                            row_logits, target.vocab_size, threshold, temperature, output.to_target_ids,
-                            tl.load(streams.seeds + request), tl.load(streams.positions + request) + index, LANES,
-                        )  # fmt: skip
-                prepared = (
-                    tl.full((), -1, tl.int64),
-                    maximum,
-                    tl.full((), 0.0, tl.float64),
-                    tl.full((), 0.0, tl.float64),
-                )
-                if index < count:
-                    proposal = load_proposal(draft, tokens, request, index, True)
-                    stream = load_stream(streams, request, True)
-                    prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, METHOD)
-                conclude_row(
-                    target, tokens, rule, rows, state, temperature, request, index, count, prepared,
-                    (maximum, normalizer, threshold, argmax, entropy), METHOD, SKIPS,
-                )  # fmt: skip
-            arrive(
-                target, draft, tokens, streams, rows, state, output, temperature, request, count,
-                METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED,
+    request = tl.program_id(0) % tokens.num_requests
+    index = tl.program_id(0) // tokens.num_requests
+    count = tl.load(tokens.counts + request).to(tl.int32)
+    temperature = tl.load(temperatures + request)
+    stop = tokens.width + 1
+    if SKIPS:
+        stop = stop_index(tokens, state, request)
+    if index <= count:
+        row_logits = row_address(target, tokens, request, index)
+        if index <= stop:
+            maximum, normalizer, guess = read_row(row_logits, target.vocab_size, temperature, LANES, GROUP, UNROLL)
+            threshold = tl.full((), -float("inf"), tl.float32)
+            argmax = tl.full((), -1, tl.int32)
+            top_k = tl.load(top_ks + request)
+            top_p = tl.load(top_ps + request)
+            min_p = tl.load(min_ps + request)
+            top_k = tl.where(top_k < target.vocab_size, top_k, 0)
+            cuts = (top_k > 0) | (top_p < 1) | (min_p > 0)
+            if normalizer == normalizer:
+                if temperature == 0:
+                    argmax = first_argmax(row_logits, target.vocab_size, maximum, LANES)
+                    normalizer = normalizer / normalizer
+                elif cuts:
+                    threshold, normalizer = search(
+                        row_logits, target.vocab_size, guess, maximum, normalizer, temperature, top_k, top_p, min_p,
+                        scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                    )  # fmt: skip
+            entropy = tl.full((), 0.0, tl.float64)
+            if METHOD == "typical":
+                if temperature > 0:
+                    _, moment, _ = row_sums(
+                        row_logits, target.vocab_size, maximum, threshold, temperature, LANES, GROUP
+                    )
+                    entropy = tl.log(normalizer) - moment / divisor(temperature) / normalizer
+            if METHOD == "coupled":
+                if (temperature > 0) & (normalizer == normalizer):
+                    argmax = race_row(
+                        row_logits, target.vocab_size, threshold, temperature, output.to_target_ids,
+                        tl.load(streams.seeds + request), tl.load(streams.positions + request) + index, LANES,
+                    )  # fmt: skip
+            prepared = (
+                tl.full((), -1, tl.int64),
+                maximum,
+                tl.full((), 0.0, tl.float64),
+                tl.full((), 0.0, tl.float64),
+            )
+            if index < count:
+                proposal = load_proposal(draft, tokens, request, index, True)
+                stream = load_stream(streams, request, True)
+                prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, METHOD)
+            conclude_row(
+                target, tokens, rule, rows, state, temperature, request, index, count, prepared,
+                (maximum, normalizer, threshold, argmax, entropy), METHOD, SKIPS,
             )  # fmt: skip
-        elif (count < 0) & (index == 0):
-            skip_slot(tokens, state, output, request, WIDTH_PADDED)
+        arrive(
+            target, draft, tokens, streams, rows, state, output, temperature, request, count,
+            METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED,
+        )  # fmt: skip
+    elif (count < 0) & (index == 0):
+        skip_slot(tokens, state, output, request, WIDTH_PADDED)
