@@ -188,6 +188,8 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
         DEPTH=DEPTH,
         UNROLL=4 if is_aligned else 1,
         num_warps=num_warps,
+        # Without a limit the compiler may keep to half of that, and spill.
+        maxnreg=128 if num_warps == 16 else 255,
         **shared,
     )
 
