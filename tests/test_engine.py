@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from harness.engine import engine as engine_module
+from harness.engine.runner import Launched
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Request
 from harness.records import FinishReason
@@ -104,7 +105,7 @@ def test_time_shares_add_up_to_the_wall_time(monkeypatch):
 
 
 def test_the_clock_stands_still_for_what_only_the_measurement_needs(monkeypatch):
-    """Would catch expected acceptance slowing the speculative arms and not the baseline."""
+    """Would catch a step's measuring counted as decoding."""
     runs = []
     for expected in (False, True):
         subject = engine(expected_acceptance=expected)
@@ -115,6 +116,17 @@ def test_the_clock_stands_still_for_what_only_the_measurement_needs(monkeypatch)
         runs.append(subject.run(toy_requests(6), lambda record: None))
     assert runs[0].wall_s == runs[1].wall_s
     assert any(item.expected_accepted for record in runs[1].requests for item in record.rounds)
+
+
+def test_every_step_that_was_launched_is_waited_for(monkeypatch):
+    """Would catch the last one, launched before an end of sequence was seen, in the time of whatever runs next."""
+    subject, launched, waited = engine(overlaps=True, eos_token_ids=frozenset({0, 1})), [], []
+    launch = subject._runner.launch
+    monkeypatch.setattr(subject._runner, "launch", lambda plan: launched.append(plan) or launch(plan))
+    monkeypatch.setattr(Launched, "wait", waited.append)
+    run = subject.run(toy_requests(3), lambda record: None)
+    assert {record.finish_reason for record in run.requests} == {FinishReason.eos}
+    assert len(waited) == len(launched) > max(len(record.rounds) for record in run.requests)
 
 
 def test_requests_that_arrive_one_by_one_wait_for_their_time_and_count_from_it(monkeypatch):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from transformers.models.glm4_moe_lite.modeling_glm4_moe_lite import Glm4MoeLiteMoE
 
-from harness.models.fused.expert_layer import MOST_TOKENS, expert_feed_forward
+from harness.models.fused.expert_layer import expert_feed_forward
 from harness.models.fused.expert_operations import expert_operations
 from harness.models.fused.pack import gate_and_up, pack
-from harness.models.fused.routing import Choice, Routing
+from harness.models.fused.routing import MOST_TOKENS, Choice, Routing
 from tests.fused_rows import DEVICE, normal, same
 from tests.kernel_rounds import poisoned_allocations
 from tests.tiny_glm import TOLERANCE, random_glm

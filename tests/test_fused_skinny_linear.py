@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -123,21 +124,28 @@ def test_what_would_be_misread_is_refused():
         gated_linear(states, weight, added)
 
 
-@pytest.mark.parametrize(("capability", "is_torchs"), [((9, 0), False), ((8, 0), True), ((10, 0), True)], ids=str)
+@pytest.mark.parametrize(
+    ("major", "num_multiprocessors", "is_torchs"),
+    [(9, 132, False), (9, 114, True), (8, 108, True), (10, 148, True)],
+    ids=["as measured", "fewer multiprocessors", "older", "newer"],
+)
 def test_gpus_that_nothing_was_measured_on_are_torchs(
-    capability: tuple[int, int], is_torchs: bool, monkeypatch: pytest.MonkeyPatch
+    major: int, num_multiprocessors: int, is_torchs: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    from harness.models.fused.skinny_linear import tiling_of
+    from harness.models.fused.skinny_linear import _is_as_measured, tiling_of
 
     class OnGpu:
         """Stands for a weight in a GPU's memory."""
 
         dtype, shape, is_cuda, device = torch.bfloat16, torch.Size((6144, 4096)), True, torch.device("cuda")
 
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    found = SimpleNamespace(major=major, minor=0, multi_processor_count=num_multiprocessors)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     states: Any = torch.empty(16, 4096, device="meta")
     weight: Any = OnGpu()
+    _is_as_measured.cache_clear()
     assert (tiling_of(states, weight, gated=False, may_split=True) is None) is is_torchs
+    _is_as_measured.cache_clear()
 
 
 class Product(NamedTuple):

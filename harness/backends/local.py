@@ -146,7 +146,8 @@ class LocalBackend:
     def fallbacks(self) -> tuple[str, ...]:
         """Everything so far that changed speed or results without being asked for."""
         head = () if self.loaded_head is None else self.loaded_head.head.fallbacks
-        notes = [*self.target.fallbacks, *head, *self._notes]
+        round_tokens = self.cell.backend.max_concurrency * (self._num_speculative_tokens + 1)
+        notes = [*self.target.fallbacks_of(round_tokens), *head, *self._notes]
         if self.num_invalid:
             notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)
@@ -236,6 +237,8 @@ class LocalBackend:
             verification=cell.verification.verification(num_tokens),
             limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else target.eos_token_ids),
             graphs=self.uses_graphs,
+            # the baseline has nothing to measure, and must run as the cells that it is compared with
+            overlaps=False if cell.measurement.expected_acceptance else None,
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
         )
         return Engine(target, drafter, settings)

@@ -4,9 +4,10 @@ The autoregressive baseline is the same engine with a drafter that proposes noth
 and time; it does not know text, configurations or files. Batch composition does not reach the random streams: they are
 functions of a request's seed, position and own round count.
 
-On a GPU the next step is launched before the last one has been read, so that the host's work is hidden behind the
-device's. A request that ended in the step just read is then in the next one too; what that step made of it is thrown
-away and counted nowhere.
+With CUDA graphs the next step is launched before the last one has been read, so that the host's work is hidden behind
+the device's. A request that ended in the step just read is then in the next one too; what that step made of it is
+thrown away and counted nowhere. Where the engine also measures what the methods expect on the drafts, it works one step
+after another: it looks at a step's drafts and logits, the clock stopped, before the next one overwrites them.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class EngineSettings:
     graphs: bool = False
     """Steps of a few fixed sizes, captured as CUDA graphs where there is a GPU; else operation by operation."""
     overlaps: bool | None = None
-    """Launch a step before the one before it has been read; None does so where the device works by itself, on a GPU."""
+    """Launch a step before the one before it has been read; None does so where a launch does not wait for the device:
+    with CUDA graphs on a GPU. Never with `expected_acceptance`."""
 
 
 def room_for_drafts(num_speculative_tokens: int) -> int:
@@ -105,8 +107,10 @@ class Engine:
         self.drafter = drafter
         self.settings = settings
         self.core = core if core is not None else core_for(target.device)
-        self._overlaps = target.device.type == "cuda" if settings.overlaps is None else settings.overlaps
         self._measures = settings.expected_acceptance and settings.num_speculative_tokens > 0
+        returns_at_once = target.device.type == "cuda" and settings.graphs
+        wanted = returns_at_once if settings.overlaps is None else settings.overlaps
+        self._overlaps = wanted and not self._measures
         # one slot more than there are takes what nobody wants
         self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
         self.step = Step(
@@ -147,9 +151,6 @@ class Engine:
         finished: list[RequestRecord] = []
         under_way: _UnderWay | None = None
         while not scheduler.is_done:
-            if under_way is not None and self._measures:
-                # the next step overwrites what this one drafted and scored
-                under_way = self._measured(under_way)
             launched = self._launch(scheduler)
             if not self._overlaps and launched is not None:
                 under_way, launched = self._measured(launched), None
@@ -158,7 +159,11 @@ class Engine:
             elif launched is None:
                 self._idle(scheduler.seconds_to_wait(self._now()))
             under_way = launched
-        return EngineRun(tuple(finished), self._now() - start_s, self._num_invalid)
+        run = EngineRun(tuple(finished), self._now() - start_s, self._num_invalid)
+        if under_way is not None:
+            # nobody needs it, and its time must not be the next run's
+            under_way.launched.wait()
+        return run
 
     def _now(self) -> float:
         return time.perf_counter() - self._began

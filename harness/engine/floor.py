@@ -2,7 +2,8 @@
 
 Counted are the weights of the target and the drafter, the keys and values of earlier rounds, and the draft-logit rows
 that are drawn from; not activations, the target's logits, or anything that is written. It knows neither time nor
-bandwidth: bytes over a bandwidth are the shortest time.
+bandwidth: bytes over a bandwidth are the shortest time. Of experts it counts as many as the tokens hit on average under
+an even router, so that with them it is the shortest time of an average round.
 
 Letters: S slots that decode, L tokens in each of them, K draft tokens of a round, V vocabulary, H hidden size.
 """
@@ -28,14 +29,14 @@ from harness.models.mtp import MtpHead
 from harness.models.target import TargetModel
 
 FLOOR_DEFINITION = (
-    "Floor: bytes that a round must read, over the read bandwidth. Target: every weight once (of an embedding that is "
-    "not the output matrix too, the rows of the tokens; of experts, as many as the tokens can hit), and the keys and "
-    "values of all tokens of a slot but the last one, which the round itself reads. Draft: K times the output matrix "
-    "that the drafter uses (EAGLE the target's, EAGLE-3 its own), K - 1 times its head with keys and values, and the "
-    "draft-logit rows that are drawn from; of a draft model everything K times. Extend: the head once more, with what "
-    "joins the target's states. Not counted: activations, the target's logits, the prompt lookup of ngram, what is "
-    "written. Experts that several tokens share, and what is read several times but fits into the L2, take less than "
-    "the floor says."
+    "Floor: bytes that a round must read, over the read bandwidth. Target: every weight once (of an embedding that is"
+    " not the output matrix too, the rows of the tokens; of E experts, k a token, those that N tokens hit on average "
+    "under an even router, E (1 - (1 - k / E)^N)), and the keys and values of all tokens of a slot but the last one, "
+    "which the round itself reads. Draft: K times the output matrix that the drafter uses (EAGLE the target's, "
+    "EAGLE-3 its own), K - 1 times its head with keys and values, and the draft-logit rows that are drawn from; of a "
+    "draft model everything K times. Extend: the head once more, with what joins the target's states. Not counted: "
+    "activations, the target's logits, the prompt lookup of ngram, what is written. Experts of a router that is not "
+    "even, and what is read several times but fits into the L2, take less than the floor says."
 )
 
 
@@ -134,7 +135,7 @@ def _head(head: Head, num_slots: int, num_tokens: int, length: int) -> _Drafting
     def weights(tokens: int) -> int:
         """Of a pass, without what joins the target's states."""
         passed = ((name, item) for name, item in named if id(item) not in joining)
-        return _weight_bytes(passed, tokens * top_k) + _row_bytes(embedding, output, tokens)
+        return _weight_bytes(passed, tokens, top_k) + _row_bytes(embedding, output, tokens)
 
     cache_bytes = num_slots * (length - 1) * _token_bytes(head.layer_config, 1, named[0][1].dtype)
     joining_bytes = sum(item.nbytes for _, item in named if id(item) in joining)
@@ -167,18 +168,24 @@ def _model_bytes(model: TargetModel, num_tokens: int) -> int:
         for name, item in model.causal_lm.named_parameters()
         if item is not embedding and item is not output
     ]
-    layers = _weight_bytes(named, num_tokens * _experts_of_token(model.config))
+    layers = _weight_bytes(named, num_tokens, _experts_of_token(model.config))
     return layers + output.nbytes + _row_bytes(embedding, output, num_tokens)
 
 
-def _weight_bytes(named: Iterable[tuple[str, nn.Parameter]], num_hits: int) -> int:
-    """Of parameters: all of each, but of merged experts [E, ...] at most `num_hits` of the E."""
+def _weight_bytes(named: Iterable[tuple[str, nn.Parameter]], num_tokens: int, top_k: int) -> int:
+    """Of parameters: all of each, but of merged experts [E, ...] those that the tokens hit on average, k a token."""
     total = 0
     for name, parameter in named:
         _, experts, merged = name.rpartition(EXPERTS)
         is_merged = bool(experts) and merged in MERGED
-        total += parameter[0].nbytes * min(len(parameter), num_hits) if is_merged else parameter.nbytes
+        share = _share_hit(len(parameter), num_tokens, top_k) if is_merged else 1
+        total += round(parameter.nbytes * share)
     return total
+
+
+def _share_hit(num_experts: int, num_tokens: int, top_k: int) -> float:
+    """Of the experts, the share that an even router hits on average: a token leaves one out with 1 - k / E."""
+    return 1 - (1 - top_k / num_experts) ** num_tokens
 
 
 def _row_bytes(embedding: Tensor, output: Tensor, num_tokens: int) -> int:

@@ -22,7 +22,7 @@ import torch
 from harness.engine.engine import Engine
 from harness.engine.fill_slots import fill_slots
 from harness.engine.floor import Floor, floor_of
-from harness.engine.kept_state import KeptState, everything_of_slots, kept, where_a_round_starts
+from harness.engine.kept_state import KeptState, where_a_round_starts
 from harness.engine.round_time import output_tokens_needed, round_time
 from harness.engine.sequence import Request
 from harness.engine.step import Step
@@ -83,7 +83,7 @@ class RoundProfile:
 
 @torch.inference_mode()
 def profile_round(engine: Engine, requests: Sequence[Request], clock: Clock, num_rounds: int) -> RoundProfile:
-    """Profile a round of an engine that is not running; its slots are left as they were.
+    """Profile a round of an engine that is not running; its slots are left empty, as far as the next run is concerned.
 
     Args:
         engine: goes on past the end of sequence, and allows `output_tokens_needed`.
@@ -96,9 +96,8 @@ def profile_round(engine: Engine, requests: Sequence[Request], clock: Clock, num
     """
     length = _length(requests)
     _check_limits(engine, len(requests), length, num_rounds)
-    with kept(everything_of_slots(engine.step)):
-        wall = round_time(engine, requests, num_rounds)
-        return _split(engine.step, requests, length, clock, wall)
+    wall = round_time(engine, requests, num_rounds)
+    return _split(engine.step, requests, length, clock, wall)
 
 
 def _split(step: Step, requests: Sequence[Request], length: int, clock: Clock, wall: Timing) -> RoundProfile:

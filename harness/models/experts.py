@@ -29,8 +29,9 @@ GROUPED_CAPABILITIES = (9, 10)
 GROUPED_ALIGNMENT_BYTES = 16
 """What the grouped product wants every row of its operands to be a multiple of."""
 EVERY_EXPERT_NOTE = (
-    "every expert runs for every token: a grouped product of these weights is not to be had on this device without "
-    "waiting for it (bfloat16 on a GPU of compute capability 9 or 10, rows of a multiple of 16 bytes)"
+    "every expert runs for every token, but in what runs fused: a grouped product of these weights is not to be had on "
+    "this device without waiting for it (bfloat16 on a GPU of compute capability 9 or 10, rows of a multiple of 16 "
+    "bytes)"
 )
 
 

@@ -29,6 +29,7 @@ from harness.models.expert_weights import take_tensor
 from harness.models.experts import EVERY_EXPERT_NOTE, runs_grouped
 from harness.models.fused.fuse_layers import fuse_layers
 from harness.models.fused.rope_table import rope_table
+from harness.models.fused.routing import MOST_TOKENS
 from harness.models.layer_forward import linear, run_layers
 from harness.models.slot_cache import SlotCache
 from harness.models.tokenizer import load_tokenizer
@@ -96,12 +97,16 @@ class TargetModel:
         """Parameters, tied ones counted once."""
         return sum(parameter.numel() for parameter in self.causal_lm.parameters())
 
-    @property
-    def fallbacks(self) -> tuple[str, ...]:
-        """What changes its speed without being asked for."""
+    def fallbacks_of(self, round_tokens: int) -> tuple[str, ...]:
+        """What changes its speed without being asked for, in rounds of up to so many tokens."""
         experts = [layer.mlp.experts for layer in self.causal_lm.model.layers if hasattr(layer.mlp, "experts")]
         grouped = all(runs_grouped(each.gate_up_proj, each.down_proj) for each in experts)
         notes = [] if grouped else [EVERY_EXPERT_NOTE]
+        if experts and self.is_fused and round_tokens > MOST_TOKENS:
+            notes.append(
+                f"rounds of more than {MOST_TOKENS} tokens (here up to {round_tokens}) run the experts of {self.name} "
+                "unfused"
+            )
         if self.fusion_obstacle is not None:
             notes.append(f"the layers of {self.name} run unfused, because {self.fusion_obstacle}")
         return tuple(notes)

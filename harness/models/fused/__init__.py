@@ -1,6 +1,7 @@
-"""The operations of a decoder layer between its matrix products, each in one Triton kernel, for the engine's GPU path.
+"""The operations of a decoder layer as Triton kernels, for the engine's GPU path.
 
-So are the products that a library has no good call for: those of experts, and those of each head with latents.
+Matrix products are among them where a library is slower or has no good call: those of a few tokens with a large weight,
+those of experts, and those of each head with latents.
 
 They launch without waiting for the device, read nothing on the host and allocate by shapes alone, so that a forward can
 be captured in a CUDA graph. `reference` holds their twins in plain torch, which run where there is no GPU; `layer` puts

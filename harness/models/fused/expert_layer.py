@@ -2,8 +2,8 @@
 
     route_tokens -> expert_gate_up -> expert_down -> sum_experts
 
-Forwards of more tokens than MOST_TOKENS, which are prompts, run as transformers has them: there the products are bound
-by arithmetic, and a grouped product of torch takes tiles of many tokens.
+Forwards of more tokens than MOST_TOKENS, prompts and rounds of many slots, run as transformers has them: the routing
+kernel holds no more, and the more tokens, the less the products are bound by reading weights.
 
 Letters: N tokens, H hidden size.
 """
@@ -16,10 +16,7 @@ from torch import Tensor
 
 from harness.models.fused.expert_operations import expert_operations
 from harness.models.fused.pack import gate_and_up, packed
-from harness.models.fused.routing import Choice
-
-MOST_TOKENS = 128
-"""Tokens of a forward that the kernels of experts take."""
+from harness.models.fused.routing import MOST_TOKENS, Choice
 
 
 def expert_feed_forward(

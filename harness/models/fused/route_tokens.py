@@ -20,10 +20,8 @@ import triton.language as tl
 from torch import Tensor
 
 from harness.models.fused.checks import check_dtype, check_tensor
-from harness.models.fused.routing import Choice, Routing
+from harness.models.fused.routing import MOST_TOKENS, Choice, Routing
 
-MOST_TOKENS = 128
-"""Of a call: the second kernel holds the scores of all of them in registers, 8 a thread for 64 experts."""
 NUM_STAGES = 3
 LEAST_TILE = 16
 """Side of the smallest tile that tensor cores multiply."""

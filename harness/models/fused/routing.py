@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+MOST_TOKENS = 128
+"""Of a forward that is routed here: a kernel holds the scores of all of them, 8 registers a thread for 64 experts."""
+
 
 class Choice(NamedTuple):
     """How a router chooses, as the fields of a GLM configuration say it."""

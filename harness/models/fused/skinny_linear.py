@@ -13,6 +13,8 @@ bits. This module does not know which tiling is fast: harness.models.fused.tilin
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -23,10 +25,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from harness.models.fused.checks import check_tensor
 from harness.models.fused.gated_activation import silu_mul
 from harness.models.fused.overlap import overlaps
-from harness.models.fused.tilings import LEAST_TOKENS, Tiling, tiling_for
+from harness.models.fused.tilings import LEAST_TOKENS, MULTIPROCESSORS, Tiling, tiling_for
 
 MEASURED_CAPABILITY = (9, 0)
-"""Of the GPUs that tilings are measured on, H100 and H200. On others all products are torch's."""
+"""Of the H200 that tilings were measured on; with its number of multiprocessors, an H100's too (SXM). On other GPUs all
+products are torch's."""
 
 
 @triton.jit
@@ -188,9 +191,16 @@ def tiling_of(states: Tensor, weight: Tensor, gated: bool, may_split: bool) -> T
     """How to run the kernel; None where torch runs."""
     if weight.dtype not in (torch.bfloat16, torch.float16):
         return None
-    if weight.is_cuda and torch.cuda.get_device_capability(weight.device) != MEASURED_CAPABILITY:
+    if weight.is_cuda and not _is_as_measured(weight.device):
         return None
     return tiling_for(states.shape[:-1].numel(), weight.shape[1], weight.shape[0], gated, may_split)
+
+
+@cache
+def _is_as_measured(device: torch.device) -> bool:
+    """Whether a GPU is of the kind that tilings were measured on."""
+    found = torch.cuda.get_device_properties(device)
+    return (found.major, found.minor) == MEASURED_CAPABILITY and found.multi_processor_count == MULTIPROCESSORS
 
 
 def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, gated: bool) -> Tensor:
