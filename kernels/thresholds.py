@@ -10,8 +10,8 @@ and min-p needs no search. What survives are the tokens at or above the largest 
    the 32 in a warp has some 1,000 tokens of a row at or above it: the guess where a first window begins;
 2. another pass, over a row that is in the L2 cache by now, marks the groups of tokens, 16 bytes each, that reach into
    the window. Its tokens are packed into a few registers of each thread, and if the window holds the threshold, the
-   search ends among them. Else the next window begins below it, as deep as the mean distance of the tokens above lets expect about as
-   many again;
+   search ends among them. Else the next window begins below it, as deep as the mean distance of the tokens above lets
+   expect about as many again;
 3. a row whose threshold lies too deep for that, such as a flat one at a high temperature, is searched by whole passes.
 
 Every step of a search weighs the tokens above four probes at once, and leaves a fifth of the interval that the
@@ -106,7 +106,7 @@ def load_groups(
     row_logits, vocab_size, smallest, largest, listed, counts,
     LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """[WARPS, 32 * DEPTH, GROUP] float32 logits of the groups listed; -inf for those not from `smallest` to `largest`."""
+    """[WARPS, 32 * DEPTH, GROUP] float32 logits of the groups listed, -inf outside of `smallest` to `largest`."""
     WARPS: tl.constexpr = LANES // GROUP // 32
     warps = tl.arange(0, WARPS)[:, None]
     places = tl.arange(0, 32 * DEPTH)[None, :]
@@ -280,7 +280,7 @@ def search_windows(
         least: key that the answer does not lie below.
         scratch: of the logits' type, LANES // GROUP * DEPTH of them.
     """
-    # Of as many groups as there is room for, the windows after the first should reach into about half.
+    # Of as many groups as there is room for, the windows after the first should reach into about five in eight.
     WANTED: tl.constexpr = LANES // GROUP * DEPTH * 5 // 8
     listed = scratch.to(tl.pointer_type(tl.int16), bitcast=True)
     high, low = scale(temperature)
