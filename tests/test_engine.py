@@ -122,8 +122,12 @@ def test_every_step_that_was_launched_is_waited_for(monkeypatch):
     """Would catch the last one, launched before an end of sequence was seen, in the time of whatever runs next."""
     subject, launched, waited = engine(overlaps=True, eos_token_ids=frozenset({0, 1})), [], []
     launch = subject._runner.launch
+
+    def wait(step):
+        waited.append(step)
+
     monkeypatch.setattr(subject._runner, "launch", lambda plan: launched.append(plan) or launch(plan))
-    monkeypatch.setattr(Launched, "wait", waited.append)
+    monkeypatch.setattr(Launched, "wait", wait)
     run = subject.run(toy_requests(3), lambda record: None)
     assert {record.finish_reason for record in run.requests} == {FinishReason.eos}
     assert len(waited) == len(launched) > max(len(record.rounds) for record in run.requests)

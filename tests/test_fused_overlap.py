@@ -34,13 +34,14 @@ class NotedKernel:
 
 
 def launch_everything() -> None:
+    from harness.models.fused.gated_activation import silu_mul
     from harness.models.fused.operations import triton_operations
     from harness.models.fused.skinny_linear import launch
 
     operations = triton_operations()
     states, weight = normal(2, 64, dtype=torch.float16), normal(64, 64, dtype=torch.float16)
     operations.add_rms_norm(states, None, weight[0], 1e-5)
-    operations.silu_mul(states)
+    silu_mul(states)
     launch(states, weight, None, Tiling(16, 16, 16, 1, 2, 4), gated=False)
     rows = rows_of([0, 1], [40, 50], (2, 2, 256, 16), num_filled=0)
     table: Tensor = torch.zeros(256, 16, device=DEVICE)

@@ -77,5 +77,5 @@ def test_draft_logit_cache_is_that_of_all_slots(store):
 
 
 def test_what_slows_the_target_down_is_reported(store, monkeypatch):
-    monkeypatch.setattr(TargetModel, "fallbacks_of", lambda self, tokens: (f"slower in rounds of {tokens} tokens",))
+    monkeypatch.setattr(TargetModel, "round_fallbacks", lambda self, tokens: (f"slower in rounds of {tokens} tokens",))
     assert backend(store, drafter=DrafterKind.eagle3).fallbacks == ("slower in rounds of 15 tokens",)

@@ -83,12 +83,12 @@ def test_an_unaligned_width_runs_every_expert_and_says_so():
     _, chosen, weights = routed(7)
     states = torch.randn(7, 26, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(slots_experts(experts, states, chosen, weights), experts(states, chosen, weights))
-    assert TargetModel(causal_lm, None).fallbacks_of(4) == (EVERY_EXPERT_NOTE,)
-    assert TargetModel(random_glm(), None).fallbacks_of(4) == () == random_target().fallbacks_of(4)
+    assert TargetModel(causal_lm, None).fallbacks == (EVERY_EXPERT_NOTE,)
+    assert TargetModel(random_glm(), None).fallbacks == () == random_target().fallbacks
 
 
 def test_rounds_too_large_for_the_kernels_of_experts_are_reported():
     target = TargetModel(random_glm(), None)
     assert target.fuse() is None
-    assert target.fallbacks_of(128) == ()
-    assert "more than 128 tokens (here up to 129)" in target.fallbacks_of(129)[0]
+    assert target.round_fallbacks(128) == ()
+    assert "more than 128 tokens (here up to 129)" in target.round_fallbacks(129)[0]

@@ -229,8 +229,7 @@ def test_layers_with_experts_and_latent_attention_can_be_fused(folder):
     head = random_mtp(drawn)
     for model in (drawn, head):
         assert model.fuse() is None and model.is_fused
-        notes = model.fallbacks_of(128) if model is drawn else model.fallbacks
-        assert not [note for note in notes if "unfused" in note]
+        assert not [note for note in model.fallbacks if "unfused" in note]
 
 
 def test_an_eagle_head_like_latent_attention_is_refused(target):

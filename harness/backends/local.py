@@ -147,7 +147,7 @@ class LocalBackend:
         """Everything so far that changed speed or results without being asked for."""
         head = () if self.loaded_head is None else self.loaded_head.head.fallbacks
         round_tokens = self.cell.backend.max_concurrency * (self._num_speculative_tokens + 1)
-        notes = [*self.target.fallbacks_of(round_tokens), *head, *self._notes]
+        notes = [*self.target.fallbacks, *self.target.round_fallbacks(round_tokens), *head, *self._notes]
         if self.num_invalid:
             notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)

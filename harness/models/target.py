@@ -97,19 +97,24 @@ class TargetModel:
         """Parameters, tied ones counted once."""
         return sum(parameter.numel() for parameter in self.causal_lm.parameters())
 
-    def fallbacks_of(self, round_tokens: int) -> tuple[str, ...]:
-        """What changes its speed without being asked for, in rounds of up to so many tokens."""
-        experts = [layer.mlp.experts for layer in self.causal_lm.model.layers if hasattr(layer.mlp, "experts")]
-        grouped = all(runs_grouped(each.gate_up_proj, each.down_proj) for each in experts)
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """What changes its speed without being asked for."""
+        grouped = all(runs_grouped(each.gate_up_proj, each.down_proj) for each in self._experts)
         notes = [] if grouped else [EVERY_EXPERT_NOTE]
-        if experts and self.is_fused and round_tokens > MOST_TOKENS:
-            notes.append(
-                f"rounds of more than {MOST_TOKENS} tokens (here up to {round_tokens}) run the experts of {self.name} "
-                "unfused"
-            )
         if self.fusion_obstacle is not None:
             notes.append(f"the layers of {self.name} run unfused, because {self.fusion_obstacle}")
         return tuple(notes)
+
+    def round_fallbacks(self, num_tokens: int) -> tuple[str, ...]:
+        """The same of rounds of up to so many tokens."""
+        if not self._experts or not self.is_fused or num_tokens <= MOST_TOKENS:
+            return ()
+        return (f"rounds of more than {MOST_TOKENS} tokens (here up to {num_tokens}) run experts unfused",)
+
+    @property
+    def _experts(self) -> list[Any]:
+        return [layer.mlp.experts for layer in self.causal_lm.model.layers if hasattr(layer.mlp, "experts")]
 
     @property
     def embed_weight(self) -> Tensor:

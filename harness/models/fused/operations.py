@@ -58,12 +58,6 @@ class GatedLinear(Protocol):
     def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor: ...
 
 
-class SiluMul(Protocol):
-    """See harness.models.fused.gated_activation."""
-
-    def __call__(self, gate_up: Tensor) -> Tensor: ...
-
-
 @dataclass(frozen=True)
 class Operations:
     """One implementation of the fused operations."""
@@ -73,7 +67,6 @@ class Operations:
     add_rms_norm: AddRmsNorm
     rotate_and_store: RotateAndStore
     slot_attention: SlotAttention
-    silu_mul: SiluMul
     linear: Linear
     gated_linear: GatedLinear
 
@@ -82,24 +75,22 @@ class Operations:
 def reference_operations() -> Operations:
     """The executable specification, on any device; two of them wait for the device."""
     from harness.models.fused.reference.add_rms_norm import add_rms_norm
-    from harness.models.fused.reference.gated_activation import silu_mul
     from harness.models.fused.reference.rotate_and_store import rotate_and_store
     from harness.models.fused.reference.skinny_linear import gated_linear, linear
     from harness.models.fused.reference.slot_attention import slot_attention
 
-    return Operations("reference", add_rms_norm, rotate_and_store, slot_attention, silu_mul, linear, gated_linear)
+    return Operations("reference", add_rms_norm, rotate_and_store, slot_attention, linear, gated_linear)
 
 
 @cache
 def triton_operations() -> Operations:
     """The kernels."""
     from harness.models.fused.add_rms_norm import add_rms_norm
-    from harness.models.fused.gated_activation import silu_mul
     from harness.models.fused.rotate_and_store import rotate_and_store
     from harness.models.fused.skinny_linear import gated_linear, linear
     from harness.models.fused.slot_attention import slot_attention
 
-    return Operations("triton", add_rms_norm, rotate_and_store, slot_attention, silu_mul, linear, gated_linear)
+    return Operations("triton", add_rms_norm, rotate_and_store, slot_attention, linear, gated_linear)
 
 
 def operations_for(device: torch.device) -> Operations:
