@@ -167,7 +167,9 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     is_aligned = round_.target.is_aligned
     # 16 warps leave 128 registers to a thread: too few for the race of coupled noise, for tokens with an address each,
     # and on other generations.
-    num_warps = 16 if capability() == 90 and round_.method is not Method.coupled and is_aligned else 8
+    most_warps = 16 if capability() == 90 and round_.method is not Method.coupled and is_aligned else 8
+    # A short row takes no more than read it at once: many of its programs then share a multiprocessor.
+    num_warps = min(most_warps, triton.next_power_of_2(triton.cdiv(round_.shape.vocab_size, 32 * group)))
     num_threads = num_warps * 32
     _truncated_rows_kernel[(num_rows,)](
         round_.target,
