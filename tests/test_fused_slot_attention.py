@@ -80,12 +80,13 @@ def test_twin_equals_attention_over_a_slot_view():
 @pytest.mark.parametrize(
     ("num_rows", "num_key_heads", "num_folded", "expected"),
     [
-        (16, 8, 16, (16, 1, 64, 2)),
+        (16, 8, 16, (16, 1, 64, 1)),
         (64, 8, 16, (16, 1, 64, 1)),
-        (1, 8, 24, (32, 1, 64, 32)),
+        (8, 8, 16, (16, 1, 64, 2)),
+        (1, 8, 24, (32, 1, 64, 16)),
         (16, 8, 72, (64, 2, 64, 1)),
     ],
-    ids=["16 rows", "64 rows", "one row", "two tiles"],
+    ids=["16 rows", "64 rows", "8 rows", "one row", "two tiles"],
 )
 def test_work_is_cut_to_fill_a_gpu(
     num_rows: int, num_key_heads: int, num_folded: int, expected: tuple[int, int, int, int]

@@ -28,9 +28,11 @@ from harness.models.fused.checks import check_cache, check_dtype, check_rows, ch
 from harness.models.fused.combine_splits import combine_splits, share
 from harness.models.fused.overlap import overlaps
 
-NUM_PROGRAMS = 2 * 132
-"""Programs that keys are shared out for: two for each multiprocessor of an H100 or H200, one of which reads while the
-other computes. Shares are rounded down, because programs beyond these would run when the first ones have ended."""
+NUM_PROGRAMS = 132
+"""Programs that keys are shared out for, one for each multiprocessor of an H100 or H200; shares are rounded down,
+because programs beyond these would run when the first ones have ended. us on an H200 for 1 / 4 / 6 tokens a row, with
+16 slots of 256 keys and 8 key heads, combine_splits included: 8.7 / 11.9 / 11.8; with two programs a multiprocessor
+10.8 / 12.3 / 13.1, with three 11.4 / 15.1 / 16.5."""
 MOST_SPLITS = 64
 """Programs that share a row's keys at most: a program of the second kernel holds all their results in registers."""
 BLOCK_BYTES = 16384
