@@ -339,7 +339,7 @@ def test_a_throughput_experiment_fixes_every_length_and_says_what_is_random(expe
     baseline, drafted = cells(f"experiment={experiment}")
     for item in (baseline, drafted):
         assert (item.target.shape, item.target.weights) == (shape, Weights.random)
-        assert (item.workload.num_requests, item.workload.num_turns, item.workload.prompt_tokens) == (128, 1, 128)
+        assert (item.workload.num_requests, item.workload.num_turns, item.workload.prompt_tokens) == (256, 1, 128)
         assert (item.decoding.max_new_tokens, item.decoding.ignore_eos, item.decoding.temperature) == (256, True, 1.0)
         assert (item.backend.dtype, item.backend.max_concurrency) == ("bfloat16", 16)
     assert baseline.is_baseline and drafted.drafter.weights is Weights.random
