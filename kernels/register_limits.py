@@ -1,10 +1,11 @@
 """How many registers a thread of each pass may use (maxnreg): it decides how many programs a multiprocessor holds.
 
 The compiler's own choice turns on parts of a kernel that a program runs once, if at all: left alone it takes 32 for a
-loop that then waits for one load after another, or 64 where 48 do. A limit also gives leave to use that many. Each was
-chosen by measurement on an H200 (results/kernel_bench_h200/NOTES.md) among those at which nothing spills, which the
-compile check watches. Of the 65,536 registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80,
-4 at 128; programs of 8 warps for 4 at 64.
+loop that then waits for one load after another, or 64 where 48 do. A limit also gives leave to use that many. For sm_90
+they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461 and truncated rows; the others so
+that a loop issues its loads together. With none of them anything spills, which the compile check watches. Of the 65,536
+registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80, 4 at 128; programs of 8 warps for 4
+at 64.
 """
 
 from __future__ import annotations

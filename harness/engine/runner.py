@@ -1,8 +1,8 @@
 """Launching steps: piece by piece as they come, or as CUDA graphs of a few fixed sizes.
 
-On a GPU a graph's launch returns at once, and one piece by piece when its inputs, copied behind the last step, have
-arrived; the result is copied to the host behind it, and `Launched.decided` waits for that copy alone. It does not know
-requests beyond their plan, limits or time.
+On a GPU the launch of a graph returns at once; a launch piece by piece first waits for the last step, behind which its
+inputs are copied. The result is copied to the host behind the step, and `Launched.decided` waits for that copy alone.
+It does not know requests beyond their plan, limits or time.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ a GPU it copies the groups' sizes to the host, which a graph cannot hold. There 
 arithmetic, hidden behind reading the weights in forwards of up to about 200 tokens (N operations for each byte of
 16-bit weights), and slow in longer ones. On a CPU there is nobody to wait for.
 
-Layers that run through the fused operations come here with prompts alone, which have more tokens than their kernels
-take: see harness.models.fused.expert_layer.
+Layers that run through the fused operations come here only with more tokens than their kernels take, in prompts and in
+rounds of many slots: see harness.models.fused.expert_layer.
 
 Letters: N tokens, k experts of a token, E experts, D hidden size, I width of an expert.
 """

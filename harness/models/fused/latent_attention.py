@@ -49,7 +49,7 @@ class LatentTiling(NamedTuple):
 TILINGS = {2: LatentTiling(32, 64, 2, 8), 4: LatentTiling(16, 16, 1, 8)}
 """By bytes of a component. 32 rows of results of 512 components are 64 of the 180 registers of a thread of 8 warps, and
 their queries and blocks of 64 keys take 115 kB of shared memory: one program fits in a multiprocessor. Measured on an
-H200 with 16 slots of 300 keys, 20 heads: 12 us for one token a slot, 21 us for four; blocks of 32 keys: 15 and 29."""
+H200 with 16 slots, 20 heads: 12 us for one token a slot, 21 us for four; blocks of 32 keys: 15 and 29."""
 
 
 @triton.jit
