@@ -4,9 +4,10 @@ Letters: S slots, R rows of a batch, K draft tokens at most, V and V_draft the v
 sequence, G profiles, N = V ** L sequences.
 
 Every slot serves a fixed number of requests, so that quick requests count no more than slow ones. A request begins in
-state 0 at a position of its own, with its own seed, in round 1. A batch holds the slots that are not done yet, in an
-order that has nothing to do with the slots. All bookkeeping stays on the device; the host learns only how many slots
-are still busy.
+state 0 at a position of its own, with its own seed, in round 1. A batch holds all slots that are not done yet, in an
+order that has nothing to do with the slots. Done slots go on with requests that nobody counts until they are the
+greater part of a batch: batches of a few sizes need the kernels compiled once. All bookkeeping stays on the device; the
+host learns only how many slots are still busy.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from kernels.streams import Purpose
 SEED_STEP = 0x9E3779B97F4A7C15 - 2**64
 """Odd, so that requests never share a seed."""
 REQUESTS_PER_SLOT = 4
+SMALLEST_BATCH = 4096
+"""Slots in a batch as long as one is busy: kernels of smaller batches are compiled anew."""
+NUM_PADDED = 16
+"""Padded slots at least, where there are any."""
 NUM_POSITIONS = 7
 """Requests begin at positions 1 .. NUM_POSITIONS in turn."""
 NOT_A_TOKEN = -7
@@ -70,7 +75,7 @@ class Table:
         self.rounds = torch.ones_like(self.requests)
         self.states = torch.zeros_like(self.requests)
         self.tokens = torch.zeros(num_slots, self.length + self.depth, dtype=torch.long, device=device)
-        # The last bin takes the requests that go on.
+        # The last bin takes the requests that go on, and those that nobody counts.
         self.counts = torch.zeros(len(cell.profiles) * 2 * world.num_codes + 1, dtype=torch.long, device=device)
         self.tallies = torch.zeros(3, dtype=torch.long, device=device)
         shape = (num_slots, self.depth, world.draft_logits.shape[1])
@@ -85,9 +90,23 @@ class Table:
         self.profiles = [columns[0].float(), columns[1].long(), columns[2].float(), columns[3].float()]
         self.profiles = [column.to(device) for column in self.profiles]
 
-    def busy(self) -> Tensor:
-        """[R] int64, the slots whose requests are not all done, in the order of the batch."""
-        return self.order[self.num_served[self.order] < REQUESTS_PER_SLOT]
+    def is_busy(self, slots: Tensor) -> Tensor:
+        """[R] bool, whether the requests of some slots are not all done."""
+        return self.num_served[slots] < REQUESTS_PER_SLOT
+
+    def still_playing(self, slots: Tensor) -> Tensor:
+        """[R] int64, the slots of the next batch, in the same order: those given as long as more than half are busy."""
+        busy = self.is_busy(slots)
+        num_busy = int(busy.sum())
+        if num_busy == 0:
+            return slots[:0]
+        num_kept = len(slots)
+        while num_kept > SMALLEST_BATCH and num_busy <= num_kept // 2:
+            num_kept //= 2
+        if num_kept == len(slots):
+            return slots
+        kept = busy | (torch.cumsum(~busy, dim=0) <= num_kept - num_busy)
+        return slots[kept]
 
     def sampling(self, slots: Tensor) -> Sampling:
         index = self.digits(slots).profile
@@ -124,7 +143,8 @@ class Table:
             self.states[slots] = torch.where(num_accepted >= column, moved, self.states[slots])
         self.num_emitted[slots] += num_accepted + 1
         self.rounds[slots] += 1
-        self.tallies[1:] += torch.stack([num_draft_tokens.sum(), num_accepted.sum()])
+        busy = self.is_busy(slots)
+        self.tallies[1:] += torch.stack([(num_draft_tokens * busy).sum(), (num_accepted * busy).sum()])
         self._finish(slots)
 
     def _finish(self, slots: Tensor) -> None:
@@ -133,7 +153,8 @@ class Table:
         codes = (self.tokens[slots, : self.length].clamp(0, self.world.vocab_size - 1) * powers).sum(1)
         digits = self.digits(slots)
         group = digits.profile * 2 + digits.half
-        bins = torch.where(done, group * self.world.num_codes + codes, len(self.counts) - 1)
+        counted = done & self.is_busy(slots)
+        bins = torch.where(counted, group * self.world.num_codes + codes, len(self.counts) - 1)
         self.counts += torch.bincount(bins, minlength=len(self.counts))
         self.num_served[slots] += done
         self.requests[slots] += done * len(self.order)
@@ -179,7 +200,7 @@ def _pad(values: Tensor, num_rows: int, filler: int) -> Tensor:
 
 
 def play_round(subject: Subject, table: Table, slots: Tensor) -> None:
-    """One round of every busy slot."""
+    """One round of some slots."""
     cell, world, depth = table.cell, table.world, table.depth
     keeps_stats = (cell.row_stats and cell.cached and cell.draft_sampling is DraftSampling.sampled) and features_of(
         subject
@@ -195,8 +216,8 @@ def play_round(subject: Subject, table: Table, slots: Tensor) -> None:
         rows = rows[columns <= counts[:, None]]
     real = slots
     if cell.padded_slots:
-        # One row at least; the values that nobody may read come from slot 0.
-        num_rows = max(len(table.order), len(slots) + 1)
+        # The values that nobody may read come from slot 0.
+        num_rows = len(table.order) + NUM_PADDED
         token_ids, counts = _pad(token_ids, num_rows, NOT_A_TOKEN), _pad(counts, num_rows, -1)
         slots = _pad(slots, num_rows, 0)
     draft = Draft(
@@ -243,10 +264,10 @@ def play(subject: Subject, cell: Cell, num_samples: int, batch: int, seed: int, 
     counts, tallies = None, None
     for index in range(num_batches):
         table = Table(cell, num_slots, index * num_slots * REQUESTS_PER_SLOT, seed, device)
-        slots = table.busy()
+        slots = table.order
         while len(slots):
             play_round(subject, table, slots)
-            slots = table.busy()
+            slots = table.still_playing(slots)
         counts = table.counts if counts is None else counts + table.counts
         tallies = table.tallies if tallies is None else tallies + table.tallies
     assert counts is not None and tallies is not None
