@@ -5,9 +5,8 @@ sequence, G profiles, N = V ** L sequences.
 
 Every slot serves a fixed number of requests, so that quick requests count no more than slow ones. A request begins in
 state 0 at a position of its own, with its own seed, in round 1. A batch holds all slots that are not done yet, in an
-order that has nothing to do with the slots. Done slots go on with requests that nobody counts until they are the
-greater part of a batch: batches of a few sizes need the kernels compiled once. All bookkeeping stays on the device; the
-host learns only how many slots are still busy.
+order that has nothing to do with the slots; a few that are done fill it up, with requests that nobody counts. All
+bookkeeping stays on the device; the host learns only how many slots are still busy.
 """
 
 from __future__ import annotations
@@ -28,10 +27,8 @@ from kernels.streams import Purpose
 SEED_STEP = 0x9E3779B97F4A7C15 - 2**64
 """Odd, so that requests never share a seed."""
 REQUESTS_PER_SLOT = 4
-SMALLEST_BATCH = 4096
-"""Slots in a batch as long as one is busy: kernels of smaller batches are compiled anew."""
-NUM_PADDED = 16
-"""Padded slots at least, where there are any."""
+SMALLEST_BATCH, BATCH_STEP = 4096, 16
+"""A batch that is smaller, or no multiple of the step, would need kernels that are compiled for it."""
 NUM_POSITIONS = 7
 """Requests begin at positions 1 .. NUM_POSITIONS in turn."""
 NOT_A_TOKEN = -7
@@ -95,18 +92,13 @@ class Table:
         return self.num_served[slots] < REQUESTS_PER_SLOT
 
     def still_playing(self, slots: Tensor) -> Tensor:
-        """[R] int64, the slots of the next batch, in the same order: those given as long as more than half are busy."""
+        """[R] int64, the slots of the next batch, in the same order: those that are busy, and a few that fill it up."""
         busy = self.is_busy(slots)
         num_busy = int(busy.sum())
         if num_busy == 0:
             return slots[:0]
-        num_kept = len(slots)
-        while num_kept > SMALLEST_BATCH and num_busy <= num_kept // 2:
-            num_kept //= 2
-        if num_kept == len(slots):
-            return slots
-        kept = busy | (torch.cumsum(~busy, dim=0) <= num_kept - num_busy)
-        return slots[kept]
+        num_kept = max(SMALLEST_BATCH, -(-num_busy // BATCH_STEP) * BATCH_STEP)
+        return slots[busy | (torch.cumsum(~busy, dim=0) <= num_kept - num_busy)]
 
     def sampling(self, slots: Tensor) -> Sampling:
         index = self.digits(slots).profile
@@ -217,7 +209,7 @@ def play_round(subject: Subject, table: Table, slots: Tensor) -> None:
     real = slots
     if cell.padded_slots:
         # The values that nobody may read come from slot 0.
-        num_rows = len(table.order) + NUM_PADDED
+        num_rows = max(len(table.order), len(slots) + BATCH_STEP)
         token_ids, counts = _pad(token_ids, num_rows, NOT_A_TOKEN), _pad(counts, num_rows, -1)
         slots = _pad(slots, num_rows, 0)
     draft = Draft(
@@ -254,13 +246,13 @@ def play(subject: Subject, cell: Cell, num_samples: int, batch: int, seed: int, 
     Args:
         subject: under test.
         cell: what to play.
-        num_samples: rounded up to whole batches.
-        batch: slots that are busy at a time.
+        num_samples: rounded up to batches of one size.
+        batch: slots that are busy at a time, at most; rounded up to whole steps.
         seed: of all random streams.
         device: where everything lives.
     """
-    num_slots = min(batch, -(-num_samples // REQUESTS_PER_SLOT))
-    num_batches = -(-num_samples // (num_slots * REQUESTS_PER_SLOT))
+    num_batches = -(-num_samples // (batch * REQUESTS_PER_SLOT))
+    num_slots = -(-num_samples // (num_batches * REQUESTS_PER_SLOT * BATCH_STEP)) * BATCH_STEP
     counts, tallies = None, None
     for index in range(num_batches):
         table = Table(cell, num_slots, index * num_slots * REQUESTS_PER_SLOT, seed, device)
