@@ -24,7 +24,10 @@ WRONG = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     options = _parser().parse_args(arguments)
-    from harness.report import column_dictionary, notices, print_summary, read_results, rows, write_results
+    from harness.console import print_summary
+    from harness.notices import notices
+    from harness.report import column_dictionary, rows, write_results
+    from harness.results import read_results
 
     if options.columns:
         print(column_dictionary(), end="")

@@ -49,11 +49,24 @@ MEASURING = [
     ["harness.overrides", "harness.compose", "harness.command_line"],
 ]
 READING = [
-    ["harness.definitions", "harness.highlight", "harness.intervals", "harness.runs", "harness.sums"],
+    [
+        "harness.definitions",
+        "harness.highlight",
+        "harness.intervals",
+        "harness.plain_text",
+        "harness.runs",
+        "harness.sums",
+    ],
     ["harness.estimates"],
     ["harness.metrics"],
     ["harness.comparison", "harness.number_format"],
-    ["harness.console", "harness.plots", "harness.tables"],
+    ["harness.table"],
+    ["harness.latex", "harness.tables"],
+    ["harness.console", "harness.figures"],
+    ["harness.results", "harness.run_summary"],
+    ["harness.notices", "harness.report_tables"],
+    ["harness.report_page"],
+    ["harness.html"],
     ["harness.report"],
     ["harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
 ]

@@ -3,11 +3,21 @@
 import matplotlib.image
 import pytest
 
+from harness.figures.axis import TEMPERATURE
+from harness.figures.methods import draw_methods
+from harness.figures.sheet import sheets
+from harness.figures.style import LOOKS, SPARE_LOOKS
+from harness.figures.sweep import draw_sweep
+from harness.figures.write import write_figures
 from harness.metrics import analyse
-from harness.plots import LOOKS, SPARE_LOOKS, _methods, _sheets, _sweep, write_figures
 from harness.runs import read_runs
 from kernels.contract import VerificationMethod
 from tests.synthetic_cells import analysed, config, shortened_cell, simulated_cell, simulated_run
+
+
+def drawn(*arguments):
+    """The paths of the figures of some cells."""
+    return [figure.path for figure in write_figures(*arguments)]
 
 
 def cells_of(folder, **settings):
@@ -24,7 +34,7 @@ def cells_of(folder, **settings):
 )
 def test_sweeps_are_drawn_where_there_is_one(tmp_path, settings, names):
     """Would catch a figure against a setting with a single value, and a sweep without its figure."""
-    paths = write_figures(cells_of(tmp_path / "run", **settings), tmp_path / "figures")
+    paths = drawn(cells_of(tmp_path / "run", **settings), tmp_path / "figures")
     assert [path.stem for path in paths] == ["methods", "acceptance_by_position", *names]
     for path in paths:
         image = matplotlib.image.imread(path)
@@ -34,12 +44,12 @@ def test_sweeps_are_drawn_where_there_is_one(tmp_path, settings, names):
 def test_the_same_records_give_the_same_file(tmp_path):
     """Would catch dates in the files, which make every rebuild a change of tracked figures."""
     cells = cells_of(tmp_path / "run", temperatures=(1.0,))
-    first, second = (write_figures(cells, tmp_path / name)[0] for name in ("a", "b"))
+    first, second = (drawn(cells, tmp_path / name)[0] for name in ("a", "b"))
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_pdf_beside_png(tmp_path):
-    paths = write_figures(cells_of(tmp_path / "run", temperatures=(1.0,)), tmp_path / "figures", ("png", "pdf"))
+    paths = drawn(cells_of(tmp_path / "run", temperatures=(1.0,)), tmp_path / "figures", ("png", "pdf"))
     assert all(path.suffix == ".png" and path.with_suffix(".pdf").read_bytes().startswith(b"%PDF") for path in paths)
 
 
@@ -47,14 +57,14 @@ def test_the_length_that_is_drawn_is_that_of_full_drafts():
     """Would catch a figure of lengths that fall because requests end, not because acceptance does."""
     record = shortened_cell("strict", (1, 2, 3))
     (cell,) = analysed(record)
-    (sheet,) = _sheets([cell])
-    axes = _methods(sheet).axes[0]
+    (sheet,) = sheets([cell])
+    axes = draw_methods(sheet).axes[0]
     assert axes.get_xlabel() == "mean acceptance length (full drafts)"
     assert axes.containers[0].lines[0].get_xdata() == [3.0] != [cell.estimate("mean_acceptance_length").value]
     warmer = shortened_cell("strict", (1, 2, 3))
     warmer.config["decoding"]["temperature"] = 0.5
-    (sheet,) = _sheets(analysed(record, warmer))
-    axes = _sweep(sheet, "temperature", "temperature", "K = 4").axes[0]
+    (sheet,) = sheets(analysed(record, warmer))
+    axes = draw_sweep(sheet, TEMPERATURE).axes[0]
     assert axes.get_ylabel() == "mean acceptance length\n(full drafts)"
     assert list(axes.containers[0].lines[0].get_ydata()) == [3.0, 3.0]
 
@@ -62,8 +72,8 @@ def test_the_length_that_is_drawn_is_that_of_full_drafts():
 def test_the_title_and_the_panels_say_whose_weights_are_random():
     settings = config(target__weights="random", drafter__weights="random")
     (cell,) = analysed(simulated_cell(settings, [0.6, 0.5], num_prompts=3))
-    (sheet,) = _sheets([cell])
-    figure = _methods(sheet)
+    (sheet,) = sheets([cell])
+    figure = draw_methods(sheet)
     assert figure.get_suptitle().replace("\n", " ") == "Verification methods (zoo (weights: random), K = 3, T = 1)"
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["eagle3\n(weights: random)"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["probabilistic [weights: random]"]
@@ -89,7 +99,7 @@ def test_series_of_one_method_are_told_apart_and_labelled():
         simulated_cell(config(draft_sampling="greedy"), [0.6, 0.5, 0.4], num_prompts=3),
         simulated_cell(config(verification__method="typical", guarantee="lossy"), [0.6, 0.5, 0.4], num_prompts=3),
     ]
-    (sheet,) = _sheets(analysed(*records))
+    (sheet,) = sheets(analysed(*records))
     labels, looks = zip(*sheet.series.values(), strict=True)
     assert labels == (
         "probabilistic, greedy drafts",
@@ -104,7 +114,7 @@ def test_settings_that_do_not_compare_get_figures_of_their_own(tmp_path):
     records = [
         simulated_cell(config(backend__max_concurrency=number), [0.6, 0.5, 0.4], num_prompts=3) for number in (1, 16)
     ]
-    paths = write_figures(analysed(*records), tmp_path)
+    paths = drawn(analysed(*records), tmp_path)
     assert [path.stem for path in paths] == [
         "methods",
         "acceptance_by_position",
