@@ -312,6 +312,15 @@ COUNTS: dict[str, Column] = {
     "fallbacks": Column("", "what changed speed or results without being asked for; separated by a semicolon"),
 }
 
+TEXT_COLUMNS = frozenset(
+    (
+        *("run", "cell_id", "target", "target_weights", "drafter", "drafter_path", "drafter_weights"),
+        *("draft_sampling", "verification", "guarantee", "labels", "workload", "device", "dtype"),
+        *("baseline_cell_id", "fallbacks"),
+    )
+)
+"""Columns that hold text; an empty text is a value of its own. The others hold numbers, ignore_eos a truth value."""
+
 POSITION_COUNTS: dict[str, Column] = {
     "num_draft_tokens_per_pos": Column("tokens", "rounds with K_r >= i: denominator of the unconditional rate"),
     "num_reached_per_pos": Column(

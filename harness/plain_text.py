@@ -11,13 +11,21 @@ MAX_VALUES = 8
 
 def value_rows(mappings: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """(name, text) of every value, those that differ between the mappings listed once each."""
+    return [(name, listed(values)) for name, values in distinct_values(mappings).items()]
+
+
+def distinct_values(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Dotted name -> the different values that the mappings have, as text, in their order."""
     flat = [flattened(item) for item in mappings]
-    rows = []
-    for name in dict.fromkeys(name for item in flat for name in item):
-        values = list(dict.fromkeys(item.get(name, "") for item in flat))
-        few = len(values) <= MAX_VALUES
-        rows.append((name, ", ".join(values) if few else f"{values[0]} … {values[-1]} ({len(values)} values)"))
-    return rows
+    names = dict.fromkeys(name for item in flat for name in item)
+    return {name: list(dict.fromkeys(item.get(name, "") for item in flat)) for name in names}
+
+
+def listed(values: Sequence[str]) -> str:
+    """Values on one line; of many only the ends."""
+    if len(values) <= MAX_VALUES:
+        return ", ".join(values)
+    return f"{values[0]} … {values[-1]} ({len(values)} values)"
 
 
 def flattened(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from harness.console import print_summary
 from harness.definitions import dictionary
@@ -16,12 +17,14 @@ from harness.records import write_atomically
 from harness.report_page import report_page
 from harness.report_tables import OWN_TABLES, make_tables, table_files
 from harness.results import Results, read_results
+from harness.run_comparison import read_two_runs
 from harness.runs import CELLS
 from harness.tables import summary_table
 
 ROW_FORMATS = ("csv", "json", "md")
 REPORT = "report.md"
 HTML_REPORT = "report.html"
+COMPARISON = "comparison.html"
 
 
 def write_report(path: Path, output: Path | None = None, formats: Sequence[str] = ("png",)) -> list[Path]:
@@ -105,6 +108,28 @@ def write_results(
     drawn = {path.with_suffix(f".{kind}") for path in paths for kind in formats}
     _remove_stale(folder, {folder / name for name in texts} | drawn)
     return [*(folder / name for name in texts), *paths]
+
+
+def write_comparison(first: Path, second: Path, output: Path) -> Path:
+    """Write one page of HTML about two runs and their differences; returns its path.
+
+    Args:
+        first, second: run folders, cells folders or cell files.
+        output: the page, if it ends in .html, or the folder that it goes to.
+
+    Raises:
+        ValueError: as `harness.run_comparison.read_two_runs`.
+    """
+    from harness.figures.write import write_figures
+    from harness.html.page import html_page
+
+    results, comparison = read_two_runs(first, second)
+    page = output if output.suffix == ".html" else output / COMPARISON
+    with TemporaryDirectory() as folder:
+        figures = write_figures(results.cells, Path(folder))
+        text = html_page(results, make_tables(results.cells), figures, comparison)
+    write_atomically(page, text.encode())
+    return page
 
 
 def own_files() -> dict[str, re.Pattern[str]]:

@@ -3,14 +3,18 @@
 import gzip
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from harness.definitions import PER_POSITION, column_names, dictionary
 from harness.metrics import load_results
-from harness.records import write_cell
+from harness.records import write_atomically, write_cell
+from harness.report import rows
+from harness.results import read_results
 from harness.runs import read_runs
 from tests.synthetic_cells import (
     cell_record,
@@ -94,3 +98,48 @@ def test_errors_name_the_path_and_what_is_wrong(tmp_path, make, message):
     with pytest.raises(ValueError, match=message) as error:
         load_results(tmp_path / "run")
     assert str(tmp_path / "run") in str(error.value)
+
+
+def without_records(folder):
+    """A run whose report was written and whose records were then removed, as in the tracked results."""
+    simulated_run(folder, methods=("strict", "block"), num_prompts=3)
+    frame = load_results(folder)
+    write_atomically(folder / "tables" / "cells.csv", rows(read_results(folder), "csv").encode())
+    shutil.rmtree(folder / "cells")
+    return frame
+
+
+def test_a_table_of_cells_stands_for_records_that_are_not_there(tmp_path):
+    """Would catch digits lost on the way, empty texts read as missing, and columns of another type."""
+    expected = without_records(tmp_path / "runs" / "a")
+    for path in ("runs/a", "runs/a/tables/cells.csv", "runs"):
+        pd.testing.assert_frame_equal(load_results(tmp_path / path), expected, check_exact=True)
+
+
+def test_tables_of_several_runs_are_read_together(tmp_path):
+    frames = [without_records(tmp_path / name) for name in ("a", "b")]
+    pd.testing.assert_frame_equal(load_results(tmp_path), pd.concat(frames, ignore_index=True))
+
+
+def test_records_come_before_a_table(tmp_path):
+    """Would catch an old table read in place of the records beside it."""
+    folder = simulated_run(tmp_path / "run", methods=("strict",), num_prompts=2)
+    write_atomically(folder / "tables" / "cells.csv", b"run,cell_id\nold,1\n")
+    assert len(load_results(folder)) == 4
+
+
+@pytest.mark.parametrize("content", ["a,b\n1,2\n", "run\nx\n", ""], ids=["other columns", "no cell id", "nothing"])
+def test_a_file_that_is_no_table_of_cells_is_named(tmp_path, content):
+    (tmp_path / "cells.csv").write_text(content)
+    with pytest.raises(ValueError, match="expected") as error:
+        load_results(tmp_path / "cells.csv")
+    assert str(tmp_path / "cells.csv") in str(error.value)
+
+
+TRACKED = sorted(path.parents[1] for path in README.parent.glob("*/tables/cells.csv"))
+
+
+@pytest.mark.parametrize("folder", TRACKED, ids=lambda path: path.name)
+def test_tracked_results_can_be_loaded(folder):
+    frame = load_results(folder)
+    assert len(frame) and frame["cell_id"].is_unique and frame["acceptance_rate"].between(0, 1).any()

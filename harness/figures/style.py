@@ -35,6 +35,7 @@ SPARE_LOOKS = (
 )
 """For a second series of the same method: other parameters, other drafts."""
 
+DPI = 160
 RC = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -49,7 +50,7 @@ RC = {
     "errorbar.capsize": 2,
     "legend.frameon": False,
     "figure.titlesize": 10.5,
-    "savefig.dpi": 160,
+    "savefig.dpi": DPI,
     "pdf.fonttype": 42,
     "hatch.linewidth": 0.6,
 }
