@@ -1,12 +1,17 @@
 """Figures: which are drawn, that they are images with every method in them, and that styles cannot be confused."""
 
+from itertools import pairwise
+
 import matplotlib.image
 import pytest
 
-from harness.figures.axis import TEMPERATURE
+from harness.figures.axis import SURROUNDING_AXES, TEMPERATURE
+from harness.figures.heat_axis import DRAFTING, VERIFICATION
+from harness.figures.heat_map import draw_heat_map
+from harness.figures.kinds import FIGURES
 from harness.figures.methods import draw_methods
 from harness.figures.sheet import sheets
-from harness.figures.style import LOOKS, SPARE_LOOKS
+from harness.figures.style import HEAT_COLORS, LOOKS, SPARE_LOOKS
 from harness.figures.sweep import draw_sweep
 from harness.figures.write import write_figures
 from harness.metrics import analyse
@@ -125,3 +130,80 @@ def test_settings_that_do_not_compare_get_figures_of_their_own(tmp_path):
 
 def test_nothing_is_drawn_without_drafts(tmp_path):
     assert write_figures([], tmp_path / "figures") == []
+
+
+def texts_of(figure):
+    """The numbers in the cells of a figure's first panel, and its legend."""
+    written = [text.get_text() for text in figure.axes[0].texts]
+    return written, [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def crossed(**missing):
+    """Greedy and sampled drafts of four methods; those named in `missing` are not run."""
+    records = []
+    for sampling in ("greedy", "sampled"):
+        for seed, method in enumerate(("strict", "probabilistic", "typical")):
+            if missing.get(method) != sampling:
+                guarantee = "lossy" if method == "typical" else "lossless"
+                settings = config(verification__method=method, draft_sampling=sampling, guarantee=guarantee)
+                records.append(simulated_cell(settings, [0.6, 0.5, 0.4], num_prompts=4, seed=seed))
+    return records
+
+
+def test_a_heat_map_prints_values_with_half_their_intervals_and_marks_cells():
+    """Would catch a cell that was not run taken for a value, and noise between equal laws that looks like a result."""
+    cells = analysed(*crossed(typical="sampled"))
+    (sheet,) = sheets(cells)
+    written, legend = texts_of(draw_heat_map(sheet, VERIFICATION, DRAFTING, "full_draft_length"))
+    assert len(written) == len(cells) == 5
+    for cell in cells:
+        value, low, high = cell.estimate("full_draft_length")
+        mark = " ≡" if cell["draft_sampling"] == "greedy" and cell["guarantee"] == "lossless" else ""
+        assert f"{value:.2f}{mark}\n±{(high - low) / 2:.2f}" in written
+    assert legend == ["±: half the width of the interval", "≡ same law as another method at these settings", "not run"]
+
+
+def swept(name, values, depths=(3,)):
+    """One method at every value of a setting and every K."""
+    return [
+        simulated_cell(
+            config(**{name: value}, drafting__num_speculative_tokens=depth), [0.6, 0.5, 0.4][:depth], num_prompts=3
+        )
+        for value in values
+        for depth in depths
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        pytest.param(crossed, {"length_by_verification_and_drafting"}, id="methods and drafts"),
+        pytest.param(lambda: crossed()[:3], set(), id="methods alone"),
+        pytest.param(
+            lambda: swept("decoding__temperature", (0.3, 0.6, 1.0), (1, 2, 3)),
+            {"length_by_depth_and_temperature", "by_temperature", "by_depth"},
+            id="K and temperature",
+        ),
+        pytest.param(lambda: swept("decoding__top_p", (0.5, 0.9, 1.0)), {"by_top_p"}, id="truncation"),
+    ],
+)
+def test_two_way_sweeps_become_heat_maps_and_one_way_sweeps_lines(make, names):
+    """Would catch a heat map of one row, and a sweep of truncation or concurrency that is only drawn value by value."""
+    cells = analysed(*make())
+    shown = {kind.name for kind in FIGURES for sheet in sheets(cells, kind.along) if kind.draw(sheet)}
+    assert shown == {"methods", "acceptance_by_position"} | names
+
+
+def test_a_tick_says_where_a_setting_is_off_and_puts_it_last():
+    records = [simulated_cell(config(decoding__top_k=top_k), [0.6], num_prompts=2) for top_k in (0, 50, 5)]
+    axis = next(axis for axis in SURROUNDING_AXES if axis.name == "top_k")
+    assert [axis.text(value) for value in axis.values(analysed(*records))] == ["5", "50", "off"]
+
+
+def test_heat_maps_survive_grey():
+    """Would catch a scale of colours of which two are equally light."""
+    import matplotlib as mpl
+
+    colors = mpl.colormaps[HEAT_COLORS]([0.0, 0.25, 0.5, 0.75, 1.0])[:, :3]
+    light = colors @ [0.299, 0.587, 0.114]
+    assert all(after - before > 0.1 for before, after in pairwise(light))
