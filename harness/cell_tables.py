@@ -49,7 +49,8 @@ def read_cell_tables(paths: Sequence[Path]) -> pd.DataFrame:
     joined = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
     joined = joined.reindex(columns=column_names(num_positions))
     texts = [name for name in joined.columns if name in TEXT_COLUMNS]
-    return joined.assign(**{name: joined[name].astype("str").fillna("") for name in texts})
+    # copied, as so many columns that were set one by one are slow to work with
+    return joined.assign(**{name: joined[name].astype("str").fillna("") for name in texts}).copy()
 
 
 def _read(path: Path) -> pd.DataFrame:

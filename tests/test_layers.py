@@ -60,7 +60,7 @@ READING = [
     ["harness.cell_tables", "harness.estimates"],
     ["harness.metrics"],
     ["harness.comparison", "harness.number_format"],
-    ["harness.table"],
+    ["harness.certification_results", "harness.frame_text", "harness.table"],
     ["harness.latex", "harness.tables"],
     ["harness.console", "harness.figures"],
     ["harness.results", "harness.run_summary"],
