@@ -330,6 +330,26 @@ POSITION_COUNTS: dict[str, Column] = {
 }
 
 
+PAIRED_COLUMNS: dict[str, Column] = {
+    **{name: SETTINGS[name] for name in ("run", "target", "drafter", "num_speculative_tokens", "temperature")},
+    **{
+        f"{side}_{name}": Column("", f"{SETTINGS[name].definition.partition(';')[0]}, of the cell named {side}")
+        for side in ("first", "second")
+        for name in ("cell_id", "verification", "draft_sampling", "labels")
+    },
+    "num_prompts": Column("", "prompts that both cells have; only these are compared"),
+    "metric": Column(
+        "", "column of the cells that is compared; expected_length: of both methods on the first's drafts"
+    ),
+    "kind": Column("", "difference: second - first; ratio: second / first"),
+    "value": Column("as the metric, or a ratio", "the difference or ratio"),
+    "low": Column("as value", "lower end of its interval, paired by prompt"),
+    "high": Column("as value", "upper end of it"),
+    "same_law": Column("", "the two cannot differ in this metric, so a value other than 0 is noise"),
+}
+"""Columns of tables/paired.csv, one row per pair of cells and metric."""
+
+
 def column_names(num_positions: int) -> list[str]:
     """The columns of the results, in order, for drafts of up to so many positions."""
     names = [*SETTINGS, *COUNTS]

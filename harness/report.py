@@ -92,7 +92,7 @@ def write_results(
     """
     from harness.figures.write import write_figures
 
-    made = make_tables(results.cells)
+    made = make_tables(results)
     figures = write_figures(results.cells, folder / "figures", formats)
     texts = {REPORT: report_page(results, made, figures)}
     if html:
@@ -101,7 +101,7 @@ def write_results(
         texts = {HTML_REPORT: html_page(results, made, figures)} | texts
     texts["tables/cells.csv"] = rows(results, "csv")
     for item in made:
-        texts |= table_files(item, results.cells)
+        texts |= table_files(item, results)
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     paths = [figure.path for figure in figures]
@@ -127,7 +127,7 @@ def write_comparison(first: Path, second: Path, output: Path) -> Path:
     page = output if output.suffix == ".html" else output / COMPARISON
     with TemporaryDirectory() as folder:
         figures = write_figures(results.cells, Path(folder))
-        text = html_page(results, make_tables(results.cells), figures, comparison)
+        text = html_page(results, make_tables(results), figures, comparison)
     write_atomically(page, text.encode())
     return page
 

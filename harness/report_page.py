@@ -23,17 +23,19 @@ def report_page(results: Results, made: Sequence[MadeTables], figures: Sequence[
 
 
 def _lines(results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn]) -> Iterator[str]:
-    first, *others = made
     yield f"# {results.title}\n"
     for run in results.runs:
         yield from _run_lines(run_summary(run))
     yield from _remarks(results)
-    yield from _section(first)
+    for item in made:
+        if item.kind.before_figures:
+            yield from _section(item)
     yield "\n## Figures\n"
     for figure in figures:
         yield f"{figure_caption(figure, results)}:\n\n![{figure.kind.text}](figures/{figure.path.name})\n"
-    for item in others:
-        yield from _section(item)
+    for item in made:
+        if not item.kind.before_figures:
+            yield from _section(item)
     yield "\n## Settings\n"
     yield from _value_lines([cell.record.config for cell in results.cells])
     yield "\n## Provenance\n"

@@ -1,4 +1,4 @@
-"""The tables of a report, in order. A new one: a function that makes it from cells, and an entry here.
+"""The tables of a report, in order. A new one: a function that makes it from results, and an entry here.
 
 A kind without anything to show returns no table; it then has no file either.
 """
@@ -13,7 +13,7 @@ import pandas as pd
 
 from harness.comparison import comparisons_frame
 from harness.latex import to_latex
-from harness.metrics import Cell
+from harness.results import Results
 from harness.table import Table
 from harness.tables import method_tables, paired_table, summary_table
 
@@ -26,36 +26,40 @@ class TableKind:
     """Of its files."""
     title: str
     """Heading of its section."""
-    tables: Callable[[Sequence[Cell]], Sequence[Table]]
-    frame: Callable[[Sequence[Cell]], pd.DataFrame] | None = None
+    tables: Callable[[Results], Sequence[Table]]
+    frame: Callable[[Results], pd.DataFrame] | None = None
     """The same with all digits, for its CSV file; None writes the table as printed."""
     files: str = ""
     """Pattern of the names of its CSV files, where it has a folder of them; empty where it is one table."""
     without: str = ""
-    """What the section says where there is no table."""
+    """What the section says where there is no table; empty leaves the section out."""
+    before_figures: bool = False
+    """Whether its section stands above the figures of the page."""
 
 
 @dataclass(frozen=True)
 class MadeTables:
-    """The tables of one kind for some cells."""
+    """The tables of one kind for some results."""
 
     kind: TableKind
     tables: tuple[Table, ...]
 
 
-def _paired_tables(cells: Sequence[Cell]) -> list[Table]:
-    table = paired_table(cells)
+def _paired_tables(results: Results) -> list[Table]:
+    table = paired_table(results.cells)
     return [table] if table.rows else []
 
 
 TABLES: tuple[TableKind, ...] = (
-    TableKind("summary", "All cells", lambda cells: [summary_table(cells)]),
-    TableKind("methods", "Methods side by side", method_tables, files=r".+-K-\d+-T-\d.*\.csv"),
+    TableKind("summary", "All cells", lambda results: [summary_table(results.cells)], before_figures=True),
+    TableKind(
+        "methods", "Methods side by side", lambda results: method_tables(results.cells), files=r".+-K-\d+-T-\d.*\.csv"
+    ),
     TableKind(
         "paired",
         "Paired differences",
         _paired_tables,
-        frame=comparisons_frame,
+        frame=lambda results: comparisons_frame(results.cells),
         without="No two cells of these results can be compared in pairs.",
     ),
 )
@@ -66,12 +70,12 @@ OWN_TABLES = {
 """Folder -> names of the files that a report may have written there."""
 
 
-def make_tables(cells: Sequence[Cell]) -> list[MadeTables]:
-    """Every kind of table for some cells, those without any too."""
-    return [MadeTables(kind, tuple(kind.tables(cells))) for kind in TABLES]
+def make_tables(results: Results) -> list[MadeTables]:
+    """Every kind of table for some results, those without any too."""
+    return [MadeTables(kind, tuple(kind.tables(results))) for kind in TABLES]
 
 
-def table_files(made: MadeTables, cells: Sequence[Cell]) -> dict[str, str]:
+def table_files(made: MadeTables, results: Results) -> dict[str, str]:
     """Path below the report's folder -> text, of one kind of table: CSV, Markdown and LaTeX."""
     kind, tables = made.kind, made.tables
     if not tables:
@@ -81,7 +85,7 @@ def table_files(made: MadeTables, cells: Sequence[Cell]) -> dict[str, str]:
         f"tables/{kind.name}.tex": "\n".join(to_latex(table) for table in tables),
     }
     if kind.frame is not None:
-        files[f"tables/{kind.name}.csv"] = kind.frame(cells).to_csv(index=False, lineterminator="\n")
+        files[f"tables/{kind.name}.csv"] = kind.frame(results).to_csv(index=False, lineterminator="\n")
     elif not kind.files:
         (table,) = tables
         files[f"tables/{kind.name}.csv"] = table.to_csv()

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.runs import Run
 
-TEXTS = {"shows": "What it shows", "does_not_show": "What it does not show"}
+TEXTS = {"shows": "What this shows", "does_not_show": "What it does not show"}
 """Name in the manifest -> heading."""
 
 

@@ -79,7 +79,7 @@ def test_text_from_outside_stays_text(opened):
     assert page.evaluate("document.hacked") is None
     assert page.locator("script").count() == 1 and page.locator("[onerror]").count() == 0
     assert f"drafter={HOSTILE}: it was left out for a reason" in page.inner_text(".remarks")
-    assert page.locator("h3", has_text="What it shows").count() == 1 and "Nothing else." in page.inner_text("main")
+    assert page.locator("h3", has_text="What this shows").count() == 1 and "Nothing else." in page.inner_text("main")
 
 
 def test_the_policy_stops_what_would_leave_the_page(opened):
@@ -102,7 +102,7 @@ def test_a_column_of_numbers_sorts_as_numbers(running_browser, reports, tmp_path
     """Would catch an order of text (100 before 9), intervals that are read along, and missing values in between."""
     shown = ["9.60 [9.20, 9.90]", "–", "12,346 [12,000, 12,700]", "-3.0 [n/a]", "100 [98, 101]", "0 (same law)", "n/a"]
     table = Table("Numbers", ("name", "value"), tuple((f"row {index}", text) for index, text in enumerate(shown)))
-    made = MadeTables(TableKind("numbers", "Numbers", lambda cells: []), (table,))
+    made = MadeTables(TableKind("numbers", "Numbers", lambda results: []), (table,))
     results = read_results(reports["report"].parent)
     path = tmp_path / "page.html"
     path.write_text(html_page(Results(results.runs, results.cells[:1]), [made], []))

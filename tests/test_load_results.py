@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.definitions import PER_POSITION, column_names, dictionary
+from harness.certification_results import COLUMNS, load_certification
+from harness.comparison import comparisons_frame
+from harness.definitions import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
 from harness.metrics import load_results
 from harness.records import write_atomically, write_cell
 from harness.report import rows
@@ -25,11 +27,37 @@ from tests.synthetic_cells import (
 README = Path(__file__).parents[1] / "results" / "README.md"
 
 
+def rows_below(heading):
+    """The rows of the first table below a heading of the README, (column, unit, definition)."""
+    text = README.read_text().split(heading)[1].split("\n#")[0]
+    return re.findall(r"^\| `([^`]+)` \| (?:(.*?) \| )?(.+) \|$", text, re.MULTILINE)
+
+
+def test_columns_of_the_other_tables_are_those_of_the_readme(tmp_path):
+    """Would catch a column of the comparisons, or of a certification, that nobody can look up."""
+    run = simulated_run(tmp_path / "run", depths=(3,), num_prompts=3)
+    frame = comparisons_frame(read_results(run).cells)
+    listed = rows_below("### Columns of paired.csv\n")
+    assert listed == [(name, item.unit, item.definition) for name, item in PAIRED_COLUMNS.items()]
+    assert list(frame.columns) == list(PAIRED_COLUMNS) and not frame["metric"].isna().any()
+    found = load_certification(README.parent / "certify_cpu")
+    assert [(row[0], row[2]) for row in rows_below("### Columns of a certification\n")] == list(COLUMNS.items())
+    assert list(found.columns) == list(COLUMNS) and found["is_control"].any() and not found["verdict"].isna().any()
+
+
+def test_a_file_that_is_no_certification_is_named(tmp_path):
+    for content in ("", "{}", '{"outcomes": 3}', '{"outcomes": [3]}'):
+        (tmp_path / "certification.json").write_text(content)
+        with pytest.raises(ValueError, match="expected a certification") as error:
+            load_certification(tmp_path)
+        assert str(tmp_path) in str(error.value)
+
+
 def test_columns_are_those_of_the_readme(tmp_path):
     """Would catch a column without a definition, and a README that names columns which do not exist."""
     frame = load_results(simulated_run(tmp_path / "run", depths=(3,), num_prompts=3))
     assert list(frame.columns) == column_names(3)
-    rows = re.findall(r"^\| `([^`]+)` \| (.*?) \| (.+) \|$", README.read_text().split("## Columns")[1], re.MULTILINE)
+    rows = rows_below("## Columns\n")
     assert [tuple(row) for row in rows] == dictionary()
     listed = {name.replace(PER_POSITION, str(i)) for name, _, _ in rows for i in range(1, 4)}
     assert {name.removesuffix("_low").removesuffix("_high") for name in frame.columns} == listed

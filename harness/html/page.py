@@ -89,17 +89,17 @@ def _own_file(name: str) -> str:
 
 
 def _sections(results: Results, made, figures, comparison: RunComparison | None) -> Iterator[Section]:
-    first, *others = made
+    tables = [item for item in made if item.tables or item.kind.without]
     remarks = notices(results)
     if remarks:
         yield Section("remarks", "Remarks", remarks=tuple(remarks))
     if comparison is not None:
         yield _differences(comparison)
-    yield _table_section(first)
+    yield from (_table_section(item) for item in tables if item.kind.before_figures)
     if figures:
         views = [_figure_view(figure, figure_caption(figure, results)) for figure in figures]
         yield Section("figures", "Figures", figures=tuple(views))
-    yield from (_table_section(item) for item in others if item.tables or item.kind.without)
+    yield from (_table_section(item) for item in tables if not item.kind.before_figures)
     yield _values_section("settings", "Settings", [cell.record.config for cell in results.cells])
     yield _values_section("provenance", "Provenance", [cell.record.provenance for cell in results.cells])
 
