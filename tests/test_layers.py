@@ -68,7 +68,7 @@ READING = [
     ["harness.report_page"],
     ["harness.html"],
     ["harness.report"],
-    ["harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
+    ["harness.kernel_columns", "harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
 ]
 SIDES = {"measuring": STEM + MEASURING, "reading": STEM + READING}
 HEAVY = {"torch", "triton", "transformers", "tokenizers", "safetensors", "datasets", "hydra", "omegaconf"}

@@ -13,6 +13,7 @@ import pytest
 from harness.certification_results import COLUMNS, load_certification
 from harness.comparison import comparisons_frame
 from harness.definitions import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
+from harness.kernel_columns import KERNEL_COLUMNS
 from harness.metrics import load_results
 from harness.records import write_atomically, write_cell
 from harness.report import rows
@@ -34,12 +35,17 @@ def rows_below(heading):
 
 
 def test_columns_of_the_other_tables_are_those_of_the_readme(tmp_path):
-    """Would catch a column of the comparisons, or of a certification, that nobody can look up."""
+    """Would catch a column of comparisons, certifications or the kernel benchmark that nobody can look up."""
     run = simulated_run(tmp_path / "run", depths=(3,), num_prompts=3)
     frame = comparisons_frame(read_results(run).cells)
     listed = rows_below("### Columns of paired.csv\n")
     assert listed == [(name, item.unit, item.definition) for name, item in PAIRED_COLUMNS.items()]
     assert list(frame.columns) == list(PAIRED_COLUMNS) and not frame["metric"].isna().any()
+    assert rows_below("### Columns of the kernel benchmark\n") == [
+        (name, item.unit, item.definition) for name, item in KERNEL_COLUMNS.items()
+    ]
+    for table in README.parent.glob("kernel_bench*/table.csv"):
+        assert table.read_text().splitlines()[0] == ",".join(KERNEL_COLUMNS)
     found = load_certification(README.parent / "certify_cpu")
     assert [(row[0], row[2]) for row in rows_below("### Columns of a certification\n")] == list(COLUMNS.items())
     assert list(found.columns) == list(COLUMNS) and found["is_control"].any() and not found["verdict"].isna().any()
