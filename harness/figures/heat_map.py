@@ -34,6 +34,8 @@ ROW_INCHES = 0.5
 WIDE_INCHES = 7.0
 """A figure so wide takes its legend in one line."""
 SAME_LAW_MARK = "≡"
+DARK = 0.45
+"""Lightness below which white text has more contrast than black."""
 NOT_RUN = "not run"
 SAME_LAW_TEXT = f"{SAME_LAW_MARK} same law as another method at these settings"
 HALF_WIDTH_TEXT = "±: half the width of the interval"
@@ -193,5 +195,5 @@ def _write(axes: Axes, image: Any, row: int, column: int, value: float, texts: S
         return
     text = texts[0] if len(texts) == 1 else f"{len(texts)} cells"
     red, green, blue = (1.0, 1.0, 1.0) if isnan(value) else image.cmap(image.norm(value))[:3]
-    is_dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+    is_dark = 0.299 * red + 0.587 * green + 0.114 * blue < DARK
     axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color="white" if is_dark else "black")
