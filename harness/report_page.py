@@ -53,12 +53,12 @@ def figure_caption(figure: Drawn, results: Results) -> str:
 
 def _section(made: MadeTables) -> Iterator[str]:
     """One kind of table; the title of a single one stands as the heading."""
-    if not made.tables and not made.kind.without:
+    if not made.shown and not made.kind.without:
         return
     yield f"\n## {made.kind.title}\n"
-    if not made.tables:
+    if not made.shown:
         yield f"{made.kind.without}\n"
-    for table in made.tables:
+    for table in made.shown:
         yield _without_title(table) if table.title == made.kind.title else table.to_markdown(fold_notes=True)
 
 

@@ -32,7 +32,7 @@ class TableKind:
     files: str = ""
     """Pattern of the names of its CSV files, where it has a folder of them; empty where it is one table."""
     without: str = ""
-    """What the section says where there is no table; empty leaves the section out."""
+    """What the section says where no table has a row; empty leaves the section out."""
     before_figures: bool = False
     """Whether its section stands above the figures of the page."""
 
@@ -43,11 +43,12 @@ class MadeTables:
 
     kind: TableKind
     tables: tuple[Table, ...]
+    """All of them get files."""
 
-
-def _paired_tables(results: Results) -> list[Table]:
-    table = paired_table(results.cells)
-    return [table] if table.rows else []
+    @property
+    def shown(self) -> tuple[Table, ...]:
+        """Those that have something for a page."""
+        return tuple(table for table in self.tables if table.rows)
 
 
 TABLES: tuple[TableKind, ...] = (
@@ -58,7 +59,7 @@ TABLES: tuple[TableKind, ...] = (
     TableKind(
         "paired",
         "Paired differences",
-        _paired_tables,
+        lambda results: [paired_table(results.cells)],
         frame=lambda results: comparisons_frame(results.cells),
         without="No two cells of these results can be compared in pairs.",
     ),

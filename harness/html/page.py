@@ -89,7 +89,7 @@ def _own_file(name: str) -> str:
 
 
 def _sections(results: Results, made, figures, comparison: RunComparison | None) -> Iterator[Section]:
-    tables = [item for item in made if item.tables or item.kind.without]
+    tables = [item for item in made if item.shown or item.kind.without]
     remarks = notices(results)
     if remarks:
         yield Section("remarks", "Remarks", remarks=tuple(remarks))
@@ -106,7 +106,7 @@ def _sections(results: Results, made, figures, comparison: RunComparison | None)
 
 def _table_section(made: MadeTables) -> Section:
     kind = made.kind
-    views = [table_view(table, f"{kind.name}-{number}") for number, table in enumerate(made.tables, start=1)]
+    views = [table_view(table, f"{kind.name}-{number}") for number, table in enumerate(made.shown, start=1)]
     return Section(f"section-{kind.name}", kind.title, () if views else (kind.without,), tables=tuple(views))
 
 
