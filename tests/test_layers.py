@@ -49,13 +49,26 @@ MEASURING = [
     ["harness.overrides", "harness.compose", "harness.command_line"],
 ]
 READING = [
-    ["harness.definitions", "harness.highlight", "harness.intervals", "harness.runs", "harness.sums"],
-    ["harness.estimates"],
+    [
+        "harness.definitions",
+        "harness.highlight",
+        "harness.intervals",
+        "harness.plain_text",
+        "harness.runs",
+        "harness.sums",
+    ],
+    ["harness.cell_tables", "harness.estimates"],
     ["harness.metrics"],
     ["harness.comparison", "harness.number_format"],
-    ["harness.console", "harness.plots", "harness.tables"],
+    ["harness.certification_results", "harness.frame_text", "harness.table"],
+    ["harness.latex", "harness.tables"],
+    ["harness.console", "harness.figures"],
+    ["harness.results", "harness.run_summary"],
+    ["harness.notices", "harness.report_tables", "harness.run_comparison"],
+    ["harness.report_page"],
+    ["harness.html"],
     ["harness.report"],
-    ["harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
+    ["harness.kernel_columns", "harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
 ]
 SIDES = {"measuring": STEM + MEASURING, "reading": STEM + READING}
 HEAVY = {"torch", "triton", "transformers", "tokenizers", "safetensors", "datasets", "hydra", "omegaconf"}
