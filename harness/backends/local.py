@@ -12,6 +12,7 @@ from harness.config import CellConfig, TooLong
 from harness.drafters.chain import DrafterShape
 from harness.drafters.load import LoadedHead, build_drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
+from harness.engine.frozen_heap import frozen_heap
 from harness.engine.sequence import Limits, Request
 from harness.models.target import TargetModel
 from harness.prompt import Prompt
@@ -138,7 +139,9 @@ class LocalBackend:
             given.append(decode_answer(self.tokenizer, record.output_token_ids))
             return self._request(conversation, given) if len(given) < len(conversation.prompt.turns) else None
 
-        run = self.engine().run(requests, follow_up, start_s)
+        engine = self.engine()
+        with frozen_heap():
+            run = engine.run(requests, follow_up, start_s)
         self.num_invalid += run.num_invalid
         return BackendRun(run.requests, run.wall_s, self._num_skipped, self.fallbacks)
 
