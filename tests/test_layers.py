@@ -24,6 +24,7 @@ STEM = [
         "harness.plain_settings",
         "harness.provenance",
         "harness.records",
+        "harness.round_terms",
         "harness.run_config",
         "harness.settings",
     ],
