@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from harness.replay.estimators import Estimator, reaching
 from harness.replay.recorded import read_recording
 from harness.replay.replayed import num_ended_drafts, replay
 from harness.replay.rules import recorded_rule, replayed_rules, rule_name
-from harness.round_terms import TERMS_SUFFIX
+from harness.round_terms import COLUMNS, TERMS_SUFFIX
 from kernels.contract import Verification, VerificationMethod
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record, simulated_run
 
@@ -105,6 +106,16 @@ def test_differences_are_paired_and_beside_sampled_ones(copied_run):
     assert set(zip(sampled["first"], sampled["second"], strict=True)) == {("coupled", "block")}
     assert len(sampled) == 4 and (sampled["width_ratio"] > 1).all()
     assert sampled["sampled_difference"].nunique() == 1
+
+
+def test_every_column_is_documented(copied_run):
+    text = (ROOT / "results" / "README.md").read_text()
+    assert command.main([str(copied_run)]) == 0
+    for name in ("replay", "replay_differences"):
+        for column in pd.read_csv(copied_run / "tables" / f"{name}.csv").columns:
+            plain = re.sub(r"_(low|high)$", "", re.sub(r"per_pos_[0-9]+", "per_pos_<i>", column))
+            assert f"`{plain}`" in text, column
+    assert all(f"`{column}`" in text for column in COLUMNS)
 
 
 def test_the_command_needs_no_torch(zoo_run, tmp_path):
