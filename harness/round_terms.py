@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,10 +73,26 @@ class DraftTerms:
 
 @dataclass(frozen=True)
 class RequestTerms:
-    """The terms of a request's full drafts, in the order of their rounds."""
+    """The terms of a request's full drafts, in the order of their rounds; d drafts with n positions in all."""
 
     key: RequestKey
-    drafts: tuple[DraftTerms, ...]
+    round_index: Integers
+    """[d]"""
+    num_draft_tokens: Integers
+    """[d]"""
+    values: Mapping[str, Floats]
+    """Column -> [n], or [d] for a column of whole drafts; empty without drafts."""
+
+    @staticmethod
+    def of(key: RequestKey, drafts: Sequence[DraftTerms]) -> RequestTerms:
+        """Put drafts together; all have the same columns."""
+        columns = list(drafts[0].values) if drafts else []
+        return RequestTerms(
+            key,
+            np.array([item.round_index for item in drafts], dtype=np.int64),
+            np.array([len(item.values["target_prob"]) for item in drafts], dtype=np.int64),
+            {name: np.concatenate([np.atleast_1d(item.values[name]) for item in drafts]) for name in columns},
+        )
 
 
 @dataclass(frozen=True)
@@ -160,19 +176,16 @@ class RoundTerms:
 
 def collect_terms(cell_id: str, requests: Iterable[RequestTerms]) -> RoundTerms:
     """Put the terms of a cell's requests together; those without full drafts are left out."""
-    kept = [item for item in requests if item.drafts]
-    drafts = [draft for item in kept for draft in item.drafts]
-    names = list(dict.fromkeys(name for draft in drafts for name in draft.values)) or list(COLUMNS)
+    kept = [item for item in requests if len(item.round_index)]
+    columns = list(kept[0].values) if kept else list(COLUMNS)
+    nothing = np.empty(0)
     return RoundTerms(
         cell_id=cell_id,
         keys=tuple(item.key for item in kept),
-        request=np.repeat(np.arange(len(kept)), [len(item.drafts) for item in kept]).astype(np.int64),
-        round_index=np.array([draft.round_index for draft in drafts], dtype=np.int64),
-        num_draft_tokens=np.array([len(draft.values["target_prob"]) for draft in drafts], dtype=np.int64),
-        values={
-            name: np.concatenate([np.atleast_1d(item.values[name]) for item in drafts] or [np.empty(0)])
-            for name in names
-        },
+        request=np.repeat(np.arange(len(kept)), [len(item.round_index) for item in kept]).astype(np.int64),
+        round_index=np.concatenate([nothing, *(item.round_index for item in kept)]).astype(np.int64),
+        num_draft_tokens=np.concatenate([nothing, *(item.num_draft_tokens for item in kept)]).astype(np.int64),
+        values={name: np.concatenate([nothing, *(item.values[name] for item in kept)]) for name in columns},
     )
 
 

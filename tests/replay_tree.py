@@ -106,4 +106,4 @@ def round_terms(terms: AcceptanceTerms) -> RoundTerms:
     drafts = [
         DraftTerms(1, {name: column[row] for name, column in columns.items()}) for row in range(len(columns["overlap"]))
     ]
-    return collect_terms("toy", [RequestTerms((str(row), 0, 0), (draft,)) for row, draft in enumerate(drafts)])
+    return collect_terms("toy", [RequestTerms.of((str(row), 0, 0), (draft,)) for row, draft in enumerate(drafts)])

@@ -37,7 +37,7 @@ def requests_and_terms():
         round_record(1, 0, 0.4, num_proposed=3),
     ]
     requests = [request_record(first, "a"), request_record([round_record(0, 0, 0.1)], "b")]
-    terms = [RequestTerms(("b", 0, 0), ()), RequestTerms(("a", 0, 0), (draft_terms(1, 3), draft_terms(2, 2)))]
+    terms = [RequestTerms.of(("b", 0, 0), ()), RequestTerms.of(("a", 0, 0), (draft_terms(1, 3), draft_terms(2, 2)))]
     return requests, terms
 
 
@@ -65,15 +65,15 @@ def test_a_named_column_is_all_that_one_more_number_needs(tmp_path, monkeypatch)
     monkeypatch.setattr(round_terms, "COLUMNS", COLUMNS | more)
     monkeypatch.setattr("tests.test_round_terms.COLUMNS", COLUMNS | more)
     drafts = [draft_terms(1, 2, spare=np.array([5.0, 6.0]), spare_of_draft=np.array(7.0)) for _ in range(2)]
-    parts = [RequestTerms((name, 0, 0), (draft,)) for name, draft in zip("ab", drafts, strict=True)]
+    parts = [RequestTerms.of((name, 0, 0), (draft,)) for name, draft in zip("ab", drafts, strict=True)]
     found = read_terms(write_terms(collect_terms("x", parts), tmp_path))
     np.testing.assert_array_equal(found.of_positions("spare"), [[5, 6], [5, 6]])
     np.testing.assert_array_equal(found.values["spare_of_draft"], [7, 7])
-    assert read_terms(write_terms(collect_terms("y", [RequestTerms(("a", 0, 0), (draft_terms(1, 2),))]), tmp_path))
+    assert read_terms(write_terms(collect_terms("y", [RequestTerms.of(("a", 0, 0), (draft_terms(1, 2),))]), tmp_path))
 
 
 def test_a_cell_without_full_drafts_has_terms_of_nothing(tmp_path):
-    terms = read_terms(write_terms(collect_terms("x", [RequestTerms(("a", 0, 0), ())]), tmp_path))
+    terms = read_terms(write_terms(collect_terms("x", [RequestTerms.of(("a", 0, 0), ())]), tmp_path))
     assert terms.keys == () and terms.num_positions == 0 and terms.of_positions("overlap").shape == (0, 0)
 
 
@@ -114,7 +114,7 @@ def test_terms_of_other_drafts_are_refused():
         check_terms_of(collect_terms("x", parts), cell)
     for drafts in ((draft_terms(1, 3), draft_terms(3, 2)), (draft_terms(1, 3),)):
         with pytest.raises(InconsistentRecordError, match=r"request \('a', 0, 0\), round 2"):
-            check_terms_of(collect_terms(cell.cell_id, [RequestTerms(("a", 0, 0), drafts)]), cell)
+            check_terms_of(collect_terms(cell.cell_id, [RequestTerms.of(("a", 0, 0), drafts)]), cell)
 
 
 def test_a_damaged_file_is_named(tmp_path):

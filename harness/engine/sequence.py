@@ -144,7 +144,7 @@ class Sequence:
     def to_terms(self) -> RequestTerms:
         """The recorded terms of its full drafts."""
         request = self.request
-        return RequestTerms((request.prompt_id, request.turn, request.sample), tuple(self._terms))
+        return RequestTerms.of((request.prompt_id, request.turn, request.sample), self._terms)
 
 
 def _is_whole(result: Commit, decided: Round) -> bool:

@@ -14,6 +14,11 @@ from kernels.reference.block import log_prefix_ratios
 from kernels.reference.proposal import Proposal
 from kernels.reference.truncation import rows_per_chunk
 
+NUM_COPIES = 12
+"""Copies of a row, in float64 or int64, that are alive at once while it is sorted and summed up."""
+FEWEST_PLACES = 16
+"""Pairs of rows worked out in full at a time, at least."""
+
 
 class Masses(NamedTuple):
     """[R, K] float64 each; without a meaning where there is no usable draft token."""
@@ -46,7 +51,7 @@ def masses(proposal: Proposal) -> Masses:
         block_overlap=prefix_ratios * target_prob,
     )
     compared = (proposal.usable & ~proposal.one_hot[:, None]).nonzero()
-    for places in compared.split(rows_per_chunk(proposal.target.logits)) if len(compared) else ():
+    for places in compared.split(_places_per_chunk(proposal.target.logits)) if len(compared) else ():
         requests, positions = places.unbind(dim=1)
         target_probs = proposal.target.probs(proposal.rows[requests, positions])
         draft_probs = _draft_probs(proposal, requests, positions, target_probs)
@@ -58,6 +63,10 @@ def masses(proposal: Proposal) -> Masses:
         found.coupled_prob[requests, positions] = coupled_agreement(target_probs, draft_probs, token_ids)
         found.block_overlap[requests, positions] = torch.minimum(scaled, draft_probs).sum(dim=1)
     return found
+
+
+def _places_per_chunk(target_logits: Tensor) -> int:
+    return max(FEWEST_PLACES, rows_per_chunk(target_logits) // NUM_COPIES)
 
 
 def _draft_probs(proposal: Proposal, requests: Tensor, positions: Tensor, like: Tensor) -> Tensor:
