@@ -91,20 +91,20 @@ TARGET, DRAFT = transitions(6, seed=11), transitions(6, seed=12)
 
 
 @cache
-def recorded(method, *, num_requests=700, eos_token_ids=frozenset(), **way):
+def recorded(method, *, num_requests=700, eos_token_ids=frozenset(), draft_sampling=None, **options):
     """(terms of a run with this method, [D] number of accepted tokens of each draft)."""
     engine = toy_engine(
         TARGET,
         DRAFT,
         method,
-        DraftSampling.coupled if method is Method.coupled else DraftSampling.sampled,
+        draft_sampling or (DraftSampling.coupled if method is Method.coupled else DraftSampling.sampled),
         num_speculative_tokens=3,
         max_new_tokens=14,
         num_slots=300,
         eos_token_ids=eos_token_ids,
         expected_acceptance=True,
         round_terms=True,
-        **way,
+        **options,
     )
     run = engine.run(toy_requests(num_requests), lambda record: None)
     cell = cell_record(run.requests)
@@ -166,3 +166,17 @@ def test_terms_are_of_the_step_that_they_are_recorded_with():
     first, second = (terms.of_positions("target_prob") for terms in (in_rows, plain))
     for row, key in enumerate(in_rows.keys):
         np.testing.assert_allclose(first[in_rows.request == row], second[plain.request == order[key]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{"draft_sampling": DraftSampling.greedy}, {"temperature": 0.0}], ids=["one-hot drafts", "temperature 0"]
+)
+def test_methods_of_one_law_have_one_value(options):
+    """Would catch one-hot proposals taken for draws from the draft's distribution."""
+    terms, accepted = recorded(Method.strict, num_requests=60, **options)
+    same = [reaching(terms, rule, item) for rule in RULES[:4] for item in Estimator]
+    for found in same[1:]:
+        np.testing.assert_allclose(found, same[0], atol=EXACT)
+    if "temperature" in options:
+        for rule in RULES:
+            np.testing.assert_array_equal(reaching(terms, rule, Estimator.given).sum(axis=1), accepted)
