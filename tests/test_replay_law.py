@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from harness.engine.engine import SamplingSettings
 from harness.replay.estimators import Estimator, _some_passes, estimators_of, reaching
 from harness.replay.rules import REPLAYED, replayed_rules, rule_name
 from harness.round_terms import check_terms_of, collect_terms
@@ -137,6 +138,17 @@ def test_sampled_and_replayed_acceptance_agree_in_the_engine(method):
     rule = Verification(method)
     assert len(accepted) > 4000 and (accepted < 3).mean() > 0.3
     for estimator in estimators_of(rule):
+        assert abs(standard_errors(accepted, reaching(terms, rule, estimator))) < STANDARD_ERRORS
+
+
+@pytest.mark.parametrize("method", [Method.coupled, Method.block], ids=lambda method: method.value)
+def test_they_agree_with_truncation_and_a_smaller_draft_vocabulary(method):
+    """Would catch terms of the raw distributions, and draft ids taken for the target's."""
+    sampling, draft_ids = SamplingSettings(1.0, top_p=0.95), torch.tensor([1, 2, 4, 5])
+    terms, accepted = recorded(method, sampling=sampling, draft_ids=draft_ids)
+    rule = Verification(method)
+    assert (terms.of_positions("target_prob") == 0).any() and (accepted == 2).any()
+    for estimator in Estimator:
         assert abs(standard_errors(accepted, reaching(terms, rule, estimator))) < STANDARD_ERRORS
 
 

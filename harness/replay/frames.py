@@ -13,7 +13,7 @@ import pandas as pd
 
 from harness.comparison import groups
 from harness.definitions import with_interval
-from harness.estimates import Estimate, paired_difference
+from harness.estimates import NOT_AVAILABLE, Estimate, paired_difference
 from harness.metrics import Cell
 from harness.replay.estimators import Estimator, estimators_of
 from harness.replay.replayed import SAMPLED, Replayed, num_ended_drafts, series_name, width
@@ -22,7 +22,6 @@ from kernels.contract import GUARANTEES, Verification
 
 CELL_COLUMNS = ("run", "cell_id", "target", "drafter", "num_speculative_tokens", "temperature")
 RECORDED_COLUMNS = ("verification", "draft_sampling", "labels")
-NONE = Estimate(float("nan"), float("nan"), float("nan"))
 
 
 def replay_frame(replayed: Sequence[Replayed]) -> pd.DataFrame:
@@ -109,13 +108,22 @@ def _differences(replayed: Replayed, group: Sequence[Cell]) -> Iterator[dict[str
 def sampled_difference(
     replayed: Replayed, first: Verification, second: Verification, group: Sequence[Cell]
 ) -> Estimate:
-    """Of the run's own cell and the group's cell of the other method; NONE where there is no such pair."""
+    """Of the run's own cell and the group's cell of the other method; NOT_AVAILABLE where there is no such pair."""
     own = replayed.own_rule
     if own not in (first, second):
-        return NONE
+        return NOT_AVAILABLE
     other = rule_name(second if own == first else first)
-    siblings = [cell for cell in group if cell["verification"] == other and cell is not replayed.cell]
+    siblings = [
+        cell
+        for cell in group
+        if cell["verification"] == other and cell is not replayed.cell and _same_drafts(cell, replayed.cell)
+    ]
     if not siblings:
-        return NONE
+        return NOT_AVAILABLE
     pair = (replayed.cell, siblings[0]) if own == first else (siblings[0], replayed.cell)
     return paired_difference(pair[0].estimates, pair[1].estimates, "full_draft_length")
+
+
+def _same_drafts(first: Cell, second: Cell) -> bool:
+    """Whether drafts of two cells have one law: coupled ones have that of sampled ones, greedy ones are one-hot."""
+    return (first["draft_sampling"] == "greedy") == (second["draft_sampling"] == "greedy")
