@@ -10,8 +10,8 @@ from pathlib import Path
 
 EPILOG = """\
 PATH is a run folder, its cells folder, one cell file, or a folder of run folders, made with
-measurement.round_terms=true. Tables and a figure are written beside the records (tables/replay.csv,
-tables/replay_differences.csv, tables/replay.md, figures/replay.png), and the tables are printed.
+measurement.round_terms=true. Tables and a figure are written beside the records (tables/replay.md, .csv and .tex,
+tables/replay_differences.csv, figures/replay.png), and the tables are printed.
 
 example:
   python -m experiments.run drafter=eagle verification=probabilistic measurement.round_terms=true name=recorded

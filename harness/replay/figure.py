@@ -15,8 +15,8 @@ import pandas as pd
 from harness.comparison import method_name, method_rank
 from harness.definitions import with_interval
 from harness.estimates import Estimate
+from harness.figures.style import LOOKS, RC, REFERENCE_LINE, SPARE_LOOKS, WITHOUT_DATES, Look
 from harness.metrics import Cell
-from harness.plots import LOOKS, RC, SPARE_LOOKS, WITHOUT_DATES, Look
 from harness.replay.estimators import Estimator
 from harness.replay.replayed import SAMPLED, Replayed, series_name
 from harness.replay.rules import rule_name
@@ -110,7 +110,7 @@ def _draw_lengths(axes: Axes, items: Sequence[Replayed], series: Sequence[_Serie
 
 
 def _draw_differences(axes: Axes, items: Sequence[Replayed], series: Sequence[_Series], frame: pd.DataFrame) -> None:
-    axes.axhline(0, color="#777777", linewidth=0.9)
+    axes.axhline(0, color=REFERENCE_LINE, linewidth=0.9)
     for place, item in enumerate(items):
         for rule, look, shift in series:
             for name, moved, style in (("difference", 0.0, {}), ("sampled_difference", 0.04, HOLLOW)):

@@ -16,7 +16,8 @@ from harness.metrics import Cell
 from harness.number_format import NOT_AVAILABLE, format_estimate, format_value
 from harness.replay.estimators import Estimator
 from harness.replay.replayed import Replayed
-from harness.tables import MINUS, NONE, SURROUNDINGS, Table, drafter_name, label_notes, varying
+from harness.table import Table
+from harness.tables import MINUS, NONE, SURROUNDINGS, drafter_name, label_notes, varying
 from kernels.contract import Guarantee, VerificationMethod
 
 BASIS = (

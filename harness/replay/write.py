@@ -1,4 +1,4 @@
-"""Writes the replay of a run: tables/replay.csv, replay_differences.csv and replay.md, and figures/replay.png.
+"""Writes the replay of a run: tables/replay.md, .tex, .csv and replay_differences.csv, and figures/replay.png.
 
 This module knows files; what the numbers mean is elsewhere.
 """
@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness.latex import to_latex
 from harness.metrics import Cell
 from harness.records import write_atomically
 from harness.replay.frames import differences_frame, replay_frame
 from harness.replay.recorded import read_recording
 from harness.replay.replayed import Replayed, replay
 from harness.replay.tables import differences_table, replay_table
+from harness.table import Table
 from harness.tables import column_name, drafter_name
 from kernels.contract import Verification
 
@@ -32,10 +34,14 @@ class Replay:
     differences: pd.DataFrame
 
     @property
+    def tables(self) -> tuple[Table, Table]:
+        """The methods, and their differences."""
+        return replay_table(self.replayed, self.frame), differences_table(self.replayed, self.differences)
+
+    @property
     def markdown(self) -> str:
         """Both tables."""
-        tables = (replay_table(self.replayed, self.frame), differences_table(self.replayed, self.differences))
-        return "\n".join(table.to_markdown() for table in tables)
+        return "\n".join(table.to_markdown() for table in self.tables)
 
     @property
     def notices(self) -> list[str]:
@@ -69,6 +75,7 @@ def write_replay(found: Replay, folder: Path, formats: Sequence[str] = ("png",))
 
     texts = {
         "tables/replay.md": found.markdown,
+        "tables/replay.tex": "\n".join(to_latex(table) for table in found.tables),
         "tables/replay.csv": found.frame.to_csv(index=False, lineterminator="\n"),
         "tables/replay_differences.csv": found.differences.to_csv(index=False, lineterminator="\n"),
     }
