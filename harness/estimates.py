@@ -66,7 +66,7 @@ class Estimates:
         """The observed value of a metric and its value in each resample [B]; nan for a position never drafted."""
         if name not in self._cache:
             item = metric(name)
-            self._cache[name] = self._percentile(item, *item.percentile) if item.percentile else self._ratio(item)
+            self._cache[name] = self._percentile(item, *item.percentile) if item.percentile else self.ratio(item)
         return self._cache[name]
 
     def estimate(self, name: str) -> Estimate:
@@ -81,7 +81,8 @@ class Estimates:
         """An observed sum; 0 where the cell has none."""
         return float(self._totals[name][-1]) if name in self._totals else 0.0
 
-    def _ratio(self, item: Metric) -> tuple[float, Floats]:
+    def ratio(self, item: Metric) -> tuple[float, Floats]:
+        """Value and resampled values [B] of a metric that divides sums; nan where the cell lacks one of them."""
         wanted = [*item.numerators, *([item.denominator] if item.denominator else [])]
         if any(name not in self._totals for name in wanted):
             return float("nan"), np.full(self.num_resamples, np.nan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.intervals import FEWEST_PROMPTS
 from harness.metrics import Cell
 from harness.plain_text import plain_text
 from harness.results import Results
@@ -27,6 +28,9 @@ def notices(results: Results) -> list[str]:
     few = [cell for cell in results.cells if cell.estimates.num_prompts < 2]
     if few:
         found.append(f"{len(few)} cells have fewer than 2 prompts, so no intervals")
+    narrow = [cell for cell in results.cells if 2 <= cell.estimates.num_prompts < FEWEST_PROMPTS]
+    if narrow:
+        found.append(f"{len(narrow)} cells have fewer than {FEWEST_PROMPTS} prompts: their intervals are too narrow")
     num_skipped = sum(cell.record.num_skipped_turns for cell in results.cells)
     if num_skipped:
         found.append(f"{num_skipped} turns were left out because they did not fit (sum over cells)")

@@ -24,6 +24,7 @@ STEM = [
         "harness.plain_settings",
         "harness.provenance",
         "harness.records",
+        "harness.round_terms",
         "harness.run_config",
         "harness.settings",
     ],
@@ -67,7 +68,7 @@ READING = [
     ["harness.notices", "harness.report_tables", "harness.run_comparison"],
     ["harness.report_page"],
     ["harness.html"],
-    ["harness.report"],
+    ["harness.report", "harness.replay"],
     ["harness.kernel_columns", "harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
 ]
 SIDES = {"measuring": STEM + MEASURING, "reading": STEM + READING}

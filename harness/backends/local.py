@@ -18,6 +18,7 @@ from harness.models.target import TargetModel
 from harness.prompt import Prompt
 from harness.prompt_length import exact_length
 from harness.records import RequestRecord
+from harness.round_terms import RequestTerms
 from harness.workload import Conversation
 
 STAND_IN_NOTE = " has no tokenizer: the zoo's stands in, and its tokens mean nothing to random weights"
@@ -33,6 +34,8 @@ class BackendRun:
     num_skipped_turns: int
     """Turns left out because they did not fit beside max_new_tokens, and the turns after them."""
     fallbacks: tuple[str, ...]
+    terms: tuple[RequestTerms, ...] = ()
+    """Of the requests' full drafts, if they are recorded."""
 
 
 class LocalBackend:
@@ -143,7 +146,7 @@ class LocalBackend:
         with frozen_heap():
             run = engine.run(requests, follow_up, start_s)
         self.num_invalid += run.num_invalid
-        return BackendRun(run.requests, run.wall_s, self._num_skipped, self.fallbacks)
+        return BackendRun(run.requests, run.wall_s, self._num_skipped, self.fallbacks, run.terms)
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -243,6 +246,7 @@ class LocalBackend:
             # the baseline has nothing to measure, and must run as the cells that it is compared with
             overlaps=False if cell.measurement.expected_acceptance else None,
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
+            round_terms=cell.measurement.round_terms and not cell.is_baseline,
         )
         return Engine(target, drafter, settings)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from harness.engine.commit import Commit, commit
 from harness.records import FinishReason, RequestRecord, RoundRecord
+from harness.round_terms import DraftTerms, Floats, RequestTerms
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Round:
     is_invalid: bool
     expected_accepted: tuple[float, float, float] | None = None
     """Of the chain methods, given these drafts."""
+    terms: Mapping[str, Floats] | None = None
+    """Of the draft, if they are recorded."""
 
 
 @dataclass
@@ -65,6 +69,7 @@ class Sequence:
     """Most tokens that each step emits which was launched and not yet read."""
     _carried_s: float = 0.0
     _rounds: list[RoundRecord] = field(default_factory=list)
+    _terms: list[DraftTerms] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.request.token_ids)
@@ -114,6 +119,8 @@ class Sequence:
         self.token_ids.extend(result.token_ids)
         self.finish_reason = result.finish_reason
         self.is_tainted |= decided.is_invalid
+        if decided.terms is not None and _is_whole(result, decided):
+            self._terms.append(DraftTerms(len(self._rounds), decided.terms))
         self._rounds.append(_record(result, decided, arrival_s, self._carried_s + share_s))
         self._carried_s = 0.0
 
@@ -134,10 +141,18 @@ class Sequence:
             rounds=tuple(self._rounds),
         )
 
+    def to_terms(self) -> RequestTerms:
+        """The recorded terms of its full drafts."""
+        request = self.request
+        return RequestTerms.of((request.prompt_id, request.turn, request.sample), self._terms)
+
+
+def _is_whole(result: Commit, decided: Round) -> bool:
+    """Whether the whole draft is evidence; only then closed forms, which are for the whole draft, stand for it."""
+    return result.num_draft_tokens == len(decided.draft_ids) > 0
+
 
 def _record(result: Commit, decided: Round, arrival_s: float, share_s: float) -> RoundRecord:
-    # the closed form is for the whole draft, so it stands where the whole draft is evidence
-    whole = result.num_draft_tokens == len(decided.draft_ids) > 0
     return RoundRecord(
         num_proposed_tokens=len(decided.draft_ids),
         num_draft_tokens=result.num_draft_tokens,
@@ -146,7 +161,7 @@ def _record(result: Commit, decided: Round, arrival_s: float, share_s: float) ->
         cut_reason=result.cut_reason,
         arrival_s=arrival_s,
         share_s=share_s,
-        expected_accepted=decided.expected_accepted if whole else None,
+        expected_accepted=decided.expected_accepted if _is_whole(result, decided) else None,
     )
 
 
