@@ -7,7 +7,9 @@ from harness.concurrency_table import concurrency_tables, verdict
 from harness.depth_table import BEST, EQUAL, WORSE, depth_tables
 from harness.drafting_table import drafting_tables
 from harness.estimates import Estimate
-from harness.report import write_report
+from harness.lossy_table import distance, lossy_tables
+from harness.replay.recorded import recorded_cells
+from harness.report import read_results, write_report
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell, simulated_run
 
 
@@ -130,3 +132,23 @@ def test_answers_are_on_the_page_and_in_files(tmp_path):
     alone = simulated_run(tmp_path / "alone", methods=("strict",), num_prompts=4)
     assert not [path for path in write_report(alone) if "answers" in path.name]
     assert "## Answers" not in (alone / "report.md").read_text()
+
+
+def test_the_distance_of_lossy_methods_is_recorded_and_shown(tmp_path):
+    """Would catch a distance that does not grow as the method loosens, or one of a lossless method."""
+    from experiments import run as command
+
+    small = ["workload.num_prompts=3", "decoding.max_new_tokens=9", "verification=probabilistic,lenient"]
+    small += ["verification.leniency=0.1,0.8", "backend.device=cpu", "measurement.num_blocks=1"]
+    small += ["measurement.num_warmup_requests=0", "measurement.baseline=false", f"output.folder={tmp_path}"]
+    assert command.main(["experiment=lossy_tradeoff", *small]) == 0
+    results = read_results(tmp_path)
+    recorded = recorded_cells(results.runs, results.cells)
+    (table,) = lossy_tables(results.cells, recorded, {tmp_path.name: "probabilistic"})
+    rows = {row[0]: row for row in table.rows}
+    assert rows["probabilistic, sampled drafts"][1] == "0" and rows["probabilistic, sampled drafts"][3] == "–"
+    by_method = {item.cell["verification"]: distance(item).value for item in recorded}
+    assert by_method["probabilistic"] == 0
+    assert 0 < by_method["lenient(leniency=0.8)"] < by_method["lenient(leniency=0.1)"] < 1
+    assert table.title in (tmp_path / "report.md").read_text()
+    assert lossy_tables(results.cells, [], {}) == []
