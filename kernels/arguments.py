@@ -13,16 +13,22 @@ from torch import Tensor
 
 
 class MaskRows(NamedTuple):
-    """Which tokens are allowed in each row of logits; see kernels.contract.TokenMask."""
+    """Which tokens are allowed in each row of logits; see kernels.contract.TokenMask.
 
-    words: Tensor
+    Its fields are repeated in TargetRows and DraftRows: Triton 3.6 loses sizes of 1 in groups inside of groups. Without
+    a mask all are None, and kernels ask whether the words are: 3.6 cannot ask a group that.
+    """
+
+    words: Tensor | None = None
     """[M, num_words] int32."""
-    stride: int
-    num_words: int
-    rows: Tensor
+    stride: int | None = None
+    num_words: int | None = None
+    rows: Tensor | None = None
     """[number of rows], or [S, >= K] beside a draft-logit cache, int64; -1 for a free row."""
-    row_strides: tuple[int, ...]
-    target_ids: Tensor | None
+    row_stride: int | None = None
+    position_stride: int | None = None
+    """Of `rows` beside a draft-logit cache."""
+    token_ids: Tensor | None = None
     """[vocabulary of the rows] int64, id of each token in the mask's vocabulary; None when it is the same."""
 
 
@@ -35,8 +41,14 @@ class TargetRows(NamedTuple):
     vocab_size: int
     first_rows: Tensor | None
     """[R] int64, the first row of each request; None when request r begins at row r * (K + 1)."""
-    mask: MaskRows | None
-    """None when all rows are free."""
+    mask_words: Tensor | None = None
+    """This and the rest: a MaskRows."""
+    mask_stride: int | None = None
+    num_mask_words: int | None = None
+    mask_rows: Tensor | None = None
+    mask_row_stride: int | None = None
+    mask_position_stride: int | None = None
+    mask_token_ids: Tensor | None = None
 
     @property
     def is_aligned(self) -> bool:
@@ -64,8 +76,14 @@ class DraftRows(NamedTuple):
     """[S, >= K] float32."""
     stats_slot_stride: int
     stats_position_stride: int
-    mask: MaskRows | None
-    """None when all rows are free."""
+    mask_words: Tensor | None = None
+    """This and the rest: a MaskRows."""
+    mask_stride: int | None = None
+    num_mask_words: int | None = None
+    mask_rows: Tensor | None = None
+    mask_row_stride: int | None = None
+    mask_position_stride: int | None = None
+    mask_token_ids: Tensor | None = None
 
 
 class DraftTokens(NamedTuple):

@@ -16,10 +16,10 @@ from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
 
 
-def _mask_of_rows(draft: Draft, cache: Tensor) -> MaskRows | None:
+def _mask_of_rows(draft: Draft, cache: Tensor) -> MaskRows:
     """The mask of all rows of the cache, one after another; those that no draft uses are free."""
     if draft.mask is None:
-        return None
+        return MaskRows()
     (num_slots, _, vocab_size), width = cache.shape, draft.token_ids.shape[1]
     check_mask(draft.mask, "draft.mask", (num_slots, width), num_words=0)
     rows = draft.mask.rows.new_full((num_slots, cache.stride(0) // cache.stride(1)), -1)
@@ -57,7 +57,7 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
     }
     round_ = Round(
         method=VerificationMethod.strict,
-        target=TargetRows(cache, cache.stride(1), vocab_size, first_rows, _mask_of_rows(draft, cache)),
+        target=TargetRows(cache, cache.stride(1), vocab_size, first_rows, *_mask_of_rows(draft, cache)),
         draft=no_draft(),
         tokens=DraftTokens(no_drafts, 0, no_drafts, num_rows, 0),
         sampling=replace(sampling, **repeated),

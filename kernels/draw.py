@@ -87,7 +87,7 @@ def draw_rows(
             logits.stride(0),
             vocab_size,
             None,
-            mask_rows(mask, "mask", (num_rows,), vocab_size, draft_to_target),
+            *mask_rows(mask, "mask", (num_rows,), vocab_size, draft_to_target),
         ),
         draft=no_draft(),
         tokens=DraftTokens(counts, 0, counts, num_rows, 0),

@@ -18,7 +18,7 @@ import triton.language as tl
 from kernels.addresses import draft_row, draft_slot
 from kernels.device_streams import ACCEPT, COUPLED, to_unit, uniform, words
 from kernels.device_weights import log_probability
-from kernels.token_mask import allowed_logit, draft_mask
+from kernels.token_mask import allowed_logit, draft_mask_row
 
 PASSED: tl.constexpr = tl.constexpr(1)
 REJECTED: tl.constexpr = tl.constexpr(2)
@@ -43,7 +43,14 @@ def draft_logprob(draft, slot, index, token, temperature):
         draft_id = tl.load(draft.to_draft_ids + token).to(tl.int64)
     known = (draft_id >= 0) & (draft_id < draft.vocab_size)
     logit = tl.load(logits + draft_id, mask=known, other=-float("inf")).to(tl.float32)
-    logit = allowed_logit(logit, token, known, draft_mask(draft, slot, index, True))
+    mask = (
+        draft.mask_words,
+        draft.mask_stride,
+        draft.num_mask_words,
+        draft.mask_token_ids,
+        draft_mask_row(draft, slot, index, True),
+    )
+    logit = allowed_logit(logit, token, known, mask)
     value = log_probability(
         logit,
         tl.load(draft.maximum + stats),
@@ -69,7 +76,7 @@ def prepare(target, draft, proposal, stream, temperature, index, row_logits, mas
     Args:
         proposal: from `load_proposal`.
         stream: of the request, from kernels.device_streams.load_stream.
-        mask: of the target row, from kernels.token_mask.
+        mask: of the target row: as for kernels.token_mask.allows.
 
     Returns:
         (its id, its target logit in float32, log q(X) in float64, its uniform number in float64).

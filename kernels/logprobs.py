@@ -21,7 +21,7 @@ from kernels.draw import draw
 from kernels.new_row_stats import new_row_stats
 from kernels.reference.logprobs import TopLogprobs, check_processed
 from kernels.streams import Purpose
-from kernels.token_mask import GROUP_BITS, allowed_logit, mask_rows, only_allowed, open_mask
+from kernels.token_mask import GROUP_BITS, allowed_logit, mask_row, mask_rows, only_allowed
 from kernels.workspace import CHUNK
 
 CHUNKS_PER_STEP = 4
@@ -31,19 +31,24 @@ NO_TOKEN: tl.constexpr = tl.constexpr(2**30)
 
 
 @triton.jit
+def _cut(values, offsets, threshold, certain):
+    """Logits, -inf where below a threshold; of a row that is certain 0 at that token and -inf elsewhere."""
+    # Written so that a NaN survives and is found.
+    values = tl.where(values < threshold, -float("inf"), values)
+    return tl.where(certain < 0, values, tl.where(offsets == certain, 0.0, -float("inf")))
+
+
+@triton.jit
 def _survivors(row_logits, offsets, vocab_size, mask, threshold, certain):
     """float32 logits of the tokens at `offsets`, -inf where cut; a row that is certain has 0 there and -inf elsewhere.
 
     Args:
-        mask: from kernels.token_mask; None to look at no mask.
+        mask: as for kernels.token_mask.allows.
         certain: int32, the token that has all the mass; vocab_size for none; -1 where the logits decide.
     """
     values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
     GROUP: tl.constexpr = GROUP_BITS // row_logits.dtype.element_ty.primitive_bitwidth
-    values = only_allowed(values, offsets, vocab_size, mask, GROUP)
-    # Written so that a NaN survives and is found.
-    values = tl.where(values < threshold, -float("inf"), values)
-    return tl.where(certain < 0, values, tl.where(offsets == certain, 0.0, -float("inf")))
+    return _cut(only_allowed(values, offsets, vocab_size, mask, GROUP), offsets, threshold, certain)
 
 
 @triton.jit
@@ -83,7 +88,7 @@ def _logprobs_kernel(
     vocab_size,
     temperatures,  # [N] float32, None for the raw distribution
     thresholds,  # [N] float32, None when nothing is cut
-    masks,  # MaskRows, None when all rows are free
+    masks,  # MaskRows
     token_ids,  # [N] int64
     num_top,  # n
     token_logprobs,  # [N] float32
@@ -104,9 +109,9 @@ def _logprobs_kernel(
     threshold = tl.full((), -float("inf"), tl.float32)
     if thresholds is not None:
         threshold = tl.load(thresholds + row)
-    mask = open_mask(masks, row, True)
-    token_value = _survivors(row_logits, token, vocab_size, None, threshold, -1)
-    token_value = allowed_logit(token_value, token, token < vocab_size, mask)
+    mask = (masks.words, masks.stride, masks.num_words, masks.token_ids, mask_row(masks.rows, row, True))
+    token_value = tl.load(row_logits + token, mask=token < vocab_size, other=-float("inf")).to(tl.float32)
+    token_value = _cut(allowed_logit(token_value, token, token < vocab_size, mask), token, threshold, -1)
     best, best_ids, sums, num_larger = _survey(
         row_logits, vocab_size, mask, threshold, temperature, token_value, STEPS, CHUNKS, CHUNK
     )

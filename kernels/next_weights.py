@@ -12,7 +12,7 @@ import triton.language as tl
 from kernels.addresses import draft_row, row_address
 from kernels.decide import FROM_RESIDUAL, FROM_TARGET_WITHOUT
 from kernels.device_weights import reciprocal, scale, weigh
-from kernels.token_mask import GROUP_BITS, draft_mask, only_allowed, target_mask
+from kernels.token_mask import GROUP_BITS, draft_mask_row, only_allowed, target_mask_row
 
 
 @triton.jit
@@ -28,9 +28,9 @@ def open_rows(
 
     Returns:
         (target row, its maximum and threshold; draft row, its maximum and threshold, number of its ids that are
-        read, k = S_p / (P S_q); removed token, -1 for none; the scale's two parts; S_p; the target row's mask, the
-        draft row's). Without a draft row no id is read; with one no token is removed, because what is rejected at
-        temperature 0 is not the argmax anyway.
+        read, k = S_p / (P S_q); removed token, -1 for none; the scale's two parts; S_p; the numbers of the target
+        row's and the draft row's words in their masks). Without a draft row no id is read; with one no token is
+        removed, because what is rejected at temperature 0 is not the argmax anyway.
     """
     maximum, normalizer, threshold = stats
     row_logits = row_address(target, tokens, request, index)
@@ -52,7 +52,7 @@ def open_rows(
         draft_normalizer = tl.load(draft.normalizer + draft_stats)
         row = request.to(tl.int64) * (tokens.width + 1) + index
         # Masks leave no registers for what a division would keep.
-        if target.mask is None and draft.mask is None:
+        if target.mask_words is None and draft.mask_words is None:
             ratio = normalizer / draft_normalizer
             if METHOD == "block":
                 ratio = ratio / tl.exp(tl.load(state.log_ratios + row))
@@ -67,7 +67,8 @@ def open_rows(
         row_logits, maximum, threshold,
         draft_logits, draft_maximum, draft_threshold, num_ids, factor,
         removed, high, low, normalizer,
-        target_mask(target, tokens, request, index, True), draft_mask(draft, slot, index, plan >= FROM_RESIDUAL),
+        target_mask_row(target, tokens, request, index, True),
+        draft_mask_row(draft, slot, index, plan >= FROM_RESIDUAL),
     )  # fmt: skip
 
 
@@ -86,7 +87,8 @@ def next_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, TRUN
     removed, high, low = opened[8], opened[9], opened[10]
     inside = offsets < target.vocab_size
     logits = tl.load(row_logits + offsets, mask=inside, other=-float("inf")).to(tl.float32)
-    logits = only_allowed(logits, offsets, target.vocab_size, opened[12], GROUP)
+    target_mask = (target.mask_words, target.mask_stride, target.num_mask_words, target.mask_token_ids, opened[12])
+    logits = only_allowed(logits, offsets, target.vocab_size, target_mask, GROUP)
     weights = weigh(logits, maximum, high, low)
     if TRUNCATED:
         weights = tl.where(logits >= threshold, weights, 0.0)
@@ -97,7 +99,8 @@ def next_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, TRUN
         known = (ids >= 0) & (ids < num_ids)
         proposed = tl.load(draft_logits + ids, mask=known, other=-float("inf")).to(tl.float32)
         # Also of a smaller vocabulary: the offsets are ids of the target's.
-        proposed = only_allowed(proposed, offsets, target.vocab_size, opened[13], GROUP)
+        draft_mask = (draft.mask_words, draft.mask_stride, draft.num_mask_words, draft.mask_token_ids, opened[13])
+        proposed = only_allowed(proposed, offsets, target.vocab_size, draft_mask, GROUP)
         covered = weigh(proposed, draft_maximum, high, low)
         if TRUNCATED:
             covered = tl.where(proposed >= draft_threshold, covered, 0.0)

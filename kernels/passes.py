@@ -65,7 +65,7 @@ class Round(NamedTuple):
     @property
     def is_masked(self) -> bool:
         """Whether any row may have a mask."""
-        return self.target.mask is not None or self.draft.mask is not None
+        return self.target.mask_words is not None or self.draft.mask_words is not None
 
     @property
     def sums(self) -> bool:
@@ -85,7 +85,7 @@ def stream_state(streams: Streams) -> StreamState:
 
 def no_draft() -> DraftRows:
     """One-hot proposals: there is nothing to read."""
-    return DraftRows(None, 0, 0, 0, None, None, None, None, None, 0, 0, None)
+    return DraftRows(None, 0, 0, 0, None, None, None, None, None, 0, 0)
 
 
 def capability() -> int:

@@ -18,6 +18,10 @@ MARGIN: tl.constexpr = tl.constexpr(1e-3)
 """Far more than the rounding of a bound near 0; a part of it is relative, for scores that are large."""
 
 
+LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
+"""The smallest finite float32."""
+
+
 @triton.jit
 def noise(seed, position, token):
     """float64 standard Gumbel noise of one token."""
@@ -77,6 +81,8 @@ def race(values, high, offsets, to_target_ids, best, winner, seed, position, spa
         rough = tl.log(values)
     else:
         rough = values * (1.0 / span).to(tl.float32)
+        # Divided by its temperature a logit may leave the range of float32, and can win all the same.
+        rough = tl.where(values > -float("inf"), tl.maximum(rough, LOWEST), rough)
     bounds = rough + highest_noise(high) + MARGIN + tl.abs(rough) * 1e-6
     bounds = tl.where(rough > -float("inf"), bounds, -float("inf"))
     top = tl.max(bounds)

@@ -22,7 +22,7 @@ from kernels.device_weights import inverse, scale, weigh
 from kernels.emit import load_chance, load_chunks, next_chance
 from kernels.judge import keep_prepared, load_prepared, load_proposal, prepare
 from kernels.race import finish, race_logits
-from kernels.token_mask import only_allowed, target_mask
+from kernels.token_mask import only_allowed, target_mask_row
 
 
 @triton.jit
@@ -170,7 +170,13 @@ def _row_stats_kernel(
     temperature = tl.load(temperatures + request, mask=request < tokens.num_requests, other=1.0)
     stop = tokens.width + 1
     row_logits = row_address(target, tokens, request, index)
-    mask = target_mask(target, tokens, request, index, index <= count)
+    mask = (
+        target.mask_words,
+        target.mask_stride,
+        target.num_mask_words,
+        target.mask_token_ids,
+        target_mask_row(target, tokens, request, index, index <= count),
+    )
     prepares = group == -DRAFTED
     stream = load_stream(streams, request, prepares)
     proposal = load_proposal(draft, tokens, request, index, prepares)

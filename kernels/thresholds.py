@@ -336,7 +336,8 @@ def search_windows(
                 number += number_here
                 mass += mass_here
                 total += total_here
-                highest = lowest - 1
+                # The key below 0 is that of -0, which would let every 0 in again.
+                highest = lowest - tl.where(lowest == 0, 2, 1)
                 excess = total / number - smallest.to(tl.float64)
                 depth = excess * tl.log(1.0 + WANTED / number)
                 lowest = ordered_key((smallest.to(tl.float64) - depth).to(tl.float32), SHIFT)

@@ -1,7 +1,7 @@
 """Grammar bit masks inside the kernels: a forbidden token's logit is -inf from the moment it is loaded.
 
 A mask has one bit a token, in words of 32. The tokens that a thread loads at a time lie in one word, which is loaded
-once for all of them. Of a free row no word is loaded. Where a launch has no mask (None), nothing of this is compiled.
+once for all of them. Of a free row no word is loaded. Where a launch has no mask, nothing of this is compiled.
 The reference twin is kernels.reference.token_mask.
 """
 
@@ -23,7 +23,7 @@ GROUP_BITS: tl.constexpr = tl.constexpr(128)
 
 def mask_rows(
     mask: TokenMask | None, name: str, shape: tuple[int, ...], vocab_size: int, target_ids: Tensor | None = None
-) -> MaskRows | None:
+) -> MaskRows:
     """A mask as the kernels see it.
 
     Args:
@@ -37,7 +37,7 @@ def mask_rows(
         ValueError: its shape, type or layout does not fit.
     """
     if mask is None:
-        return None
+        return MaskRows()
     num_words = 0 if target_ids is not None else triton.cdiv(vocab_size, BITS_PER_WORD)
     check_mask(mask, name, shape, num_words)
     return MaskRows(
@@ -45,95 +45,97 @@ def mask_rows(
         stride=mask.words.stride(0),
         num_words=mask.words.shape[1],
         rows=mask.rows,
-        row_strides=mask.rows.stride(),
-        target_ids=target_ids,
+        row_stride=mask.rows.stride(0),
+        position_stride=mask.rows.stride(1) if mask.rows.dim() > 1 else None,
+        token_ids=target_ids,
     )
 
 
 @triton.jit
-def open_mask(mask, place, wanted):
-    """What the functions below need to know of one row.
+def mask_row(rows, place, wanted):
+    """Number of a row's words, int64; -1 for a free row, or one that is not looked at.
 
     Args:
-        mask: kernels.arguments.MaskRows; None where no row of the launch has a mask.
+        rows: see kernels.arguments.MaskRows; None where no row of the launch has a mask.
         place: of the row's entry in `rows`, int64.
-        wanted: whether the row is looked at; if not, nothing is loaded and it counts as free.
-
-    Returns:
-        (address of its words, whether it has a mask, ids of its tokens in the mask's vocabulary, number of words), None
-        where the launch has no mask.
+        wanted: whether the row is looked at; if not, nothing is loaded.
     """
-    if mask is None:
-        return None
+    if rows is None:
+        # A function of Triton 3.6 cannot return None.
+        return tl.full((), -1, tl.int64)
     else:
-        row = tl.load(mask.rows + place, mask=wanted, other=-1).to(tl.int64)
-        return mask.words + tl.maximum(row, 0) * mask.stride, row >= 0, mask.target_ids, mask.num_words
+        return tl.load(rows + place, mask=wanted, other=-1).to(tl.int64)
 
 
 @triton.jit
-def target_mask(target, tokens, request, index, wanted):
-    """`open_mask` of the target row after `index` draft tokens."""
-    if target.mask is None:
-        return None
+def target_mask_row(target, tokens, request, index, wanted):
+    """`mask_row` of the target row after `index` draft tokens."""
+    if target.mask_rows is None:
+        return tl.full((), -1, tl.int64)
     else:
-        place = row_number(target, tokens, request, index) * target.mask.row_strides[0]
-        return open_mask(target.mask, place, wanted)
+        place = row_number(target, tokens, request, index) * target.mask_row_stride
+        return mask_row(target.mask_rows, place, wanted)
 
 
 @triton.jit
-def draft_mask(draft, slot, index, wanted):
-    """`open_mask` of a cached draft row."""
-    if draft.mask is None:
-        return None
+def draft_mask_row(draft, slot, index, wanted):
+    """`mask_row` of a cached draft row."""
+    if draft.mask_rows is None:
+        return tl.full((), -1, tl.int64)
     else:
-        place = slot * draft.mask.row_strides[0] + index.to(tl.int64) * draft.mask.row_strides[1]
-        return open_mask(draft.mask, place, wanted)
+        place = slot * draft.mask_row_stride + index.to(tl.int64) * draft.mask_position_stride
+        return mask_row(draft.mask_rows, place, wanted)
 
 
 @triton.jit
-def allows(opened, tokens, inside):
-    """Whether an opened mask allows each of some tokens, each with a load of its own; true where not inside."""
-    words, is_masked, target_ids, num_words = opened
-    looked_at = inside & is_masked
+def allows(mask, tokens, inside):
+    """Whether a row's mask allows each of some tokens, each with a load of its own; true where not inside.
+
+    Args:
+        mask: (words, stride, number of words, ids of the row's tokens, number of the row's words), the first four from
+            kernels.arguments.MaskRows.
+    """
+    words, row, token_ids = mask[0] + tl.maximum(mask[4], 0) * mask[1], mask[4], mask[3]
+    looked_at = inside & (row >= 0)
     ids = tokens.to(tl.int64)
-    if target_ids is not None:
-        ids = tl.load(target_ids + ids, mask=looked_at, other=0)
+    if token_ids is not None:
+        ids = tl.load(token_ids + ids, mask=looked_at, other=0)
     # A token without a bit is forbidden.
-    found = tl.load(words + (ids >> 5), mask=looked_at & (ids < num_words * 32), other=0)
+    found = tl.load(words + (ids >> 5), mask=looked_at & (ids < mask[2] * 32), other=0)
     return (looked_at == 0) | (((found >> (ids & 31).to(tl.int32)) & 1) != 0)
 
 
 @triton.jit
-def allowed_logit(logit, token, known, opened):
-    """The logit of one token, -inf if it is forbidden."""
-    if opened is None:
+def allowed_logit(logit, token, known, mask):
+    """The logit of one token, -inf if it is forbidden; `mask` as for `allows`."""
+    if mask[0] is None:
         return logit
     else:
-        return tl.where(allows(opened, token, known), logit, -float("inf"))
+        return tl.where(allows(mask, token, known), logit, -float("inf"))
 
 
 @triton.jit
-def only_allowed(logits, offsets, vocab_size, opened, GROUP: tl.constexpr):
+def only_allowed(logits, offsets, vocab_size, mask, GROUP: tl.constexpr):
     """The logits of a tile, -inf where forbidden.
 
     Args:
         logits: float32.
         offsets: ids of the tokens; GROUP side by side in the last dimension follow one another from a multiple of it.
-        opened: from `open_mask`.
+        mask: as for `allows`.
         GROUP: divides 32.
     """
-    if opened is None:
+    if mask[0] is None:
         return logits
     else:
-        words, is_masked, target_ids, _ = opened
-        if target_ids is None:
+        if mask[3] is None:
+            words = mask[0] + tl.maximum(mask[4], 0) * mask[1]
             columns = tl.arange(0, GROUP)[None, :]
             groups = tl.reshape(offsets, (offsets.numel // GROUP, GROUP))
             # Sums of integers, of which all but one are 0, cost nothing.
             firsts = tl.sum(tl.where(columns == 0, groups, 0), axis=1)
-            found = tl.load(words + (firsts >> 5), mask=is_masked & (firsts < vocab_size), other=-1)
+            found = tl.load(words + (firsts >> 5), mask=(mask[4] >= 0) & (firsts < vocab_size), other=-1)
             bits = (found >> (firsts & 31))[:, None] >> columns
             allowed = tl.reshape((bits & 1) != 0, offsets.shape)
         else:
-            allowed = allows(opened, offsets, offsets < vocab_size)
+            allowed = allows(mask, offsets, offsets < vocab_size)
         return tl.where(allowed, logits, -float("inf"))

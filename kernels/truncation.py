@@ -17,7 +17,7 @@ from kernels.device_weights import divisor, scale, weigh
 from kernels.judge import load_proposal, prepare
 from kernels.race import race_logits
 from kernels.thresholds import guess_of, row_sums, search
-from kernels.token_mask import only_allowed, target_mask
+from kernels.token_mask import only_allowed, target_mask_row
 
 
 @triton.jit
@@ -32,14 +32,14 @@ def read_row(row_logits, vocab_size, mask, temperature, LANES: tl.constexpr, GRO
     maxima = tl.full((THREADS,), -float("inf"), tl.float32)
     sums = tl.full((THREADS,), 0.0, tl.float64)
     most = vocab_size
-    if mask is not None:
+    if mask[0] is not None:
         counts = tl.full((THREADS,), 0, tl.int32)
     for first in tl.range(0, vocab_size, LANES, loop_unroll_factor=UNROLL):
         offsets = first + tl.arange(0, LANES)
         values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
         values = only_allowed(values, offsets, vocab_size, mask, GROUP)
         logits = tl.reshape(values, (THREADS, GROUP))
-        if mask is not None:
+        if mask[0] is not None:
             counts += tl.sum((logits > -float("inf")).to(tl.int32), axis=1)
         higher = tl.maximum(maxima, tl.max(logits, axis=1))
         # While all is -inf any finite reference does; -inf minus -inf would be NaN.
@@ -51,7 +51,7 @@ def read_row(row_logits, vocab_size, mask, temperature, LANES: tl.constexpr, GRO
     maximum = tl.max(maxima, axis=0)
     reference = tl.where(maximum == -float("inf"), 0.0, maximum)
     mass = tl.sum(sums * weigh(maxima, reference, high, low).to(tl.float64), axis=0)
-    if mask is not None:
+    if mask[0] is not None:
         most = tl.sum(counts, axis=0)
     return maximum, tl.where(maximum == -float("inf"), float("nan"), mass), guess_of(maxima, THREADS), most
 
@@ -118,7 +118,13 @@ def _truncated_rows_kernel(
     if index <= count:
         row_logits = row_address(target, tokens, request, index)
         if index <= stop:
-            mask = target_mask(target, tokens, request, index, True)
+            mask = (
+                target.mask_words,
+                target.mask_stride,
+                target.num_mask_words,
+                target.mask_token_ids,
+                target_mask_row(target, tokens, request, index, True),
+            )
             maximum, normalizer, guess, most = read_row(
                 row_logits, target.vocab_size, mask, temperature, LANES, GROUP, UNROLL
             )

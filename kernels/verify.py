@@ -22,6 +22,9 @@ READS_DRAFT = frozenset({Method.probabilistic, Method.block, Method.lenient, Met
 
 DECIDED_BY_NOISE = frozenset({Method.coupled, Method.pr35461})
 
+MOST_BLOCK_DRAFTS = 32
+"""Positions whose residual masses may be needed are the bits of one number (kernels.decide)."""
+
 
 def first_rows(num_target_rows: int, draft: Draft) -> Tensor | None:
     """[R] int64 first target row of each request; None when every request has K + 1 rows of its own."""
@@ -40,18 +43,18 @@ def draft_rows(draft: Draft, reads_draft: bool, vocab_size: int, workspace: Work
     assert stats is not None
     inverse = None if draft.draft_to_target is None else workspace.to_draft_ids(draft.draft_to_target, vocab_size)
     return DraftRows(
-        logits=draft.logits,
-        slot_stride=draft.logits.stride(0),
-        position_stride=draft.logits.stride(1),
-        vocab_size=draft.logits.shape[2],
-        slots=draft.idx_mapping,
-        to_draft_ids=inverse,
-        maximum=stats.maximum,
-        normalizer=stats.normalizer,
-        threshold=stats.threshold,
-        stats_slot_stride=stats.maximum.stride(0),
-        stats_position_stride=stats.maximum.stride(1),
-        mask=mask_rows(draft.mask, "draft.mask", (draft.logits.shape[0], draft.token_ids.shape[1]), vocab_size),
+        draft.logits,
+        draft.logits.stride(0),
+        draft.logits.stride(1),
+        draft.logits.shape[2],
+        draft.idx_mapping,
+        inverse,
+        stats.maximum,
+        stats.normalizer,
+        stats.threshold,
+        stats.maximum.stride(0),
+        stats.maximum.stride(1),
+        *mask_rows(draft.mask, "draft.mask", (draft.logits.shape[0], draft.token_ids.shape[1]), vocab_size),
     )
 
 
@@ -84,7 +87,8 @@ def verify(
         Verdict, fields [R], as kernels.reference.verify gives it.
 
     Raises:
-        ValueError: a tensor's shape, type or layout is not as above, or synthetic verification has too few rates.
+        ValueError: a tensor's shape, type or layout is not as above, synthetic verification has too few rates, or block
+            verification too many draft tokens.
     """
     check_logits(target_logits, "target_logits", dimensions=2)
     check_draft(draft, target_logits)
@@ -99,6 +103,11 @@ def verify(
     reads_draft = method in READS_DRAFT and draft.logits is not None and width > 0
     if reads_draft and draft.row_stats is None:
         draft = with_row_stats(draft, sampling, workspace)
+    if method is Method.block and reads_draft and width > MOST_BLOCK_DRAFTS:
+        raise ValueError(
+            f"block verification takes at most {MOST_BLOCK_DRAFTS} draft tokens of a request, found {width}; "
+            "propose fewer (drafting.num_speculative_tokens)"
+        )
     num_positions = max(width, 1) if method is Method.block and reads_draft else 1
     shape = Shape(
         num_requests,
@@ -120,7 +129,7 @@ def verify(
             target_logits.stride(0),
             vocab_size,
             first_rows(len(target_logits), draft),
-            mask_rows(mask, "mask", (len(target_logits),), vocab_size),
+            *mask_rows(mask, "mask", (len(target_logits),), vocab_size),
         ),
         draft=draft_rows(draft, reads_draft, vocab_size, workspace),
         tokens=DraftTokens(draft.token_ids, draft.token_ids.stride(0), draft.num_draft_tokens, num_requests, width),

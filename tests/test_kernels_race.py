@@ -50,3 +50,13 @@ def test_the_winner_of_a_close_race_is_the_exact_one():
     streams = Streams(*(torch.tensor([value], device=DEVICE) for value in (seed, position, 0)))
     sampling = equal_sampling(1, 1.0, 0, 1.0, 0.0, torch.device(DEVICE))
     assert triton_core().coupled_draw(logits.to(DEVICE), sampling, streams, size).token_ids.item() == 96026
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_a_row_of_the_smallest_logits_draws_one_of_them(temperature):
+    """Would catch a logit that overflows when it is divided by its temperature, and then can never win."""
+    logits = torch.full((3, 64), torch.finfo(torch.float32).min, device=DEVICE)
+    streams = Streams(*(torch.arange(3, device=DEVICE) for _ in range(3)))
+    sampling = equal_sampling(3, temperature, 0, 1.0, 0.0, torch.device(DEVICE))
+    drawn = triton_core().coupled_draw(logits, sampling, streams, 64)
+    assert ((drawn.token_ids >= 0) & (drawn.token_ids < 64)).all() and not drawn.invalid.any()

@@ -112,6 +112,29 @@ def test_the_same_tokens_survive_of_a_large_vocabulary(rows, dtype: torch.dtype)
     assert torch.equal(survivors.amin(dim=1)[cut], found.threshold[cut]), "a threshold is a value of its row"
 
 
+@pytest.mark.parametrize("dtype", always(torch.bfloat16, torch.float32, on_a_gpu=[torch.float16]), ids=str)
+def test_tokens_at_zero_are_counted_once(dtype: torch.dtype):
+    """Unused rows of an output matrix give logits of exactly 0; here a window of the search ends with them.
+
+    Would catch a next window that begins at -0, which lets every 0 in again: a third of the tokens were cut, and the
+    probabilities that were left added up to 0.9.
+    """
+    from kernels.draw import draw
+
+    settings = [(1.0, 0, 0.95, 0.0), (1.0, 0, 0.98, 0.0), (1.0, 1500, 1.0, 0.0), (1.0, 1200, 0.99, 0.0)]
+    generator = torch.Generator().manual_seed(0)
+    rows = 2 * torch.randn(len(settings), 4096, generator=generator) - 2.5
+    rows[:, torch.randperm(4096, generator=generator)[:256]] = 0.0
+    logits, sampling = rows.to(dtype).to(DEVICE), moved(sampling_of(*settings), DEVICE)
+    streams = moved(streams_of(len(settings), 5), DEVICE)
+    found, expected = (new_row_stats(len(settings), device=DEVICE) for _ in range(2))
+    draw(logits, sampling, streams, Purpose.draft, row_stats=found)
+    reference_draw(logits, sampling, streams, Purpose.draft, row_stats=expected)
+    num_kept = [(logits.float() >= stats.threshold[:, None]).sum(dim=1).tolist() for stats in (found, expected)]
+    assert num_kept[0] == num_kept[1]
+    torch.testing.assert_close(found.normalizer, expected.normalizer, rtol=1e-6, atol=0)
+
+
 @sampled_methods(Method.block)
 def test_verification_under_every_truncation(method: Method):
     batch = kernel_round(list(SETTINGS.values()), [2] * len(SETTINGS), 300, torch.bfloat16, seed=3)

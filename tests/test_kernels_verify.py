@@ -257,3 +257,10 @@ def test_synthetic_without_a_rate_for_each_position_is_an_error():
     batch = kernel_round([PLAIN], [3], 63)
     with pytest.raises(ValueError, match="all 3 positions of the draft; found 2 rates"):
         batch.found(Verification(Method.synthetic, synthetic_rates=(0.5, 0.2)))
+
+
+def test_more_block_drafts_than_one_number_has_bits_are_refused():
+    """Would catch counters that are left over from such a round, and memory emitted as a token by the next one."""
+    batch = kernel_round([PLAIN], [33], 63)
+    with pytest.raises(ValueError, match="block verification takes at most 32 draft tokens of a request, found 33"):
+        batch.found(Verification(Method.block))
