@@ -23,22 +23,22 @@ METRIC = "full_draft_length"
 DTYPE_ORDER = ("float32", "float16", "bfloat16")
 BIAS = (
     "bias: total variation between the law of a round's first token, given its context, and the target's distribution "
-    "there, in percent; worked out in closed form and averaged over the rounds whose drafts count in full. 0 where "
+    "there, in units of 0.0001; worked out in closed form and averaged over the rounds whose drafts count in full. 0 where "
     "drafts are drawn from the cache, and under methods that do not compare with it, because these are lossless; a "
     "dash where it was not recorded or has no closed form (block with K > 1). Later tokens are not in it, nor how "
     "biases add up over a text."
 )
 BOUND = (
     "bound: total variation between the distribution that the first draft token was drawn from and the one in the "
-    "cache, in percent, averaged likewise; the bias of probabilistic verification cannot be larger, in any round."
+    "cache, in the same units, averaged likewise; the bias of probabilistic verification cannot be larger, in any round."
 )
 DIFFERENCE = (
-    "difference: of the acceptance length to the first row of the same method, paired by prompt. Cells write texts of "
-    "their own, so it holds their noise."
+    "difference: of the acceptance length to the first row of the same method, paired by prompt. The cells share their "
+    "random numbers, so a text is the same in both until rounding changes a token; an exact 0 says that it never did."
 )
 MEMORY = "draft-logit cache: with the row statistics beside it, which are kept only where drafts are drawn from it."
 HEADER = (
-    *("verification", "cache", "drafts drawn from", "guarantee", "bias (%)", "bound (%)"),
+    *("verification", "cache", "drafts drawn from", "guarantee", "bias (1e-4)", "bound (1e-4)"),
     *("acceptance length, full drafts", "difference", "draft-logit cache (MiB)"),
 )
 
@@ -98,16 +98,16 @@ def _row(cell: Cell, first: Cell, item: Recorded | None) -> tuple[str, ...]:
         cell["draft_cache_dtype"],
         "the cache" if is_stored else "unrounded logits",
         cell["guarantee"],
-        "0" if cell["guarantee"] == "lossless" else _percent(item, "output_tv"),
-        "0" if is_stored else _percent(item, "draft_tv"),
+        "0" if cell["guarantee"] == "lossless" else _mean(item, "output_tv"),
+        "0" if is_stored else _mean(item, "draft_tv"),
         estimate_text(cell, METRIC),
         difference,
         format_value(cell.record.draft_logit_cache_bytes / 2**20, "length"),
     )
 
 
-def _percent(item: Recorded | None, column: str) -> str:
+def _mean(item: Recorded | None, column: str) -> str:
     """Mean of a column of whole drafts; a dash where it was not recorded."""
     if item is None or column not in item.terms.values:
         return NONE
-    return format_estimate(Estimate(*(100 * value for value in distance(item, column))), "significant")
+    return format_estimate(Estimate(*(1e4 * value for value in distance(item, column))), "length")

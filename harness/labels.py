@@ -7,7 +7,7 @@ from harness.model_config import Weights
 from kernels.contract import GUARANTEES, READS_DRAFT, Guarantee
 
 RANDOM_WEIGHTS = "weights: random"
-OTHER_DRAFTS = "drafts not drawn from the cache"
+OTHER_DRAFTS = "unrounded drafts"
 """The drafts come from another distribution than the one that verification compares with."""
 
 

@@ -127,6 +127,5 @@ def sampled_difference(
 
 def _same_drafts(first: Cell, second: Cell) -> bool:
     """Whether drafts of two cells have one law: coupled ones have that of sampled ones, greedy ones are one-hot."""
-    return first.cache_text == second.cache_text and (first["draft_sampling"] == "greedy") == (
-        second["draft_sampling"] == "greedy"
-    )
+    one_hot = [cell["draft_sampling"] == "greedy" for cell in (first, second)]
+    return first.cache_text == second.cache_text and one_hot[0] == one_hot[1]
