@@ -23,6 +23,7 @@ from harness.drafters.draft_logits import Caching
 from harness.drafters.load import caching_of
 from harness.engine.engine import Engine, SamplingSettings
 from harness.labels import OTHER_DRAFTS, guarantee, labels
+from harness.round_terms import collect_terms
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
@@ -111,7 +112,9 @@ def test_a_cell_says_how_its_logits_are_kept():
     assert caching_of(cell("float32", "unrounded")) == Caching(torch.float32)
 
 
-def engine_of(caching: Caching, sampling=DraftSampling.sampled, method=Method.probabilistic, core: Core | None = None):
+def engine_of(
+    caching: Caching, sampling=DraftSampling.sampled, method=Method.probabilistic, core: Core | None = None, **options
+):
     return toy_engine(
         transitions(9, seed=1),
         transitions(9, seed=2),
@@ -124,6 +127,7 @@ def engine_of(caching: Caching, sampling=DraftSampling.sampled, method=Method.pr
         draft_ids=torch.tensor([0, 2, 3, 5, 8]),
         core=core,
         caching=caching,
+        **options,
     )
 
 
@@ -187,3 +191,19 @@ def test_a_cache_that_holds_every_value_changes_no_token():
     assert outputs(engine_of(Caching(torch.float32, True)), requests) == exact
     strict = [outputs(engine_of(item, method=Method.strict), requests) for item in (Caching(), HALF_UNROUNDED)]
     assert strict[0] == strict[1]
+
+
+@pytest.mark.parametrize("method", [Method.probabilistic, Method.block, Method.strict], ids=lambda item: item.value)
+@pytest.mark.parametrize("caching", [HALF, HALF_UNROUNDED], ids=["stored", "unrounded"])
+def test_bias_and_bound_are_recorded(caching, method):
+    """Would catch a bias beyond its bound, one of drafts that are drawn from the cache, and rows of another round."""
+    engine = engine_of(caching, method=method, expected_acceptance=True, round_terms=True)
+    terms = collect_terms("x", engine.run(toy_requests(8), lambda record: None).terms).values
+    assert ("draft_tv" in terms) is caching.draws_unrounded
+    assert ("output_tv" in terms) is not (caching.draws_unrounded and method is Method.block)
+    if caching.draws_unrounded:
+        assert 1e-4 < terms["draft_tv"].max() < 0.05
+    if caching.draws_unrounded and method is Method.probabilistic:
+        assert (terms["output_tv"] <= terms["draft_tv"] + 1e-12).all() and terms["output_tv"].max() > 1e-5
+    elif "output_tv" in terms:
+        assert not terms["output_tv"].any()
