@@ -1,4 +1,4 @@
-"""A draft-logit cache of another type than the drafter's logits: settings, what is drawn from, and what is said of it."""
+"""A draft-logit cache of another type than the drafter's logits: settings, what is drawn from, what is said of it."""
 
 from dataclasses import replace
 
@@ -95,7 +95,7 @@ def test_only_methods_that_compare_with_the_cache_are_biased(kept):
 
 
 def test_a_type_needs_to_know_what_it_rounds():
-    with pytest.raises(MeaninglessCombinationError, match="give backend.dtype too"):
+    with pytest.raises(MeaninglessCombinationError, match=r"give backend\.dtype too"):
         cell("bfloat16", of_drafter="auto")
     cell("bfloat16", of_drafter="auto", sampling="greedy")
 
