@@ -150,4 +150,4 @@ def test_the_experiment_has_every_cache_once(capsys):
 
     assert command.main(["experiment=draft_logits_dtype", "backend.device=cpu", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + 40 and len({line.split(maxsplit=1)[1] for line in lines[1:]}) == 40
+    assert len(lines) == 1 + 42 and len({line.split(maxsplit=1)[1] for line in lines[1:]}) == 42
