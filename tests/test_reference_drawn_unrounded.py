@@ -117,7 +117,7 @@ def test_block_of_one_token_is_probabilistic_and_has_no_short_form_of_more():
     assert closed_form(one, drawn, BLOCK) == pytest.approx([expected] * 3, abs=EXACT) and expected > 0.01
     assert has_closed_form(BLOCK, 2, draws_unrounded=False) and not has_closed_form(BLOCK, 2, draws_unrounded=True)
     two = random_tree(seed=4, num_draft_tokens=2)
-    with pytest.raises(ValueError, match="block none for several draft tokens"):
+    with pytest.raises(ValueError, match="found 2 tokens drawn from another"):
         closed_form(two, other_logits(two), BLOCK)
 
 

@@ -67,9 +67,13 @@ def output_tv(
         ValueError: the method has no closed form (`has_closed_form`).
     """
     if not has_closed_form(verification, draft.token_ids.shape[1], drawn_logits is not None):
+        if verification.method is Method.pr35461:
+            raise ValueError(
+                "output_tv: expected a method with independent noise, found pr35461, which has no closed form"
+            )
         raise ValueError(
-            f"output_tv: expected a method with a closed form, found {verification.method.value}: pr35461 has none, "
-            "block none for several draft tokens drawn from other values than it compares with"
+            "output_tv: expected one draft token or drafts from the distribution that block compares with, found "
+            f"{draft.token_ids.shape[1]} tokens drawn from another, which have no closed form"
         )
     packed = present_slots(target_logits, draft)
     if packed is not None:
