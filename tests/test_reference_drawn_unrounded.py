@@ -1,10 +1,12 @@
 """Drafts drawn from other values than verification compares with: the closed form of the bias, and its bound."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Streams, Verification
+from kernels.contract import Draft, Streams, TokenMask, Verification
 from kernels.reference.draft_tv import draft_tv
 from kernels.reference.draw import draw
 from kernels.reference.on_target_vocab import on_target_vocab
@@ -161,6 +163,22 @@ def test_padded_slots_temperature_0_and_rows_without_a_distribution():
     assert bias[0] > 0.01 and bias[1:] == pytest.approx([0.0] * 4, abs=EXACT)
     bound = draft_tv(draft, sampling, drawn).tolist()
     assert bound[0] >= bias[0] and bound[1:] == pytest.approx([0.0, 0.0, 0.5, 0.0])
+
+
+def test_a_mask_of_the_drafts_holds_for_what_they_were_drawn_from():
+    """Masked is as if the logits were -inf: the same as rows that have them there."""
+    generator = torch.Generator().manual_seed(2)
+    target, drawn = torch.randn(2, 2, 7, generator=generator).double()
+    cache = torch.randn(1, 1, 7, generator=generator).double()
+    one = torch.ones(1, dtype=torch.long)
+    mask = TokenMask(torch.tensor([[0b0101101]], dtype=torch.int32), torch.zeros(1, 1, dtype=torch.long))
+    forbidden = torch.tensor([False, True, False, False, True, False, True])
+    cut_draft = Draft(2 * one[:, None], one, cache.masked_fill(forbidden, -torch.inf))
+    cut = drawn[:1].masked_fill(forbidden, -torch.inf)
+    masked, sampling = replace(cut_draft, logits=cache, mask=mask), sampling_of(PLAIN)
+    assert draft_tv(masked, sampling, drawn[:1]).tolist() == draft_tv(cut_draft, sampling, cut).tolist()
+    found = output_tv(target, masked, sampling, PROBABILISTIC, drawn[:1])
+    assert found.tolist() == output_tv(target, cut_draft, sampling, PROBABILISTIC, cut).tolist() and float(found) > 0.01
 
 
 def test_real_draws_have_the_bias_of_the_closed_form():

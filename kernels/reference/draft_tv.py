@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.contract import Draft, Sampling
+from kernels.reference.token_mask import allowed_draft_logits
 from kernels.reference.truncation import processed, sampling_rows
 
 
@@ -21,7 +22,7 @@ def draft_tv(draft: Draft, sampling: Sampling, drawn_logits: Tensor) -> Tensor:
     """Total variation between the drawn-from and the cached draft distribution of the first draft token.
 
     Args:
-        draft: the proposals, with a cache.
+        draft: the proposals, with a cache; its masks hold for both.
         sampling: fields [R].
         drawn_logits: [R, V_draft], any floating dtype, what the first draft tokens were drawn from.
 
@@ -36,7 +37,10 @@ def draft_tv(draft: Draft, sampling: Sampling, drawn_logits: Tensor) -> Tensor:
         return found
     slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
     settings = sampling_rows(sampling, requests)
-    cached, drawn = processed(draft.logits[slots, 0], settings), processed(drawn_logits[requests], settings)
+    cached, drawn = (
+        processed(allowed_draft_logits(logits, draft, slots, 0), settings)
+        for logits in (draft.logits[slots, 0], drawn_logits[requests])
+    )
     cached_probs = cached.probs().masked_fill_(cached.invalid[:, None], 0.0)
     found[requests] = (drawn.probs() - cached_probs).abs().sum(dim=1) / 2
     return found

@@ -31,6 +31,7 @@ from kernels.contract import READS_DRAFT, Draft, Guarantee, Sampling, Verificati
 from kernels.reference.on_target_vocab import on_target_vocab
 from kernels.reference.proposal import Proposal, propose
 from kernels.reference.target_rows import present_slots
+from kernels.reference.token_mask import allowed_draft_logits
 from kernels.reference.truncation import processed, sampling_rows
 from kernels.reference.typical import entropies
 
@@ -93,7 +94,7 @@ def output_tv(
     cached_probs = _cached_probs(proposal, requests, target_probs)
     drawn_probs = cached_probs
     if drawn_logits is not None:
-        drawn_probs = _drawn_probs(drawn_logits, sampling, proposal, requests, cached_probs)
+        drawn_probs = _drawn_probs(drawn_logits, draft, sampling, proposal, requests, cached_probs)
     kept, lost, after = _parts(proposal, verification, requests, target_probs, drawn_probs, cached_probs)
     law = kept + lost * target_probs + (1.0 - lost - kept.sum(dim=1, keepdim=True)) * after
     distance[requests] = (law - target_probs).abs().sum(dim=1) / 2
@@ -128,10 +129,17 @@ def _cached_probs(proposal: Proposal, requests: Tensor, like: Tensor) -> Tensor:
 
 
 def _drawn_probs(
-    drawn_logits: Tensor, sampling: Sampling, proposal: Proposal, requests: Tensor, cached_probs: Tensor
+    drawn_logits: Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    proposal: Proposal,
+    requests: Tensor,
+    cached_probs: Tensor,
 ) -> Tensor:
     """[n, V] float64, q_1 of some requests; one-hot proposals are what they are."""
-    rows = processed(drawn_logits[requests], sampling_rows(sampling, requests))
+    slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
+    logits = allowed_draft_logits(drawn_logits[requests], draft, slots, 0)
+    rows = processed(logits, sampling_rows(sampling, requests))
     found = on_target_vocab(rows.probs(), proposal.draft_to_target, cached_probs.shape[1])
     return torch.where(proposal.one_hot[requests, None], cached_probs, found)
 
