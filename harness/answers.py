@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from harness.concurrency_table import concurrency_tables
 from harness.depth_table import depth_tables
+from harness.draft_dtype_table import draft_dtype_tables
 from harness.drafting_table import drafting_tables
 from harness.lossy_table import lossy_tables
 from harness.replay.recorded import recorded_cells
@@ -15,12 +16,13 @@ from harness.table import Table
 
 
 def answer_tables(results: Results) -> list[Table]:
-    """Best depth, where speculation pays, drafting by verification, lossy methods; none without such an axis."""
+    """Best depth, where speculation pays, drafts by verification, lossy methods, caches; none without such an axis."""
     left_out = [item for run in results.runs for item in run.manifest.get("skipped", [])]
     skipped = [(item.get("cell") or {}, str(item.get("reason"))) for item in left_out]
     cells, recorded = results.cells, recorded_cells(results.runs, results.cells)
     tables = [*depth_tables(cells), *concurrency_tables(cells), *drafting_tables(cells, skipped)]
-    return [*tables, *lossy_tables(cells, recorded, references(results))]
+    tables += lossy_tables(cells, recorded, references(results))
+    return [*tables, *draft_dtype_tables(cells, recorded)]
 
 
 def references(results: Results) -> dict[str, str | None]:

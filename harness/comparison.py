@@ -17,7 +17,7 @@ from harness.definitions import PAIRED_COLUMNS, metric
 from harness.estimates import Estimate, paired, paired_difference, paired_ratio
 from harness.metrics import Cell
 from harness.records import EXPECTED_METHODS
-from kernels.contract import VerificationMethod
+from kernels.contract import READS_DRAFT, VerificationMethod
 
 METHOD_ORDER = tuple(item.value for item in VerificationMethod)
 DRAFT_ORDER = ("greedy", "sampled", "coupled", "")
@@ -29,6 +29,9 @@ OWN_DRAWS = ("strict", "typical", "synthetic")
 """Methods that share no noise with the drafts and stop at the first failure: when a position is drafted again with its
 old noise (coupled drafts), nothing that was emitted depended on that noise, so it is as good as new."""
 
+COMPARES = tuple(item.value for item in READS_DRAFT)
+"""Methods that compare with the draft distribution."""
+
 SAME_LAW = (
     "same law: the methods cannot differ here, so noise is not reported as a difference. At temperature 0 every method "
     "but synthetic keeps exactly the target's argmax tokens; with one-hot (greedy) drafts strict, coupled, "
@@ -39,7 +42,7 @@ SAME_LAW = (
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that differ in verification and draft sampling only, in the order of METHOD_ORDER."""
+    """Cells that differ in verification, draft sampling and draft-logit cache only, in the order of METHOD_ORDER."""
 
     cells: tuple[Cell, ...]
 
@@ -61,11 +64,11 @@ def method_name(cell: Cell) -> str:
     return cell["verification"].split("(", 1)[0]
 
 
-def method_rank(cell: Cell) -> tuple[int, int, str]:
+def method_rank(cell: Cell) -> tuple[int, int, str, str]:
     """Sorts cells in the order in which methods are printed."""
     name = method_name(cell)
     order = METHOD_ORDER.index(name) if name in METHOD_ORDER else len(METHOD_ORDER)
-    return order, DRAFT_ORDER.index(cell["draft_sampling"]), cell["verification"]
+    return order, DRAFT_ORDER.index(cell["draft_sampling"]), cell["verification"], cell.cache_text
 
 
 def groups(cells: Sequence[Cell]) -> list[Group]:
@@ -82,14 +85,24 @@ def law(cell: Cell) -> tuple[str, ...]:
     """Equal for two cells of a group whose output and acceptance follow the same law."""
     method = "probabilistic" if cell["verification"] == "lenient(leniency=1)" else method_name(cell)
     if cell["temperature"] == 0 and method != "synthetic":
-        return ("argmax",)
+        return ("argmax", *_rounding(cell, compares=False))
     if cell["draft_sampling"] == "greedy" and method in ONE_HOT_METHODS:
         return ("one-hot drafts",)
     if cell["num_speculative_tokens"] == 1 and method == "block":
         method = "probabilistic"
     parameters = cell["verification"] if method == method_name(cell) else method
     sampling = "sampled" if method in OWN_DRAWS and cell["draft_sampling"] == "coupled" else cell["draft_sampling"]
-    return parameters, sampling
+    return parameters, sampling, *_rounding(cell, compares=method in COMPARES)
+
+
+def _rounding(cell: Cell, compares: bool) -> tuple[str, ...]:
+    """What a draft-logit cache that rounds does to a law: to what is drawn, and to what verification compares with."""
+    if cell["draft_cache_dtype"] in ("", "float32", cell["dtype"]):
+        return ()
+    is_unrounded = cell["drawn_from"] == "unrounded"
+    if is_unrounded and not compares:
+        return ()
+    return cell["draft_cache_dtype"], *(["unrounded"] if is_unrounded else [])
 
 
 def same_law(first: Cell, second: Cell) -> bool:
@@ -103,7 +116,7 @@ def expected_difference(first: Cell, second: Cell) -> Estimate | None:
     None where a method has no closed form recorded or the cells draw their drafts differently.
     """
     names = [method_name(cell) for cell in (first, second)]
-    if not set(names) <= set(EXPECTED_METHODS) or first["draft_sampling"] != second["draft_sampling"]:
+    if not set(names) <= set(EXPECTED_METHODS) or first.drafts != second.drafts:
         return None
     (first_value, first_replicates), (second_value, second_replicates) = (
         first.estimates.distribution(f"expected_length_{name}") for name in names
@@ -125,6 +138,7 @@ COMPARED = (
 )
 AS_RATIO = ("wall_s", "output_tokens_per_s")
 """Also compared as second / first."""
+SIDE_COLUMNS = ("cell_id", "verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")
 GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "temperature")
 
 
@@ -144,7 +158,7 @@ def comparisons_frame(cells: Sequence[Cell]) -> pd.DataFrame:
 def _comparison_rows(group: Group, first: Cell, second: Cell) -> list[dict[str, Any]]:
     common: dict[str, Any] = {name: first[name] for name in GROUP_COLUMNS}
     for side, cell in (("first", first), ("second", second)):
-        common |= {f"{side}_{name}": cell[name] for name in ("cell_id", "verification", "draft_sampling", "labels")}
+        common |= {f"{side}_{name}": cell[name] for name in SIDE_COLUMNS}
     common["num_prompts"] = paired(first.estimates, second.estimates)[0].num_prompts
     positions = [f"acceptance_rate_per_pos_{position}" for position in range(1, group.num_positions + 1)]
     results = [

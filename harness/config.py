@@ -27,6 +27,22 @@ class DraftSamplingChoice(Enum):
     coupled = "coupled"
 
 
+class CacheDtype(Enum):
+    """Floating-point type of the draft-logit cache as configured; `auto` is the drafter's own."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class DrawnFrom(Enum):
+    """Which values draft tokens are drawn from."""
+
+    stored = "stored"
+    unrounded = "unrounded"
+
+
 class Layout(Enum):
     """Layout of a prompt file."""
 
@@ -57,6 +73,12 @@ class DraftingConfig:
     """K, draft tokens proposed per round."""
     sampling: DraftSamplingChoice = DraftSamplingChoice.auto
     """How the proposal is drawn; auto takes what the verification method is made for."""
+    cache_dtype: CacheDtype = CacheDtype.auto
+    """Type of the cached draft logits, which verification reads; auto is the drafter's own, in which nothing is
+    rounded."""
+    drawn_from: DrawnFrom = DrawnFrom.stored
+    """Draw drafts from the logits as they are stored in the cache, or as the drafter gave them, before rounding; the
+    second is biased under the methods that compare with the draft distribution."""
 
     def __post_init__(self) -> None:
         require(
@@ -331,6 +353,13 @@ COMBINATIONS_WITHOUT_MEANING: tuple[tuple[Callable[[CellConfig], bool], str], ..
         "verification=coupled",
     ),
     (
+        lambda cell: (
+            cell.has_draft_cache and cell.drafting.cache_dtype is not CacheDtype.auto and cell.backend.dtype == "auto"
+        ),
+        "drafting.cache_dtype={drafting.cache_dtype.value} with backend.dtype=auto does not say whether it rounds the "
+        "drafter's logits; give backend.dtype too",
+    ),
+    (
         lambda cell: (cell.verification.synthetic_length or 1) > cell.drafting.num_speculative_tokens + 1,
         "verification.synthetic_length={verification.synthetic_length} is out of reach: a round emits at most K + 1 "
         "tokens; lower it or raise drafting.num_speculative_tokens={drafting.num_speculative_tokens}",
@@ -389,6 +418,22 @@ class CellConfig:
         if _verifies(self, VerificationMethod.coupled, VerificationMethod.pr35461):
             return DraftSampling.coupled
         return DraftSampling.sampled
+
+    @property
+    def has_draft_cache(self) -> bool:
+        """Whether the logits that drafts are drawn from are cached; the proposals are one-hot otherwise."""
+        return self.drafter.has_model and self.draft_sampling is not DraftSampling.greedy
+
+    @property
+    def rounds_draft_logits(self) -> bool:
+        """Whether the cache cannot hold what the drafter, which has the target's type, gives it."""
+        exact = ("auto", "float32", self.backend.dtype)
+        return self.has_draft_cache and self.drafting.cache_dtype.value not in exact
+
+    @property
+    def draws_unrounded(self) -> bool:
+        """Whether drafts are drawn from other values than the cache holds."""
+        return self.rounds_draft_logits and self.drafting.drawn_from is DrawnFrom.unrounded
 
     def meaningless(self) -> str | None:
         """Why this combination of settings has no meaning; None if it has one, as the baseline always does."""

@@ -105,7 +105,7 @@ def _table(block: Sequence[Cell], *, with_depth: bool, width: int) -> RichTable:
     gap = 2 if needed + 2 * (len(names) - 1) <= width else 1
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     for name in names:
-        wraps, is_text = name in ("method", "by position"), name in ("method", "drafts")
+        wraps, is_text = name in ("method", "drafts", "by position"), name in ("method", "drafts")
         table.add_column(name, justify="left" if is_text else "right", no_wrap=not wraps, overflow="fold")
     for cell, texts in zip(shown, lines, strict=True):
         # Text, so that rich does not take brackets for markup
@@ -123,7 +123,7 @@ def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
     expected = [cell.estimate(f"expected_length_{method}").value for method in EXPECTED_METHODS]
     return [
         cell["verification"] + label_suffix(cell),
-        cell["draft_sampling"],
+        cell.drafts,
         *([str(cell["num_speculative_tokens"])] if with_depth else []),
         format_value(cell.estimate("acceptance_rate").value, "percent"),
         " ".join(format_value(rate, "percent", decimals=0) for rate in rates),
@@ -138,8 +138,8 @@ def paired_lines(block: Sequence[Cell]) -> list[str]:
     lines = []
     depths = {cell["num_speculative_tokens"] for cell in block}
     for group in groups(block):
-        for sampling in dict.fromkeys(cell["draft_sampling"] for cell in group.cells):
-            alike = [cell for cell in group.cells if cell["draft_sampling"] == sampling]
+        for drafts in dict.fromkeys(cell.drafts for cell in group.cells):
+            alike = [cell for cell in group.cells if cell.drafts == drafts]
             pairs = [pair for pair in pairwise(alike) if not same_law(*pair) and all(map(_has_drafts, pair))]
             lines += [_paired_line(first, second, with_depth=len(depths) > 1) for first, second in pairs]
     law = len(block) > 1 and _has_drafts(block[0]) and all(same_law(block[0], cell) for cell in block[1:])
@@ -161,4 +161,4 @@ def _paired_line(first: Cell, second: Cell, *, with_depth: bool) -> str:
         parts.append(f"same drafts {format_estimate(expected, 'length', signed=True)}")
     parts.append(f"tok/s × {metric_text(ratio, 'output_tokens_per_s', style='length')}")
     depth = f" at K = {first['num_speculative_tokens']}" if with_depth else ""
-    return f"{second['verification']} − {first['verification']}{depth}: {', '.join(parts)}"
+    return f"{second.method} − {first.method}{depth}: {', '.join(parts)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.labels import RANDOM_WEIGHTS
+from harness.labels import OTHER_DRAFTS, RANDOM_WEIGHTS
 from harness.records import EXPECTED_METHODS
 
 PER_POSITION = "<i>"
@@ -40,6 +40,11 @@ LABEL_NOTES = {
     "synthetic": (
         "synthetic: drafts were accepted at given rates, whatever the tokens. Acceptance rates and lengths of such a "
         "cell repeat its setting and are not measured; its times, throughputs and memory are."
+    ),
+    OTHER_DRAFTS: (
+        f"{OTHER_DRAFTS}: drafts were drawn from the drafter's logits and verified with the distribution of the "
+        "rounded ones in the cache, so the output is not exactly the target's: biased by the total variation between "
+        "the two distributions, at most, at every token."
     ),
     RANDOM_WEIGHTS: (
         "weights: random: of the models named (of all in the cell where none is) only the sizes are real. Their times, "
@@ -257,6 +262,14 @@ SETTINGS: dict[str, Column] = {
     "draft_sampling": Column(
         "", "how the proposal is drawn: greedy (one-hot), sampled, coupled; empty for the baseline"
     ),
+    "draft_cache_dtype": Column(
+        "", "floating-point type of the draft-logit cache; empty where there is none (greedy drafts, the baseline)"
+    ),
+    "drawn_from": Column(
+        "",
+        "what drafts are drawn from: stored (the cached logits) or unrounded (as the drafter gave them); empty without "
+        "a draft-logit cache",
+    ),
     "verification": Column("", "verification method with its parameters; empty for the baseline"),
     "guarantee": Column("", "what the method promises: lossless, lossy, biased, synthetic"),
     "labels": Column("", "printed with every number of the cell; several are separated by a semicolon"),
@@ -315,7 +328,8 @@ COUNTS: dict[str, Column] = {
 TEXT_COLUMNS = frozenset(
     (
         *("run", "cell_id", "target", "target_weights", "drafter", "drafter_path", "drafter_weights"),
-        *("draft_sampling", "verification", "guarantee", "labels", "workload", "device", "dtype"),
+        *("draft_sampling", "draft_cache_dtype", "drawn_from", "verification", "guarantee", "labels", "workload"),
+        *("device", "dtype"),
         *("baseline_cell_id", "fallbacks"),
     )
 )
@@ -335,7 +349,7 @@ PAIRED_COLUMNS: dict[str, Column] = {
     **{
         f"{side}_{name}": Column("", f"{SETTINGS[name].definition.partition(';')[0]}, of the cell named {side}")
         for side in ("first", "second")
-        for name in ("cell_id", "verification", "draft_sampling", "labels")
+        for name in ("cell_id", "verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")
     },
     "num_prompts": Column("", "prompts that both cells have; only these are compared"),
     "metric": Column(

@@ -12,7 +12,15 @@ from dataclasses import asdict, replace
 from enum import Enum
 from typing import Any
 
-from harness.config import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, VerificationConfig
+from harness.config import (
+    CacheDtype,
+    CellConfig,
+    DrafterConfig,
+    DrafterKind,
+    DraftingConfig,
+    DrawnFrom,
+    VerificationConfig,
+)
 from harness.model_config import Weights
 from kernels.contract import VerificationMethod
 
@@ -35,6 +43,16 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[CellConfig], bool], str],
             f"with verification={method.value}",
         )
         for method, names in METHOD_PARAMETERS.items()
+    ),
+    (
+        ("drafting.cache_dtype",),
+        lambda cell: cell.has_draft_cache,
+        "with sampled or coupled drafts of a drafter that is a model, such as drafter=eagle3",
+    ),
+    (
+        ("drafting.drawn_from",),
+        lambda cell: cell.rounds_draft_logits,
+        "with a draft-logit cache that rounds, such as drafting.cache_dtype=bfloat16 with backend.dtype=float32",
     ),
     (
         ("drafter.ngram_max", "drafter.ngram_min"),
@@ -84,7 +102,12 @@ def canonical(cell: CellConfig) -> CellConfig:
     """The cell with every setting that its drafter or its verification method ignores put back to the default."""
     if cell.is_baseline:
         return replace(cell, drafter=DrafterConfig(), drafting=DraftingConfig(), verification=VerificationConfig())
-    return replace(cell, drafter=_canonical_drafter(cell.drafter), verification=_canonical_method(cell.verification))
+    return replace(
+        cell,
+        drafter=_canonical_drafter(cell.drafter),
+        drafting=_canonical_drafting(cell),
+        verification=_canonical_method(cell.verification),
+    )
 
 
 def without_effect(keys: Iterable[str], cells: Sequence[CellConfig]) -> tuple[str, str] | None:
@@ -163,6 +186,17 @@ def _canonical_drafter(drafter: DrafterConfig) -> DrafterConfig:
     if drafter.kind is not DrafterKind.draft_model:
         used = replace(used, shape=None)
     return replace(used, path=None, revision=None) if _follows_target(drafter) else used
+
+
+def _canonical_drafting(cell: CellConfig) -> DraftingConfig:
+    """What does not round is no cache of another type, but for one that takes more memory."""
+    dtype = cell.drafting.cache_dtype
+    is_own = not cell.has_draft_cache or dtype.value == cell.backend.dtype
+    return replace(
+        cell.drafting,
+        cache_dtype=CacheDtype.auto if is_own else dtype,
+        drawn_from=DrawnFrom.unrounded if cell.draws_unrounded else DrawnFrom.stored,
+    )
 
 
 def _canonical_method(verification: VerificationConfig) -> VerificationConfig:

@@ -29,9 +29,21 @@ def drafting_tables(cells: Sequence[Cell], skipped: Sequence[Skipped] = ()) -> l
         cells: of any runs.
         skipped: what their manifests say was left out.
     """
-    found = [group for group in groups(cells) if _crosses(group)]
-    reasons = _reasons(skipped)
-    return [_table(group, f"Drafting by verification: {group_title(group, cells)}", reasons) for group in found]
+    found = [(part, cache) for group in groups(cells) for part, cache in _by_cache(group) if _crosses(part)]
+    reasons, title = _reasons(skipped), "Drafting by verification: "
+    return [
+        _table(part, title + group_title(part, cells) + (f" · {cache}" if cache else ""), reasons)
+        for part, cache in found
+    ]
+
+
+def _by_cache(group: Group) -> list[tuple[Group, str]]:
+    """Parts of a group with one draft-logit cache each; greedy drafts, which have none, are in every part."""
+    caches = dict.fromkeys(cell.cache_text for cell in group.cells if cell["draft_cache_dtype"]) or {"": None}
+    return [
+        (Group(tuple(cell for cell in group.cells if cell.cache_text == cache or not cell["draft_cache_dtype"])), cache)
+        for cache in caches
+    ]
 
 
 def _crosses(group: Group) -> bool:

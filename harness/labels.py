@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from harness.config import CellConfig
 from harness.model_config import Weights
-from kernels.contract import GUARANTEES, Guarantee
+from kernels.contract import GUARANTEES, READS_DRAFT, Guarantee
 
 RANDOM_WEIGHTS = "weights: random"
+OTHER_DRAFTS = "unrounded drafts"
+"""The drafts come from another distribution than the one that verification compares with."""
 
 
 def guarantee(cell: CellConfig) -> Guarantee:
     """What the cell's verification promises about the output; a baseline's is the target's own."""
-    return Guarantee.lossless if cell.is_baseline else GUARANTEES[cell.verification.method]
+    if cell.is_baseline:
+        return Guarantee.lossless
+    return Guarantee.biased if compares_with_another(cell) else GUARANTEES[cell.verification.method]
+
+
+def compares_with_another(cell: CellConfig) -> bool:
+    """Whether verification compares with a distribution that the drafts were not drawn from."""
+    return cell.draws_unrounded and cell.verification.method in READS_DRAFT and cell.decoding.temperature > 0
 
 
 def labels(cell: CellConfig) -> tuple[str, ...]:
@@ -19,7 +28,8 @@ def labels(cell: CellConfig) -> tuple[str, ...]:
     promise = guarantee(cell)
     drafter = cell.drafter.weights.value if cell.drafter.has_model else ""
     weights = weights_label(cell.target.weights.value, drafter)
-    return tuple(label for label in ("" if promise is Guarantee.lossless else promise.value, weights) if label)
+    kept = "" if promise is Guarantee.lossless else promise.value
+    return tuple(label for label in (kept, OTHER_DRAFTS if compares_with_another(cell) else "", weights) if label)
 
 
 def weights_label(target: str, drafter: str) -> str:

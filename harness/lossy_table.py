@@ -44,7 +44,7 @@ def lossy_tables(
     tables = []
     for group in groups(cells):
         shown = [cell for cell in group.cells if cell["cell_id"] in terms]
-        if any(cell["guarantee"] != "lossless" for cell in shown):
+        if any(cell["guarantee"] not in ("lossless", "biased") for cell in shown):
             method = references.get(group.first["run"])
             reference = next((cell for cell in group.cells if cell["verification"] == method), None)
             rows = tuple(_row(cell, terms[cell["cell_id"]], reference) for cell in shown)
@@ -58,13 +58,16 @@ def lossy_tables(
 MINUS_REFERENCE = "its difference to "
 
 
-def distance(item: Recorded) -> Estimate:
-    """Mean distance over a cell's rounds whose drafts count in full, with its interval by prompt."""
+def distance(item: Recorded, column: str = COLUMN) -> Estimate:
+    """Mean distance, or of another column of whole drafts, with its interval by prompt.
+
+    It is taken over a cell's rounds whose drafts count in full.
+    """
     estimates = item.cell.estimates
     row_of = {prompt_id: row for row, prompt_id in enumerate(estimates.sums.prompt_ids)}
     rows_of_keys = np.array([row_of[prompt_id] for prompt_id, _, _ in item.terms.keys], dtype=np.int64)
     rows = rows_of_keys[item.terms.request]
-    total = np.bincount(rows, weights=item.terms.values[COLUMN], minlength=len(row_of))
+    total = np.bincount(rows, weights=item.terms.values[column], minlength=len(row_of))
     count = np.bincount(rows, minlength=len(row_of)).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         replicates = (estimates.weights @ total) / (estimates.weights @ count)

@@ -70,6 +70,23 @@ class Cell:
             return NOT_AVAILABLE
         return paired_ratio(self.baseline.estimates, self.estimates, "output_tokens_per_s")
 
+    @property
+    def cache_text(self) -> str:
+        """What is special about the draft-logit cache: another type than the drafter's, other values drawn from."""
+        dtype = self["draft_cache_dtype"]
+        kept = f"{dtype} cache" if dtype not in ("", self["dtype"]) else ""
+        return f"{kept}, drawn unrounded" if self["drawn_from"] == "unrounded" else kept
+
+    @property
+    def method(self) -> str:
+        """Verification method with its parameters, and what is special about the draft-logit cache."""
+        return ", ".join(text for text in (self["verification"], self.cache_text) if text)
+
+    @property
+    def drafts(self) -> str:
+        """Draft sampling, and what is special about the draft-logit cache."""
+        return self["draft_sampling"] + (f" ({self.cache_text})" if self.cache_text else "")
+
     def estimate(self, name: str) -> Estimate:
         """A metric with its interval, the speedup included."""
         return self.speedup if name == "speedup" else self.estimates.estimate(name)
@@ -159,6 +176,7 @@ def _settings(record: CellRecord, run: str) -> dict[str, Any]:
         "drafter_weights": drafter_weights,
         "num_speculative_tokens": 0 if baseline else setting("drafting.num_speculative_tokens"),
         "draft_sampling": "" if baseline else setting("draft_sampling"),
+        **_draft_cache(record),
         "verification": "" if baseline else _verification(setting("verification")),
         "guarantee": guarantee,
         "labels": "; ".join(dict.fromkeys(label for label in labels if label)),
@@ -169,6 +187,19 @@ def _settings(record: CellRecord, run: str) -> dict[str, Any]:
         "device": setting("device"),
         "dtype": setting("dtype"),
         "seed": setting("seed"),
+    }
+
+
+def _draft_cache(record: CellRecord) -> dict[str, str]:
+    """Type of the draft-logit cache and what is drawn from; records that do not name them are of the drafter's own."""
+    setting = _Reader(record)
+    if DrafterKind(setting("drafter.kind")) not in DRAFTERS_WITH_MODEL or setting("draft_sampling") == "greedy":
+        return {"draft_cache_dtype": "", "drawn_from": ""}
+    drafting = record.config["drafting"]
+    dtype = drafting.get("cache_dtype", "auto")
+    return {
+        "draft_cache_dtype": setting("dtype") if dtype == "auto" else dtype,
+        "drawn_from": drafting.get("drawn_from", "stored"),
     }
 
 

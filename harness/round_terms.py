@@ -59,7 +59,14 @@ COLUMNS: dict[str, TermColumn] = {
     "target_entropy": TermColumn("entropy of p_i in nats", high=np.inf),
     "output_tv": TermColumn(
         "total variation between the law of the round's first token, given its context, and p_1 "
-        "(kernels/reference/output_tv.py); not for pr35461, which has no closed form",
+        "(kernels/reference/output_tv.py); not for pr35461, nor block of several unrounded drafts, which have "
+        "no closed form",
+        is_of_draft=True,
+        is_required=False,
+    ),
+    "draft_tv": TermColumn(
+        "total variation between the distribution that the first draft token was drawn from and the one in the cache, "
+        "of drafts that are drawn unrounded (kernels/reference/draft_tv.py)",
         is_of_draft=True,
         is_required=False,
     ),

@@ -24,6 +24,7 @@ from harness.tables import (
     NONE,
     baseline_name,
     drafter_name,
+    drafts_text,
     label_notes,
     label_suffix,
     metric_text,
@@ -179,7 +180,7 @@ def _difference_row(first: Cell, second: Cell) -> tuple[str, ...]:
         _both(drafter_name(first), drafter_name(second)),
         _both(*(NONE if cell.is_baseline else str(cell["num_speculative_tokens"]) for cell in (first, second))),
         _both(_method(first), _method(second)),
-        _both(first["draft_sampling"] or NONE, second["draft_sampling"] or NONE),
+        _both(first.drafts or NONE, second.drafts or NONE),
         str(len(common)),
         _same_answers(first, second),
     ]
@@ -217,5 +218,5 @@ def _cell_text(cell: Cell) -> str:
         return f"{_method(cell)}, T = {cell['temperature']:g}"
     return (
         f"{drafter_name(cell)}, K = {cell['num_speculative_tokens']}, T = {cell['temperature']:g}, {_method(cell)}, "
-        f"{cell['draft_sampling']} drafts"
+        f"{drafts_text(cell)}"
     )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from harness.backends.local import BackendRun, LocalBackend, prepare_together
 from harness.backends.model_store import ModelStore
-from harness.config import CellConfig
+from harness.config import CacheDtype, CellConfig
 from harness.determinants import determinants, plain_values, with_rates
 from harness.labels import RANDOM_WEIGHTS, guarantee, labels
 from harness.models.fingerprint import fingerprint as fingerprint_files
@@ -210,4 +210,6 @@ def label(cell: CellConfig) -> str:
     if cell.is_baseline:
         return f"baseline T={cell.decoding.temperature:g}{weights}"
     num_tokens, method = cell.drafting.num_speculative_tokens, cell.verification.method.value
-    return f"{cell.drafter.kind.value} K={num_tokens} T={cell.decoding.temperature:g} {method}{weights}"
+    cache = "" if cell.drafting.cache_dtype is CacheDtype.auto else f" {cell.drafting.cache_dtype.value}"
+    cache += " unrounded" if cell.draws_unrounded else ""
+    return f"{cell.drafter.kind.value} K={num_tokens} T={cell.decoding.temperature:g} {method}{cache}{weights}"

@@ -91,8 +91,13 @@ def drafter_name(cell: Cell) -> str:
 
 
 def column_name(cell: Cell) -> str:
-    """A method as the header of a column: method, draft sampling, labels."""
-    return f"{cell['verification']}, {cell['draft_sampling']} drafts" + label_suffix(cell)
+    """A method as the header of a column: method, draft sampling, draft-logit cache, labels."""
+    return f"{cell['verification']}, {drafts_text(cell)}" + label_suffix(cell)
+
+
+def drafts_text(cell: Cell) -> str:
+    """How drafts are drawn and kept, in words."""
+    return f"{cell['draft_sampling']} drafts" + (f", {cell.cache_text}" if cell.cache_text else "")
 
 
 def baseline_name(cell: Cell) -> str:
@@ -146,7 +151,7 @@ def summary_table(cells: Sequence[Cell]) -> Table:
             settings += [NONE] * 3
             numbers = [NONE] * len(shown)
         else:
-            settings += [str(cell["num_speculative_tokens"]), cell["verification"], cell["draft_sampling"]]
+            settings += [str(cell["num_speculative_tokens"]), cell["verification"], cell.drafts]
             numbers = [estimate_text(cell, name) for name in shown]
         numbers += [estimate_text(cell, name) for name in timed]
         cache = format_value(cell.record.draft_logit_cache_bytes / 2**20, "length")
@@ -189,7 +194,7 @@ def _method_table(group: Group, first: Cell, title: str) -> Table:
     shown = [*([group.baseline] if group.baseline else []), first, *others]
     header = ["metric", *([baseline_name(group.baseline)] if group.baseline else []), column_name(first)]
     for cell in others:
-        header += [column_name(cell), f"{column_name(cell)}{MINUS}{first['verification']}"]
+        header += [column_name(cell), f"{column_name(cell)}{MINUS}{first.method}"]
     positions = [f"acceptance_rate_per_pos_{position}" for position in range(1, group.num_positions + 1)]
 
     def row(label: str, value: Callable[[Cell], str], difference: Callable[[Cell], str]) -> tuple[str, ...]:
@@ -290,7 +295,7 @@ def paired_table(cells: Sequence[Cell]) -> Table:
             settings = [str(first[name]) for name in extra] + [f"{first['temperature']:g}", drafter_name(first)]
             settings += [
                 str(first["num_speculative_tokens"]),
-                f"{second['verification']}{MINUS}{first['verification']}",
+                f"{second.method}{MINUS}{first.method}",
             ]
             sampling = dict.fromkeys((second["draft_sampling"], first["draft_sampling"]))
             labels = "; ".join(dict.fromkeys(text for text in (second["labels"], first["labels"]) if text))

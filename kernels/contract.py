@@ -60,6 +60,16 @@ GUARANTEES = {
     VerificationMethod.pr35461: Guarantee.biased,
 }
 
+READS_DRAFT = frozenset(
+    {
+        VerificationMethod.probabilistic,
+        VerificationMethod.block,
+        VerificationMethod.lenient,
+        VerificationMethod.pr35461,
+    }
+)
+"""Methods that compare with the draft distribution: it must be the one that the drafts were drawn from."""
+
 
 @dataclass(frozen=True)
 class Verification:

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from kernels.arguments import DraftRows, DraftTokens, Output, TargetRows
 from kernels.checks import check_draft, check_logits, checked_requests
-from kernels.contract import Draft, Sampling, Streams, TokenMask, Verdict, Verification, VerificationMethod
+from kernels.contract import READS_DRAFT, Draft, Sampling, Streams, TokenMask, Verdict, Verification, VerificationMethod
 from kernels.draft_stats import with_row_stats
 from kernels.passes import Round, no_draft, settle, stream_state
 from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
 
 Method = VerificationMethod
-READS_DRAFT = frozenset({Method.probabilistic, Method.block, Method.lenient, Method.pr35461})
 
 DECIDED_BY_NOISE = frozenset({Method.coupled, Method.pr35461})
 

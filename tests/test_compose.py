@@ -51,6 +51,7 @@ PROMISED = {
         (0.0, 1.0),
         ("strict", "coupled", "probabilistic", "block"),
     ),
+    "draft_logits_dtype": (("eagle3", "draft_model"), (4,), (0.3, 1.0), ("strict", "probabilistic")),
     "methods": (("eagle3",), (4,), (1.0,), ("strict", "typical", "lenient", "pr35461")),
     "throughput_llama3_8b": (("eagle",), (3,), (1.0,), ("synthetic",)),
     "throughput_glm47_mtp": (("mtp",), (3,), (1.0,), ("synthetic",)),
@@ -76,6 +77,7 @@ NUM_CELLS = {
     "concurrency": 16,
     "best_depth": 48,
     "lossy_tradeoff": 15,
+    "draft_logits_dtype": 42,
 }
 """Of the experiments whose files say it."""
 

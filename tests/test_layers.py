@@ -67,6 +67,7 @@ READING = [
     ["harness.concurrency_table", "harness.depth_table", "harness.drafting_table"],
     ["harness.replay.recorded", "harness.results", "harness.run_summary"],
     ["harness.lossy_table"],
+    ["harness.draft_dtype_table"],
     ["harness.answers"],
     ["harness.notices", "harness.report_tables", "harness.run_comparison"],
     ["harness.report_page"],

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
+from harness.drafters.draft_logits import AS_DRAFTED, Caching
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
@@ -95,6 +96,7 @@ def toy_engine(
     draft_ids: Tensor | None = None,
     drafter: Drafter | None = None,
     core: Core | None = None,
+    caching: Caching = AS_DRAFTED,
     **options: bool,
 ) -> Engine:
     """An engine over the two chains, ready to run; `options` are fields of EngineSettings."""
@@ -110,7 +112,7 @@ def toy_engine(
         **options,
     )
     if drafter is None and num_speculative_tokens:
-        drafter = ChainDrafter(ToyHead(draft, draft_ids), draft_sampling, shape)
+        drafter = ChainDrafter(ToyHead(draft, draft_ids), draft_sampling, shape, caching)
     drafter = drafter or NoDrafter()
     return Engine(ToyTarget(target), drafter, settings, core)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.drafters.draft_logits import DraftLogits
+from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
 from harness.drafters.protocol import Batch, TargetStep
 from harness.models.decoder_layer import View
 from harness.models.head import HeadOutput
@@ -70,7 +70,9 @@ class DrafterShape(NamedTuple):
 class ChainDrafter:
     """Drafts with a head, and owns its key-value cache and the persistent draft-logit cache with its statistics."""
 
-    def __init__(self, head: Head, draft_sampling: DraftSampling, shape: DrafterShape) -> None:
+    def __init__(
+        self, head: Head, draft_sampling: DraftSampling, shape: DrafterShape, caching: Caching = AS_DRAFTED
+    ) -> None:
         self.head = head
         self.aux_layers = head.aux_layers
         self.num_parameters = head.num_parameters
@@ -87,6 +89,7 @@ class ChainDrafter:
             head.draft_to_target,
             dtype,
             device,
+            caching,
         )
 
     @property
@@ -96,6 +99,10 @@ class ChainDrafter:
     @property
     def logit_cache_bytes(self) -> int:
         return self._logits.num_bytes
+
+    @property
+    def drawn_rows(self) -> Tensor | None:
+        return self._logits.drawn_rows
 
     def extend(self, step: TargetStep) -> None:
         """Feed the known pairs of a target step; keeps the last pair's output as the start of the next chain."""
@@ -115,7 +122,7 @@ class ChainDrafter:
         self._features[slot] = 0
 
     def propose(self, batch: Batch) -> Draft:
-        """Draft K tokens for each row; the drawn-from logits stay in the cache, as the verifier will read them."""
+        """Draft K tokens for each row; their logits stay in the cache, as the verifier will read them."""
         hidden, features = self._hidden[: batch.num_rows], self._features[: batch.num_rows]
         drafted: list[Tensor] = []
         for step in range(batch.num_speculative_tokens):

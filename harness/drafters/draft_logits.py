@@ -1,11 +1,15 @@
 """The persistent draft-logit cache: what tokens were drawn from, as the verifier will read it, and the draw itself.
 
+Drafts may also be drawn from the logits as the drafter gave them, before a cache of another type rounds them; what
+verification reads is the cache all the same.
+
 Letters: S slots, B rows (slots 0..B - 1), K draft tokens per round, V_draft the drafter's vocabulary.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +19,18 @@ from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams
 from kernels.core import core_for
 from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
+
+
+class Caching(NamedTuple):
+    """How draft logits are kept."""
+
+    dtype: torch.dtype | None = None
+    """Of the cache; None is the drafter's own."""
+    draws_unrounded: bool = False
+    """Draw from the drafter's logits instead of the cached ones."""
+
+
+AS_DRAFTED = Caching()
 
 
 class DraftLogits:
@@ -29,27 +45,33 @@ class DraftLogits:
         draft_to_target: Tensor | None,
         dtype: torch.dtype,
         device: torch.device,
+        caching: Caching = AS_DRAFTED,
     ) -> None:
+        """dtype: of the drafter's logits."""
         self.draft_sampling = draft_sampling
         self.draft_to_target = draft_to_target
         self._target_vocab_size = target_vocab_size
         self._core = core_for(device)
         nothing = (0, 0, 0)
-        self._logits = torch.zeros(
-            size if draft_sampling is not DraftSampling.greedy else nothing, dtype=dtype, device=device
-        )
-        # a coupled draw leaves no statistics
-        places = size[:2] if draft_sampling is DraftSampling.sampled else nothing[:2]
+        is_kept = draft_sampling is not DraftSampling.greedy
+        self._logits = torch.zeros(size if is_kept else nothing, dtype=caching.dtype or dtype, device=device)
+        self.drawn_rows: Tensor | None = None
+        """[S, V_draft] what the first draft tokens were drawn from; None where that is what is cached."""
+        if is_kept and caching.draws_unrounded:
+            self.drawn_rows = torch.zeros((size[0], size[2]), dtype=dtype, device=device)
+        # a coupled draw leaves no statistics, and those of unrounded logits are not the cache's
+        self._keeps_stats = draft_sampling is DraftSampling.sampled and self.drawn_rows is None
+        places = size[:2] if self._keeps_stats else nothing[:2]
         self._stats = new_row_stats(*places, device=device)
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the cached logits and of the row statistics beside them."""
+        """Memory of the cached logits and of the row statistics beside them; `drawn_rows` are kept for measuring."""
         stats = self._stats
         return sum(field.nbytes for field in (self._logits, stats.maximum, stats.normalizer, stats.threshold))
 
     def draw(self, logits: Tensor, batch: Batch, step: int) -> Tensor:
-        """Draw the draft token of one step for each row, from the very values that are cached.
+        """Draw the draft token of one step for each row, from the very values that are cached unless told otherwise.
 
         Args:
             logits: [B, V_draft] of the step.
@@ -65,12 +87,13 @@ class DraftLogits:
             return self._core.draw(logits, greedy, streams, Purpose.draft, self.draft_to_target).token_ids
         places = (slice(0, batch.num_rows), step)
         self._logits[places] = logits
+        drawn_from = self._logits[places] if self.drawn_rows is None else logits
+        if self.drawn_rows is not None and step == 0:
+            self.drawn_rows[: batch.num_rows] = logits
         if self.draft_sampling is DraftSampling.coupled:
-            return self._draw_coupled(self._logits[places], batch.sampling, streams)
-        stats = _part(self._stats, places)
-        drawn = self._core.draw(
-            self._logits[places], batch.sampling, streams, Purpose.draft, self.draft_to_target, stats
-        )
+            return self._draw_coupled(drawn_from, batch.sampling, streams)
+        stats = _part(self._stats, places) if self._keeps_stats else None
+        drawn = self._core.draw(drawn_from, batch.sampling, streams, Purpose.draft, self.draft_to_target, stats)
         return drawn.token_ids
 
     def _draw_coupled(self, logits: Tensor, sampling: Sampling, streams: Streams) -> Tensor:
@@ -85,7 +108,7 @@ class DraftLogits:
         if self.draft_sampling is DraftSampling.greedy:
             return Draft(token_ids, counts)
         rows = slice(0, num_rows)
-        stats = _part(self._stats, rows) if self.draft_sampling is DraftSampling.sampled else None
+        stats = _part(self._stats, rows) if self._keeps_stats else None
         return Draft(token_ids, counts, self._logits[rows], None, self.draft_to_target, stats)
 
 

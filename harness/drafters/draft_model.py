@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.drafters.chain import DrafterShape
-from harness.drafters.draft_logits import DraftLogits
+from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
 from harness.drafters.protocol import Batch, TargetStep
 from harness.models.target import TargetModel
 from kernels.contract import Draft, DraftSampling
@@ -21,13 +21,17 @@ class DraftModelDrafter:
 
     aux_layers: tuple[int, ...] = ()
 
-    def __init__(self, model: TargetModel, draft_sampling: DraftSampling, shape: DrafterShape) -> None:
+    def __init__(
+        self, model: TargetModel, draft_sampling: DraftSampling, shape: DrafterShape, caching: Caching = AS_DRAFTED
+    ) -> None:
         self.model = model
         self.num_parameters = model.num_parameters
         # one slot more than there are takes what rows without a request write
         self._cache = model.new_cache(shape.num_slots + 1, shape.capacity)
         size = shape.logits_size(model.vocab_size)
-        self._logits = DraftLogits(draft_sampling, size, shape.target_vocab_size, None, model.dtype, model.device)
+        self._logits = DraftLogits(
+            draft_sampling, size, shape.target_vocab_size, None, model.dtype, model.device, caching
+        )
 
     @property
     def cache_bytes(self) -> int:
@@ -36,6 +40,10 @@ class DraftModelDrafter:
     @property
     def logit_cache_bytes(self) -> int:
         return self._logits.num_bytes
+
+    @property
+    def drawn_rows(self) -> Tensor | None:
+        return self._logits.drawn_rows
 
     def extend(self, step: TargetStep) -> None:
         """Read prompts; what a round added is read with the next drafts."""
@@ -49,7 +57,7 @@ class DraftModelDrafter:
         self._cache.clear(slice(slot, slot + 1))
 
     def propose(self, batch: Batch) -> Draft:
-        """Draft K tokens for each row; the drawn-from logits stay in the cache, as the verifier will read them."""
+        """Draft K tokens for each row; their logits stay in the cache, as the verifier will read them."""
         # a row that decodes has a prompt and a token after it; one that idles stays at the start of its slot
         positions = (batch.lengths.unsqueeze(1) - 2).clamp_min(0) + torch.arange(2, device=batch.lengths.device)
         token_ids = batch.token_ids.gather(1, positions)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
-from harness.config import CellConfig, DrafterConfig, DrafterKind, Weights
+from harness.config import CacheDtype, CellConfig, DrafterConfig, DrafterKind, Weights
 from harness.drafters.chain import ChainDrafter, DrafterShape, Head
+from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
@@ -112,13 +114,20 @@ def _random_draft_model(config: DrafterConfig, target: TargetModel) -> LoadedHea
     return LoadedHead(model, None, random_fingerprint=model.random_fingerprint)
 
 
+def caching_of(cell: CellConfig) -> Caching:
+    """How the cell keeps its draft logits."""
+    choice = cell.drafting.cache_dtype
+    dtype = None if choice is CacheDtype.auto else getattr(torch, choice.value)
+    return Caching(dtype, cell.draws_unrounded)
+
+
 def build_drafter(cell: CellConfig, loaded: LoadedHead | None, shape: DrafterShape) -> Drafter:
     """A drafter with the caches that `shape` asks for."""
     if loaded is not None:
-        head = loaded.head
+        head, caching = loaded.head, caching_of(cell)
         if isinstance(head, TargetModel):
-            return DraftModelDrafter(head, cell.draft_sampling, shape)
-        return ChainDrafter(head, cell.draft_sampling, shape)
+            return DraftModelDrafter(head, cell.draft_sampling, shape, caching)
+        return ChainDrafter(head, cell.draft_sampling, shape, caching)
     if cell.drafter.kind is DrafterKind.ngram:
         return NgramDrafter(cell.drafter.ngram_max, cell.drafter.ngram_min)
     return NoDrafter()

@@ -63,6 +63,7 @@ class NgramDrafter:
     num_parameters = 0
     cache_bytes = 0
     logit_cache_bytes = 0
+    drawn_rows: Tensor | None = None
 
     def __init__(self, longest: int, shortest: int) -> None:
         self.longest = longest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from harness.drafters.protocol import Batch, TargetStep
 from kernels.contract import Draft
@@ -15,6 +16,7 @@ class NoDrafter:
     num_parameters = 0
     cache_bytes = 0
     logit_cache_bytes = 0
+    drawn_rows: Tensor | None = None
 
     def extend(self, step: TargetStep) -> None:
         """Nothing to learn."""

@@ -97,6 +97,12 @@ class Drafter(Protocol):
         """Memory of the persistent draft-logit cache and of the row statistics kept beside it."""
         ...
 
+    @property
+    def drawn_rows(self) -> Tensor | None:
+        """[S, V_draft] what the first draft tokens of the last proposal were drawn from, for measurement; None where
+        that is what is cached, or nothing is."""
+        ...
+
     def propose(self, batch: Batch) -> Draft:
         """Propose up to K tokens for each row; those of a row that does not decode have no meaning."""
         ...

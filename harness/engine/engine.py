@@ -226,7 +226,8 @@ class Engine:
             sampling = self.settings.sampling.rows(num_slots, output.logits.device)
             keeps = self.settings.round_terms
             terms = acceptance_terms(output.logits, output.draft, sampling, with_masses=keeps)
-            columns = term_columns(terms, output, sampling, self.settings.verification) if keeps else {}
+            rule, drawn_rows = self.settings.verification, self.drafter.drawn_rows
+            columns = term_columns(terms, output, sampling, rule, drawn_rows) if keeps else {}
             kept = {name: column.cpu().numpy() for name, column in columns.items()}
             return _Measures(expected_accepted(terms, output.draft).tolist(), kept if keeps else None)
 

@@ -13,13 +13,18 @@ from torch import Tensor
 
 from harness.engine.step import StepOutput
 from harness.round_terms import Floats
-from kernels.contract import Sampling, Verification, VerificationMethod
+from kernels.contract import Sampling, Verification
 from kernels.reference.acceptance import AcceptanceTerms
-from kernels.reference.output_tv import output_tv
+from kernels.reference.draft_tv import draft_tv
+from kernels.reference.output_tv import has_closed_form, output_tv
 
 
 def term_columns(
-    terms: AcceptanceTerms, output: StepOutput, sampling: Sampling, verification: Verification
+    terms: AcceptanceTerms,
+    output: StepOutput,
+    sampling: Sampling,
+    verification: Verification,
+    drawn_rows: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Every recorded column of a step.
 
@@ -28,14 +33,19 @@ def term_columns(
         output: what the step left: its target logits and its drafts, for columns that need more than the terms.
         sampling: fields [B].
         verification: the method that decided the step.
+        drawn_rows: [>= B, V_draft] what the first draft tokens were drawn from; None: what is cached.
 
     Returns:
         Column -> [B, K] or [B] float64; without a meaning for slots that drafted nothing.
     """
     columns = terms._asdict()
     assert all(column is not None for column in columns.values()), "worked out with masses"
-    if verification.method is not VerificationMethod.pr35461:
-        columns["output_tv"] = output_tv(output.logits, output.draft, sampling, verification)
+    num_rows, num_tokens = output.draft.token_ids.shape
+    drawn = None if drawn_rows is None else drawn_rows[:num_rows]
+    if has_closed_form(verification, num_tokens, draws_unrounded=drawn is not None):
+        columns["output_tv"] = output_tv(output.logits, output.draft, sampling, verification, drawn)
+    if drawn is not None:
+        columns["draft_tv"] = draft_tv(output.draft, sampling, drawn)
     return columns
 
 

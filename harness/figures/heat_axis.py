@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.figures.axis import Axis
-from harness.figures.sheet import Sheet
+from harness.figures.sheet import Sheet, series_key
 from harness.metrics import Cell
 from harness.tables import drafter_name
 
@@ -60,17 +60,13 @@ def _category(label: str, stem: str, place: Callable[[Sheet, Cell], str]) -> Hea
     """A setting that holds a name; its places come in the order of the series."""
 
     def places(sheet: Sheet) -> list[str]:
-        in_order = sorted(sheet.cells, key=lambda cell: list(sheet.series).index(_key(cell)))
+        in_order = sorted(sheet.cells, key=lambda cell: list(sheet.series).index(series_key(cell)))
         return list(dict.fromkeys(place(sheet, cell) for cell in in_order))
 
     return HeatAxis(label, label, stem, place, places, str, least=2)
 
 
-def _key(cell: Cell) -> tuple[str, str]:
-    return cell["verification"], cell["draft_sampling"]
-
-
 DRAFTER = _category("drafter", "drafter", lambda _, cell: drafter_name(cell))
-METHOD = _category("verification", "method", lambda sheet, cell: sheet.series[_key(cell)][0])
-DRAFTING = _category("drafts", "drafting", lambda _, cell: cell["draft_sampling"])
+METHOD = _category("verification", "method", lambda sheet, cell: sheet.series[series_key(cell)][0])
+DRAFTING = _category("drafts", "drafting", lambda _, cell: cell.drafts)
 VERIFICATION = _category("verification", "verification", lambda _, cell: cell["verification"])

@@ -45,7 +45,10 @@ def finish(figure: Figure, what: str, where: str, sheet: Sheet) -> Figure:
         for label, look in sheet.series.values()
     ]
     longest = max(len(label) for label, _ in sheet.series.values())
-    num_rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / (0.07 * longest + 0.5))))
+    entry_inches = 0.07 * longest + 0.5
+    # a legend that is wider than the figure would be cut off
+    figure.set_figwidth(max(figure.get_figwidth(), entry_inches + 0.2))
+    num_rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / entry_inches)))
     figure.legend(handles=handles, loc="outside lower center", ncols=ceil(len(handles) / num_rows), handlelength=3.2)
     num_lines = num_rows - 1 + any("\n" in wrapped(name) for name in sheet.drafters)
     return with_title(figure, what, where, sheet, num_lines)

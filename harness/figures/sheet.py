@@ -13,7 +13,7 @@ from typing import Any
 from harness.comparison import method_name, method_rank
 from harness.figures.style import LOOKS, SPARE_LOOKS, Look
 from harness.metrics import Cell
-from harness.tables import SURROUNDINGS, drafter_name, label_suffix, target_name, varying
+from harness.tables import SURROUNDINGS, drafter_name, drafts_text, label_suffix, target_name, varying
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,19 @@ class Sheet:
 
     @property
     def series(self) -> dict[tuple[str, str], tuple[str, Look]]:
-        """(verification, draft sampling) -> (label, look), in the order of the methods."""
+        """`series_key` -> (label, look), in the order of the methods."""
         keys: dict[tuple[str, str], Cell] = {}
         for cell in sorted(self.cells, key=method_rank):
-            keys.setdefault((cell["verification"], cell["draft_sampling"]), cell)
+            keys.setdefault(series_key(cell), cell)
         samplings = Counter(verification for verification, _ in keys)
         spare, used, found = iter(SPARE_LOOKS * 4), set(), {}
-        for (verification, sampling), cell in keys.items():
+        for key, cell in keys.items():
             method = method_name(cell)
             look = LOOKS[method] if method in LOOKS and method not in used else next(spare)
             used.add(method)
-            label = verification + (f", {sampling} drafts" if samplings[verification] > 1 else "")
-            found[verification, sampling] = (label + label_suffix(cell), look)
+            verification = cell["verification"]
+            label = verification + (f", {drafts_text(cell)}" if samplings[verification] > 1 else "")
+            found[key] = (label + label_suffix(cell), look)
         return found
 
     def select(self, **settings: Any) -> list[Cell]:
@@ -81,7 +82,12 @@ class Sheet:
 
 def of_series(cells: Sequence[Cell], key: tuple[str, str]) -> list[Cell]:
     """The cells of one series of a sheet."""
-    return [cell for cell in cells if (cell["verification"], cell["draft_sampling"]) == key]
+    return [cell for cell in cells if series_key(cell) == key]
+
+
+def series_key(cell: Cell) -> tuple[str, str]:
+    """What tells the series of a sheet apart: verification, and how drafts are drawn and kept."""
+    return cell["verification"], cell.drafts
 
 
 def sheets(cells: Sequence[Cell], along: Collection[str] = ()) -> list[Sheet]:

@@ -32,8 +32,12 @@ SPARE_LOOKS = (
     Look("#88CCEE", ">", "--"),
     Look("#999933", "p", "-."),
     Look("#AA4499", "d", ":"),
+    Look("#117733", "x", (0, (5, 1, 1, 1, 1, 1))),
+    Look("#CC6677", "+", (0, (2, 2))),
+    Look("#44AA99", "8", (0, (8, 2, 2, 2))),
+    Look("#A08A1E", "H", (0, (1, 3))),
 )
-"""For a second series of the same method: other parameters, other drafts."""
+"""For further series of the same method: other parameters, other drafts, another draft-logit cache."""
 
 DPI = 160
 RC = {

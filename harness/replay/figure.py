@@ -84,7 +84,8 @@ def _place(cell: Cell) -> str:
     """What the cells of a column share."""
     weights = f"\n{cell['labels']}" if "weights" in cell["labels"] else ""
     name = f"{cell['target']} · {drafter_name(cell)}\nK = {cell['num_speculative_tokens']}, T = {cell['temperature']:g}"
-    return f"{cell['run']}\n{name}{weights}"
+    cache = f"\n{cell.cache_text}" if cell.cache_text else ""
+    return f"{cell['run']}\n{name}{cache}{weights}"
 
 
 def _series(replayed: Sequence[Replayed]) -> list[_Series]:

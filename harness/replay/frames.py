@@ -21,7 +21,7 @@ from harness.replay.rules import rule_name
 from kernels.contract import GUARANTEES, Verification
 
 CELL_COLUMNS = ("run", "cell_id", "target", "drafter", "num_speculative_tokens", "temperature")
-RECORDED_COLUMNS = ("verification", "draft_sampling", "labels")
+RECORDED_COLUMNS = ("verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")
 
 
 def replay_frame(replayed: Sequence[Replayed]) -> pd.DataFrame:
@@ -29,7 +29,8 @@ def replay_frame(replayed: Sequence[Replayed]) -> pd.DataFrame:
 
     Returns:
         run, cell_id, target, drafter, num_speculative_tokens, temperature; recorded_verification,
-        recorded_draft_sampling, recorded_labels: of the run that made the drafts; verification, guarantee: of the
+        recorded_draft_sampling, recorded_draft_cache_dtype, recorded_drawn_from, recorded_labels: of the run that made
+        the drafts; verification, guarantee: of the
         replayed method; estimator: given or before (harness.replay.estimators); is_own: the run's own method;
         num_prompts, num_drafts, num_ended_drafts; length, acceptance_per_pos_<i>, each with _low and _high; for the
         run's own method sampled_length, sampled_acceptance_per_pos_<i> on the same drafts, with _low and _high, and
@@ -126,4 +127,5 @@ def sampled_difference(
 
 def _same_drafts(first: Cell, second: Cell) -> bool:
     """Whether drafts of two cells have one law: coupled ones have that of sampled ones, greedy ones are one-hot."""
-    return (first["draft_sampling"] == "greedy") == (second["draft_sampling"] == "greedy")
+    one_hot = [cell["draft_sampling"] == "greedy" for cell in (first, second)]
+    return first.cache_text == second.cache_text and one_hot[0] == one_hot[1]

@@ -79,7 +79,7 @@ def _by_cell(cells: Sequence[Cell], frame: pd.DataFrame) -> Iterator[tuple[Cell,
 
 def _settings(cell: Cell, extra: Sequence[str]) -> list[str]:
     settings = [str(cell[name]) for name in extra] + [f"{cell['temperature']:g}", drafter_name(cell)]
-    return [*settings, str(cell["num_speculative_tokens"]), cell["verification"]]
+    return [*settings, str(cell["num_speculative_tokens"]), cell.method]
 
 
 def _method_texts(method: str, found: pd.DataFrame) -> list[str]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.reference.block import log_prefix_ratios
+from kernels.reference.on_target_vocab import on_target_vocab
 from kernels.reference.proposal import Proposal
 from kernels.reference.truncation import rows_per_chunk
 
@@ -54,7 +55,9 @@ def masses(proposal: Proposal) -> Masses:
     for places in compared.split(_places_per_chunk(proposal.target.logits)) if len(compared) else ():
         requests, positions = places.unbind(dim=1)
         target_probs = proposal.target.probs(proposal.rows[requests, positions])
-        draft_probs = _draft_probs(proposal, requests, positions, target_probs)
+        assert proposal.draft is not None, "only proposals with cached logits are compared"
+        draft_probs = proposal.draft.probs(proposal.draft_rows[requests, positions])
+        draft_probs = on_target_vocab(draft_probs, proposal.draft_to_target, target_probs.shape[1])
         scaled = prefix_ratios[requests, positions][:, None] * target_probs
         token_ids = proposal.token_ids[requests, positions]
         found.overlap[requests, positions] = torch.minimum(target_probs, draft_probs).sum(dim=1)
@@ -67,16 +70,6 @@ def masses(proposal: Proposal) -> Masses:
 
 def _places_per_chunk(target_logits: Tensor) -> int:
     return max(FEWEST_PLACES, rows_per_chunk(target_logits) // NUM_COPIES)
-
-
-def _draft_probs(proposal: Proposal, requests: Tensor, positions: Tensor, like: Tensor) -> Tensor:
-    """[n, V] of the shape of `like`: draft distributions over the target's vocabulary."""
-    assert proposal.draft is not None, "only proposals with cached logits are compared"
-    probs = proposal.draft.probs(proposal.draft_rows[requests, positions])
-    spread = torch.zeros_like(like)
-    columns = slice(0, probs.shape[1]) if proposal.draft_to_target is None else proposal.draft_to_target
-    spread[:, columns] = probs
-    return spread
 
 
 def coupled_overlap(target_probs: Tensor, draft_probs: Tensor) -> Tensor:

@@ -1,15 +1,25 @@
 """How far the first token of a round is from the target's distribution, in closed form and without sampling noise.
 
-    law(x) = kept(x) + (1 - sum kept) * after(x)        output_tv = 1/2 sum_x |law(x) - p_1(x)|
+    law(x) = kept(x) + lost p_1(x) + (1 - lost - sum kept) after(x)       output_tv = 1/2 sum_x |law(x) - p_1(x)|
 
-    typical     kept = q_1 where p_1 passes its threshold, else 0      after = p_1
-    lenient     kept = min(q_1, p_1 / l)                               after = [p_1 - q_1]+ normalised, or p_1 if all 0
-    synthetic   kept = a_1 q_1                                         after = p_1
+    typical         kept = q_1 where p_1 passes its threshold, else 0      after = p_1
+    synthetic       kept = a_1 q_1                                         after = p_1
+    lenient         kept = q_1 min(1, p_1 / (l q'_1))                      after = [p_1 - q'_1]+ normalised, or p_1 if 0
+    probabilistic   the same with l = 1
 
-kept is the mass that is drafted and accepted, averaged over the drafts that might have been drawn. Lossless methods
-have 0. Of the first token only: what follows an accepted one has the same form with the next rows.
+kept is the mass that is drafted and accepted, averaged over the drafts that might have been drawn. q_1 is what the
+first draft token is drawn from, q'_1 what the cache holds of it: the same, unless the cache rounds and drafts are drawn
+before that. lost is the mass of q_1 where q'_1 is 0: such a draft is cut (kernels.reference.proposal), and the target
+decides. Lossless methods have 0 where q_1 = q'_1, and where they do not read it at all.
 
-Letters: R requests, V the target's vocabulary, N rows.
+Probabilistic verification is then off by TV(q_1, q'_1) at most. It turns a draft token x into x or what follows its
+rejection, by a rule K(x, .) that knows p_1 and q'_1 only: law = q_1 K, and p_1 = q'_1 K, because it is lossless for
+drafts from q'_1; K brings no two distributions further apart. Lenient adds its own distance to this.
+
+Of the first token only: what follows an accepted one has the same form with the next rows. Of block with K > 1 and
+q_1 != q'_1 the first token depends on the later drafts too, so it has no such short form.
+
+Letters: R requests, V the target's vocabulary, V_draft the drafter's, N rows.
 """
 
 from __future__ import annotations
@@ -17,16 +27,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Guarantee, Sampling, Verification, VerificationMethod
+from kernels.contract import READS_DRAFT, Draft, Guarantee, Sampling, Verification, VerificationMethod
+from kernels.reference.on_target_vocab import on_target_vocab
 from kernels.reference.proposal import Proposal, propose
 from kernels.reference.target_rows import present_slots
-from kernels.reference.truncation import sampling_rows
+from kernels.reference.token_mask import allowed_draft_logits
+from kernels.reference.truncation import processed, sampling_rows
 from kernels.reference.typical import entropies
 
 Method = VerificationMethod
 
 
-def output_tv(target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification) -> Tensor:
+def has_closed_form(verification: Verification, num_draft_tokens: int, draws_unrounded: bool) -> bool:
+    """Whether `output_tv` knows the distance of a method for drafts of up to so many tokens."""
+    if verification.method is Method.block:
+        return num_draft_tokens <= 1 or not draws_unrounded
+    return verification.method is not Method.pr35461
+
+
+def output_tv(
+    target_logits: Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    verification: Verification,
+    drawn_logits: Tensor | None = None,
+) -> Tensor:
     """Total variation between the law of the first emitted token, given the context, and the target's distribution.
 
     Args:
@@ -34,63 +59,117 @@ def output_tv(target_logits: Tensor, draft: Draft, sampling: Sampling, verificat
         draft: the proposals; of their tokens only those of one-hot proposals matter.
         sampling: fields [R].
         verification: the method and its parameters.
+        drawn_logits: [R, V_draft], any floating dtype, what the first draft tokens were drawn from; None: the cache.
 
     Returns:
-        [R] float64 in [0, 1]; 0 for requests without a usable draft token, which emit from the target.
+        [R] float64 in [0, 1]; 0 for requests without a draft token that can be verified, which emit from the target.
 
     Raises:
-        ValueError: the method has no closed form (pr35461).
+        ValueError: the method has no closed form (`has_closed_form`).
     """
-    if verification.method is Method.pr35461:
-        raise ValueError("output_tv: expected a method with independent noise, found pr35461, which has no closed form")
+    if not has_closed_form(verification, draft.token_ids.shape[1], drawn_logits is not None):
+        if verification.method is Method.pr35461:
+            raise ValueError(
+                "output_tv: expected a method with independent noise, found pr35461, which has no closed form"
+            )
+        raise ValueError(
+            "output_tv: expected one draft token or drafts from the distribution that block compares with, found "
+            f"{draft.token_ids.shape[1]} tokens drawn from another, which have no closed form"
+        )
     packed = present_slots(target_logits, draft)
     if packed is not None:
         target_logits, left, present = packed
-        distance = output_tv(target_logits, left, sampling_rows(sampling, present), verification)
+        drawn_logits = None if drawn_logits is None else drawn_logits[present]
+        distance = output_tv(target_logits, left, sampling_rows(sampling, present), verification, drawn_logits)
         return distance.new_zeros(len(draft.token_ids)).index_copy_(0, present, distance)
     distance = torch.zeros(len(draft.token_ids), dtype=torch.float64, device=target_logits.device)
-    if verification.guarantee is Guarantee.lossless or draft.token_ids.shape[1] == 0:
+    is_lossless = verification.guarantee is Guarantee.lossless
+    if draft.token_ids.shape[1] == 0 or (
+        is_lossless and (drawn_logits is None or verification.method not in READS_DRAFT)
+    ):
         return distance
     proposal = propose(target_logits, draft, sampling, reads_draft=True)
-    requests = (proposal.num_usable > 0).nonzero()[:, 0]
+    requests = _drafted(proposal, draft, is_averaged=drawn_logits is not None).nonzero()[:, 0]
     target_probs = proposal.target.probs(proposal.rows[requests, 0])
-    draft_probs = _draft_probs(proposal, requests, target_probs)
-    kept, after = _parts(proposal, verification, requests, target_probs, draft_probs)
-    law = kept + (1.0 - kept.sum(dim=1, keepdim=True)) * after
+    cached_probs = _cached_probs(proposal, requests, target_probs)
+    drawn_probs = cached_probs
+    if drawn_logits is not None:
+        drawn_probs = _drawn_probs(drawn_logits, draft, sampling, proposal, requests, cached_probs)
+    kept, lost, after = _parts(proposal, verification, requests, target_probs, drawn_probs, cached_probs)
+    law = kept + lost * target_probs + (1.0 - lost - kept.sum(dim=1, keepdim=True)) * after
     distance[requests] = (law - target_probs).abs().sum(dim=1) / 2
     return distance
 
 
-def _draft_probs(proposal: Proposal, requests: Tensor, like: Tensor) -> Tensor:
-    """[n, V] float64, q_1 of some requests over the target's vocabulary."""
+def _drafted(proposal: Proposal, draft: Draft, is_averaged: bool) -> Tensor:
+    """[R] bool, whether there is a first draft token to verify.
+
+    Where the drawn-from distribution is known, a token that the cached one cannot have produced counts too: the law is
+    averaged over all tokens, so that which of them was drawn must not matter.
+    """
+    usable = proposal.num_usable > 0
+    if not is_averaged:
+        return usable
+    first = draft.token_ids[:, 0]
+    inside = (first >= 0) & (first < proposal.target.logits.shape[1]) & (draft.num_draft_tokens > 0)
+    return usable | (inside & ~proposal.one_hot & ~proposal.target.invalid[proposal.rows[:, 0]])
+
+
+def _cached_probs(proposal: Proposal, requests: Tensor, like: Tensor) -> Tensor:
+    """[n, V] float64, q'_1 of some requests; 0 everywhere for a row without a distribution."""
     found = torch.zeros_like(like)
     one_hot = proposal.one_hot[requests]
     certain, drawn = one_hot.nonzero()[:, 0], (~one_hot).nonzero()[:, 0]
     found[certain, proposal.token_ids[requests[certain], 0]] = 1.0
     if proposal.draft is not None and len(drawn):
-        probs = proposal.draft.probs(proposal.draft_rows[requests[drawn], 0])
-        if proposal.draft_to_target is None:
-            found[drawn, : probs.shape[1]] = probs
-        else:
-            found[drawn[:, None], proposal.draft_to_target] = probs
+        rows = proposal.draft_rows[requests[drawn], 0]
+        probs = proposal.draft.probs(rows).masked_fill_(proposal.draft.invalid[rows, None], 0.0)
+        found[drawn] = on_target_vocab(probs, proposal.draft_to_target, like.shape[1])
     return found
 
 
+def _drawn_probs(
+    drawn_logits: Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    proposal: Proposal,
+    requests: Tensor,
+    cached_probs: Tensor,
+) -> Tensor:
+    """[n, V] float64, q_1 of some requests; one-hot proposals are what they are."""
+    slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
+    logits = allowed_draft_logits(drawn_logits[requests], draft, slots, 0)
+    rows = processed(logits, sampling_rows(sampling, requests))
+    found = on_target_vocab(rows.probs(), proposal.draft_to_target, cached_probs.shape[1])
+    return torch.where(proposal.one_hot[requests, None], cached_probs, found)
+
+
 def _parts(
-    proposal: Proposal, verification: Verification, requests: Tensor, target_probs: Tensor, draft_probs: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(kept, after), [n, V] each."""
+    proposal: Proposal,
+    verification: Verification,
+    requests: Tensor,
+    target_probs: Tensor,
+    drawn_probs: Tensor,
+    cached_probs: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """kept [n, V], lost [n, 1], after [n, V]."""
+    none = torch.zeros_like(target_probs[:, :1])
     match verification.method:
         case Method.typical:
             entropy = entropies(proposal.target)[proposal.rows[requests, 0]]
             threshold = (verification.delta * torch.exp(-entropy)).clamp(max=verification.epsilon)
             passes = (target_probs > threshold[:, None]) | (target_probs == 1)
-            return draft_probs * passes, target_probs
+            return drawn_probs * passes, none, target_probs
         case Method.synthetic:
-            return draft_probs * verification.synthetic_rates[0], target_probs
+            return drawn_probs * verification.synthetic_rates[0], none, target_probs
         case _:
-            assert verification.method is Method.lenient, verification.method
-            missing = (target_probs - draft_probs).clamp_(min=0.0)
+            assert verification.method in READS_DRAFT, verification.method
+            # other methods take no note of a leniency that was set for lenient
+            leniency = verification.leniency if verification.method is Method.lenient else 1.0
+            missing = (target_probs - cached_probs).clamp_(min=0.0)
             mass = missing.sum(dim=1, keepdim=True)
             after = torch.where(mass > 0, missing / torch.where(mass > 0, mass, 1.0), target_probs)
-            return torch.minimum(draft_probs, target_probs / verification.leniency), after
+            possible = cached_probs > 0
+            odds = target_probs / torch.where(possible, leniency * cached_probs, 1.0)
+            kept = drawn_probs * odds.clamp(max=1.0) * possible
+            return kept, (drawn_probs * ~possible).sum(dim=1, keepdim=True), after

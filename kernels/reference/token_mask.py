@@ -5,10 +5,12 @@ Letters: N rows of logits, V entries of the vocabulary at hand (the target's or 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from kernels.contract import TokenMask
+from kernels.contract import Draft, TokenMask
 
 BITS_PER_WORD = 32
 
@@ -71,3 +73,20 @@ def without_forbidden(logits: Tensor, mask: TokenMask, draft_to_target: Tensor |
     left = logits.clone()
     left[masked] = logits[masked].masked_fill(~allowed_tokens(mask.words[mask.rows[masked]], target_ids), -torch.inf)
     return left
+
+
+def allowed_draft_logits(logits: Tensor, draft: Draft, slots: Tensor, positions: Tensor | int) -> Tensor:
+    """Draft logits under the masks that their drafts were drawn under.
+
+    Args:
+        logits: [N, V_draft].
+        draft: whose masks they are.
+        slots: [N] int64, of the cache.
+        positions: [N] int64, of the draft tokens, or one for all.
+
+    Returns:
+        [N, V_draft] of the same dtype.
+    """
+    if draft.mask is None:
+        return logits
+    return without_forbidden(logits, replace(draft.mask, rows=draft.mask.rows[slots, positions]), draft.draft_to_target)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Sampling, Streams, TokenMask, Verdict, Verification, VerificationMethod
+from kernels.contract import READS_DRAFT, Draft, Sampling, Streams, TokenMask, Verdict, Verification, VerificationMethod
 from kernels.reference.block import block_odds, log_prefix_ratios
 from kernels.reference.choose import choose
 from kernels.reference.coupled import verify_coupled
@@ -31,7 +31,6 @@ from kernels.reference.verdict import assemble, place
 from kernels.streams import Purpose, uniform
 
 Method = VerificationMethod
-READS_DRAFT = frozenset({Method.probabilistic, Method.block, Method.lenient, Method.pr35461})
 EMITS_FROM_TARGET = frozenset({Method.typical, Method.synthetic})
 
 
