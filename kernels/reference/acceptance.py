@@ -10,10 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Sampling
+from kernels.contract import Draft, Sampling, TokenMask
 from kernels.reference.block import block_odds, log_prefix_ratios
 from kernels.reference.proposal import Proposal, leading, propose
 from kernels.reference.target_rows import present_slots
+from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import sampling_rows
 
 
@@ -52,7 +53,11 @@ def _masses(proposal: Proposal) -> tuple[Tensor, Tensor]:
 
 
 def acceptance_terms(
-    target_logits: Tensor, draft: Draft, sampling: Sampling, with_masses: bool = True
+    target_logits: Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    with_masses: bool = True,
+    mask: TokenMask | None = None,
 ) -> AcceptanceTerms:
     """The closed-form terms of a round.
 
@@ -61,11 +66,14 @@ def acceptance_terms(
         draft: the proposals.
         sampling: fields [R].
         with_masses: also work out `overlap` and `strict_mass`, which read every row in full; None if not asked for.
+        mask: of the target rows, as for `verify`.
 
     Returns:
         AcceptanceTerms. Draft tokens that verification would cut off (see proposal) count as missing, except in
         `target_prob`; padded slots have none.
     """
+    if mask is not None:
+        target_logits = without_forbidden(target_logits, mask)
     packed = present_slots(target_logits, draft)
     if packed is not None:
         target_logits, left, present = packed
