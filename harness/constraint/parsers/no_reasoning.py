@@ -6,10 +6,10 @@ from harness.constraint.parsers.parser import ReasoningParser, State
 
 
 class NoReasoning(ReasoningParser):
-    """The boundary lies in front of everything; whoever asks for an end in some tokens has asked too late."""
+    """The boundary lies in front of everything."""
 
-    def start(self) -> State:
-        return 0
+    def start(self) -> State | None:
+        return None
 
     def step(self, token_id: int, state: State) -> State | None:
         raise AssertionError("without reasoning no token is read")

@@ -24,10 +24,11 @@ class OutsideCodeBlock(ReasoningParser):
             texts_with_backticks: the text of every token of the vocabulary that holds a backtick.
         """
         self.marker = marker
+        self._anew = marker.start()
         self._texts = texts_with_backticks
 
     def start(self) -> State:
-        return False, 0, self.marker.start()
+        return False, 0, self._anew
 
     def step(self, token_id: int, state: State) -> State | None:
         assert isinstance(state, tuple)
@@ -35,7 +36,7 @@ class OutsideCodeBlock(ReasoningParser):
         is_open, num_backticks = self._fences(token_id, is_open, num_backticks)
         if is_open:
             # a marker that a block interrupts must begin anew
-            return is_open, num_backticks, self.marker.start()
+            return is_open, num_backticks, self._anew
         inner = self.marker.step(token_id, inner)
         return None if inner is None else (is_open, num_backticks, inner)
 

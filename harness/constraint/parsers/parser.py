@@ -18,8 +18,8 @@ class ReasoningParser(ABC):
     """Finds the end of reasoning. A new kind writes `start`, `step` and, where it can, a cheaper `may_end_in`."""
 
     @abstractmethod
-    def start(self) -> State:
-        """The state before the first output token."""
+    def start(self) -> State | None:
+        """The state before the first output token; None when there is no reasoning."""
 
     @abstractmethod
     def step(self, token_id: int, state: State) -> State | None:
