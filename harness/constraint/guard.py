@@ -30,6 +30,8 @@ class Guard:
         self.num_reasoning_tokens: int | None = 0 if self._state is None else None
         """Output tokens up to the end of reasoning; None while it goes on."""
         self._num_tokens = 0
+        self.num_worthwhile = 0
+        """Drafts of this round that are worth verifying: behind the boundary none from a refused one on."""
         self._num_free = 0
         self._num_evidence = 0
         self._is_masked = False
@@ -63,7 +65,7 @@ class Guard:
         """
         began = time.perf_counter()
         num_drafts = len(draft_ids)
-        self._num_evidence = self._num_free = num_drafts
+        self._num_evidence = self._num_free = self.num_worthwhile = num_drafts
         self._is_masked = False
         if self.is_behind:
             rows = self._rows_behind(draft_ids, masks, walked)
@@ -79,6 +81,8 @@ class Guard:
         rows = [walk.row(masks)] if walked else walk.rows(draft_ids, masks)
         self._num_free, self._is_masked = 0, True
         self._note_end(walk, 0)
+        if walk.is_refused:
+            self.num_worthwhile = self._num_evidence = walk.num_allowed
         walk.go_back()
         return rows
 

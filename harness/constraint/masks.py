@@ -33,3 +33,11 @@ class Masks:
         matcher.fill(self._words[self.num_masks])
         self.num_masks += 1
         return self.num_masks - 1
+
+
+def words_of(token_ids: Tensor, vocab_size: int) -> Tensor:
+    """The mask that allows just these tokens: [ceil(V / 32)] int32 on the host."""
+    words = torch.zeros(-(-vocab_size // BITS_PER_WORD), dtype=torch.int64)
+    token_ids = token_ids.cpu().unique()
+    words.index_add_(0, token_ids // BITS_PER_WORD, 1 << (token_ids % BITS_PER_WORD))
+    return words.to(torch.int32)

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from harness.drafters.protocol import Drafter
+from harness.engine.constrained_runner import ConstrainedRunner
 from harness.engine.graph_runner import GraphRunner
 from harness.engine.plan import Plan, make_plan
 from harness.engine.runner import EagerRunner, Launched, Runner
@@ -65,7 +66,12 @@ class EngineSettings:
     """Steps of a few fixed sizes, captured as CUDA graphs where there is a GPU; else operation by operation."""
     overlaps: bool | None = None
     """Launch a step before the one before it has been read; None does so where a launch does not wait for the device:
-    with CUDA graphs on a GPU. Never with `expected_acceptance`."""
+    with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `guarded`."""
+    guarded: bool = False
+    """Requests may have guards, so that the host takes part in steps; without `graphs` only."""
+
+    def __post_init__(self) -> None:
+        assert not (self.guarded and self.graphs), "guarded steps run operation by operation"
 
 
 def room_for_drafts(num_speculative_tokens: int) -> int:
@@ -110,7 +116,7 @@ class Engine:
         self._measures = settings.expected_acceptance and settings.num_speculative_tokens > 0
         returns_at_once = target.device.type == "cuda" and settings.graphs
         wanted = returns_at_once if settings.overlaps is None else settings.overlaps
-        self._overlaps = wanted and not self._measures
+        self._overlaps = wanted and not self._measures and not settings.guarded
         # one slot more than there are takes what nobody wants
         self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
         self.step = Step(
@@ -124,11 +130,15 @@ class Engine:
             num_speculative_tokens=settings.num_speculative_tokens,
             joins=settings.graphs,
         )
-        self._runner: Runner
-        self._runner = GraphRunner(self.step, settings.num_slots) if settings.graphs else EagerRunner(self.step)
+        self._runner = self._new_runner()
         self._num_invalid = 0
         self._began = 0.0
         self._read_s = 0.0
+
+    def _new_runner(self) -> Runner:
+        if self.settings.guarded:
+            return ConstrainedRunner(self.step, self.settings.num_slots)
+        return GraphRunner(self.step, self.settings.num_slots) if self.settings.graphs else EagerRunner(self.step)
 
     @property
     def cache_bytes(self) -> int:
@@ -232,7 +242,9 @@ class Engine:
             if sequence.slot not in decided:
                 sequence.carry(share_s)
                 continue
-            round_ = _with_expected(decided[sequence.slot], under_way.expected, sequence.slot)
+            ruling = under_way.launched.rulings.get(sequence.slot)
+            round_ = replace(decided[sequence.slot], ruling=ruling)
+            round_ = _with_expected(round_, under_way.expected, sequence.slot)
             sequence.append_round(round_, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
@@ -251,7 +263,9 @@ class Engine:
 
 
 def _with_expected(round_: Round, expected: list[list[float]] | None, slot: int) -> Round:
-    if expected is None or not round_.draft_ids:
+    is_masked = round_.ruling is not None and round_.ruling.is_masked
+    if expected is None or not round_.draft_ids or is_masked:
+        # what is expected holds for drafts and rows without masks
         return round_
     strict, probabilistic, block = expected[slot]
     return replace(round_, expected_accepted=(strict, probabilistic, block))

@@ -7,11 +7,13 @@ It does not know requests beyond their plan, limits or time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from harness.constraint.ruling import Ruling
 from harness.engine.inputs import in_pieces
 from harness.engine.plan import Plan
 from harness.engine.step import Step, StepOutput
@@ -25,6 +27,8 @@ class Launched(NamedTuple):
     """Where `output.decided` arrives."""
     arrived: torch.cuda.Event | None
     """None where the step has ended before `launch` returned."""
+    rulings: Mapping[int, Ruling] = {}  # noqa: RUF012 (a NamedTuple's default is never changed)
+    """What constraints say of the round, by slot."""
 
     def wait(self) -> None:
         """Wait until the result is on the host."""
