@@ -32,7 +32,17 @@ from harness.run_config import InvalidCells, RunConfig
 from harness.settings import CONF, SettingsError, did_you_mean, group_options
 
 RUNS = Path("results/runs")
-SLOWEST_FIRST = ("target", "workload", "backend", "seed", "drafter", "drafting", "decoding", "verification")
+SLOWEST_FIRST = (
+    "target",
+    "workload",
+    "backend",
+    "seed",
+    "drafter",
+    "drafting",
+    "decoding",
+    "verification",
+    "constraint",
+)
 """Order of the product of a sweep; settings of one section keep the order in which they were given."""
 
 Point = dict[str, Any]

@@ -15,6 +15,7 @@ STEM = [
     [
         "harness.acceptance_profiles",
         "harness.config",
+        "harness.constraint_config",
         "harness.determinants",
         "harness.device_choice",
         "harness.kernel_case",
@@ -41,6 +42,7 @@ MEASURING = [
     ["harness.compile_check"],
     ["harness.kernel_bench"],
     ["harness.models"],
+    ["harness.constraint"],
     ["harness.drafters"],
     ["harness.engine"],
     ["harness.backends"],
@@ -58,7 +60,7 @@ READING = [
     ["harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
 ]
 SIDES = {"measuring": STEM + MEASURING, "reading": STEM + READING}
-HEAVY = {"torch", "triton", "transformers", "tokenizers", "safetensors", "datasets", "hydra", "omegaconf"}
+HEAVY = {"torch", "triton", "transformers", "tokenizers", "safetensors", "datasets", "llguidance", "jsonschema", "hydra", "omegaconf"}
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "base", "misc"}
 
 

@@ -17,6 +17,10 @@ NOT_INSTALLED = (
 )
 
 
+class UnusableGrammarError(ValueError):
+    """A grammar that the library cannot follow."""
+
+
 class GrammarMatcher:
     """One answer's matcher; see `harness.constraint.matcher.Matcher`."""
 
@@ -68,7 +72,8 @@ class GrammarCompiler:
         """A matcher at the start of a grammar.
 
         Raises:
-            ValueError: llguidance is not installed, or cannot follow the grammar.
+            UnusableGrammarError: llguidance cannot follow it.
+            ValueError: llguidance is not installed, or the tokenizer is not a fast one.
         """
         key = kind, text
         if key not in self._compiled:
@@ -94,7 +99,7 @@ class GrammarCompiler:
         except ValueError as error:
             reason = str(error)
         if reason:
-            raise ValueError(f"expected a {kind.value} that llguidance can follow, it says: {reason.splitlines()[0]}")
+            raise UnusableGrammarError(f"expected a {kind.value} that llguidance can follow, it says: {reason.splitlines()[0]}")
         return matcher
 
     def _convert(self) -> Any:
