@@ -137,6 +137,9 @@ class Sequence:
         request, rounds, num_reasoning = self.request, self._rounds, None
         if request.guard is not None:
             num_reasoning = request.guard.num_reasoning_tokens
+            if num_reasoning is not None and num_reasoning > len(self.output_token_ids):
+                # the request ended, at its length or an end of sequence, in front of the marker just seen
+                num_reasoning = None
         elif request.parser is not None:
             num_reasoning, rounds = self._witnessed(request.parser)
         return RequestRecord(
