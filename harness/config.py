@@ -93,6 +93,11 @@ class DecodingConfig:
         require(0 <= self.min_p < 1, "decoding.min_p", "a value in [0, 1)", self.min_p)
         require(self.max_new_tokens >= 1, "decoding.max_new_tokens", "1 or more", self.max_new_tokens)
 
+    @property
+    def truncates(self) -> bool:
+        """Whether something is cut from the distribution that tokens are drawn from."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
 
 @dataclass
 class VerificationConfig:

@@ -66,12 +66,16 @@ class Estimates:
         """The observed value of a metric and its value in each resample [B]; nan for a position never drafted."""
         if name not in self._cache:
             item = metric(name)
-            self._cache[name] = self._percentile(item, *item.percentile) if item.percentile else self._ratio(item)
+            self._cache[name] = self._percentile(item, *item.percentile) if item.percentile else self.ratio(item)
         return self._cache[name]
 
     def estimate(self, name: str) -> Estimate:
         """A metric with its interval."""
         return self.with_interval(*self.distribution(name))
+
+    def of(self, item: Metric) -> Estimate:
+        """A ratio of sums that is no column of the results, with its interval."""
+        return self.with_interval(*self.ratio(item))
 
     def with_interval(self, value: float, replicates: Floats) -> Estimate:
         """A value with the interval of its resampled values."""
@@ -81,7 +85,8 @@ class Estimates:
         """An observed sum; 0 where the cell has none."""
         return float(self._totals[name][-1]) if name in self._totals else 0.0
 
-    def _ratio(self, item: Metric) -> tuple[float, Floats]:
+    def ratio(self, item: Metric) -> tuple[float, Floats]:
+        """The observed ratio of sums and its value in each resample [B]; nan where the cell lacks a sum."""
         wanted = [*item.numerators, *([item.denominator] if item.denominator else [])]
         if any(name not in self._totals for name in wanted):
             return float("nan"), np.full(self.num_resamples, np.nan)

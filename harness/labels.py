@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.config import CellConfig
+from harness.constraint_config import PolicyKind
 from harness.model_config import Weights
 from kernels.contract import GUARANTEES, Guarantee
 
@@ -10,8 +11,19 @@ RANDOM_WEIGHTS = "weights: random"
 
 
 def guarantee(cell: CellConfig) -> Guarantee:
-    """What the cell's verification promises about the output; a baseline's is the target's own."""
-    return Guarantee.lossless if cell.is_baseline else GUARANTEES[cell.verification.method]
+    """What the cell's verification promises about the output; a baseline's is the target's own.
+
+    Under a grammar, the target is the constrained one.
+    """
+    if cell.is_baseline:
+        return Guarantee.lossless
+    promise = GUARANTEES[cell.verification.method]
+    if promise is Guarantee.lossless and cell.constraint.policy is PolicyKind.late:
+        return Guarantee.biased
+    if promise is Guarantee.lossless and cell.constraint.policy is PolicyKind.commit and cell.decoding.truncates:
+        # what is refused was chosen among all tokens, what takes its place among the allowed ones
+        return Guarantee.lossy
+    return promise
 
 
 def labels(cell: CellConfig) -> tuple[str, ...]:

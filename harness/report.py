@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.boundary_table import boundary_table
 from harness.comparison import comparisons_frame
 from harness.console import print_summary
 from harness.definitions import dictionary
@@ -36,7 +37,7 @@ FIGURE_TEXTS = {
     "by_depth": "Mean acceptance length (full drafts) and speedup against K",
 }
 OWN_FILES = {
-    "tables": re.compile(r"(cells|summary|methods|paired)\.(csv|md)"),
+    "tables": re.compile(r"(cells|summary|methods|paired|boundary)\.(csv|md)"),
     "tables/methods": re.compile(r".+-K-\d+-T-\d.*\.csv"),
     "figures": re.compile(rf"({'|'.join(FIGURE_TEXTS)})(_\d+)?\.(png|pdf|svg)"),
 }
@@ -126,9 +127,13 @@ def write_results(results: Results, folder: Path, formats: Sequence[str] = ("png
         "tables/paired.md": pairs.to_markdown(),
         "tables/paired.csv": comparisons_frame(results.cells).to_csv(index=False, lineterminator="\n"),
     }
+    boundary = boundary_table(results.cells)
+    if boundary is not None:
+        texts |= {"tables/boundary.md": boundary.to_markdown(), "tables/boundary.csv": boundary.to_csv()}
     texts |= _method_files(methods)
     figures = write_figures(results.cells, folder / "figures", formats)
-    page = "\n".join(_page(results, [summary, *methods, pairs], [item.name for item in figures]))
+    tables = [summary, *methods, pairs]
+    page = "\n".join(_page(results, tables, [item.name for item in figures], boundary))
     texts = {REPORT: page} | texts
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
@@ -161,7 +166,9 @@ def file_name(title: str) -> str:
     return "-".join(words)
 
 
-def _page(results: Results, tables: Sequence[Table], figures: Sequence[str]) -> Iterator[str]:
+def _page(
+    results: Results, tables: Sequence[Table], figures: Sequence[str], boundary: Table | None = None
+) -> Iterator[str]:
     """The lines of report.md."""
     summary, *methods, pairs = tables
     manifests = [run.manifest for run in results.runs if run.manifest]
@@ -172,6 +179,9 @@ def _page(results: Results, tables: Sequence[Table], figures: Sequence[str]) -> 
     yield from _remarks(results)
     yield "\n## All cells\n"
     yield _without_title(summary)
+    if boundary is not None:
+        yield f"\n## {boundary.title}\n"
+        yield _without_title(boundary)
     yield "\n## Figures\n"
     drawn = dict.fromkeys(cell["labels"] for cell in results.cells if cell["labels"] and not cell.is_baseline)
     labels = f" (cells labelled {', '.join(drawn)})" if drawn else ""

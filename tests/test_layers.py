@@ -51,11 +51,13 @@ MEASURING = [
     ["harness.overrides", "harness.compose", "harness.command_line"],
 ]
 READING = [
+    ["harness.boundary_sums"],
     ["harness.definitions", "harness.highlight", "harness.intervals", "harness.runs", "harness.sums"],
     ["harness.estimates"],
     ["harness.metrics"],
     ["harness.comparison", "harness.number_format"],
     ["harness.console", "harness.plots", "harness.tables"],
+    ["harness.boundary_table"],
     ["harness.report"],
     ["harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
 ]
