@@ -7,12 +7,15 @@ from itertools import groupby
 
 import numpy as np
 
+from harness.constraint_config import PolicyKind
 from harness.definitions import INTERVALS, TIME_INTERVALS, Metric
 from harness.estimates import NOT_AVAILABLE, Estimate, paired
 from harness.metrics import Cell
 from harness.number_format import format_estimate, format_value, without_width_zero
 from harness.tables import NONE, SURROUNDINGS, Table, drafter_name, label_notes, summary_order, varying
 
+POLICIES = tuple(item.value for item in PolicyKind)
+"""In the order in which they are printed."""
 VALID = Metric(
     "valid (%)",
     "fraction",
@@ -65,8 +68,8 @@ HOST = {
     phase: Metric(
         f"host us/round {phase}",
         "us",
-        "microseconds of the host's processor per round and request: parser, grammar, masks; not its waiting, nor "
-        "copies",
+        "microseconds that the host spent per round and request on parser, grammar and masks; not those in which it "
+        "waited for the device or copied",
         "length",
         (f"boundary_host_us_{phase}",),
         f"boundary_num_rounds_{phase}",
@@ -88,7 +91,7 @@ def boundary_table(cells: Sequence[Cell]) -> Table | None:
     header += [item.label for item in HOST.values()] + ["labels"]
     rows = []
     for _, group in groupby(sorted(shown, key=_place), key=_place):
-        members = list(group)
+        members = sorted(group, key=lambda cell: POLICIES.index(cell["constraint"].split(" ", 1)[0]))
         reference = next((cell for cell in members if cell["constraint"].startswith("none")), None)
         rows += [_row(cell, extra, metrics, reference) for cell in members]
     notes = [f"{item.label}: {item.definition}." for item in [VALID, REFUSED, BEFORE, AFTER]]

@@ -70,6 +70,8 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
             root = _compose(_groups(given), given)
             points = _points(given, _experiment_sweep(root, experiment))
             cells, skipped = _cells(root, given, points)
+            if root.invalid_cells is InvalidCells.skip:
+                cells, skipped = _without_missing_prompts(cells, skipped)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise SettingsError(_one_line(error)) from error
     if skipped and (root.invalid_cells is InvalidCells.error or not cells):
@@ -184,6 +186,17 @@ def _list_meaningless(skipped: Sequence[tuple[Mapping[str, Any], str]], num_poin
     for reason, points in by_reason.items():
         lines += [f"  {reason}:", *(f"    {point}" for point in points)]
     return "\n".join(lines)
+
+
+def _without_missing_prompts(
+    cells: Sequence[CellConfig], skipped: Sequence[tuple[Mapping[str, Any], str]]
+) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]]]:
+    """The cells whose prompts are there; those left out stand once for each file."""
+    paths = dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None)
+    missing = [path for path in paths if not os.path.isfile(path)]
+    left = [cell for cell in cells if cell.workload.path not in missing]
+    reasons = [({"workload.path": path}, f"there is no file of prompts at {path}") for path in missing]
+    return left, [*skipped, *reasons]
 
 
 def _check_paths(cells: Sequence[CellConfig]) -> None:

@@ -279,6 +279,7 @@ def _profile_depth(cell: CellConfig) -> int | None:
 _NEEDS_WEIGHTS = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.draft_model)
 _TAKES_DRAFT_PROBABILITY = (VerificationMethod.probabilistic, VerificationMethod.block, VerificationMethod.lenient)
 
+
 def _is_constrained(cell: CellConfig) -> bool:
     return cell.constraint.is_on
 

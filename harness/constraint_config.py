@@ -33,7 +33,8 @@ class ConstraintConfig:
     """null: no grammar, no boundary; none: the boundary is looked for afterwards and the answer judged, nothing held
     to a grammar; late, commit, mask: the answer follows its grammar from the next round, by a cut, by masks."""
     parser: str = "zoo"
-    """How the end of reasoning is found: zoo, qwen3, glm, harmony, think_outside_code, none, or PACKAGE.MODULE:NAME."""
+    """How the end of reasoning is found: zoo, qwen3, glm, harmony, think_outside_code, none, never, or
+    PACKAGE.MODULE:NAME."""
     kind: GrammarKind = GrammarKind.json_schema
     """The language of the grammar."""
     grammar: str | None = None

@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from enum import Enum
 from typing import Any
 
-from harness.constraint_config import ConstraintConfig
 from harness.config import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, VerificationConfig
+from harness.constraint_config import ConstraintConfig
 from harness.model_config import Weights
 from kernels.contract import VerificationMethod
 

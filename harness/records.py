@@ -277,11 +277,15 @@ def _request_to_json(request: RequestRecord) -> dict[str, Any]:
             rounds[name] = values
     plain = ("prompt_id", "category", "turn", "sample", "seed", "num_prompt_tokens", "submitted_s")
     known = {name: getattr(request, name) for name in _CONSTRAINT_FIELDS if getattr(request, name) is not None}
-    return {name: getattr(request, name) for name in plain} | known | {
-        "output_token_ids": list(request.output_token_ids),
-        "finish_reason": request.finish_reason.value,
-        "rounds": rounds,
-    }
+    return (
+        {name: getattr(request, name) for name in plain}
+        | known
+        | {
+            "output_token_ids": list(request.output_token_ids),
+            "finish_reason": request.finish_reason.value,
+            "rounds": rounds,
+        }
+    )
 
 
 def _request_from_json(data: dict[str, Any]) -> RequestRecord:

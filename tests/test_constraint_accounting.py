@@ -37,7 +37,15 @@ def ruling(num_kept, num_evidence, is_complete=False):
         pytest.param([5, 9], [5, 6, 7], ruling(2, 3, True), 2, 3, 1, None, WHOLE, id="whole as recovered token"),
         pytest.param([9], [], ruling(1, 0, True), 1, 0, 0, None, WHOLE, id="whole without drafts"),
         pytest.param(
-            [5, EOS, 7], [5, EOS], ruling(1, 1), 1, 1, 1, CUT, None, id="an end of sequence that is refused ends nothing"
+            [5, EOS, 7],
+            [5, EOS],
+            ruling(1, 1),
+            1,
+            1,
+            1,
+            CUT,
+            None,
+            id="an end of sequence that is refused ends nothing",
         ),
         pytest.param(
             [5, EOS, 7],

@@ -20,7 +20,9 @@ Method = VerificationMethod
 
 
 def chains(**setting: float) -> Chains:
-    sampling = equal_sampling(1, setting.get("temperature", 1.0), int(setting.get("top_k", 0)), 1.0, 0.0, torch.device("cpu"))
+    sampling = equal_sampling(
+        1, setting.get("temperature", 1.0), int(setting.get("top_k", 0)), 1.0, 0.0, torch.device("cpu")
+    )
     target, draft = (transitions(VOCAB_SIZE, seed).double().log() for seed in (int(setting.get("seed", 12)), 19))
     return Chains(target, draft, sampling)
 

@@ -43,6 +43,7 @@ MEASURING = [
     ["harness.kernel_bench"],
     ["harness.models"],
     ["harness.constraint"],
+    ["harness.boundary_cost"],
     ["harness.drafters"],
     ["harness.engine"],
     ["harness.backends"],
@@ -62,7 +63,18 @@ READING = [
     ["harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
 ]
 SIDES = {"measuring": STEM + MEASURING, "reading": STEM + READING}
-HEAVY = {"torch", "triton", "transformers", "tokenizers", "safetensors", "datasets", "llguidance", "jsonschema", "hydra", "omegaconf"}
+HEAVY = {
+    "torch",
+    "triton",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "datasets",
+    "llguidance",
+    "jsonschema",
+    "hydra",
+    "omegaconf",
+}
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "base", "misc"}
 
 

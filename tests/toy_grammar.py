@@ -28,7 +28,9 @@ ANSWERS: Automaton = {
 def chain(token_ids: Sequence[int]) -> Automaton:
     """The grammar of one answer."""
     states = ["start", *(f"after {number}" for number in range(1, len(token_ids))), END]
-    return {state: {token: states[index + 1]} for index, (state, token) in enumerate(zip(states, token_ids, strict=False))}
+    return {
+        state: {token: states[index + 1]} for index, (state, token) in enumerate(zip(states, token_ids, strict=False))
+    }
 
 
 class ToyMatcher:
@@ -63,8 +65,6 @@ class ToyMatcher:
         words[0] = sum(1 << token_id for token_id in self.allowed)
 
 
-def guard_of(
-    policy: str, automaton: Automaton = ANSWERS, parser: ReasoningParser | None = None
-) -> Guard:
+def guard_of(policy: str, automaton: Automaton = ANSWERS, parser: ReasoningParser | None = None) -> Guard:
     """A guard over a toy grammar; reasoning ends at MARKER unless a parser is given."""
     return Guard(parser or OneToken(MARKER), ToyMatcher(automaton), POLICIES[PolicyKind(policy)])

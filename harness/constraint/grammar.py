@@ -99,7 +99,9 @@ class GrammarCompiler:
         except ValueError as error:
             reason = str(error)
         if reason:
-            raise UnusableGrammarError(f"expected a {kind.value} that llguidance can follow, it says: {reason.splitlines()[0]}")
+            raise UnusableGrammarError(
+                f"expected a {kind.value} that llguidance can follow, it says: {reason.splitlines()[0]}"
+            )
         return matcher
 
     def _convert(self) -> Any:

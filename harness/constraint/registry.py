@@ -1,10 +1,11 @@
 """Reasoning parsers by name, each built for a tokenizer.
 
-    zoo, qwen3, glm      `</think>`, one token
-    harmony              `<|channel|>final<|message|>`, several tokens
-    think_outside_code   `</think>`, but not in a code block
-    none                 the answer begins with the first output token
-    PACKAGE.MODULE:NAME  a function of the tokenizer that returns a parser
+zoo, qwen3, glm      `</think>`, one token
+harmony              `<|channel|>final<|message|>`, several tokens
+think_outside_code   `</think>`, but not in a code block
+none                 the answer begins with the first output token
+never                reasoning goes on to the end of the output
+PACKAGE.MODULE:NAME  a function of the tokenizer that returns a parser
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ def _no_reasoning(tokenizer: Any) -> ReasoningParser:
     return NoReasoning()
 
 
+def _never(tokenizer: Any) -> ReasoningParser:
+    # no token has this id
+    return OneToken(-1)
+
+
 def _imported(name: str) -> Callable[[Any], ReasoningParser]:
     module, _, attribute = name.partition(":")
     try:
@@ -85,4 +91,5 @@ PARSERS: dict[str, Callable[[Any], ReasoningParser]] = {
     "harmony": _harmony,
     "think_outside_code": _think_outside_code,
     "none": _no_reasoning,
+    "never": _never,
 }

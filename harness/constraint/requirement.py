@@ -68,7 +68,5 @@ class Requirement:
 
     def judge(self, grammar: str, answer_ids: Collection[int]) -> bool | None:
         """Whether an answer is valid; None where nobody can say."""
-        text = self._tokenizer.decode(
-            list(answer_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        text = self._tokenizer.decode(list(answer_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return is_valid(self.config.kind, grammar, str(text))

@@ -20,9 +20,7 @@ class Witnessed(NamedTuple):
     """Of each round, draft tokens up to the end of reasoning."""
 
 
-def witness(
-    parser: ReasoningParser, emitted: Sequence[Sequence[int]], drafted: Sequence[Sequence[int]]
-) -> Witnessed:
+def witness(parser: ReasoningParser, emitted: Sequence[Sequence[int]], drafted: Sequence[Sequence[int]]) -> Witnessed:
     """Find the boundary of a request.
 
     Args:

@@ -27,7 +27,7 @@ class Launched(NamedTuple):
     """Where `output.decided` arrives."""
     arrived: torch.cuda.Event | None
     """None where the step has ended before `launch` returned."""
-    rulings: Mapping[int, Ruling] = {}  # noqa: RUF012 (a NamedTuple's default is never changed)
+    rulings: Mapping[int, Ruling] = {}
     """What constraints say of the round, by slot."""
 
     def wait(self) -> None:

@@ -116,9 +116,7 @@ class Step:
         wanted = (first.unsqueeze(1) + columns).clamp_(max=len(hidden) - 1)
         return Scored(parts, outputs, first, self.target.logits(hidden[wanted.flatten()]))
 
-    def verify(
-        self, inputs: StepInputs, drafted: Drafted, scored: Scored, mask: TokenMask | None = None
-    ) -> Verified:
+    def verify(self, inputs: StepInputs, drafted: Drafted, scored: Scored, mask: TokenMask | None = None) -> Verified:
         """Decide what each slot emits; `mask` is of the B * T target rows."""
         batch, state = drafted.batch, self.state
         counts = torch.where(inputs.decides == DECODES, drafted.draft.num_draft_tokens, inputs.decides.clamp(max=1) - 1)
