@@ -36,8 +36,8 @@ BEFORE = Metric(
 AFTER = Metric(
     "acceptance after (%)",
     "fraction",
-    "the same of draft tokens behind it. Drafts of the round in which reasoning ends were proposed freely: under commit "
-    "those from the first refused one on are no evidence, under mask a refused one counts as rejected",
+    "the same of draft tokens behind it. Drafts of the round in which reasoning ends were proposed freely: under "
+    "commit those from the first refused one on are no evidence, under mask a refused one counts as rejected",
     "percent",
     ("boundary_num_accepted_tokens_after",),
     "boundary_num_draft_tokens_after",

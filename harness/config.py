@@ -352,8 +352,8 @@ COMBINATIONS_WITHOUT_MEANING: tuple[tuple[Callable[[CellConfig], bool], str], ..
     ),
     (
         lambda cell: _is_constrained(cell) and _verifies(cell, VerificationMethod.synthetic),
-        "verification=synthetic accepts tokens whatever they are, so it cannot hold an answer to a grammar; use another "
-        "method, or constraint=none",
+        "verification=synthetic accepts tokens whatever they are, so it cannot hold an answer to a grammar; use "
+        "another method, or constraint=none",
     ),
 )
 """What has no meaning, and why with what to do instead; the first that holds is reported."""

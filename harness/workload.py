@@ -76,8 +76,8 @@ def conversations(prompts: list[Prompt], config: WorkloadConfig, seed: int) -> l
 
 
 def fingerprint(prompts: Iterable[Prompt]) -> str:
-    """The first 16 hex digits of the SHA-256 over ids, categories, texts and schemas, in order: the workload's share in the
-    identity of a cell."""
+    """The first 16 hex digits of the SHA-256 over ids, categories, texts and schemas, in order: the workload's share in
+    the identity of a cell."""
     content = [
         [prompt.prompt_id, prompt.category, list(prompt.turns), *([] if prompt.schema is None else [prompt.schema])]
         for prompt in prompts

@@ -11,6 +11,7 @@ from harness import compose as compose_module
 from harness import settings
 from harness.compose import compose_plan
 from harness.config import CellConfig, DrafterKind, Weights
+from harness.constraint_config import PolicyKind
 from harness.determinants import METHOD_PARAMETERS, USED_ONLY_WITH
 from harness.labels import labels
 from harness.overrides import read_overrides
@@ -24,6 +25,7 @@ NEEDED = {
     },
     ("target", "local"): ["target.path=owner/model"],
     ("workload", "jsonl"): [f"workload.path={Path(__file__)}"],
+    ("workload", "json_schemas"): [f"workload.path={Path(__file__)}"],
     ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
 }
 """What an option needs beside itself."""
@@ -60,11 +62,23 @@ def promised(experiment):
         axes = (("eagle",), (3,), (1.0,), ("synthetic",))
     elif experiment == "throughput_glm47_mtp":
         axes = (("mtp",), (3,), (1.0,), ("synthetic",))
+    elif experiment == "reasoning_boundary":
+        axes = (("eagle3", "draft_model", "ngram"), (2, 4, 8), (1.0,), ("probabilistic",))
+    elif experiment == "reasoning_before_boundary":
+        axes = (("eagle3",), (4,), (1.0,), ("probabilistic",))
     elif experiment == "throughput_qwen3_8b":
         axes = (("eagle3",), (5,), (1.0,), ("synthetic",))
     else:
         axes = (("eagle3",), (4,), (1.0,), ("strict", "typical", "lenient", "pr35461"))
     return set(product(*axes))
+
+
+def test_prompts_that_are_not_there_are_skipped_where_that_is_asked_for():
+    with pytest.raises(SettingsError, match="expected a JSON Lines file, found none"):
+        compose_plan(["workload.path=no/such/file.jsonl", "drafter=eagle"])
+    skipped = compose_plan(["experiment=reasoning_boundary", "workload=reasoning_json,jsonl"])
+    assert [reason for _, reason in skipped.skipped] == ["there is no file of prompts at "]
+    assert {cell.constraint.policy for cell in skipped.cells} == set(PolicyKind)
 
 
 @pytest.mark.parametrize("experiment", group_options()["experiment"])
@@ -73,7 +87,7 @@ def test_every_experiment_composes_and_covers_what_it_promises(experiment):
     assert plan.name == experiment
     assert plan.folder == Path("results/runs") / experiment
     assert plan.title != experiment
-    assert not plan.skipped
+    assert all("there is no file of prompts" in reason for _, reason in plan.skipped)
     assert any(cell.is_baseline for cell in plan.cells)
     assert promised(experiment) <= {summary(cell) for cell in plan.cells}
 

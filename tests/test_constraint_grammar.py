@@ -148,5 +148,5 @@ def test_words_of_some_tokens_allow_just_these():
 
 
 def test_a_grammar_of_another_kind_needs_its_text():
-    with pytest.raises(ValueError, match="the text of a grammar with constraint.kind=regex"):
+    with pytest.raises(ValueError, match="the text of a grammar with"):
         ConstraintConfig(PolicyKind.mask, kind=GrammarKind.regex)

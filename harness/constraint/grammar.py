@@ -87,7 +87,7 @@ class GrammarCompiler:
             raise ValueError(NOT_INSTALLED) from error
         if self._vocabulary is None:
             self._vocabulary = self._convert()
-        grammar_of = {
+        grammar_of: dict[GrammarKind, Any] = {
             GrammarKind.json_schema: LLMatcher.grammar_from_json_schema,
             GrammarKind.regex: LLMatcher.grammar_from_regex,
             GrammarKind.lark: LLMatcher.grammar_from_lark,

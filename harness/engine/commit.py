@@ -8,8 +8,8 @@ would be too low. So
     K_r = min(K, m - 1, e, g),    A_r = min(A, K_r)
 
 - of m tokens that may still be emitted, only the first m - 1 draft tokens can be followed by another token;
-- an accepted EOS ends the request and is its last token, so a drafted EOS, at index e, and what follows it count neither
-  way; the same holds for the draft token that completes the grammar;
+- an accepted EOS ends the request and is its last token, so a drafted EOS, at index e, and what follows it count
+  neither way; the same holds for the draft token that completes the grammar;
 - under policy `commit` the first draft token that the grammar refuses, at index g, could only be cut away, accepted or
   not; under a mask it is rejected by the constrained target, which is evidence like any rejection.
 
@@ -46,7 +46,7 @@ def commit(
     eos_token_ids: Collection[int],
     ruling: Ruling | None = None,
 ) -> Commit:
-    """Cut one round's emitted tokens at EOS, at the length limit and where the grammar says, and count what is evidence.
+    """Cut one round's emitted tokens at EOS, at the length limit and where a grammar says, and count what is evidence.
 
     Args:
         emitted: the accepted draft tokens, then the recovered or bonus token (1..K + 1 token ids).
