@@ -61,7 +61,7 @@ def test_with_truncation_only_mask_keeps_the_law():
     assert deviation("commit", Method.probabilistic, num_drafts=1, top_k=2, seed=25) > 0.01
 
 
-def tokens_of(policy, num_tokens, method, draft_sampling, temperature=1.0, draft_seed=19):
+def tokens_of(policy, num_tokens, method, draft_sampling, temperature=1.0, draft_seed=19, **options):
     engine = toy_engine(
         transitions(VOCAB_SIZE, 12),
         transitions(VOCAB_SIZE, draft_seed),
@@ -72,6 +72,7 @@ def tokens_of(policy, num_tokens, method, draft_sampling, temperature=1.0, draft
         num_slots=40,
         sampling=SamplingSettings(temperature),
         guarded=True,
+        **options,
     )
     return outputs(engine, [replace(item, guard=guard_of(policy)) for item in toy_requests(150)])
 
@@ -89,8 +90,19 @@ def test_coupled_tokens_depend_on_neither_policy_nor_drafter_nor_depth(policy, n
     assert tokens_of("late", 3, Method.coupled, DraftSampling.coupled) != alone
 
 
+@pytest.mark.parametrize("overlaps", [False, True], ids=["one after another", "launched ahead"])
 @pytest.mark.parametrize("policy", ["commit", "mask"])
-def test_every_answer_of_a_lossless_policy_is_valid(policy):
+def test_steps_in_two_halves_give_the_same_tokens(policy, overlaps):
+    """Would catch a step launched as a whole that had to be cut or masked, and a guard that saw a round too late."""
+    alone = tokens_of("mask", 0, Method.coupled, DraftSampling.coupled)
+    options = {"graphs": True, "overlaps": overlaps}
+    assert tokens_of(policy, 3, Method.coupled, DraftSampling.coupled, **options) == alone
+    assert tokens_of(policy, 0, Method.coupled, DraftSampling.coupled, **options) == alone
+
+
+@pytest.mark.parametrize("options", [{}, {"graphs": True, "overlaps": True}], ids=["eager", "launched ahead"])
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+def test_every_answer_of_a_lossless_policy_is_valid(policy, options):
     guards = [guard_of(policy) for _ in range(150)]
     engine = toy_engine(
         transitions(VOCAB_SIZE, 12),
@@ -101,6 +113,7 @@ def test_every_answer_of_a_lossless_policy_is_valid(policy):
         max_new_tokens=60,
         num_slots=40,
         guarded=True,
+        **options,
     )
     requests = [replace(item, guard=guard) for item, guard in zip(toy_requests(150), guards, strict=True)]
     run = engine.run(requests, lambda record: None)

@@ -21,7 +21,9 @@ from harness.prompt_length import exact_length
 from harness.records import RequestRecord
 from harness.workload import Conversation
 
-UNOVERLAPPED = "answers held to a grammar: steps ran operation by operation, without CUDA graphs, none ahead of another"
+STEP_BY_STEP = (
+    "while an answer follows its grammar, steps run operation by operation, without CUDA graphs, none ahead of another"
+)
 STAND_IN_NOTE = " has no tokenizer: the zoo's stands in, and its tokens mean nothing to random weights"
 
 
@@ -161,8 +163,8 @@ class LocalBackend:
         head = () if self.loaded_head is None else self.loaded_head.head.fallbacks
         round_tokens = self.cell.backend.max_concurrency * (self._num_speculative_tokens + 1)
         notes = [*self.target.fallbacks, *self.target.round_fallbacks(round_tokens), *head, *self._notes]
-        if self.cell.constraint.is_on and self._would_use_graphs:
-            notes.append(UNOVERLAPPED)
+        if self.cell.constraint.is_on and self.uses_graphs:
+            notes.append(STEP_BY_STEP)
         if self.num_invalid:
             notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)
@@ -242,11 +244,6 @@ class LocalBackend:
     @property
     def uses_graphs(self) -> bool:
         """Whether its engine's steps have fixed sizes, captured as CUDA graphs on a GPU."""
-        return self._would_use_graphs and not self.cell.constraint.is_on
-
-    @property
-    def _would_use_graphs(self) -> bool:
-        """The same without a grammar."""
         configured = self.cell.backend.graphs
         return self.models.loaded.device.type == "cuda" if configured is None else configured
 

@@ -32,6 +32,8 @@ class Guard:
         self._num_tokens = 0
         self.num_worthwhile = 0
         """Drafts of this round that are worth verifying: behind the boundary none from a refused one on."""
+        self.may_cut = False
+        """Verification of this round may emit tokens that must be cut off again, while the request goes on."""
         self._num_free = 0
         self._num_evidence = 0
         self._is_masked = False
@@ -66,7 +68,7 @@ class Guard:
         began = time.perf_counter()
         num_drafts = len(draft_ids)
         self._num_evidence = self._num_free = self.num_worthwhile = num_drafts
-        self._is_masked = False
+        self._is_masked = self.may_cut = False
         if self.is_behind:
             rows = self._rows_behind(draft_ids, masks, walked)
         else:
@@ -94,6 +96,7 @@ class Guard:
         if end is None:
             return [FREE] * (num_drafts + 1)
         self._num_free = num_free = end + 1
+        self.may_cut = self.policy.cuts_boundary_round
         walk = Walk(self.matcher)
         if self.policy.masks_boundary_round:
             self._is_masked = True

@@ -13,17 +13,20 @@ after another: it looks at a step's drafts and logits, the clock stopped, before
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import torch
 
+from harness.constraint.ruling import Ruling
 from harness.drafters.protocol import Drafter
 from harness.engine.constrained_runner import ConstrainedRunner
 from harness.engine.graph_runner import GraphRunner
+from harness.engine.guarded_graph_runner import GuardedGraphRunner
+from harness.engine.guarded_step import settle
 from harness.engine.plan import Plan, make_plan
-from harness.engine.runner import EagerRunner, Launched, Runner
+from harness.engine.runner import Begun, EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Limits, Request, Round, Sequence, rounds_of
 from harness.engine.slots import SlotState
@@ -66,12 +69,9 @@ class EngineSettings:
     """Steps of a few fixed sizes, captured as CUDA graphs where there is a GPU; else operation by operation."""
     overlaps: bool | None = None
     """Launch a step before the one before it has been read; None does so where a launch does not wait for the device:
-    with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `guarded`."""
+    with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `guarded` without `graphs`."""
     guarded: bool = False
-    """Requests may have guards, so that the host takes part in steps; without `graphs` only."""
-
-    def __post_init__(self) -> None:
-        assert not (self.guarded and self.graphs), "guarded steps run operation by operation"
+    """Requests may have guards, so that the host takes part in steps."""
 
 
 def room_for_drafts(num_speculative_tokens: int) -> int:
@@ -98,6 +98,18 @@ class _UnderWay(NamedTuple):
     """Per slot, if it has been measured."""
 
 
+class _Begun(NamedTuple):
+    """A step of which at least the beginning has been launched."""
+
+    plan: Plan
+    launched: Launched | Begun
+
+    def whole(self) -> _UnderWay:
+        """The same with its end launched too."""
+        launched = self.launched.finish() if isinstance(self.launched, Begun) else self.launched
+        return _UnderWay(self.plan, launched, None)
+
+
 FollowUp = Callable[[RequestRecord], Request | None]
 Measured = TypeVar("Measured")
 
@@ -116,7 +128,7 @@ class Engine:
         self._measures = settings.expected_acceptance and settings.num_speculative_tokens > 0
         returns_at_once = target.device.type == "cuda" and settings.graphs
         wanted = returns_at_once if settings.overlaps is None else settings.overlaps
-        self._overlaps = wanted and not self._measures and not settings.guarded
+        self._overlaps = wanted and not self._measures and (settings.graphs or not settings.guarded)
         # one slot more than there are takes what nobody wants
         self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
         self.step = Step(
@@ -136,9 +148,10 @@ class Engine:
         self._read_s = 0.0
 
     def _new_runner(self) -> Runner:
+        step, num_slots = self.step, self.settings.num_slots
         if self.settings.guarded:
-            return ConstrainedRunner(self.step, self.settings.num_slots)
-        return GraphRunner(self.step, self.settings.num_slots) if self.settings.graphs else EagerRunner(self.step)
+            return (GuardedGraphRunner if self.settings.graphs else ConstrainedRunner)(step, num_slots)
+        return GraphRunner(step, num_slots) if self.settings.graphs else EagerRunner(step)
 
     @property
     def cache_bytes(self) -> int:
@@ -161,14 +174,14 @@ class Engine:
         finished: list[RequestRecord] = []
         under_way: _UnderWay | None = None
         while not scheduler.is_done:
-            launched = self._launch(scheduler)
-            if not self._overlaps and launched is not None:
-                under_way, launched = self._measured(launched), None
+            begun = None if under_way and self._must_wait(scheduler) else self._launch(scheduler)
+            if not self._overlaps and begun is not None:
+                under_way, begun = self._measured(begun.whole()), None
             if under_way is not None:
                 self._take_in(under_way, scheduler, finished, follow_up)
-            elif launched is None:
+            elif begun is None:
                 self._idle(scheduler.seconds_to_wait(self._now()))
-            under_way = launched
+            under_way = None if begun is None else begun.whole()
         run = EngineRun(tuple(finished), self._now() - start_s, self._num_invalid)
         if under_way is not None:
             # nobody needs it, and its time must not be the next run's
@@ -193,7 +206,12 @@ class Engine:
         self._began += time.perf_counter() - stopped
         return result
 
-    def _launch(self, scheduler: Scheduler) -> _UnderWay | None:
+    def _must_wait(self, scheduler: Scheduler) -> bool:
+        """Whether the next step needs the host's answer to the one under way: its drafts are drawn under masks."""
+        guards = [sequence.request.guard for sequence in scheduler.running.values()]
+        return any(guard is not None and guard.is_behind for guard in guards)
+
+    def _launch(self, scheduler: Scheduler) -> _Begun | None:
         """Fill the free slots and launch the next step, if there is one to launch."""
         scheduler.admit(self._now())
         runner, limits = self._runner, self.settings.limits
@@ -207,7 +225,7 @@ class Engine:
                 chunk.sequence.launch(1)
         for sequence in plan.decoding:
             sequence.launch(self.settings.num_speculative_tokens + 1)
-        return _UnderWay(plan, launched, None)
+        return _Begun(plan, launched)
 
     def _measured(self, under_way: _UnderWay) -> _UnderWay:
         """The same with what the chain methods expect on its drafts, if that is asked for."""
@@ -237,17 +255,26 @@ class Engine:
         self._read_s = now
         deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
         slots = [sequence.slot for sequence in deciding]
+        rulings = self._rulings(under_way.launched, rows, slots)
         decided = dict(zip(slots, rounds_of(rows, self.settings.num_speculative_tokens, slots), strict=True))
         for sequence in going_on:
             if sequence.slot not in decided:
                 sequence.carry(share_s)
                 continue
-            ruling = under_way.launched.rulings.get(sequence.slot)
-            round_ = replace(decided[sequence.slot], ruling=ruling)
+            round_ = replace(decided[sequence.slot], ruling=rulings.get(sequence.slot))
             round_ = _with_expected(round_, under_way.expected, sequence.slot)
             sequence.append_round(round_, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
+
+    def _rulings(self, launched: Launched, rows: list[list[int]], slots: list[int]) -> Mapping[int, Ruling]:
+        """What constraints say of a step, by slot."""
+        guards = {slot: launched.guards[slot] for slot in slots if slot in launched.guards}
+        if not guards:
+            return launched.rulings
+        rulings, cuts = settle(guards, rows, self.settings.num_speculative_tokens)
+        assert not cuts, "a step was launched as a whole of which something is to be cut"
+        return rulings
 
     def _retire(
         self, ended: list[Sequence], scheduler: Scheduler, finished: list[RequestRecord], follow_up: FollowUp
