@@ -92,12 +92,19 @@ def test_coupled_tokens_depend_on_neither_policy_nor_drafter_nor_depth(policy, n
 
 @pytest.mark.parametrize("overlaps", [False, True], ids=["one after another", "launched ahead"])
 @pytest.mark.parametrize("policy", ["commit", "mask"])
-def test_steps_in_two_halves_give_the_same_tokens(policy, overlaps):
+def test_steps_in_parts_give_the_same_tokens(policy, overlaps):
     """Would catch a step launched as a whole that had to be cut or masked, and a guard that saw a round too late."""
     alone = tokens_of("mask", 0, Method.coupled, DraftSampling.coupled)
     options = {"graphs": True, "overlaps": overlaps}
     assert tokens_of(policy, 3, Method.coupled, DraftSampling.coupled, **options) == alone
     assert tokens_of(policy, 0, Method.coupled, DraftSampling.coupled, **options) == alone
+
+
+@pytest.mark.parametrize("policy", ["late", "commit", "mask"])
+def test_steps_in_parts_draw_from_the_same_masked_rows(policy):
+    """With sampled drafts a mask of the wrong row or of another round shows at once."""
+    expected = tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled)
+    assert tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled, graphs=True) == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"graphs": True, "overlaps": True}], ids=["eager", "launched ahead"])

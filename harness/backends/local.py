@@ -22,7 +22,8 @@ from harness.records import RequestRecord
 from harness.workload import Conversation
 
 STEP_BY_STEP = (
-    "while an answer follows its grammar, steps run operation by operation, without CUDA graphs, none ahead of another"
+    "while the answer of some request follows its grammar, no step is launched ahead, and drafts are drawn operation by"
+    " operation"
 )
 STAND_IN_NOTE = " has no tokenizer: the zoo's stands in, and its tokens mean nothing to random weights"
 

@@ -29,7 +29,8 @@ class GuardedDrafts:
         """By slot, the masks of the positions so far: those of the target are the same."""
         self._guards = guards
         self._masks = masks
-        self._rows = torch.full((num_rows, num_tokens), FREE, dtype=torch.int64)
+        self.rows = torch.full((num_rows, num_tokens), FREE, dtype=torch.int64)
+        """[B, K], the masks of the drafts so far."""
         self._device = device
 
     def before(self, step: int, own_words: Tensor | None) -> TokenMask:
@@ -37,9 +38,9 @@ class GuardedDrafts:
         for slot, walk in self.walks.items():
             row = walk.row(self._masks)
             self.target_rows[slot].append(row)
-            self._rows[slot, step] = row if self._can_draw(row, own_words) else FREE
+            self.rows[slot, step] = row if self._can_draw(row, own_words) else FREE
         self._spend(began)
-        return self._mask(self._rows[:, step])
+        return self._mask(self.rows[:, step])
 
     def after(self, token_ids: Tensor) -> None:
         drawn = token_ids.tolist()
@@ -49,7 +50,7 @@ class GuardedDrafts:
         self._spend(began)
 
     def cached(self) -> TokenMask:
-        return self._mask(self._rows)
+        return self._mask(self.rows)
 
     def _can_draw(self, row: int, own_words: Tensor | None) -> bool:
         """Whether the drafter knows an allowed token; where it does not, it draws freely and is rejected."""

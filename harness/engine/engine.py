@@ -273,7 +273,7 @@ class Engine:
         if not guards:
             return launched.rulings
         rulings, cuts = settle(guards, rows, self.settings.num_speculative_tokens)
-        assert not cuts, "a step was launched as a whole of which something is to be cut"
+        assert all(rulings[slot].is_complete for slot in cuts), "something is cut that the device has taken in"
         return rulings
 
     def _retire(

@@ -1,161 +1,135 @@
-"""Steps whose requests may have guards, as two CUDA graphs each: up to the target's logits, and the rest.
+"""Steps whose requests may have guards, in parts that are CUDA graphs.
 
 While nobody is behind the boundary, the host looks at the drafts when the target's forward is still running, and
-launches the rest behind it: the drafts are copied beside the forward, with a ticket that says of which launch they are.
-So the device does not wait, and the next step can be launched ahead. Only the rare step whose drafts hold the end of
-reasoning, or that somebody behind it takes part in, runs its rest, or all of it, operation by operation.
+launches the rest behind it: the drafts are copied beside the forward. So the device does not wait, and the next step
+can be launched ahead. Behind the boundary the drafts are drawn operation by operation, under masks that the host makes
+one after the other; everything else are graphs all the same, but for the rare step of which something may be cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from harness.constraint.guard import Guard
+from harness.engine.draft_masks import GuardedDrafts
 from harness.engine.graph_runner import GraphRunner, StepSize, _Captured
 from harness.engine.guarded_step import GuardedStep, drafting_slots, guards_of
 from harness.engine.plan import Plan
 from harness.engine.runner import Begun, Launched, fetch
-from harness.engine.slots import StepInputs
-from harness.engine.step import Drafted, Scored, Step, StepOutput
-
-POLLS_PER_CHECK = 4096
-"""Looks at the host's memory between two questions whether the device is still sound."""
-
-
-@dataclass
-class _Halves:
-    """A captured step in two halves."""
-
-    given: StepInputs
-    begin: Callable[[], tuple[Drafted, Scored]]
-    """Drafts and scores, and shows the drafts to the host; returns what is left for the second half."""
-    end: Callable[[], StepOutput]
-    shown: Tensor
-    """[B, K + 2] int64 on the host: drafts, how many, and the ticket of the launch."""
-    num_launches: int = 0
+from harness.engine.step import Step
+from harness.engine.step_parts import CapturedParts, StepParts
+from kernels.contract import Draft
 
 
 class GuardedGraphRunner(GraphRunner):
-    """Launches the first half of a step; `Begun.finish` does the rest."""
+    """Launches drafts and forward of a step; `Begun.finish` does the rest."""
 
     def __init__(self, step: Step, num_slots: int) -> None:
         super().__init__(step, num_slots)
         self._guarded = GuardedStep(step, num_slots)
-        self._halves: dict[StepSize, _Halves] = {}
+        self._most_masks = num_slots * self.row_width
+        self._parts: dict[StepSize, StepParts] = {}
+        is_cuda = step.target.device.type == "cuda"
+        self._beside = torch.cuda.Stream(step.target.device) if is_cuda else None
 
     def launch(self, plan: Plan) -> Launched | Begun:
         self._take_in(plan)
-        halves = self._halves[self._size(plan)]
-        if any(guard.is_behind for guard in guards_of(plan).values()):
-            return self._guarded.run(plan, halves.given)
-        drafted, scored = halves.begin()
-        halves.num_launches += 1
-        return Begun(lambda: self._finish(plan, halves, drafted, scored))
+        parts = self._parts[self._size(plan)]
+        guards = guards_of(plan)
+        parts.draft()
+        if any(guard.is_behind for guard in guards.values()):
+            return self._run_behind(plan, parts, guards)
+        shown = self._show(parts.drafted.draft)
+        parts.score()
+        return Begun(lambda: self._finish(plan, parts, shown))
 
-    def _finish(self, plan: Plan, halves: _Halves, drafted: Drafted, scored: Scored) -> Launched:
+    def _finish(self, plan: Plan, parts: StepParts, shown: _Shown) -> Launched:
         """Look at the drafts, and launch what follows them."""
         # requests that ended in the step before are still in the plan, and nobody asks about them
         guards, drafting = guards_of(plan), drafting_slots(plan)
-        rows = _shown(halves)
-        drafts, counts = [row[:-2] for row in rows], [row[-2] for row in rows]
+        drafts, counts = shown.read()
         worthwhile = list(counts)
         self._guarded.masks.clear()
-        masks = self._guarded.look_ahead(guards, drafting, worthwhile, drafts)
-        is_free = self._guarded.masks.num_masks == 0 and worthwhile == counts
-        if is_free and not any(guard.may_cut for guard in guards.values()):
-            return fetch(halves.end())._replace(guards=guards)
-        return self._guarded.verify(halves.given, drafted, scored, guards, worthwhile, masks)
+        rows = self._guarded.look_ahead(guards, drafting, worthwhile, drafts)
+        return self._end(parts, guards, rows, worthwhile if worthwhile != counts else None, None)
+
+    def _run_behind(self, plan: Plan, parts: StepParts, guards: dict[int, Guard]) -> Launched:
+        """A step that somebody behind the boundary takes part in, from its drafts to its end."""
+        step, masks, drafting = self.step, self._guarded.masks, drafting_slots(plan)
+        behind = {slot: guards[slot] for slot in drafting if guards[slot].is_behind}
+        masks.clear()
+        num_rows = parts.given.decides.numel()
+        masked = GuardedDrafts(behind, masks, num_rows, step.num_speculative_tokens, step.target.device)
+        draft = step.draft(parts.given, masked if behind else None).draft
+        drafts, counts = draft.token_ids.tolist(), draft.num_draft_tokens.tolist()
+        parts.write(draft.token_ids, counts)
+        parts.score()
+        worthwhile = list(counts)
+        rows = self._guarded.look_ahead(guards, drafting, worthwhile, drafts, masked if behind else None)
+        return self._end(parts, guards, rows, worthwhile if worthwhile != counts else None, masked.rows)
+
+    def _end(
+        self,
+        parts: StepParts,
+        guards: dict[int, Guard],
+        rows: list[list[int]],
+        counts: list[int] | None,
+        draft_rows: Tensor | None,
+    ) -> Launched:
+        """The rest of a step; `counts` are other counts of drafts than it has, `draft_rows` their masks."""
+        words = self._guarded.masks.words
+        if counts is not None:
+            parts.write(None, counts)
+        if len(words):
+            parts.write_masks(words, draft_rows, rows)
+        if any(guard.may_cut for guard in guards.values()):
+            current = parts.drafted.draft.num_draft_tokens.tolist()
+            drafted = parts.masked() if len(words) else parts.drafted
+            return self._guarded.verify(parts.given, drafted, parts.scored, guards, current, rows)
+        return fetch(parts.end_masked() if len(words) else parts.end())._replace(guards=guards)
 
     def _capture(self, size: StepSize) -> _Captured:
         inputs, given = self._new_inputs(size)
-        halves = self._captured_halves(given) if inputs.is_cuda else self._plain_halves(given)
-        self._halves[size] = halves
+        if inputs.is_cuda:
+            captured = CapturedParts(self.step, given, self._most_masks, self._pool)
+            self._pool = captured.pool
+            self._parts[size] = captured
+        else:
+            self._parts[size] = StepParts(self.step, given, self._most_masks)
+        # launched in parts only
+        return _Captured(inputs, self._parts[size].end)
 
-        def run() -> StepOutput:
-            halves.begin()
-            return halves.end()
-
-        return _Captured(inputs, run)
-
-    def _plain_halves(self, given: StepInputs) -> _Halves:
-        """The same without graphs."""
-        step = self.step
-        left: list[tuple[Drafted, Scored]] = []
-        shown = torch.zeros(given.decides.numel(), step.num_speculative_tokens + 2, dtype=torch.int64)
-        ticket = torch.zeros(1, dtype=torch.int64)
-
-        def begin() -> tuple[Drafted, Scored]:
-            ticket.add_(1)
-            drafted = step.draft(given)
-            shown.copy_(_for_the_host(drafted, ticket))
-            left[:] = [(drafted, step.score(given, drafted))]
-            return left[0]
-
-        def end() -> StepOutput:
-            return _end(step, given, *left[0])
-
-        return _Halves(given, begin, end, shown)
-
-    def _captured_halves(self, given: StepInputs) -> _Halves:
-        step = self.step
-        # kernels are compiled and scratch memory grows outside of the capture
-        step(given)
-        shown = torch.zeros(given.decides.numel(), step.num_speculative_tokens + 2, dtype=torch.int64, pin_memory=True)
-        ticket = torch.zeros(1, dtype=torch.int64, device=given.slots.device)
-        beside = torch.cuda.Stream()
-        torch.cuda.synchronize()
-        first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(first, pool=self._pool):
-            ticket.add_(1)
-            drafted = step.draft(given)
-            for_the_host = _for_the_host(drafted, ticket)
-            beside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(beside):
-                shown.copy_(for_the_host, non_blocking=True)
-            scored = step.score(given, drafted)
-            torch.cuda.current_stream().wait_stream(beside)
-        self._pool = first.pool()
-        with torch.cuda.graph(second, pool=self._pool):
-            output = _end(step, given, drafted, scored)
-        # its memory must not be another's before the copy beside the forward has read it
-        kept = for_the_host
-
-        def begin() -> tuple[Drafted, Scored]:
-            assert kept is not None
-            first.replay()
-            return drafted, scored
-
-        def end() -> StepOutput:
-            second.replay()
-            return output
-
-        return _Halves(given, begin, end, shown)
+    def _show(self, draft: Draft) -> _Shown:
+        """Copy drafts to the host beside what is launched next."""
+        rows = [draft.token_ids, draft.num_draft_tokens.unsqueeze(1)]
+        if self._beside is None:
+            return _Shown(torch.cat(rows, dim=1), None)
+        self._beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._beside):
+            found = torch.cat(rows, dim=1)
+            host = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
+            host.copy_(found, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        return _Shown(host, arrived)
 
 
-def _end(step: Step, given: StepInputs, drafted: Drafted, scored: Scored) -> StepOutput:
-    """Everything behind the target's logits, without the host."""
-    verified = step.verify(given, drafted, scored)
-    step.extend(given, scored, verified)
-    return step.commit(scored, verified)
+class _Shown:
+    """Drafts on their way to the host."""
 
+    def __init__(
+        self,
+        # [B, K + 1] int64: drafts, and how many
+        host: Tensor,
+        arrived: torch.cuda.Event | None,
+    ) -> None:
+        self._host = host
+        self._arrived = arrived
 
-def _for_the_host(drafted: Drafted, ticket: Tensor) -> Tensor:
-    """[B, K + 2]; the ticket comes last in every row, so that a row with the right one has arrived."""
-    draft = drafted.draft
-    counts = draft.num_draft_tokens.unsqueeze(1)
-    return torch.cat([draft.token_ids, counts, ticket.expand_as(counts)], dim=1)
-
-
-def _shown(halves: _Halves) -> list[list[int]]:
-    """The drafts of the last launch, once they are there."""
-    tickets, num_polls = halves.shown.numpy()[:, -1], 0
-    while not (tickets == halves.num_launches).all():
-        num_polls += 1
-        if num_polls % POLLS_PER_CHECK == 0:
-            # raises what went wrong on the device
-            torch.cuda.current_stream().query()
-    found: list[list[int]] = halves.shown.tolist()
-    return found
+    def read(self) -> tuple[list[list[int]], list[int]]:
+        """The drafts of each slot and their number, once they are there."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        rows = self._host.tolist()
+        return [row[:-1] for row in rows], [row[-1] for row in rows]

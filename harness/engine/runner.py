@@ -31,7 +31,7 @@ class Launched(NamedTuple):
     rulings: Mapping[int, Ruling] = {}
     """What constraints say of the round, by slot."""
     guards: Mapping[int, Guard] = {}
-    """Guards, by slot, that have not seen yet what verification emitted; of such a step nothing is to be cut."""
+    """Guards, by slot, that have not seen yet what verification emitted; while a request goes on, none of it is cut."""
 
     def wait(self) -> None:
         """Wait until the result is on the host."""
