@@ -3,6 +3,8 @@ PYTHON ?= $(shell for name in python3.12 python3.11 python3; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
 # More options for pip, such as an index of CPU-only wheels of torch.
 PIP_FLAGS ?=
+# Processes that run the tests; 0 runs them in one, as plain pytest does.
+TEST_WORKERS ?= 2
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
@@ -15,7 +17,7 @@ demo: .venv/.installed ## Sweep the built-in models: tables and figures in a few
 	@$(BIN)/python -m experiments.run experiment=quickstart
 
 test: .venv/.installed ## Run every test; those that need a GPU skip themselves without one
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 check: .venv/.installed ## Run the linter, the formatter's check and the type checker
 	@$(BIN)/ruff check

@@ -49,6 +49,7 @@ ONLY_TARGETS = {"_skinny_linear_kernel": 10 * MEASURED_CAPABILITY[0] + MEASURED_
 """Of kernels that run on GPUs of one compute capability: it. They are compiled for no other."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 VOCAB_SIZE, ODD_VOCAB_SIZE, LARGEST_VOCAB_SIZE, DRAFT_VOCAB_SIZE = 128_256, 128_255, 262_144, 32_000
+TOY_VOCAB_SIZE = 8
 NUM_REQUESTS, NUM_DRAFTS = 16, 3
 MANY_ROWS = 64
 """So many that no row's keys are shared out over programs."""
@@ -255,6 +256,7 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
         "one-hot drafts": {"one_hot": True},
         "no statistics, packed rows": {"with_stats": False, "packed": True},
         "odd vocabulary": {"vocab_size": ODD_VOCAB_SIZE},
+        "toy vocabulary": {"vocab_size": TOY_VOCAB_SIZE},
         "many requests": {"num_requests": MANY_REQUESTS},
         "many requests, truncated": {"num_requests": MANY_REQUESTS, "truncates": True},
         "largest vocabulary, 8 drafts": {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},

@@ -11,39 +11,65 @@ from pathlib import Path
 EPILOG = """\
 PATH is a run folder, its cells folder, one cell file, or a folder of run folders. Without --format the report is
 written beside the records (report.md, tables/, figures/) and a summary is printed. With --format one row per cell goes
-to standard output, and nothing is written.
+to standard output, and nothing is written. With --html there is also report.html, one page that holds everything and
+needs no server and no network. Two PATHs and --html write one page (comparison.html, beside the second) about both runs
+and their differences, paired by prompt.
 
 examples:
   python -m experiments.report results/runs/quickstart
   python -m experiments.report results/runs/quickstart --format csv > cells.csv
-  python -m experiments.report results/runs --output comparison"""
+  python -m experiments.report results/runs --output comparison
+  python -m experiments.report results/runs/quickstart --html
+  python -m experiments.report results/runs/before results/runs/after --html"""
 WRONG = 2
 """Exit code for a wrong argument, a missing folder or a file that is not a record."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    options = _parser().parse_args(arguments)
-    from harness.report import column_dictionary, notices, print_summary, read_results, rows, write_results
-
-    if options.columns:
-        print(column_dictionary(), end="")
-        return 0
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.other is not None and (not options.html or options.format or options.pdf):
+        parser.error("two PATHs are compared on one page: expected --html beside them, without --format and --pdf")
+    if options.html and options.format:
+        parser.error("expected --html or --format, not both")
     try:
-        results = read_results(options.path)
-        if options.format:
-            text = rows(results, options.format)
-            _emit(text, options.output)
-            return 0
-        paths = write_results(results, _folder(options), ("png", "pdf") if options.pdf else ("png",))
+        return _run(options)
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG
+
+
+def _run(options: argparse.Namespace) -> int:
+    from harness.report import column_dictionary, rows, write_comparison
+    from harness.results import read_results
+
+    if options.columns:
+        print(column_dictionary(), end="")
+    elif options.other is not None:
+        page = write_comparison(options.path, options.other, _folder(options, options.other))
+        print(f"comparison: {page}", file=sys.stderr)
+    elif options.format:
+        _emit(rows(read_results(options.path), options.format), options.output)
+    else:
+        _write(options)
+    return 0
+
+
+def _write(options: argparse.Namespace) -> None:
+    """Write the report, print the summary, and say where the report is."""
+    from harness.console import print_summary
+    from harness.notices import notices
+    from harness.report import write_results
+    from harness.results import read_results
+
+    results = read_results(options.path)
+    formats = ("png", "pdf") if options.pdf else ("png",)
+    paths = write_results(results, _folder(options, options.path), formats, html=options.html)
     print_summary(results.cells)
     for line in notices(results):
         print(f"note: {line}", file=sys.stderr)
-    print(f"report: {paths[0]} (and {len(paths) - 1} files in tables/ and figures/)", file=sys.stderr)
-    return 0
+    print(f"report: {paths[0]} (and {len(paths) - 1} files beside it, in tables/ and figures/)", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,16 +83,18 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("path", nargs="?", type=Path, metavar="PATH", help="where the records are")
     what.add_argument("--columns", action="store_true", help="print what every column means, with its unit")
+    parser.add_argument("other", nargs="?", type=Path, metavar="PATH", help="another run, to compare with (--html)")
+    parser.add_argument("--html", action="store_true", help="write one page of HTML that holds everything")
     parser.add_argument("--format", choices=("csv", "json", "md"), help="print one row per cell")
     parser.add_argument("--output", type=Path, help="folder for the report, or file for the rows of --format")
     parser.add_argument("--pdf", action="store_true", help="write the figures as PDF too")
     return parser
 
 
-def _folder(options: argparse.Namespace) -> Path:
+def _folder(options: argparse.Namespace, path: Path) -> Path:
     from harness.report import default_output
 
-    return default_output(options.path) if options.output is None else options.output
+    return default_output(path) if options.output is None else options.output
 
 
 def _emit(text: str, output: Path | None) -> None:

@@ -96,7 +96,10 @@ def _lists_only(folder: Path, finished: Sequence[str]) -> bool:
 
 def report(folder: Path, row_format: str | None) -> None:
     """Write tables and figures; print the summary, or rows to standard output and the summary beside them."""
-    from harness.report import notices, print_summary, read_results, rows, write_results
+    from harness.console import print_summary
+    from harness.notices import notices
+    from harness.report import rows, write_results
+    from harness.results import read_results
 
     results = read_results(folder)
     page, *others = write_results(results, folder)

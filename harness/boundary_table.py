@@ -12,7 +12,8 @@ from harness.definitions import INTERVALS, TIME_INTERVALS, Metric
 from harness.estimates import NOT_AVAILABLE, Estimate, paired
 from harness.metrics import Cell
 from harness.number_format import format_estimate, format_value, without_width_zero
-from harness.tables import NONE, SURROUNDINGS, Table, drafter_name, label_notes, summary_order, varying
+from harness.table import Table
+from harness.tables import NONE, SURROUNDINGS, drafter_name, label_notes, summary_order, varying
 
 POLICIES = tuple(item.value for item in PolicyKind)
 """In the order in which they are printed."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.definitions import metric
+from harness.definitions import PAIRED_COLUMNS, metric
 from harness.estimates import Estimate, paired, paired_difference, paired_ratio
 from harness.metrics import Cell
 from harness.records import EXPECTED_METHODS
@@ -126,15 +126,13 @@ def comparisons_frame(cells: Sequence[Cell]) -> pd.DataFrame:
     """Paired comparisons of every two methods of a group, one row per pair and metric.
 
     Returns:
-        run, target, drafter, num_speculative_tokens, temperature; first and second cell id, verification, draft
-        sampling and labels; metric, kind (difference or ratio of second against first), value, low, high, num_prompts
-        in common, same_law (only for metrics of the tokens).
+        the columns of `definitions.PAIRED_COLUMNS`.
     """
     rows: list[dict[str, Any]] = []
     for group in groups(cells):
         for first, second in combinations(group.cells, 2):
             rows += _comparison_rows(group, first, second)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=list(PAIRED_COLUMNS))
 
 
 def _comparison_rows(group: Group, first: Cell, second: Cell) -> list[dict[str, Any]]:

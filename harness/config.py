@@ -243,6 +243,8 @@ class MeasurementConfig:
     """Blocks of requests; the cells take turns block by block, in alternating order (A B, then B A)."""
     expected_acceptance: bool = True
     """Record, per round, the acceptance that each chain method expects on the same drafts."""
+    round_terms: bool = False
+    """Also record, per draft position, the probabilities that `experiments.replay` needs."""
     num_resamples: int = 2000
     """Bootstrap resamples of the prompts."""
     confidence: float = 0.95
@@ -253,6 +255,12 @@ class MeasurementConfig:
         require(self.num_blocks >= 1, "measurement.num_blocks", "1 or more", self.num_blocks)
         require(self.num_resamples >= 100, "measurement.num_resamples", "100 or more", self.num_resamples)
         require(0.5 <= self.confidence < 1, "measurement.confidence", "a level in [0.5, 1)", self.confidence)
+        require(
+            self.expected_acceptance or not self.round_terms,
+            "measurement.round_terms",
+            "false without measurement.expected_acceptance=true, with which it is measured",
+            self.round_terms,
+        )
 
 
 def _drafts(cell: CellConfig, *kinds: DrafterKind) -> bool:

@@ -315,6 +315,15 @@ COUNTS: dict[str, Column] = {
     "fallbacks": Column("", "what changed speed or results without being asked for; separated by a semicolon"),
 }
 
+TEXT_COLUMNS = frozenset(
+    (
+        *("run", "cell_id", "target", "target_weights", "drafter", "drafter_path", "drafter_weights"),
+        *("draft_sampling", "verification", "guarantee", "labels", "workload", "device", "dtype"),
+        *("baseline_cell_id", "fallbacks"),
+    )
+)
+"""Columns that hold text; an empty text is a value of its own. The others hold numbers, ignore_eos a truth value."""
+
 POSITION_COUNTS: dict[str, Column] = {
     "num_draft_tokens_per_pos": Column("tokens", "rounds with K_r >= i: denominator of the unconditional rate"),
     "num_reached_per_pos": Column(
@@ -322,6 +331,26 @@ POSITION_COUNTS: dict[str, Column] = {
     ),
     "num_accepted_tokens_per_pos": Column("tokens", "rounds with A_r >= i"),
 }
+
+
+PAIRED_COLUMNS: dict[str, Column] = {
+    **{name: SETTINGS[name] for name in ("run", "target", "drafter", "num_speculative_tokens", "temperature")},
+    **{
+        f"{side}_{name}": Column("", f"{SETTINGS[name].definition.partition(';')[0]}, of the cell named {side}")
+        for side in ("first", "second")
+        for name in ("cell_id", "verification", "draft_sampling", "labels")
+    },
+    "num_prompts": Column("", "prompts that both cells have; only these are compared"),
+    "metric": Column(
+        "", "column of the cells that is compared; expected_length: of both methods on the first's drafts"
+    ),
+    "kind": Column("", "difference: second - first; ratio: second / first"),
+    "value": Column("as the metric, or a ratio", "the difference or ratio"),
+    "low": Column("as value", "lower end of its interval, paired by prompt"),
+    "high": Column("as value", "upper end of it"),
+    "same_law": Column("", "the two cannot differ in this metric, so a value other than 0 is noise"),
+}
+"""Columns of tables/paired.csv, one row per pair of cells and metric."""
 
 
 def column_names(num_positions: int) -> list[str]:

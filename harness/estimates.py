@@ -86,7 +86,7 @@ class Estimates:
         return float(self._totals[name][-1]) if name in self._totals else 0.0
 
     def ratio(self, item: Metric) -> tuple[float, Floats]:
-        """The observed ratio of sums and its value in each resample [B]; nan where the cell lacks a sum."""
+        """Value and resampled values [B] of a metric that divides sums; nan where the cell lacks one of them."""
         wanted = [*item.numerators, *([item.denominator] if item.denominator else [])]
         if any(name not in self._totals for name in wanted):
             return float("nan"), np.full(self.num_resamples, np.nan)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from harness.figures.style import LOOKS, RC, SPARE_LOOKS, WITHOUT_DATES, Look
 from harness.kernel_goals import CORE_NAMES
 from harness.kernel_records import KernelResults, Machine, Measurement
 from harness.kernel_report import NO_MEASUREMENT
-from harness.plots import LOOKS, RC, SPARE_LOOKS, WITHOUT_DATES, Look
 
 FILE_NAME = "roofline.png"
 WORK_LOOKS = {"draw": SPARE_LOOKS[0], "coupled_draw": SPARE_LOOKS[1]}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.kernel_case import TRUNCATION_NAMES, Case
+from harness.kernel_columns import KERNEL_COLUMNS
 from harness.kernel_goals import CORE_NAMES, bytes_per_second, core_measurements, goals
 from harness.kernel_records import KernelResults, Machine, Measurement, Status, Timing
 from harness.records import write_atomically
@@ -218,7 +219,7 @@ def to_csv(results: KernelResults) -> str:
     """One row per measurement with all digits; empty where there is no value."""
     rows = [_flat(each, results.machine) for each in results.measurements]
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer = csv.DictWriter(stream, fieldnames=list(KERNEL_COLUMNS), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return stream.getvalue()

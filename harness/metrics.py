@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.cell_tables import find_cell_tables, read_cell_tables
 from harness.definitions import COUNTS, POSITION_COUNTS, column_names, with_interval
 from harness.determinants import METHOD_PARAMETERS
 from harness.estimates import NOT_AVAILABLE, Estimate, Estimates, paired_ratio
@@ -78,15 +79,18 @@ def load_results(path: str | Path) -> pd.DataFrame:
     """Read results: one row per cell.
 
     Args:
-        path: a run folder, a cells folder, one cell file, or a folder of run folders.
+        path: a run folder, a cells folder, one cell file, or a folder of run folders. Where the records are not there
+            (raw records are not tracked), the report's tables/cells.csv, or a folder of reports.
 
     Returns:
-        The columns of results/README.md; each metric has `<metric>`, `<metric>_low` and `<metric>_high`.
+        The columns of results/README.md; each metric has `<metric>`, `<metric>_low` and `<metric>_high`. Columns that
+        an older table lacks are empty.
 
     Raises:
         ValueError: nothing there or a file that is not a record; the message names the path.
     """
-    return results_frame(analyse(read_runs(Path(path))))
+    tables = find_cell_tables(Path(path))
+    return read_cell_tables(tables) if tables else results_frame(analyse(read_runs(Path(path))))
 
 
 def analyse(runs: Sequence[Run]) -> list[Cell]:

@@ -1,11 +1,13 @@
-"""Turns numbers into text for tables: a value and its interval with the same decimals.
+"""Turns numbers into text for tables, a value and its interval with the same decimals, and reads such text again.
 
 This module knows styles, not metrics.
 """
 
 from __future__ import annotations
 
+import re
 from math import isnan
+from typing import NamedTuple
 
 from harness.estimates import Estimate
 
@@ -69,3 +71,33 @@ def _decimals(scaled: float, style: str) -> int:
         return FIXED_DECIMALS[style]
     size = round(abs(scaled), 6)
     return 0 if size >= 100 else 1 if size >= 10 else 2
+
+
+class Printed(NamedTuple):
+    """A number as a table prints it, in its parts; empty where there is none."""
+
+    sign: str
+    """× before a ratio."""
+    value: str
+    low: str
+    high: str
+    remark: str
+    """What stands behind it in brackets, such as same law."""
+
+    @property
+    def number(self) -> float:
+        return float(self.value.replace(",", ""))
+
+
+_NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
+_PRINTED = re.compile(
+    rf"(?P<sign>× )?(?P<value>{_NUMBER})"
+    rf"(?: \[(?:(?P<low>{_NUMBER}), (?P<high>{_NUMBER})|{NOT_AVAILABLE})\])?"
+    r"(?: \((?P<remark>[^()]*)\))?"
+)
+
+
+def read_printed(text: str) -> Printed | None:
+    """The parts of a printed number; None if the text is not one."""
+    matched = _PRINTED.fullmatch(text)
+    return Printed(**{name: (part or "").strip() for name, part in matched.groupdict().items()}) if matched else None

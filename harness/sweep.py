@@ -25,6 +25,7 @@ from harness.plan import Plan
 from harness.progress import Progress
 from harness.provenance import provenance
 from harness.records import SCHEMA_VERSION, CellRecord, RequestRecord, identity, write_atomically, write_cell
+from harness.round_terms import RequestTerms, collect_terms, write_terms
 from harness.workload import Conversation, conversations, fingerprint, load_prompts
 
 
@@ -35,11 +36,13 @@ class _Arm:
     cell: CellConfig
     backend: LocalBackend
     requests: list[RequestRecord] = field(default_factory=list)
+    terms: list[RequestTerms] = field(default_factory=list)
     wall_s: float = 0.0
     num_skipped_turns: int = 0
 
     def take(self, run: BackendRun) -> None:
         self.requests.extend(run.requests)
+        self.terms.extend(run.terms)
         self.wall_s += run.wall_s
         self.num_skipped_turns += run.num_skipped_turns
 
@@ -95,6 +98,9 @@ class _Run:
             arm.take(arm.backend.generate(turn.conversations, self._advance, arm.wall_s))
             if turn.is_last:
                 record = _record(arm, played)
+                if arm.cell.measurement.round_terms and not arm.cell.is_baseline:
+                    # first, so that a record that promises terms has them
+                    write_terms(collect_terms(record.cell_id, arm.terms), self.folder / "cells")
                 write_cell(record, self.folder / "cells")
                 self.finished.append(record.cell_id)
                 self._write_manifest()

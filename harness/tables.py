@@ -6,10 +6,7 @@ This module knows what to show; it does not know where it is written.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 from harness.acceptance_profiles import AcceptanceProfile
@@ -21,6 +18,7 @@ from harness.metrics import Cell
 from harness.model_config import Weights
 from harness.number_format import NOT_AVAILABLE, format_estimate, format_value, without_width_zero
 from harness.records import EXPECTED_METHODS
+from harness.table import Table
 
 NONE = "–"
 MINUS = " − "
@@ -48,36 +46,6 @@ PER_METHOD_COUNTS = {
     "num_draft_tokens": "draft tokens",
     "num_accepted_tokens": "accepted tokens",
 }
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table as it is printed."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-    """Definitions and remarks, printed below the table."""
-
-    def to_markdown(self, *, fold_notes: bool = False) -> str:
-        """GitHub-flavoured Markdown, the notes as a list below, folded away if asked."""
-        lines = [f"### {self.title}", ""]
-        lines += [_markdown_row(self.header), _markdown_row(["---"] * len(self.header))]
-        lines += [_markdown_row(row) for row in self.rows]
-        notes = ["", *(f"- {note}" for note in self.notes), ""]
-        lines += ["", "<details><summary>Definitions</summary>", *notes, "</details>", ""] if fold_notes else notes
-        return "\n".join(lines)
-
-    def to_csv(self) -> str:
-        """The cells as printed, with the header, without title and notes."""
-        stream = io.StringIO()
-        csv.writer(stream, lineterminator="\n").writerows([self.header, *self.rows])
-        return stream.getvalue()
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def varying(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:

@@ -131,7 +131,8 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
     if round_.sampling.truncates:
         _truncated_first_pass(round_, shared)
         return
-    parts = FIRST_PASS_WARPS
+    # A short row has no work for more; but to draw from a chunk takes them all.
+    parts = FIRST_PASS_WARPS if emits else min(FIRST_PASS_WARPS, triton.next_power_of_2(shape.num_chunks))
     drafted = int(shape.width > 0)
     many = MANY_PROGRAMS if drafted else MANY_DRAWING_PROGRAMS
     sets = 2 if shape.num_rows * triton.cdiv(shape.num_chunks, parts) >= many else 1

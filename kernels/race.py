@@ -1,7 +1,7 @@
 """Gumbel noise that belongs to (seed, position, token): which token has the largest log weight plus noise?
 
 The noise is that of kernels.streams.gumbel, one uniform number of 53 bits and two logarithms a token. Both are spared
-for nearly all tokens: 32 of the bits give an upper bound of a token's score in float32, and the exact float64 score is
+for nearly all tokens: 27 of the bits give an upper bound of a token's score in float32, and the exact float64 score is
 worked out for one token after another, the highest bound first, until no bound reaches the best score. The result is
 the exact one, whatever the bounds are worth.
 """
@@ -43,7 +43,8 @@ def mapped_high_words(seed, position, tokens):
 
 @triton.jit
 def highest_noise(high):
-    """float32 upper bound of the Gumbel noise of a uniform number with these upper 32 bits."""
+    """float32 upper bound of the Gumbel noise of a uniform number that has this upper word (`to_unit` drops 5 bits)."""
+    high = high | 31
     rest = (0xFFFFFFFF - high).to(tl.float32) * 2.3283064365386963e-10
     near_one = rest + 0.5 * rest * rest
     elsewhere = -tl.log((high.to(tl.float32) + 1.0) * 2.3283064365386963e-10) * (1.0 - 1e-5)

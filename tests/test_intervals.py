@@ -1,4 +1,4 @@
-"""Bootstrap intervals by prompt: the distribution they read, their coverage, and what they refuse."""
+"""Bootstrap intervals by prompt: the distribution they read, and what they refuse."""
 
 import numpy as np
 import pytest
@@ -57,38 +57,6 @@ def test_no_interval_from_one_prompt_or_from_mostly_undefined_resamples():
     assert not np.isnan(interval(some, 50, 0.95)).any()
     some[:60] = np.nan
     assert np.isnan(interval(some, 50, 0.95)).all()
-
-
-def simulate(num_prompts, num_simulations, seed):
-    """Rounds of a prompt share its acceptance rate: [S, P] accepted and drafts, and the true ratio of their means."""
-    generator = np.random.default_rng(seed)
-    shape = num_simulations, num_prompts
-    rate = generator.beta(2, 3, size=shape)
-    num_drafts = generator.integers(5, 40, size=shape)
-    return generator.binomial(num_drafts, rate), num_drafts, 2 / 5
-
-
-@pytest.mark.parametrize("num_prompts", [8, 40])
-def test_coverage_with_rounds_that_depend_on_their_prompt(num_prompts):
-    """95 % intervals must hold the truth in 90 to 99 % of 300 experiments.
-
-    Would catch resampling rounds instead of prompts (coverage about 60 %, see below), and unexpanded percentiles with
-    few prompts.
-    """
-    accepted, drafts, truth = simulate(num_prompts, 300, seed=5)
-    weights = resample_weights(num_prompts, 1000)
-    ratios = (accepted @ weights.T) / (drafts @ weights.T)
-    bounds = np.array([interval(row, num_prompts, 0.95) for row in ratios])
-    coverage = ((bounds[:, 0] <= truth) & (truth <= bounds[:, 1])).mean()
-    assert 0.90 <= coverage <= 0.99
-
-
-def test_resampling_rounds_would_be_overconfident():
-    """States the size of the error that resampling by prompt avoids; fails if the simulation lost its correlation."""
-    accepted, drafts, truth = simulate(40, 300, seed=5)
-    rate = accepted.sum(axis=1) / drafts.sum(axis=1)
-    half = 1.96 * np.sqrt(rate * (1 - rate) / drafts.sum(axis=1))
-    assert (abs(rate - truth) <= half).mean() < 0.75
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.99])

@@ -25,6 +25,7 @@ STEM = [
         "harness.plain_settings",
         "harness.provenance",
         "harness.records",
+        "harness.round_terms",
         "harness.run_config",
         "harness.settings",
     ],
@@ -53,14 +54,26 @@ MEASURING = [
 ]
 READING = [
     ["harness.boundary_sums"],
-    ["harness.definitions", "harness.highlight", "harness.intervals", "harness.runs", "harness.sums"],
-    ["harness.estimates"],
+    [
+        "harness.definitions",
+        "harness.highlight",
+        "harness.intervals",
+        "harness.plain_text",
+        "harness.runs",
+        "harness.sums",
+    ],
+    ["harness.cell_tables", "harness.estimates"],
     ["harness.metrics"],
     ["harness.comparison", "harness.number_format"],
-    ["harness.console", "harness.plots", "harness.tables"],
-    ["harness.boundary_table"],
-    ["harness.report"],
-    ["harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
+    ["harness.certification_results", "harness.frame_text", "harness.table"],
+    ["harness.latex", "harness.tables"],
+    ["harness.console", "harness.figures"],
+    ["harness.boundary_table", "harness.results", "harness.run_summary"],
+    ["harness.notices", "harness.report_tables", "harness.run_comparison"],
+    ["harness.report_page"],
+    ["harness.html"],
+    ["harness.report", "harness.replay"],
+    ["harness.kernel_columns", "harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
 ]
 SIDES = {"measuring": STEM + MEASURING, "reading": STEM + READING}
 HEAVY = {

@@ -3,14 +3,21 @@
 import gzip
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from harness.definitions import PER_POSITION, column_names, dictionary
+from harness.certification_results import COLUMNS, load_certification
+from harness.comparison import comparisons_frame
+from harness.definitions import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
+from harness.kernel_columns import KERNEL_COLUMNS
 from harness.metrics import load_results
-from harness.records import write_cell
+from harness.records import write_atomically, write_cell
+from harness.report import rows
+from harness.results import read_results
 from harness.runs import read_runs
 from tests.synthetic_cells import (
     cell_record,
@@ -21,11 +28,42 @@ from tests.synthetic_cells import (
 README = Path(__file__).parents[1] / "results" / "README.md"
 
 
+def rows_below(heading):
+    """The rows of the first table below a heading of the README, (column, unit, definition)."""
+    text = README.read_text().split(heading)[1].split("\n#")[0]
+    return re.findall(r"^\| `([^`]+)` \| (?:(.*?) \| )?(.+) \|$", text, re.MULTILINE)
+
+
+def test_columns_of_the_other_tables_are_those_of_the_readme(tmp_path):
+    """Would catch a column of comparisons, certifications or the kernel benchmark that nobody can look up."""
+    run = simulated_run(tmp_path / "run", depths=(3,), num_prompts=3)
+    frame = comparisons_frame(read_results(run).cells)
+    listed = rows_below("### Columns of paired.csv\n")
+    assert listed == [(name, item.unit, item.definition) for name, item in PAIRED_COLUMNS.items()]
+    assert list(frame.columns) == list(PAIRED_COLUMNS) and not frame["metric"].isna().any()
+    assert rows_below("### Columns of the kernel benchmark\n") == [
+        (name, item.unit, item.definition) for name, item in KERNEL_COLUMNS.items()
+    ]
+    for table in README.parent.glob("kernel_bench*/table.csv"):
+        assert table.read_text().splitlines()[0] == ",".join(KERNEL_COLUMNS)
+    found = load_certification(README.parent / "certify_cpu")
+    assert [(row[0], row[2]) for row in rows_below("### Columns of a certification\n")] == list(COLUMNS.items())
+    assert list(found.columns) == list(COLUMNS) and found["is_control"].any() and not found["verdict"].isna().any()
+
+
+def test_a_file_that_is_no_certification_is_named(tmp_path):
+    for content in ("", "{}", '{"outcomes": 3}', '{"outcomes": [3]}'):
+        (tmp_path / "certification.json").write_text(content)
+        with pytest.raises(ValueError, match="expected a certification") as error:
+            load_certification(tmp_path)
+        assert str(tmp_path) in str(error.value)
+
+
 def test_columns_are_those_of_the_readme(tmp_path):
     """Would catch a column without a definition, and a README that names columns which do not exist."""
     frame = load_results(simulated_run(tmp_path / "run", depths=(3,), num_prompts=3))
     assert list(frame.columns) == column_names(3)
-    rows = re.findall(r"^\| `([^`]+)` \| (.*?) \| (.+) \|$", README.read_text().split("## Columns")[1], re.MULTILINE)
+    rows = rows_below("## Columns\n")
     assert [tuple(row) for row in rows] == dictionary()
     listed = {name.replace(PER_POSITION, str(i)) for name, _, _ in rows for i in range(1, 4)}
     assert {name.removesuffix("_low").removesuffix("_high") for name in frame.columns} == listed
@@ -94,3 +132,48 @@ def test_errors_name_the_path_and_what_is_wrong(tmp_path, make, message):
     with pytest.raises(ValueError, match=message) as error:
         load_results(tmp_path / "run")
     assert str(tmp_path / "run") in str(error.value)
+
+
+def without_records(folder):
+    """A run whose report was written and whose records were then removed, as in the tracked results."""
+    simulated_run(folder, methods=("strict", "block"), num_prompts=3)
+    frame = load_results(folder)
+    write_atomically(folder / "tables" / "cells.csv", rows(read_results(folder), "csv").encode())
+    shutil.rmtree(folder / "cells")
+    return frame
+
+
+def test_a_table_of_cells_stands_for_records_that_are_not_there(tmp_path):
+    """Would catch digits lost on the way, empty texts read as missing, and columns of another type."""
+    expected = without_records(tmp_path / "runs" / "a")
+    for path in ("runs/a", "runs/a/tables/cells.csv", "runs"):
+        pd.testing.assert_frame_equal(load_results(tmp_path / path), expected, check_exact=True)
+
+
+def test_tables_of_several_runs_are_read_together(tmp_path):
+    frames = [without_records(tmp_path / name) for name in ("a", "b")]
+    pd.testing.assert_frame_equal(load_results(tmp_path), pd.concat(frames, ignore_index=True))
+
+
+def test_records_come_before_a_table(tmp_path):
+    """Would catch an old table read in place of the records beside it."""
+    folder = simulated_run(tmp_path / "run", methods=("strict",), num_prompts=2)
+    write_atomically(folder / "tables" / "cells.csv", b"run,cell_id\nold,1\n")
+    assert len(load_results(folder)) == 4
+
+
+@pytest.mark.parametrize("content", ["a,b\n1,2\n", "run\nx\n", ""], ids=["other columns", "no cell id", "nothing"])
+def test_a_file_that_is_no_table_of_cells_is_named(tmp_path, content):
+    (tmp_path / "cells.csv").write_text(content)
+    with pytest.raises(ValueError, match="expected") as error:
+        load_results(tmp_path / "cells.csv")
+    assert str(tmp_path / "cells.csv") in str(error.value)
+
+
+TRACKED = sorted(path.parents[1] for path in README.parent.glob("*/tables/cells.csv"))
+
+
+@pytest.mark.parametrize("folder", TRACKED, ids=lambda path: path.name)
+def test_tracked_results_can_be_loaded(folder):
+    frame = load_results(folder)
+    assert len(frame) and frame["cell_id"].is_unique and frame["acceptance_rate"].between(0, 1).any()

@@ -1,5 +1,7 @@
 """What the local backend makes of conversations: room, turns that do not fit, memory."""
 
+import gc
+
 import pytest
 
 from harness.backends.local import LocalBackend
@@ -74,6 +76,13 @@ def test_draft_logit_cache_is_that_of_all_slots(store):
     subject = backend(store, drafter=DrafterKind.eagle3)
     subject.generate([SHORT])
     assert subject.cache_bytes.draft_logits == 3 * 4 * (4096 * 4 + 16)
+
+
+def test_no_collection_walks_over_what_existed_before_the_run(store):
+    """Would catch a full pass over all modules and models, 0.1 to 0.5 s, in the latency of some request."""
+    frozen = []
+    backend(store).generate([SHORT], on_request=lambda record: frozen.append(gc.get_freeze_count()))
+    assert min(frozen) > 10_000 and gc.get_freeze_count() == 0
 
 
 def test_what_slows_the_target_down_is_reported(store, monkeypatch):

@@ -6,8 +6,8 @@ from scipy import stats
 from torch import Tensor
 
 from kernels.contract import Draft, Streams, Verification
-from kernels.reference.acceptance import coupled_overlap
 from kernels.reference.coupled import coupled_draw
+from kernels.reference.masses import coupled_overlap
 from kernels.reference.truncation import process, sampling_rows
 from kernels.reference.verify import verify
 from tests.random_round import FALSE_ALARM, GREEDY, PLAIN, Method, sampling_of

@@ -14,8 +14,10 @@ from experiments import report as command
 from harness.console import WIDTH, paired_lines, print_summary
 from harness.definitions import column_names
 from harness.metrics import analyse, load_results
+from harness.notices import notices
 from harness.records import write_cell
-from harness.report import OWN_FILES, column_dictionary, notices, read_results, report, write_report
+from harness.report import column_dictionary, own_files, report, write_report
+from harness.results import read_results
 from harness.runs import read_runs
 from tests.synthetic_cells import (
     analysed,
@@ -138,7 +140,7 @@ def test_a_report_leaves_nothing_of_an_earlier_one_behind(tmp_path):
 def test_every_file_of_a_report_is_known_as_its_own(run_folder, tmp_path):
     """Would catch a file that is written under a name by which it is never removed."""
     for path in write_report(run_folder, tmp_path)[1:]:
-        assert OWN_FILES[path.parent.relative_to(tmp_path).as_posix()].fullmatch(path.name)
+        assert own_files()[path.parent.relative_to(tmp_path).as_posix()].fullmatch(path.name)
 
 
 def test_a_report_of_several_formats_keeps_all_of_them(tmp_path):

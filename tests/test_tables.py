@@ -12,7 +12,8 @@ from harness.estimates import Estimate
 from harness.metrics import analyse
 from harness.number_format import format_estimate, format_value, without_width_zero
 from harness.runs import read_runs
-from harness.tables import PR_NAMES, Table, estimate_text, method_tables, metric_text, paired_table, summary_table
+from harness.table import Table
+from harness.tables import PR_NAMES, estimate_text, method_tables, metric_text, paired_table, summary_table
 from tests.synthetic_cells import (
     analysed,
     baseline_settings,

@@ -24,7 +24,7 @@ from harness.console import print_summary
 from harness.prompt import Prompt
 from harness.prompt_length import exact_length
 from harness.records import FinishReason, read_cell
-from harness.report import read_results
+from harness.results import read_results
 from harness.workload import Conversation
 from tests.tiny_shapes import shape_folder
 

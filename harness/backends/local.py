@@ -14,11 +14,13 @@ from harness.constraint.requirement import Requirement
 from harness.drafters.chain import DrafterShape
 from harness.drafters.load import LoadedHead, build_drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
+from harness.engine.frozen_heap import frozen_heap
 from harness.engine.sequence import Limits, Request
 from harness.models.target import TargetModel
 from harness.prompt import Prompt
 from harness.prompt_length import exact_length
 from harness.records import RequestRecord
+from harness.round_terms import RequestTerms
 from harness.workload import Conversation
 
 STEP_BY_STEP = (
@@ -38,6 +40,8 @@ class BackendRun:
     num_skipped_turns: int
     """Turns left out because they did not fit beside max_new_tokens, and the turns after them."""
     fallbacks: tuple[str, ...]
+    terms: tuple[RequestTerms, ...] = ()
+    """Of the requests' full drafts, if they are recorded."""
 
 
 class LocalBackend:
@@ -146,9 +150,12 @@ class LocalBackend:
             given.append(decode_answer(self.tokenizer, record.output_token_ids))
             return self._request(conversation, given) if len(given) < len(conversation.prompt.turns) else None
 
-        run = self.engine().run(requests, follow_up, start_s)
+        engine = self.engine()
+        with frozen_heap():
+            run = engine.run(requests, follow_up, start_s)
         self.num_invalid += run.num_invalid
-        return BackendRun(tuple(map(self._judged, run.requests)), run.wall_s, self._num_skipped, self.fallbacks)
+        judged = tuple(map(self._judged, run.requests))
+        return BackendRun(judged, run.wall_s, self._num_skipped, self.fallbacks, run.terms)
 
     def _judged(self, record: RequestRecord) -> RequestRecord:
         """The same, with what the judge says of its answer."""
@@ -274,6 +281,7 @@ class LocalBackend:
             overlaps=False if cell.measurement.expected_acceptance else None,
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
             guarded=cell.constraint.is_on,
+            round_terms=cell.measurement.round_terms and not cell.is_baseline,
         )
         return Engine(target, drafter, settings)
 

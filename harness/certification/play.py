@@ -4,9 +4,9 @@ Letters: S slots, R rows of a batch, K draft tokens at most, V and V_draft the v
 sequence, G profiles, N = V ** L sequences.
 
 Every slot serves a fixed number of requests, so that quick requests count no more than slow ones. A request begins in
-state 0 at a position of its own, with its own seed, in round 1. A batch holds the slots that are not done yet, in an
-order that has nothing to do with the slots. All bookkeeping stays on the device; the host learns only how many slots
-are still busy.
+state 0 at a position of its own, with its own seed, in round 1. A batch holds all slots that are not done yet, in an
+order that has nothing to do with the slots; a few that are done fill it up, with requests that nobody counts. All
+bookkeeping stays on the device; the host learns only how many slots are still busy.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from kernels.streams import Purpose
 SEED_STEP = 0x9E3779B97F4A7C15 - 2**64
 """Odd, so that requests never share a seed."""
 REQUESTS_PER_SLOT = 4
+SMALLEST_BATCH, BATCH_STEP = 4096, 16
+"""A batch that is smaller, or no multiple of the step, would need kernels that are compiled for it."""
 NUM_POSITIONS = 7
 """Requests begin at positions 1 .. NUM_POSITIONS in turn."""
 NOT_A_TOKEN = -7
@@ -70,7 +72,7 @@ class Table:
         self.rounds = torch.ones_like(self.requests)
         self.states = torch.zeros_like(self.requests)
         self.tokens = torch.zeros(num_slots, self.length + self.depth, dtype=torch.long, device=device)
-        # The last bin takes the requests that go on.
+        # The last bin takes the requests that go on, and those that nobody counts.
         self.counts = torch.zeros(len(cell.profiles) * 2 * world.num_codes + 1, dtype=torch.long, device=device)
         self.tallies = torch.zeros(3, dtype=torch.long, device=device)
         shape = (num_slots, self.depth, world.draft_logits.shape[1])
@@ -85,9 +87,18 @@ class Table:
         self.profiles = [columns[0].float(), columns[1].long(), columns[2].float(), columns[3].float()]
         self.profiles = [column.to(device) for column in self.profiles]
 
-    def busy(self) -> Tensor:
-        """[R] int64, the slots whose requests are not all done, in the order of the batch."""
-        return self.order[self.num_served[self.order] < REQUESTS_PER_SLOT]
+    def is_busy(self, slots: Tensor) -> Tensor:
+        """[R] bool, whether the requests of some slots are not all done."""
+        return self.num_served[slots] < REQUESTS_PER_SLOT
+
+    def still_playing(self, slots: Tensor) -> Tensor:
+        """[R] int64, the slots of the next batch, in the same order: those that are busy, and a few that fill it up."""
+        busy = self.is_busy(slots)
+        num_busy = int(busy.sum())
+        if num_busy == 0:
+            return slots[:0]
+        num_kept = max(SMALLEST_BATCH, -(-num_busy // BATCH_STEP) * BATCH_STEP)
+        return slots[busy | (torch.cumsum(~busy, dim=0) <= num_kept - num_busy)]
 
     def sampling(self, slots: Tensor) -> Sampling:
         index = self.digits(slots).profile
@@ -124,7 +135,8 @@ class Table:
             self.states[slots] = torch.where(num_accepted >= column, moved, self.states[slots])
         self.num_emitted[slots] += num_accepted + 1
         self.rounds[slots] += 1
-        self.tallies[1:] += torch.stack([num_draft_tokens.sum(), num_accepted.sum()])
+        busy = self.is_busy(slots)
+        self.tallies[1:] += torch.stack([(num_draft_tokens * busy).sum(), (num_accepted * busy).sum()])
         self._finish(slots)
 
     def _finish(self, slots: Tensor) -> None:
@@ -133,7 +145,8 @@ class Table:
         codes = (self.tokens[slots, : self.length].clamp(0, self.world.vocab_size - 1) * powers).sum(1)
         digits = self.digits(slots)
         group = digits.profile * 2 + digits.half
-        bins = torch.where(done, group * self.world.num_codes + codes, len(self.counts) - 1)
+        counted = done & self.is_busy(slots)
+        bins = torch.where(counted, group * self.world.num_codes + codes, len(self.counts) - 1)
         self.counts += torch.bincount(bins, minlength=len(self.counts))
         self.num_served[slots] += done
         self.requests[slots] += done * len(self.order)
@@ -179,7 +192,7 @@ def _pad(values: Tensor, num_rows: int, filler: int) -> Tensor:
 
 
 def play_round(subject: Subject, table: Table, slots: Tensor) -> None:
-    """One round of every busy slot."""
+    """One round of some slots."""
     cell, world, depth = table.cell, table.world, table.depth
     keeps_stats = (cell.row_stats and cell.cached and cell.draft_sampling is DraftSampling.sampled) and features_of(
         subject
@@ -195,8 +208,8 @@ def play_round(subject: Subject, table: Table, slots: Tensor) -> None:
         rows = rows[columns <= counts[:, None]]
     real = slots
     if cell.padded_slots:
-        # One row at least; the values that nobody may read come from slot 0.
-        num_rows = max(len(table.order), len(slots) + 1)
+        # The values that nobody may read come from slot 0.
+        num_rows = max(len(table.order), len(slots) + BATCH_STEP)
         token_ids, counts = _pad(token_ids, num_rows, NOT_A_TOKEN), _pad(counts, num_rows, -1)
         slots = _pad(slots, num_rows, 0)
     draft = Draft(
@@ -233,20 +246,20 @@ def play(subject: Subject, cell: Cell, num_samples: int, batch: int, seed: int, 
     Args:
         subject: under test.
         cell: what to play.
-        num_samples: rounded up to whole batches.
-        batch: slots that are busy at a time.
+        num_samples: rounded up to batches of one size.
+        batch: slots that are busy at a time, at most; rounded up to whole steps.
         seed: of all random streams.
         device: where everything lives.
     """
-    num_slots = min(batch, -(-num_samples // REQUESTS_PER_SLOT))
-    num_batches = -(-num_samples // (num_slots * REQUESTS_PER_SLOT))
+    num_batches = -(-num_samples // (batch * REQUESTS_PER_SLOT))
+    num_slots = -(-num_samples // (num_batches * REQUESTS_PER_SLOT * BATCH_STEP)) * BATCH_STEP
     counts, tallies = None, None
     for index in range(num_batches):
         table = Table(cell, num_slots, index * num_slots * REQUESTS_PER_SLOT, seed, device)
-        slots = table.busy()
+        slots = table.order
         while len(slots):
             play_round(subject, table, slots)
-            slots = table.busy()
+            slots = table.still_playing(slots)
         counts = table.counts if counts is None else counts + table.counts
         tallies = table.tallies if tallies is None else tallies + table.tallies
     assert counts is not None and tallies is not None

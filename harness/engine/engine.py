@@ -31,8 +31,10 @@ from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Limits, Request, Round, Sequence, rounds_of
 from harness.engine.slots import SlotState
 from harness.engine.step import Step
+from harness.engine.term_columns import of_slot, term_columns
 from harness.models.target import TargetModel
 from harness.records import RequestRecord
+from harness.round_terms import Floats, RequestTerms
 from kernels.contract import Sampling, Verification
 from kernels.core import Core, core_for
 from kernels.equal_sampling import equal_sampling
@@ -65,6 +67,8 @@ class EngineSettings:
     limits: Limits
     expected_acceptance: bool = False
     """Compute, per round, the acceptance that each chain method expects on the same drafts."""
+    round_terms: bool = False
+    """Beside it keep the terms of every full draft, for a replay."""
     graphs: bool = False
     """Steps of a few fixed sizes, captured as CUDA graphs where there is a GPU; else operation by operation."""
     overlaps: bool | None = None
@@ -87,6 +91,15 @@ class EngineRun:
     wall_s: float
     num_invalid: int
     """Verifications that met a row without a distribution, or a draft token its distribution cannot have produced."""
+    terms: tuple[RequestTerms, ...] = ()
+    """Of the requests, in the same order; empty unless they are recorded."""
+
+
+class _Measures(NamedTuple):
+    """What was measured on a step's drafts, per slot."""
+
+    expected: list[list[float]]
+    terms: dict[str, Floats] | None
 
 
 class _UnderWay(NamedTuple):
@@ -94,8 +107,8 @@ class _UnderWay(NamedTuple):
 
     plan: Plan
     launched: Launched
-    expected: list[list[float]] | None
-    """Per slot, if it has been measured."""
+    measures: _Measures | None
+    """If it has been measured."""
 
 
 class _Begun(NamedTuple):
@@ -144,6 +157,7 @@ class Engine:
         )
         self._runner = self._new_runner()
         self._num_invalid = 0
+        self._terms: list[RequestTerms] = []
         self._began = 0.0
         self._read_s = 0.0
 
@@ -172,6 +186,7 @@ class Engine:
         self._num_invalid, self._read_s = 0, start_s
         scheduler = Scheduler(self.settings.num_slots, requests)
         finished: list[RequestRecord] = []
+        self._terms = []
         under_way: _UnderWay | None = None
         while not scheduler.is_done:
             begun = None if under_way and self._must_wait(scheduler) else self._launch(scheduler)
@@ -182,7 +197,7 @@ class Engine:
             elif begun is None:
                 self._idle(scheduler.seconds_to_wait(self._now()))
             under_way = None if begun is None else begun.whole()
-        run = EngineRun(tuple(finished), self._now() - start_s, self._num_invalid)
+        run = EngineRun(tuple(finished), self._now() - start_s, self._num_invalid, tuple(self._terms))
         if under_way is not None:
             # nobody needs it, and its time must not be the next run's
             under_way.launched.wait()
@@ -228,19 +243,22 @@ class Engine:
         return _Begun(plan, launched)
 
     def _measured(self, under_way: _UnderWay) -> _UnderWay:
-        """The same with what the chain methods expect on its drafts, if that is asked for."""
+        """The same with what is measured on its drafts, if anything is asked for."""
         if not self._measures or not under_way.plan.decoding:
             return under_way
         under_way.launched.wait()
         output = under_way.launched.output
         num_slots = output.draft.num_draft_tokens.numel()
 
-        def measure() -> list[list[float]]:
+        def measure() -> _Measures:
             sampling = self.settings.sampling.rows(num_slots, output.logits.device)
-            terms = acceptance_terms(output.logits, output.draft, sampling, with_masses=False)
-            return expected_accepted(terms, output.draft).tolist()
+            keeps = self.settings.round_terms
+            terms = acceptance_terms(output.logits, output.draft, sampling, with_masses=keeps)
+            columns = term_columns(terms, output, sampling) if keeps else {}
+            kept = {name: column.cpu().numpy() for name, column in columns.items()}
+            return _Measures(expected_accepted(terms, output.draft).tolist(), kept if keeps else None)
 
-        return under_way._replace(expected=self._unclocked(measure))
+        return under_way._replace(measures=self._unclocked(measure))
 
     def _take_in(
         self, under_way: _UnderWay, scheduler: Scheduler, finished: list[RequestRecord], follow_up: FollowUp
@@ -262,7 +280,7 @@ class Engine:
                 sequence.carry(share_s)
                 continue
             round_ = replace(decided[sequence.slot], ruling=rulings.get(sequence.slot))
-            round_ = _with_expected(round_, under_way.expected, sequence.slot)
+            round_ = _with_measures(round_, under_way.measures, sequence.slot)
             sequence.append_round(round_, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
@@ -282,6 +300,8 @@ class Engine:
         for sequence in ended:
             record = sequence.to_record()
             finished.append(record)
+            if self.settings.round_terms:
+                self._terms.append(sequence.to_terms())
             if sequence.is_tainted:
                 # masking does not hide a NaN from the slot's next request: its weight is 0, and 0 times NaN is NaN
                 self._cache.clear(slice(sequence.slot, sequence.slot + 1))
@@ -289,10 +309,11 @@ class Engine:
             scheduler.release(sequence, follow_up(record))
 
 
-def _with_expected(round_: Round, expected: list[list[float]] | None, slot: int) -> Round:
+def _with_measures(round_: Round, measures: _Measures | None, slot: int) -> Round:
     is_masked = round_.ruling is not None and round_.ruling.is_masked
-    if expected is None or not round_.draft_ids or is_masked:
-        # what is expected holds for drafts and rows without masks
+    if measures is None or not round_.draft_ids or is_masked:
+        # what is measured holds for drafts and rows without masks
         return round_
-    strict, probabilistic, block = expected[slot]
-    return replace(round_, expected_accepted=(strict, probabilistic, block))
+    strict, probabilistic, block = measures.expected[slot]
+    terms = None if measures.terms is None else of_slot(measures.terms, slot, len(round_.draft_ids))
+    return replace(round_, expected_accepted=(strict, probabilistic, block), terms=terms)

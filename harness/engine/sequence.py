@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,7 @@ from harness.constraint.ruling import Ruling
 from harness.constraint.witness import witness
 from harness.engine.commit import Commit, commit
 from harness.records import FinishReason, RequestRecord, RoundRecord
+from harness.round_terms import DraftTerms, Floats, RequestTerms
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Round:
     """Of the chain methods, given these drafts."""
     ruling: Ruling | None = None
     """What a constraint says of it."""
+    terms: Mapping[str, Floats] | None = None
+    """Of the draft, if they are recorded."""
 
 
 @dataclass
@@ -77,6 +81,7 @@ class Sequence:
     _rounds: list[RoundRecord] = field(default_factory=list)
     _drafted: list[list[int]] = field(default_factory=list)
     """Drafts of each round, where somebody will ask for them."""
+    _terms: list[DraftTerms] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.request.token_ids)
@@ -126,6 +131,8 @@ class Sequence:
         self.token_ids.extend(result.token_ids)
         self.finish_reason = result.finish_reason
         self.is_tainted |= decided.is_invalid
+        if decided.terms is not None and _is_whole(result, decided):
+            self._terms.append(DraftTerms(len(self._rounds), decided.terms))
         self._rounds.append(_record(result, decided, arrival_s, self._carried_s + share_s))
         self._carried_s = 0.0
         if self.request.parser is not None:
@@ -166,10 +173,18 @@ class Sequence:
         pairs = zip(self._rounds, found.num_free_tokens, strict=True)
         return found.num_reasoning_tokens, [replace(item, num_free_tokens=free) for item, free in pairs]
 
+    def to_terms(self) -> RequestTerms:
+        """The recorded terms of its full drafts."""
+        request = self.request
+        return RequestTerms.of((request.prompt_id, request.turn, request.sample), self._terms)
+
+
+def _is_whole(result: Commit, decided: Round) -> bool:
+    """Whether the whole draft is evidence; only then closed forms, which are for the whole draft, stand for it."""
+    return result.num_draft_tokens == len(decided.draft_ids) > 0
+
 
 def _record(result: Commit, decided: Round, arrival_s: float, share_s: float) -> RoundRecord:
-    # the closed form is for the whole draft, so it stands where the whole draft is evidence
-    whole = result.num_draft_tokens == len(decided.draft_ids) > 0
     ruling = decided.ruling
     return RoundRecord(
         num_proposed_tokens=len(decided.draft_ids),
@@ -179,7 +194,7 @@ def _record(result: Commit, decided: Round, arrival_s: float, share_s: float) ->
         cut_reason=result.cut_reason,
         arrival_s=arrival_s,
         share_s=share_s,
-        expected_accepted=decided.expected_accepted if whole else None,
+        expected_accepted=decided.expected_accepted if _is_whole(result, decided) else None,
         num_free_tokens=None if ruling is None else ruling.num_free_tokens,
         num_cut_tokens=result.num_cut_tokens,
         host_us=0.0 if ruling is None else ruling.host_us,

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from kernels.contract import Draft, Sampling, TokenMask
 from kernels.reference.block import block_odds, log_prefix_ratios
-from kernels.reference.proposal import Proposal, leading, propose
+from kernels.reference.masses import masses
+from kernels.reference.proposal import leading, propose
 from kernels.reference.target_rows import present_slots
 from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import sampling_rows
+from kernels.reference.typical import entropies
 
 
 class AcceptanceTerms(NamedTuple):
@@ -31,25 +33,14 @@ class AcceptanceTerms(NamedTuple):
     """sum_x p_i(x) q_i(x): the same for strict verification."""
     block_threshold: Tensor
     """h_i of block verification."""
-
-
-def _masses(proposal: Proposal) -> tuple[Tensor, Tensor]:
-    """([R, K] overlap, [R, K] strict mass) of the usable draft tokens; p_i(X_i) both for one-hot proposals."""
-    overlap = proposal.target_logprobs.exp()
-    strict_mass = overlap.clone()
-    if proposal.draft is None:
-        return overlap, strict_mass
-    for position in range(overlap.shape[1]):
-        requests = ((proposal.num_usable > position) & ~proposal.one_hot).nonzero()[:, 0]
-        target_probs = proposal.target.probs(proposal.rows[requests, position])
-        draft_probs = proposal.draft.probs(proposal.draft_rows[requests, position])
-        if proposal.draft_to_target is None:
-            target_probs = target_probs[:, : draft_probs.shape[1]]
-        else:
-            target_probs = target_probs[:, proposal.draft_to_target]
-        overlap[requests, position] = torch.minimum(target_probs, draft_probs).sum(dim=1)
-        strict_mass[requests, position] = (target_probs * draft_probs).sum(dim=1)
-    return overlap, strict_mass
+    coupled_mass: Tensor | None = None
+    """Probability that coupled verification accepts at i, before X_i is drawn."""
+    coupled_prob: Tensor | None = None
+    """The same given X_i, which was drawn with the noise that the target's draw will use."""
+    block_overlap: Tensor | None = None
+    """sum_x min(P_{i-1} p_i(x), q_i(x)): probability that block accepts i tokens or more, given X_1 .. X_{i-1}."""
+    target_entropy: Tensor | None = None
+    """H(p_i) in nats, which typical verification compares with."""
 
 
 def acceptance_terms(
@@ -65,7 +56,7 @@ def acceptance_terms(
         target_logits: [N, V], any floating dtype, packed or padded as for `verify`.
         draft: the proposals.
         sampling: fields [R].
-        with_masses: also work out `overlap` and `strict_mass`, which read every row in full; None if not asked for.
+        with_masses: also work out what reads every row in full: masses and entropy; None if not asked for.
         mask: of the target rows, as for `verify`.
 
     Returns:
@@ -79,25 +70,24 @@ def acceptance_terms(
         target_logits, left, present = packed
         terms = acceptance_terms(target_logits, left, sampling_rows(sampling, present), with_masses)
 
-        def spread(term: Tensor) -> Tensor:
-            return term.new_zeros(draft.token_ids.shape).index_copy_(0, present, term)
+        def spread(term: Tensor | None) -> Tensor | None:
+            return None if term is None else term.new_zeros(draft.token_ids.shape).index_copy_(0, present, term)
 
-        return AcceptanceTerms(
-            target_prob=spread(terms.target_prob),
-            draft_prob=spread(terms.draft_prob),
-            overlap=None if terms.overlap is None else spread(terms.overlap),
-            strict_mass=None if terms.strict_mass is None else spread(terms.strict_mass),
-            block_threshold=spread(terms.block_threshold),
-        )
+        return AcceptanceTerms(*map(spread, terms))  # type: ignore[arg-type]
     proposal = propose(target_logits, draft, sampling, reads_draft=True)
-    overlap, strict_mass = _masses(proposal) if with_masses else (None, None)
     usable = proposal.usable
-    return AcceptanceTerms(
+    terms = AcceptanceTerms(
         target_prob=proposal.target_logprobs.exp(),
         draft_prob=proposal.draft_logprobs.exp() * usable,
-        overlap=None if overlap is None else overlap * usable,
-        strict_mass=None if strict_mass is None else strict_mass * usable,
+        overlap=None,
+        strict_mass=None,
         block_threshold=block_odds(proposal, log_prefix_ratios(proposal)).probability() * usable,
+    )
+    if not with_masses:
+        return terms
+    entropy = entropies(proposal.target)[proposal.rows[:, :-1]] * usable
+    return terms._replace(
+        target_entropy=entropy, **{name: term * usable for name, term in masses(proposal)._asdict().items()}
     )
 
 
@@ -124,27 +114,3 @@ def expected_accepted(terms: AcceptanceTerms, draft: Draft) -> Tensor:
     fails = 1.0 - terms.block_threshold * drafted
     block = (1.0 - fails.flip(1).cumprod(dim=1)).sum(dim=1)
     return torch.stack([strict, probabilistic, block], dim=1)
-
-
-def coupled_overlap(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-    """Probability that two draws with the same Gumbel noise agree (Daliri et al., arXiv 2408.07978).
-
-        sum_i 1 / sum_j max(p_j / p_i, q_j / q_i), i over the common support
-
-    With the tokens in descending order of p / q, the inner sum is (sum of p up to i) / p_i + (sum of q after i) / q_i.
-
-    Args:
-        target_probs: [N, V] float64, rows sum to 1.
-        draft_probs: [N, V] float64, rows sum to 1.
-
-    Returns:
-        [N] float64.
-    """
-    ratio = torch.where(target_probs > 0, target_probs / draft_probs, 0.0)
-    order = ratio.argsort(dim=1, descending=True)
-    target, proposed = target_probs.gather(1, order), draft_probs.gather(1, order)
-    target_through = target.cumsum(dim=1)
-    proposed_after = proposed.flip(1).cumsum(dim=1).flip(1) - proposed
-    common = (target > 0) & (proposed > 0)
-    inner = target_through / torch.where(common, target, 1.0) + proposed_after / torch.where(common, proposed, 1.0)
-    return torch.where(common, 1.0 / torch.where(common, inner, 1.0), 0.0).sum(dim=1)

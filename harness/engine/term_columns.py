@@ -1,0 +1,41 @@
+"""What the terms of a step's drafts are: the columns of `harness.round_terms` as tensors.
+
+A new column is named there, and its values are given here: as [B, K] for the positions, or [B] for whole drafts.
+It does not know requests or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+from harness.engine.step import StepOutput
+from harness.round_terms import Floats
+from kernels.contract import Sampling
+from kernels.reference.acceptance import AcceptanceTerms
+
+
+def term_columns(terms: AcceptanceTerms, output: StepOutput, sampling: Sampling) -> dict[str, Tensor]:
+    """Every recorded column of a step.
+
+    Args:
+        terms: of the step's drafts, with masses.
+        output: what the step left: its target logits and its drafts, for columns that need more than the terms.
+        sampling: fields [B].
+
+    Returns:
+        Column -> [B, K] or [B] float64; without a meaning for slots that drafted nothing.
+    """
+    columns = terms._asdict()
+    assert all(column is not None for column in columns.values()), "worked out with masses"
+    return columns
+
+
+def of_slot(columns: Mapping[str, Floats], slot: int, num_draft_tokens: int) -> dict[str, Floats]:
+    """The columns of one slot's draft, [num_draft_tokens], or [] where they are of the whole draft; copies."""
+    return {
+        name: np.array(values[slot, :num_draft_tokens] if values.ndim == 2 else values[slot])
+        for name, values in columns.items()
+    }

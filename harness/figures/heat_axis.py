@@ -1,0 +1,76 @@
+"""The settings that a heat map can have along its sides: numbers, and the names of drafters, drafts and methods.
+
+This module knows where a cell lies on a side; it does not know what is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.figures.axis import Axis
+from harness.figures.sheet import Sheet
+from harness.metrics import Cell
+from harness.tables import drafter_name
+
+LEAST_NUMBERS = 3
+"""Values of a number on an axis, at least; two of a category are enough."""
+
+
+@dataclass(frozen=True)
+class HeatAxis:
+    """A setting along one side of a heat map."""
+
+    label: str
+    short: str
+    stem: str
+    place: Callable[[Sheet, Cell], Any]
+    """Where a cell lies on the axis."""
+    places: Callable[[Sheet], Sequence[Any]]
+    """The places that occur, in order."""
+    text: Callable[[Any], str]
+    least: int
+    axis: Axis | None = None
+    """The number behind it, if it is one."""
+
+    def tick(self, place: Any) -> str:
+        """A place at a tick, in lines that fit a cell."""
+        text = self.text(place)
+        return (
+            text if self.axis else text.replace(" (", "(").replace("(", "\n(").replace(", ", ",\n").replace(" [", "\n[")
+        )
+
+
+def number(axis: Axis) -> HeatAxis:
+    """A setting that holds a number."""
+    return HeatAxis(
+        label=axis.label,
+        short=axis.short,
+        stem=axis.stem,
+        place=lambda _, cell: cell[axis.name],
+        places=lambda sheet: axis.values(sheet.cells),
+        text=axis.text,
+        least=LEAST_NUMBERS,
+        axis=axis,
+    )
+
+
+def _category(label: str, stem: str, place: Callable[[Sheet, Cell], str]) -> HeatAxis:
+    """A setting that holds a name; its places come in the order of the series."""
+
+    def places(sheet: Sheet) -> list[str]:
+        in_order = sorted(sheet.cells, key=lambda cell: list(sheet.series).index(_key(cell)))
+        return list(dict.fromkeys(place(sheet, cell) for cell in in_order))
+
+    return HeatAxis(label, label, stem, place, places, str, least=2)
+
+
+def _key(cell: Cell) -> tuple[str, str]:
+    return cell["verification"], cell["draft_sampling"]
+
+
+DRAFTER = _category("drafter", "drafter", lambda _, cell: drafter_name(cell))
+METHOD = _category("verification", "method", lambda sheet, cell: sheet.series[_key(cell)][0])
+DRAFTING = _category("drafts", "drafting", lambda _, cell: cell["draft_sampling"])
+VERIFICATION = _category("verification", "verification", lambda _, cell: cell["verification"])

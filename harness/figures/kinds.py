@@ -1,0 +1,69 @@
+"""The figures of a report, in order. A new one: a file with its drawing, and an entry here.
+
+A kind draws one sheet (`harness.figures.sheet`) and returns None where it has nothing to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from harness.figures.axis import DEPTH, NUMBER_AXES, SURROUNDING_AXES, TEMPERATURE, Axis
+from harness.figures.by_position import draw_by_position
+from harness.figures.heat_axis import DRAFTER, DRAFTING, METHOD, VERIFICATION, HeatAxis, number
+from harness.figures.heat_map import draw_heat_map
+from harness.figures.methods import draw_methods
+from harness.figures.sheet import Sheet
+from harness.figures.sweep import LENGTH, draw_sweep
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A kind of figure."""
+
+    name: str
+    """Of its files."""
+    text: str
+    """What it shows, printed with it."""
+    draw: Callable[[Sheet], Figure | None]
+    along: tuple[str, ...] = ()
+    """Settings of SURROUNDINGS that it has on an axis; cells that differ in another one are drawn apart."""
+
+
+def _sweep(axis: Axis) -> FigureKind:
+    text = f"Mean acceptance length (full drafts) and speedup against {axis.short}"
+    along = (axis.name,) if axis.is_surrounding else ()
+    return FigureKind(f"by_{axis.stem}", text, partial(draw_sweep, axis=axis), along)
+
+
+HEAT_METRICS = {LENGTH: "length", "speedup": "speedup"}
+"""Column of a metric -> its place in the names of files."""
+
+
+def _heat_maps(across: HeatAxis, down: HeatAxis) -> list[FigureKind]:
+    along = tuple(side.axis.name for side in (across, down) if side.axis and side.axis.is_surrounding)
+    what = {"length": "Mean acceptance length (full drafts)", "speedup": "Speedup"}
+    return [
+        FigureKind(
+            f"{short}_by_{across.stem}_and_{down.stem}",
+            f"{what[short]} by {across.short} and {down.short}",
+            partial(draw_heat_map, across=across, down=down, name=name),
+            along,
+        )
+        for name, short in HEAT_METRICS.items()
+    ]
+
+
+NUMBER_PAIRS = [(number(first), number(second)) for first, second in combinations(NUMBER_AXES, 2)]
+FIGURES: tuple[FigureKind, ...] = (
+    FigureKind("methods", "Mean acceptance length (full drafts) and speedup of every method", draw_methods),
+    FigureKind("acceptance_by_position", "Unconditional acceptance rate by draft position", draw_by_position),
+    *(_sweep(axis) for axis in (TEMPERATURE, DEPTH, *SURROUNDING_AXES)),
+    *(kind for pair in [*NUMBER_PAIRS, (VERIFICATION, DRAFTING), (METHOD, DRAFTER)] for kind in _heat_maps(*pair)),
+)

@@ -1,0 +1,56 @@
+"""Draws every figure that some cells allow, and writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.figures.kinds import FIGURES, FigureKind
+from harness.figures.sheet import Sheet, sheets
+from harness.figures.style import RC, WITHOUT_DATES
+from harness.metrics import Cell
+
+
+class Drawn(NamedTuple):
+    """A figure that was written."""
+
+    kind: FigureKind
+    path: Path
+    """Of the first format."""
+    place: str
+    """What its cells share, where there are several figures of a kind."""
+
+
+def write_figures(cells: Sequence[Cell], folder: Path, formats: Sequence[str] = ("png",)) -> list[Drawn]:
+    """Draw every figure the cells allow and write it to `folder`.
+
+    Args:
+        cells: the cells of a report; those without a drafter are drawn as the line at speedup 1 only.
+        formats: file types that matplotlib can write, such as png and pdf.
+    """
+    import matplotlib as mpl
+
+    drawn = []
+    for kind, sheet, number, place in _planned(cells):
+        with mpl.rc_context(RC):
+            figure = kind.draw(sheet)
+            if figure is None:
+                continue
+            stem = kind.name if number == 1 else f"{kind.name}_{number}"
+            folder.mkdir(parents=True, exist_ok=True)
+            for suffix in formats:
+                figure.savefig(folder / f"{stem}.{suffix}", metadata=WITHOUT_DATES.get(suffix))
+            drawn.append(Drawn(kind, folder / f"{stem}.{formats[0]}", place))
+    return drawn
+
+
+def _planned(cells: Sequence[Cell]) -> list[tuple[FigureKind, Sheet, int, str]]:
+    """Kind, sheet, its number and what tells it from other sheets; all kinds of one sheet stand together."""
+    planned = []
+    for along in dict.fromkeys(kind.along for kind in FIGURES):
+        parts = sheets(cells, along)
+        for number, sheet in enumerate(parts, start=1):
+            place = sheet.place if len(parts) > 1 else ""
+            planned += [(kind, sheet, number, place) for kind in FIGURES if kind.along == along]
+    return planned

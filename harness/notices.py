@@ -1,0 +1,48 @@
+"""What a reader must know about a report: cells that are missing or were skipped, fallbacks, labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.intervals import FEWEST_PROMPTS
+from harness.metrics import Cell
+from harness.plain_text import plain_text
+from harness.results import Results
+from harness.tables import baseline_name, column_name, drafter_name
+
+
+def notices(results: Results) -> list[str]:
+    """What a reader must know about a report: cells that are missing or were skipped, fallbacks, labels."""
+    found = []
+    for run in results.runs:
+        unfinished = run.manifest.get("num_cells", 0) - len(run.cells)
+        if run.missing or unfinished > 0:
+            found.append(f"run {run.name} is incomplete: {max(unfinished, len(run.missing))} cells have no record")
+        if run.unlisted:
+            found.append(f"run {run.name}: {len(run.unlisted)} records that its manifest does not name were left out")
+        for item in run.manifest.get("skipped", []):
+            found.append(f"skipped {plain_text(item.get('cell'))}: {item.get('reason')}")
+    without = [cell for cell in results.cells if cell.baseline is None]
+    if without:
+        found.append(f"{len(without)} cells have no baseline in their run, so no speedup")
+    few = [cell for cell in results.cells if cell.estimates.num_prompts < 2]
+    if few:
+        found.append(f"{len(few)} cells have fewer than 2 prompts, so no intervals")
+    narrow = [cell for cell in results.cells if 2 <= cell.estimates.num_prompts < FEWEST_PROMPTS]
+    if narrow:
+        found.append(f"{len(narrow)} cells have fewer than {FEWEST_PROMPTS} prompts: their intervals are too narrow")
+    num_skipped = sum(cell.record.num_skipped_turns for cell in results.cells)
+    if num_skipped:
+        found.append(f"{num_skipped} turns were left out because they did not fit (sum over cells)")
+    found += _by_cells("fallback", [(text, cell) for cell in results.cells for text in cell.record.fallbacks])
+    labelled = [(text, cell) for cell in results.cells for text in cell["labels"].split("; ") if text]
+    return found + _by_cells("label", labelled)
+
+
+def _by_cells(what: str, items: Sequence[tuple[str, Cell]]) -> list[str]:
+    """One line per text, with the cells it applies to."""
+    names: dict[str, dict[str, None]] = {}
+    for text, cell in items:
+        name = baseline_name(cell) if cell.is_baseline else f"{drafter_name(cell)} {column_name(cell)}"
+        names.setdefault(text, {})[name] = None
+    return [f"{what}: {text} ({'; '.join(cells)})" for text, cells in names.items()]

@@ -1,0 +1,52 @@
+"""Nested settings as names and plain text: `decoding.temperature`, `0.6`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MAX_VALUES = 8
+"""Different values of a setting that are all listed; of more, only the first and the last."""
+
+
+def value_rows(mappings: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """(name, text) of every value, those that differ between the mappings listed once each."""
+    return [(name, listed(values)) for name, values in distinct_values(mappings).items()]
+
+
+def distinct_values(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Dotted name -> the different values that the mappings have, as text, in their order."""
+    flat = [flattened(item) for item in mappings]
+    names = dict.fromkeys(name for item in flat for name in item)
+    return {name: list(dict.fromkeys(item.get(name, "") for item in flat)) for name in names}
+
+
+def listed(values: Sequence[str]) -> str:
+    """Values on one line; of many only the ends."""
+    if len(values) <= MAX_VALUES:
+        return ", ".join(values)
+    return f"{values[0]} … {values[-1]} ({len(values)} values)"
+
+
+def flattened(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Dotted name -> text of every value of nested mappings."""
+    found: dict[str, str] = {}
+    for name, value in mapping.items():
+        if isinstance(value, Mapping):
+            found |= flattened(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = plain_text(value)
+    return found
+
+
+def plain_text(value: Any) -> str:
+    """A setting as text."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={plain_text(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(plain_text(item) for item in value) + "]"
+    return (
+        {None: "–", True: "true", False: "false"}.get(value, str(value))
+        if isinstance(value, bool | None)
+        else str(value)
+    )

@@ -1,0 +1,125 @@
+"""The probability that a method accepts a draft's first i tokens or more, from the recorded terms.
+
+Two estimators of a_i = P(A >= i), both without the noise of accepting. Drafts X_1..X_K, X_i ~ q_i given X_1..X_{i-1}.
+
+given (the drafts): the probability given all of X_1..X_K, over the randomness of verification alone.
+
+    strict          prod_{j<=i} p_j(X_j)
+    coupled         prod_{j<=i} P(y_j = X_j | X_j)          noise of different positions is independent
+    probabilistic   prod_{j<=i} min(1, p_j(X_j) / q_j(X_j))
+    lenient(l)      prod_{j<=i} min(1, p_j(X_j) / (l q_j(X_j)))
+    typical         prod_{j<=i} [p_j(X_j) > min(epsilon, delta exp(-H(p_j)))]
+    block           1 - prod_{j>=i} (1 - h_j)               A >= i iff some j >= i passes
+
+before (the draw): given X_1..X_{i-1} only, so that X_i, and for block all that follows, is averaged over its law.
+
+    strict          prod_{j<i} p_j(X_j) * sum_x p_i(x) q_i(x)
+    coupled         prod_{j<i} P(y_j = X_j | X_j) * sum_x P(X_i = y_i = x)
+    probabilistic   prod_{j<i} min(1, p_j(X_j) / q_j(X_j)) * sum_x min(p_i(x), q_i(x))
+    block           sum_x min(P_{i-1} p_i(x), q_i(x))
+
+Block's follows from P(A >= i | X_1..X_i) = P_i, which backward induction gives: P(A >= K | ..) = h_K = P_K, and with
+E[P_{i+1} | X_1..X_i] = sum_x min(P_i p_{i+1}(x), q_{i+1}(x)) = P_i - Z_i,
+
+    P(A >= i | ..) = 1 - (1 - h_i) (1 - P_i + Z_i) = 1 - (1 - P_i) = P_i    as 1 - h_i = (1 - P_i) / (Z_i + 1 - P_i).
+
+Each is a conditional expectation of 1{A >= i}, so both are unbiased, and at each position the second varies no more
+than the first (of their sums over i, as a rule). Later positions of a draft that the run rejected early count too: they
+were drawn from q given the tokens before them, and each product weighs them by the probability of being reached.
+
+The two have the same expectation only if X_i is drawn from the very q_i that was recorded, and if no draft is left out
+because of its tokens. `given` needs neither: it stands for the drafts as they are.
+This module knows arrays; it does not know records, prompts or intervals.
+
+Letters: D drafts, K the largest number of draft tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import numpy as np
+
+from harness.round_terms import Floats, RoundTerms
+from kernels.contract import Verification, VerificationMethod
+
+Method = VerificationMethod
+
+
+class Estimator(Enum):
+    """On what the probability is conditioned."""
+
+    given = "given"
+    before = "before"
+
+
+MASSES = {
+    Method.strict: "strict_mass",
+    Method.coupled: "coupled_mass",
+    Method.probabilistic: "overlap",
+}
+"""Column with the probability to accept X_i before it is drawn, for the methods that go token by token."""
+
+
+def estimators_of(rule: Verification) -> tuple[Estimator, ...]:
+    """The estimators that the terms allow: of lossy methods no masses are recorded."""
+    has_mass = rule.method in MASSES or rule.method is Method.block
+    return (Estimator.given, Estimator.before) if has_mass else (Estimator.given,)
+
+
+def reaching(terms: RoundTerms, rule: Verification, estimator: Estimator) -> Floats:
+    """[D, K] probability that each draft's first i tokens are accepted; 0 where it has no i-th token.
+
+    Args:
+        terms: the drafts.
+        rule: the method with its parameters.
+        estimator: one of `estimators_of` the rule.
+    """
+    assert estimator in estimators_of(rule)
+    if rule.method is Method.block:
+        if estimator is Estimator.before:
+            return terms.of_positions("block_overlap")
+        return _some_passes(terms.of_positions("block_threshold"))
+    passing = _TOKEN_BY_TOKEN[rule.method](terms, rule)
+    if estimator is Estimator.given:
+        return passing.cumprod(axis=1)
+    before = np.ones_like(passing)
+    before[:, 1:] = passing[:, :-1].cumprod(axis=1)
+    return before * terms.of_positions(MASSES[rule.method])
+
+
+def _some_passes(thresholds: Floats) -> Floats:
+    """[D, K] probability that position i or a later one passes, each at its own rate."""
+    return 1.0 - (1.0 - thresholds)[:, ::-1].cumprod(axis=1)[:, ::-1]
+
+
+def _target_prob(terms: RoundTerms, rule: Verification) -> Floats:
+    return terms.of_positions("target_prob")
+
+
+def _coupled(terms: RoundTerms, rule: Verification) -> Floats:
+    return terms.of_positions("coupled_prob")
+
+
+def _ratio(terms: RoundTerms, rule: Verification) -> Floats:
+    """min(1, p / (l q)), l = 1 but for lenient."""
+    draft_prob = terms.of_positions("draft_prob") * rule.leniency
+    possible = draft_prob > 0
+    return np.minimum(1.0, terms.of_positions("target_prob") / np.where(possible, draft_prob, 1.0)) * possible
+
+
+def _typical(terms: RoundTerms, rule: Verification) -> Floats:
+    """1 or 0. Certainty passes whatever epsilon: at temperature 0 the argmax is accepted."""
+    target_prob = _target_prob(terms, rule)
+    threshold = np.minimum(rule.epsilon, rule.delta * np.exp(-terms.of_positions("target_entropy")))
+    return ((target_prob > threshold) | (target_prob == 1)).astype(np.float64)
+
+
+_TOKEN_BY_TOKEN: dict[Method, Callable[[RoundTerms, Verification], Floats]] = {
+    Method.strict: _target_prob,
+    Method.coupled: _coupled,
+    Method.probabilistic: _ratio,
+    Method.lenient: _ratio,
+    Method.typical: _typical,
+}

@@ -1,0 +1,52 @@
+"""Which verification methods a replay can work out, with which parameters, and what they are called.
+
+This module knows methods; it does not know terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.determinants import METHOD_PARAMETERS
+from kernels.contract import Verification, VerificationMethod
+
+Method = VerificationMethod
+
+REPLAYED = (Method.strict, Method.coupled, Method.probabilistic, Method.block, Method.typical, Method.lenient)
+"""Methods with a closed form on given drafts. Not pr35461, whose draft and acceptance share their noise, nor synthetic,
+which does not look at the tokens; greedy is what all of these are at temperature 0."""
+LENIENCIES = (0.9, 0.7, 0.5)
+THRESHOLDS = ((0.09, 0.3),)
+"""(epsilon, delta) of typical verification."""
+
+
+def replayed_rules(
+    leniencies: Sequence[float] = LENIENCIES, thresholds: Sequence[tuple[float, float]] = THRESHOLDS
+) -> list[Verification]:
+    """The lossless methods, then typical with each pair of thresholds and lenient with each leniency.
+
+    Raises:
+        ValueError: a parameter out of range.
+    """
+    rules = [Verification(method) for method in (Method.strict, Method.coupled, Method.probabilistic, Method.block)]
+    rules += [Verification(Method.typical, epsilon=epsilon, delta=delta) for epsilon, delta in thresholds]
+    rules += [Verification(Method.lenient, leniency=leniency) for leniency in leniencies]
+    return list(dict.fromkeys(rules))
+
+
+def rule_name(rule: Verification) -> str:
+    """The method with the parameters that it uses, as in the column `verification` of the results."""
+    given = {name: getattr(rule, name) for name in METHOD_PARAMETERS.get(rule.method, ())}
+    text = ", ".join(f"{name}={value:g}" for name, value in given.items())
+    return f"{rule.method.value}({text})" if text else rule.method.value
+
+
+def recorded_rule(verification: Mapping[str, Any]) -> Verification | None:
+    """The rule of a cell's own configuration; None if it has no closed form."""
+    method = Method(verification["method"])
+    if method is Method.greedy:
+        return Verification(Method.strict)
+    if method not in REPLAYED:
+        return None
+    return Verification(method, **{name: verification[name] for name in METHOD_PARAMETERS.get(method, ())})

@@ -1,0 +1,135 @@
+"""A replay as tables of text: every method on the drafts of each cell, and their differences.
+
+This module knows what to show; numbers with all their digits are in `harness.replay.frames`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from harness.definitions import INTERVALS, with_interval
+from harness.estimates import Estimate
+from harness.metrics import Cell
+from harness.number_format import NOT_AVAILABLE, format_estimate, format_value
+from harness.replay.estimators import Estimator
+from harness.replay.replayed import Replayed
+from harness.table import Table
+from harness.tables import MINUS, NONE, SURROUNDINGS, drafter_name, label_notes, varying
+from kernels.contract import Guarantee, VerificationMethod
+
+BASIS = (
+    "Drafts: those that count in full and were recorded. Every method is worked out on the same drafts of the cell "
+    "named under drafts of, in closed form: no random number decides an acceptance."
+)
+ESTIMATORS = (
+    "given the drafts: mean of 1 + E[A | X_1..X_K], with the drafted tokens as they are; it has the expectation of the "
+    "sampled length of the same drafts. before the draw: each position's acceptance averaged over its draft token too, "
+    "given the tokens before it and weighted by the probability that the method reaches it; the same expectation again "
+    "where draft tokens are drawn from the recorded draft distribution and no draft is left out because of its tokens. "
+    "Drafts with an end-of-sequence token are left out: where they are a share s of the drafts, the two may differ by "
+    "up to 2 s K tokens. For lossy methods only the first is recorded."
+)
+SAMPLED_TEXT = (
+    "sampled: the run's own acceptance length on these drafts, beside the run's own method; narrower: width of its "
+    "interval / width of the replayed one (given the drafts). Both hold the variation between prompts, which no replay "
+    "removes."
+)
+LIMITS = (
+    "What a replay cannot say: the contexts are those that the recorded method visited, so a method that would start "
+    "its rounds elsewhere (all do), or write another text (the lossy ones), may accept more or less on its own; drafts "
+    "that the length limit or an end of sequence shortens are not evidence; another draft sampling or another K draws "
+    "other drafts. Coupled verification is worked out for drafts drawn with its own noise, whose law is that of "
+    "sampled ones."
+)
+SAME_LAW_NOTE = (
+    "At temperature 0, and with one-hot (greedy) drafts, strict, coupled, probabilistic and block accept with one and "
+    "the same probability: their rows are equal and their differences 0."
+)
+DIFFERENCE_TEXT = (
+    "sampled: difference of the acceptance lengths (full drafts) of the run's cells with the two methods, paired by "
+    "prompt, where one of them made these drafts; narrower: width of its interval / width of the replayed one. The two "
+    "differ in what they estimate: each sampled length is on its own drafts."
+)
+TITLES = {Estimator.given: "length, given the drafts", Estimator.before: "length, before the draw"}
+
+
+def replay_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Table:
+    """One row per cell and method."""
+    cells = [item.cell for item in replayed]
+    extra = varying(cells, SURROUNDINGS)
+    header = [*extra, "T", "drafter", "K", "drafts of", "drafts", "method", *TITLES.values(), "by position (%)"]
+    rows = []
+    for cell, group in _by_cell(cells, frame):
+        for method, found in group.groupby("verification", sort=False):
+            rows.append((*_settings(cell, extra), *_method_texts(str(method), found)))
+    header += ["sampled", "narrower", "left out", "labels"]
+    by_position = "by position: probability that at least i tokens are accepted, given the drafts."
+    left_out = "left out: drafts with a drafted end-of-sequence token."
+    notes = (BASIS, ESTIMATORS, by_position, SAMPLED_TEXT, left_out, LIMITS, SAME_LAW_NOTE, INTERVALS)
+    return Table("Every method on the same drafts", tuple(header), tuple(rows), (*notes, *label_notes(cells)))
+
+
+def _by_cell(cells: Sequence[Cell], frame: pd.DataFrame) -> Iterator[tuple[Cell, pd.DataFrame]]:
+    for cell in cells:
+        yield cell, frame[(frame["run"] == cell["run"]) & (frame["cell_id"] == cell["cell_id"])]
+
+
+def _settings(cell: Cell, extra: Sequence[str]) -> list[str]:
+    settings = [str(cell[name]) for name in extra] + [f"{cell['temperature']:g}", drafter_name(cell)]
+    return [*settings, str(cell["num_speculative_tokens"]), cell["verification"]]
+
+
+def _method_texts(method: str, found: pd.DataFrame) -> list[str]:
+    """The columns of one method, `found` its rows by estimator."""
+    rows = {row["estimator"]: row for row in found.to_dict("records")}
+    given = rows[Estimator.given.value]
+    lengths = [_text(rows[item.value], "length") if item.value in rows else NONE for item in TITLES]
+    positions = [name for name in given if name.startswith("acceptance_per_pos_") and name[-1].isdigit()]
+    rates = " / ".join(format_value(given[name], "percent") for name in positions if not pd.isna(given[name]))
+    sampled, narrower = NONE, NONE
+    if given["is_own"]:
+        sampled, narrower = _text(given, "sampled_length"), _times(given["width_ratio"])
+    labels = [str(given["recorded_labels"])]
+    labels += [str(given["guarantee"])] if given["guarantee"] != Guarantee.lossless.value else []
+    label = "; ".join(dict.fromkeys(item for item in labels if item))
+    return [str(given["num_drafts"]), method, *lengths, rates, sampled, narrower, str(given["num_ended_drafts"]), label]
+
+
+def differences_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Table:
+    """One row per cell and pair of methods: the lossless ones with each other, the lossy ones with probabilistic."""
+    cells = [item.cell for item in replayed]
+    extra = varying(cells, SURROUNDINGS)
+    titles = [title.replace("length, ", "") for title in TITLES.values()]
+    header = (*extra, "T", "drafter", "K", "drafts of", "comparison", *titles, "sampled", "narrower")
+    rows = []
+    for cell, group in _by_cell(cells, frame):
+        for (first, second), found in group.groupby(["first", "second"], sort=False):
+            if _is_shown(first, second):
+                rows.append((*_settings(cell, extra), f"{second}{MINUS}{first}", *_difference_texts(found)))
+    notes = (BASIS, ESTIMATORS, DIFFERENCE_TEXT, LIMITS, SAME_LAW_NOTE, INTERVALS, *label_notes(cells))
+    return Table("Differences on the same drafts", header, tuple(rows), notes)
+
+
+def _is_shown(first: str, second: str) -> bool:
+    lossy = [name for name in (first, second) if "(" in name]
+    return not lossy or (len(lossy) == 1 and VerificationMethod.probabilistic.value in (first, second))
+
+
+def _difference_texts(found: pd.DataFrame) -> list[str]:
+    rows = {row["estimator"]: row for row in found.to_dict("records")}
+    given = rows[Estimator.given.value]
+    texts = [_text(rows[item.value], "difference", signed=True) if item.value in rows else NONE for item in TITLES]
+    if pd.isna(given["sampled_difference"]):
+        return [*texts, NONE, NONE]
+    return [*texts, _text(given, "sampled_difference", signed=True), _times(given["width_ratio"])]
+
+
+def _text(row: dict[Any, Any], name: str, *, signed: bool = False) -> str:
+    return format_estimate(Estimate(*(row[item] for item in with_interval(name))), "length", signed=signed)
+
+
+def _times(ratio: float) -> str:
+    return NOT_AVAILABLE if pd.isna(ratio) else f"{format_value(ratio, 'length')} times"

@@ -1,0 +1,87 @@
+"""Writes the replay of a run: tables/replay.md, .tex, .csv and replay_differences.csv, and figures/replay.png.
+
+This module knows files; what the numbers mean is elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from harness.latex import to_latex
+from harness.metrics import Cell
+from harness.records import write_atomically
+from harness.replay.frames import differences_frame, replay_frame
+from harness.replay.recorded import read_recording
+from harness.replay.replayed import Replayed, replay
+from harness.replay.tables import differences_table, replay_table
+from harness.table import Table
+from harness.tables import column_name, drafter_name
+from kernels.contract import Verification
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A run's cells under every method."""
+
+    replayed: tuple[Replayed, ...]
+    without_terms: tuple[Cell, ...]
+    """Cells with drafts that could not be replayed."""
+    frame: pd.DataFrame
+    differences: pd.DataFrame
+
+    @property
+    def tables(self) -> tuple[Table, Table]:
+        """The methods, and their differences."""
+        return replay_table(self.replayed, self.frame), differences_table(self.replayed, self.differences)
+
+    @property
+    def markdown(self) -> str:
+        """Both tables."""
+        return "\n".join(table.to_markdown() for table in self.tables)
+
+    @property
+    def notices(self) -> list[str]:
+        """What a reader must know: the cells that are missing."""
+        return [f"no terms recorded: {drafter_name(cell)} {column_name(cell)}" for cell in self.without_terms]
+
+
+def read_replay(path: Path, rules: Sequence[Verification]) -> Replay:
+    """Work out methods on the drafts that the cells at a path recorded.
+
+    Args:
+        path: a run folder, a cells folder, one cell file, or a folder of run folders.
+        rules: the methods; each cell's own is added.
+
+    Raises:
+        ValueError: nothing recorded, or files that contradict each other; the message says which.
+    """
+    recording = read_recording(path)
+    replayed = tuple(replay(item, rules) for item in recording.recorded)
+    return Replay(
+        replayed,
+        tuple(recording.without_terms),
+        replay_frame(replayed),
+        differences_frame(replayed, recording.cells),
+    )
+
+
+def write_replay(found: Replay, folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Write tables and figure to a folder; returns the paths, the page of tables first."""
+    from harness.replay.figure import write_figure
+
+    texts = {
+        "tables/replay.md": found.markdown,
+        "tables/replay.tex": "\n".join(to_latex(table) for table in found.tables),
+        "tables/replay.csv": found.frame.to_csv(index=False, lineterminator="\n"),
+        "tables/replay_differences.csv": found.differences.to_csv(index=False, lineterminator="\n"),
+    }
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    return [
+        *(folder / name for name in texts),
+        *write_figure(found.replayed, found.differences, folder / "figures", formats),
+    ]

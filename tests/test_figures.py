@@ -1,0 +1,209 @@
+"""Figures: which are drawn, that they are images with every method in them, and that styles cannot be confused."""
+
+from itertools import pairwise
+
+import matplotlib.image
+import pytest
+
+from harness.figures.axis import SURROUNDING_AXES, TEMPERATURE
+from harness.figures.heat_axis import DRAFTING, VERIFICATION
+from harness.figures.heat_map import draw_heat_map
+from harness.figures.kinds import FIGURES
+from harness.figures.methods import draw_methods
+from harness.figures.sheet import sheets
+from harness.figures.style import HEAT_COLORS, LOOKS, SPARE_LOOKS
+from harness.figures.sweep import draw_sweep
+from harness.figures.write import write_figures
+from harness.metrics import analyse
+from harness.runs import read_runs
+from kernels.contract import VerificationMethod
+from tests.synthetic_cells import analysed, config, shortened_cell, simulated_cell, simulated_run
+
+
+def drawn(*arguments):
+    """The paths of the figures of some cells."""
+    return [figure.path for figure in write_figures(*arguments)]
+
+
+def cells_of(folder, **settings):
+    return analyse(read_runs(simulated_run(folder, methods=("strict", "block"), num_prompts=4, **settings)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        pytest.param({"temperatures": (1.0,)}, [], id="one setting"),
+        pytest.param({"temperatures": (0.0, 1.0)}, ["by_temperature"], id="temperatures"),
+        pytest.param({"temperatures": (1.0,), "depths": (1, 3)}, ["by_depth"], id="depths"),
+    ],
+)
+def test_sweeps_are_drawn_where_there_is_one(tmp_path, settings, names):
+    """Would catch a figure against a setting with a single value, and a sweep without its figure."""
+    paths = drawn(cells_of(tmp_path / "run", **settings), tmp_path / "figures")
+    assert [path.stem for path in paths] == ["methods", "acceptance_by_position", *names]
+    for path in paths:
+        image = matplotlib.image.imread(path)
+        assert min(image.shape[:2]) > 300 and image[..., :3].std() > 0.02
+
+
+def test_the_same_records_give_the_same_file(tmp_path):
+    """Would catch dates in the files, which make every rebuild a change of tracked figures."""
+    cells = cells_of(tmp_path / "run", temperatures=(1.0,))
+    first, second = (drawn(cells, tmp_path / name)[0] for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_pdf_beside_png(tmp_path):
+    paths = drawn(cells_of(tmp_path / "run", temperatures=(1.0,)), tmp_path / "figures", ("png", "pdf"))
+    assert all(path.suffix == ".png" and path.with_suffix(".pdf").read_bytes().startswith(b"%PDF") for path in paths)
+
+
+def test_the_length_that_is_drawn_is_that_of_full_drafts():
+    """Would catch a figure of lengths that fall because requests end, not because acceptance does."""
+    record = shortened_cell("strict", (1, 2, 3))
+    (cell,) = analysed(record)
+    (sheet,) = sheets([cell])
+    axes = draw_methods(sheet).axes[0]
+    assert axes.get_xlabel() == "mean acceptance length (full drafts)"
+    assert axes.containers[0].lines[0].get_xdata() == [3.0] != [cell.estimate("mean_acceptance_length").value]
+    warmer = shortened_cell("strict", (1, 2, 3))
+    warmer.config["decoding"]["temperature"] = 0.5
+    (sheet,) = sheets(analysed(record, warmer))
+    axes = draw_sweep(sheet, TEMPERATURE).axes[0]
+    assert axes.get_ylabel() == "mean acceptance length\n(full drafts)"
+    assert list(axes.containers[0].lines[0].get_ydata()) == [3.0, 3.0]
+
+
+def test_the_title_and_the_panels_say_whose_weights_are_random():
+    settings = config(target__weights="random", drafter__weights="random")
+    (cell,) = analysed(simulated_cell(settings, [0.6, 0.5], num_prompts=3))
+    (sheet,) = sheets([cell])
+    figure = draw_methods(sheet)
+    assert figure.get_suptitle().replace("\n", " ") == "Verification methods (zoo (weights: random), K = 3, T = 1)"
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["eagle3\n(weights: random)"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["probabilistic [weights: random]"]
+
+
+def luminance(color):
+    red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def test_every_method_has_a_style_of_its_own_that_survives_grey():
+    """Would catch two methods that only differ in colour, or a method without a style."""
+    assert set(LOOKS) == {method.value for method in VerificationMethod}
+    looks = [*LOOKS.values(), *SPARE_LOOKS]
+    assert len({look.marker for look in looks}) == len({look.color for look in looks}) == len(looks)
+    assert all(luminance(look.color) < 0.75 for look in looks)
+
+
+def test_series_of_one_method_are_told_apart_and_labelled():
+    """Would catch greedy and sampled drafts of one method drawn as one line, and a lossy method without its label."""
+    records = [
+        simulated_cell(config(), [0.6, 0.5, 0.4], num_prompts=3),
+        simulated_cell(config(draft_sampling="greedy"), [0.6, 0.5, 0.4], num_prompts=3),
+        simulated_cell(config(verification__method="typical", guarantee="lossy"), [0.6, 0.5, 0.4], num_prompts=3),
+    ]
+    (sheet,) = sheets(analysed(*records))
+    labels, looks = zip(*sheet.series.values(), strict=True)
+    assert labels == (
+        "probabilistic, greedy drafts",
+        "probabilistic, sampled drafts",
+        "typical(epsilon=0.09, delta=0.3) [lossy]",
+    )
+    assert len(set(looks)) == 3
+
+
+def test_settings_that_do_not_compare_get_figures_of_their_own(tmp_path):
+    """Would catch cells with other prompts or other concurrency mixed into one line."""
+    records = [
+        simulated_cell(config(backend__max_concurrency=number), [0.6, 0.5, 0.4], num_prompts=3) for number in (1, 16)
+    ]
+    paths = drawn(analysed(*records), tmp_path)
+    assert [path.stem for path in paths] == [
+        "methods",
+        "acceptance_by_position",
+        "methods_2",
+        "acceptance_by_position_2",
+    ]
+
+
+def test_nothing_is_drawn_without_drafts(tmp_path):
+    assert write_figures([], tmp_path / "figures") == []
+
+
+def texts_of(figure):
+    """The numbers in the cells of a figure's first panel, and its legend."""
+    written = [text.get_text() for text in figure.axes[0].texts]
+    return written, [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def crossed(**missing):
+    """Greedy and sampled drafts of four methods; those named in `missing` are not run."""
+    records = []
+    for sampling in ("greedy", "sampled"):
+        for seed, method in enumerate(("strict", "probabilistic", "typical")):
+            if missing.get(method) != sampling:
+                guarantee = "lossy" if method == "typical" else "lossless"
+                settings = config(verification__method=method, draft_sampling=sampling, guarantee=guarantee)
+                records.append(simulated_cell(settings, [0.6, 0.5, 0.4], num_prompts=4, seed=seed))
+    return records
+
+
+def test_a_heat_map_prints_values_with_half_their_intervals_and_marks_cells():
+    """Would catch a cell that was not run taken for a value, and noise between equal laws that looks like a result."""
+    cells = analysed(*crossed(typical="sampled"))
+    (sheet,) = sheets(cells)
+    written, legend = texts_of(draw_heat_map(sheet, VERIFICATION, DRAFTING, "full_draft_length"))
+    assert len(written) == len(cells) == 5
+    for cell in cells:
+        value, low, high = cell.estimate("full_draft_length")
+        mark = " ≡" if cell["draft_sampling"] == "greedy" and cell["guarantee"] == "lossless" else ""
+        assert f"{value:.2f}{mark}\n±{(high - low) / 2:.2f}" in written
+    assert legend == ["±: half the width of the interval", "≡ same law as another method at these settings", "not run"]
+
+
+def swept(name, values, depths=(3,)):
+    """One method at every value of a setting and every K."""
+    return [
+        simulated_cell(
+            config(**{name: value}, drafting__num_speculative_tokens=depth), [0.6, 0.5, 0.4][:depth], num_prompts=3
+        )
+        for value in values
+        for depth in depths
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        pytest.param(crossed, {"length_by_verification_and_drafting"}, id="methods and drafts"),
+        pytest.param(lambda: crossed()[:3], set(), id="methods alone"),
+        pytest.param(
+            lambda: swept("decoding__temperature", (0.3, 0.6, 1.0), (1, 2, 3)),
+            {"length_by_depth_and_temperature", "by_temperature", "by_depth"},
+            id="K and temperature",
+        ),
+        pytest.param(lambda: swept("decoding__top_p", (0.5, 0.9, 1.0)), {"by_top_p"}, id="truncation"),
+    ],
+)
+def test_two_way_sweeps_become_heat_maps_and_one_way_sweeps_lines(make, names):
+    """Would catch a heat map of one row, and a sweep of truncation or concurrency that is only drawn value by value."""
+    cells = analysed(*make())
+    shown = {kind.name for kind in FIGURES for sheet in sheets(cells, kind.along) if kind.draw(sheet)}
+    assert shown == {"methods", "acceptance_by_position"} | names
+
+
+def test_a_tick_says_where_a_setting_is_off_and_puts_it_last():
+    records = [simulated_cell(config(decoding__top_k=top_k), [0.6], num_prompts=2) for top_k in (0, 50, 5)]
+    axis = next(axis for axis in SURROUNDING_AXES if axis.name == "top_k")
+    assert [axis.text(value) for value in axis.values(analysed(*records))] == ["5", "50", "off"]
+
+
+def test_heat_maps_survive_grey():
+    """Would catch a scale of colours of which two are equally light."""
+    import matplotlib as mpl
+
+    colors = mpl.colormaps[HEAT_COLORS]([0.0, 0.25, 0.5, 0.75, 1.0])[:, :3]
+    light = colors @ [0.299, 0.587, 0.114]
+    assert all(after - before > 0.1 for before, after in pairwise(light))
