@@ -29,6 +29,7 @@ NEEDED = {
     ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
 }
 """What an option needs beside itself."""
+WORKLOAD_FILE = Path(__file__).parents[1] / "harness" / "prompts" / "reasoning_json.jsonl"
 MT_BENCH = Path(__file__).parents[2] / "shared" / "data" / "mt_bench" / "question.jsonl"
 
 
@@ -76,9 +77,12 @@ def promised(experiment):
 def test_prompts_that_are_not_there_are_skipped_where_that_is_asked_for():
     with pytest.raises(SettingsError, match="expected a JSON Lines file, found none"):
         compose_plan(["workload.path=no/such/file.jsonl", "drafter=eagle"])
-    skipped = compose_plan(["experiment=reasoning_boundary", "workload=reasoning_json,jsonl"])
-    assert [reason for _, reason in skipped.skipped] == ["there is no file of prompts at "]
-    assert {cell.constraint.policy for cell in skipped.cells} == set(PolicyKind)
+    there, missing = str(WORKLOAD_FILE), "no/such/file.jsonl"
+    plan = compose_plan(["experiment=reasoning_boundary", "workload=jsonl", f"workload.path={there},{missing}"])
+    assert [reason for _, reason in plan.skipped] == [f"there is no file of prompts at {missing}"]
+    assert {(cell.workload.path, cell.constraint.policy) for cell in plan.cells} == {
+        (there, each) for each in PolicyKind
+    }
 
 
 @pytest.mark.parametrize("experiment", group_options()["experiment"])

@@ -23,6 +23,7 @@ from harness.config import (
     WorkloadConfig,
 )
 from harness.constraint_config import ConstraintConfig, GrammarKind, PolicyKind
+from harness.determinants import canonical, determinants
 from harness.labels import guarantee
 from harness.prompt import Prompt
 from harness.workload import Conversation, conversations, load_prompts
@@ -153,3 +154,11 @@ def test_what_a_policy_promises(policy, top_k, expected):
     config = replace(cell(policy), decoding=DecodingConfig(top_k=top_k))
     assert guarantee(config) is expected
     assert guarantee(replace(config, drafter=DrafterConfig())) is Guarantee.lossless
+
+
+def test_a_policy_is_part_of_what_identifies_a_cell():
+    found = [determinants(cell(policy)) for policy in (None, *PolicyKind)]
+    assert all(first != second for number, first in enumerate(found) for second in found[:number])
+    # cells without one are what they were before there were any, whatever else the section says
+    assert "constraint" not in found[0]
+    assert canonical(cell(None, parser="glm")) == canonical(cell(None))
