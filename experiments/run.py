@@ -56,6 +56,7 @@ def _main(arguments: Sequence[str]) -> int:
     plan = compose_plan(overrides)
     if options.list:
         print(cell_table(plan.cells))
+        say(*plan.remarks)
         return SUCCESS
     return run(plan, options.format)
 
@@ -65,7 +66,8 @@ def run(plan: Plan, row_format: str | None) -> int:
     for values, reason in plan.skipped:
         print(f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}", file=sys.stderr)
     make_folder(plan.folder)
-    print(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", file=sys.stderr, flush=True)
+    say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
+    say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.remarks)
     finished: list[str] = []
     try:
         run_plan(plan, finished)
@@ -77,6 +79,12 @@ def run(plan: Plan, row_format: str | None) -> int:
         raise
     report(plan.folder, row_format)
     return SUCCESS
+
+
+def say(*texts: str) -> None:
+    """Tell the user, beside the results; empty texts are left out."""
+    for text in filter(None, texts):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _kept(plan: Plan, finished: Sequence[str]) -> str:

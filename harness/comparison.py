@@ -25,10 +25,15 @@ DRAFT_ORDER = ("greedy", "sampled", "coupled", "")
 ONE_HOT_METHODS = ("strict", "coupled", "greedy", "probabilistic", "block")
 """Methods with one and the same law when the proposal is one-hot."""
 
+OWN_DRAWS = ("strict", "typical", "synthetic")
+"""Methods that share no noise with the drafts and stop at the first failure: when a position is drafted again with its
+old noise (coupled drafts), nothing that was emitted depended on that noise, so it is as good as new."""
+
 SAME_LAW = (
     "same law: the methods cannot differ here, so noise is not reported as a difference. At temperature 0 every method "
     "but synthetic keeps exactly the target's argmax tokens; with one-hot (greedy) drafts strict, coupled, "
-    "probabilistic and block accept with the same probability; block with K = 1 is probabilistic."
+    "probabilistic and block accept with the same probability; block with K = 1 is probabilistic; strict and typical "
+    "share no noise with the drafts, so that coupled drafts are sampled ones to them."
 )
 
 
@@ -83,7 +88,8 @@ def law(cell: Cell) -> tuple[str, ...]:
     if cell["num_speculative_tokens"] == 1 and method == "block":
         method = "probabilistic"
     parameters = cell["verification"] if method == method_name(cell) else method
-    return parameters, cell["draft_sampling"]
+    sampling = "sampled" if method in OWN_DRAWS and cell["draft_sampling"] == "coupled" else cell["draft_sampling"]
+    return parameters, sampling
 
 
 def same_law(first: Cell, second: Cell) -> bool:

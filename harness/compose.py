@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -28,8 +28,10 @@ from harness.determinants import without_effect
 from harness.models.shape import shape_names
 from harness.overrides import Given, check_given, read_overrides
 from harness.plan import Plan, with_baselines
+from harness.preferred import settle
 from harness.run_config import InvalidCells, RunConfig
 from harness.settings import CONF, SettingsError, did_you_mean, group_options
+from harness.without_gpu import size_remark, smaller_values
 
 RUNS = Path("results/runs")
 SLOWEST_FIRST = (
@@ -47,6 +49,18 @@ SLOWEST_FIRST = (
 
 Point = dict[str, Any]
 """One value for each swept setting or group."""
+
+
+class _Composed(NamedTuple):
+    """Every combination of a run."""
+
+    root: DictConfig
+    num_points: int
+    cells: list[CellConfig]
+    skipped: list[tuple[Mapping[str, Any], str]]
+    """Points that have no meaning, and why."""
+    remarks: list[str]
+    """What makes the run another than the one asked for."""
 
 
 def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
@@ -67,15 +81,11 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         ConfigStore.instance().store(name="run_settings", node=RunConfig)
         try:
-            root = _compose(_groups(given), given)
-            points = _points(given, _experiment_sweep(root, experiment))
-            cells, skipped = _cells(root, given, points)
-            if root.invalid_cells is InvalidCells.skip:
-                cells, skipped = _without_missing_prompts(cells, skipped)
+            root, num_points, cells, skipped, remarks = _compose_cells(given, experiment)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise SettingsError(_one_line(error)) from error
     if skipped and (root.invalid_cells is InvalidCells.error or not cells):
-        raise SettingsError(_list_meaningless(skipped, len(points)))
+        raise SettingsError(_list_meaningless(skipped, num_points))
     _check_paths(cells)
     _check_shapes(cells)
     _check_target_names(cells)
@@ -93,7 +103,29 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
         skipped=tuple(skipped),
         folder=folder,
         command=command or shlex.join(["python", "-m", "experiments.run", *arguments]),
+        shows=root.shows or "",
+        does_not_show=root.does_not_show or "",
+        reference=None if root.reference is None else root.reference.value,
+        remarks=tuple(remarks),
     )
+
+
+def _compose_cells(given: Mapping[str, Given], experiment: str) -> _Composed:
+    """Compose the files, make the run smaller where it must be, and go through the sweep."""
+    root = _compose(_groups(given), given)
+    sweep = _experiment_sweep(root, experiment)
+    try:
+        smaller = smaller_values(root, given, sweep)
+    except SettingsError as error:
+        raise SettingsError(f"conf/experiment/{experiment}.yaml: without_gpu: {error}") from error
+    remarks = [size_remark(root, smaller, sweep)] if smaller else []
+    settings = {**smaller, **given}
+    root = _compose(_groups(given), settings) if smaller else root
+    points = _points(settings, sweep)
+    cells, skipped, found = _cells(root, settings, points)
+    if root.invalid_cells is InvalidCells.skip:
+        cells, skipped = _without_missing_prompts(cells, skipped)
+    return _Composed(root, len(points), cells, skipped, [*remarks, *found])
 
 
 def _compose(groups: Mapping[str, str], given: Mapping[str, Given]) -> DictConfig:
@@ -139,10 +171,11 @@ def _rank(key: str) -> tuple[int, bool]:
 
 def _cells(
     root: DictConfig, given: Mapping[str, Given], points: Sequence[Point]
-) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]]]:
-    """The cells that have a meaning, and the points that have none with the reason."""
+) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]], list[str]]:
+    """The cells that have a meaning, the points that have none with the reason, and remarks on the models."""
     cells: list[CellConfig] = []
     skipped: list[tuple[Mapping[str, Any], str]] = []
+    remarks: dict[str, None] = {}
     chosen = _groups(given)
     composed = {_key(chosen): root}
     for point in points:
@@ -151,18 +184,22 @@ def _cells(
             composed[_key(groups)] = _compose(groups, given)
         values = {name: value for name, value in point.items() if name not in groups}
         try:
-            cells.append(_cell(composed[_key(groups)], values))
+            cell, remark = _cell(composed[_key(groups)], values)
         except MeaninglessCombinationError as error:
             skipped.append((point, str(error)))
-    return cells, skipped
+            continue
+        cells.append(cell)
+        if remark is not None:
+            remarks[remark] = None
+    return cells, skipped, list(remarks)
 
 
 def _key(groups: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(groups.items()))
 
 
-def _cell(root: DictConfig, values: Mapping[str, Any]) -> CellConfig:
-    """One cell as a typed object; raises SettingsError or MeaninglessCombinationError."""
+def _cell(root: DictConfig, values: Mapping[str, Any]) -> tuple[CellConfig, str | None]:
+    """One cell as a typed object, and a remark on its models; raises SettingsError or MeaninglessCombinationError."""
     for key, value in values.items():
         OmegaConf.update(root, key, value)
     parts: dict[str, Any] = {}
@@ -173,7 +210,8 @@ def _cell(root: DictConfig, values: Mapping[str, Any]) -> CellConfig:
         except ValueError as error:
             text = str(error)
             raise SettingsError(text if text.startswith(item.name) else f"{item.name}: {text}") from error
-    return CellConfig(**parts)
+    models = settle(parts["target"], parts["drafter"])
+    return CellConfig(**(parts | {"target": models.target, "drafter": models.drafter})), models.remark
 
 
 def _list_meaningless(skipped: Sequence[tuple[Mapping[str, Any], str]], num_points: int) -> str:

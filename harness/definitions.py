@@ -318,7 +318,7 @@ COUNTS: dict[str, Column] = {
 TEXT_COLUMNS = frozenset(
     (
         *("run", "cell_id", "target", "target_weights", "drafter", "drafter_path", "drafter_weights"),
-        *("draft_sampling", "verification", "guarantee", "labels", "workload", "device", "dtype"),
+        *("draft_sampling", "verification", "guarantee", "labels", "workload", "constraint", "device", "dtype"),
         *("baseline_cell_id", "fallbacks"),
     )
 )

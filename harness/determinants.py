@@ -43,6 +43,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[CellConfig], bool], str],
         "with drafter=ngram",
     ),
     (
+        ("drafter.preferred",),
+        lambda cell: cell.drafter.has_model,
+        "with a drafter that is a model, such as drafter=eagle3",
+    ),
+    (
         ("drafter.path",),
         lambda cell: cell.drafter.has_model and not _follows_target(cell.drafter),
         "with a drafter that is a model, such as drafter=eagle3, other than an MTP layer of random weights",
@@ -163,7 +168,7 @@ def _follows_target(drafter: DrafterConfig) -> bool:
 def _canonical_drafter(drafter: DrafterConfig) -> DrafterConfig:
     default = DrafterConfig()
     if drafter.kind is DrafterKind.ngram:
-        return replace(drafter, path=None, revision=None, weights=default.weights, shape=None)
+        return replace(drafter, path=None, preferred=None, revision=None, weights=default.weights, shape=None)
     used = replace(drafter, ngram_max=default.ngram_max, ngram_min=default.ngram_min)
     if drafter.kind is not DrafterKind.draft_model:
         used = replace(used, shape=None)

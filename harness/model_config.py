@@ -5,6 +5,7 @@ Part of the settings of `harness.config`, from which other modules import it. Kn
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
@@ -37,6 +38,12 @@ def require(condition: bool, name: str, expected: str, found: object) -> None:
         raise ValueError(f"{name}: expected {expected}, found {found}")
 
 
+def checkpoint_name(path: str) -> str:
+    """The last part of a path; of a snapshot in a Hub cache, whose last part is a commit, that of its repository."""
+    snapshot = re.search(r"models--([^/]+)/snapshots/[^/]+/?$", path)
+    return snapshot[1].rsplit("--", 1)[-1] if snapshot else PurePath(path).name
+
+
 @dataclass
 class TargetConfig:
     """The model whose distribution must be preserved."""
@@ -45,6 +52,8 @@ class TargetConfig:
     """Label of the target in tables; with a path or a shape, its last part unless given."""
     path: str | None = None
     """Local folder or Hugging Face id; null is the built-in zoo, or the shape."""
+    preferred: str | None = None
+    """Hugging Face id that takes the zoo's place where it already lies in the local Hub cache; never downloaded."""
     revision: str | None = None
     """Revision of a Hugging Face id."""
     trust_remote_code: bool = False
@@ -59,7 +68,7 @@ class TargetConfig:
         _require_shape_alone("target", self.shape, self.path, self.weights)
         source = self.path or self.shape
         if source is not None and self.name == "zoo":
-            self.name = PurePath(source).name
+            self.name = checkpoint_name(source)
 
     @property
     def is_built_in(self) -> bool:
@@ -75,6 +84,8 @@ class DrafterConfig:
     """Who proposes; none is the autoregressive baseline."""
     path: str | None = None
     """Local folder or Hugging Face id; null is the one built for the zoo's target (mtp: the target's own folder)."""
+    preferred: str | None = None
+    """Hugging Face id of the drafter for target.preferred; both are taken, or neither."""
     revision: str | None = None
     """Revision of a Hugging Face id."""
     weights: Weights = Weights.checkpoint

@@ -34,15 +34,24 @@ def notices(results: Results) -> list[str]:
     num_skipped = sum(cell.record.num_skipped_turns for cell in results.cells)
     if num_skipped:
         found.append(f"{num_skipped} turns were left out because they did not fit (sum over cells)")
-    found += _by_cells("fallback", [(text, cell) for cell in results.cells for text in cell.record.fallbacks])
+    num_cells = len(results.cells)
+    notes = [(text, cell) for cell in results.cells for text in cell.record.fallbacks]
+    found += _by_cells("fallback", notes, num_cells)
     labelled = [(text, cell) for cell in results.cells for text in cell["labels"].split("; ") if text]
-    return found + _by_cells("label", labelled)
+    return found + _by_cells("label", labelled, num_cells)
 
 
-def _by_cells(what: str, items: Sequence[tuple[str, Cell]]) -> list[str]:
-    """One line per text, with the cells it applies to."""
-    names: dict[str, dict[str, None]] = {}
+def _by_cells(what: str, items: Sequence[tuple[str, Cell]], num_cells: int) -> list[str]:
+    """One line per text, with the cells it applies to, of so many in all."""
+    found: dict[str, dict[str, Cell]] = {}
     for text, cell in items:
-        name = baseline_name(cell) if cell.is_baseline else f"{drafter_name(cell)} {column_name(cell)}"
-        names.setdefault(text, {})[name] = None
-    return [f"{what}: {text} ({'; '.join(cells)})" for text, cells in names.items()]
+        found.setdefault(text, {})[cell["cell_id"]] = cell
+    return [f"{what}: {text} ({_names(list(cells.values()), num_cells)})" for text, cells in found.items()]
+
+
+def _names(cells: Sequence[Cell], num_cells: int) -> str:
+    """The cells in words."""
+    if 1 < len(cells) == num_cells:
+        return "all cells"
+    names = (baseline_name(cell) if cell.is_baseline else f"{drafter_name(cell)} {column_name(cell)}" for cell in cells)
+    return "; ".join(dict.fromkeys(names))

@@ -18,10 +18,20 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.run_config import RunConfig
+from harness.run_config import ONLY_IN_FILES, RunConfig
 from harness.settings import SettingsError, all_settings, did_you_mean, group_options
 
-ONE_FOR_THE_RUN = ("experiment", "name", "title", "invalid_cells", "output", "measurement")
+ONE_FOR_THE_RUN = (
+    "experiment",
+    "name",
+    "title",
+    "shows",
+    "does_not_show",
+    "reference",
+    "invalid_cells",
+    "output",
+    "measurement",
+)
 """Groups, sections and settings that belong to the whole run and cannot be swept."""
 
 
@@ -117,8 +127,9 @@ def _plain(value: Any) -> Any:
 
 
 def _unknown(key: str) -> str:
-    if key == "sweep":
-        return "sweep is for experiment files; on the command line write drafting.num_speculative_tokens=1,3"
+    if key.partition(".")[0] in ONLY_IN_FILES:
+        words = "on the command line write the setting itself, as drafting.num_speculative_tokens=1,3"
+        return f"{key} is for experiment files; {words}"
     section = key.partition(".")[0]
     keys = list(all_settings())
     known = [name for name in keys if name.startswith(f"{section}.")]

@@ -26,7 +26,7 @@ class Plan:
 
     name: str
     title: str
-    """One line that says what the run shows."""
+    """One line that names the question of the run."""
     cells: tuple[CellConfig, ...]
     """Cells of one target lie together, its baselines first; no two determine the same result."""
     skipped: tuple[tuple[Mapping[str, Any], str], ...]
@@ -35,6 +35,14 @@ class Plan:
     """Where the run leaves its results."""
     command: str
     """The command line that asked for the run."""
+    shows: str = ""
+    """What its results show."""
+    does_not_show: str = ""
+    """What they do not show."""
+    reference: str | None = None
+    """Verification method that the others are compared with; None is the first."""
+    remarks: tuple[str, ...] = ()
+    """What makes this run another than the one asked for: a smaller size, a model that stands in."""
 
 
 def with_baselines(cells: Sequence[CellConfig]) -> tuple[CellConfig, ...]:
@@ -93,7 +101,14 @@ _LISTED = {
     "verification.method": "verification",
 }
 """Settings that are listed for every cell, and their headings."""
-_FOLLOWS = ("target.path", "target.shape", "target.weights", "drafter.weights")
+_FOLLOWS = (
+    "target.path",
+    "target.preferred",
+    "target.shape",
+    "target.weights",
+    "drafter.preferred",
+    "drafter.weights",
+)
 """Settings that show in a listed one."""
 
 

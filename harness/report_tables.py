@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from harness.answers import answer_tables, references
 from harness.boundary_table import boundary_table
 from harness.comparison import comparisons_frame
 from harness.latex import to_latex
@@ -53,6 +54,7 @@ class MadeTables:
 
 
 TABLES: tuple[TableKind, ...] = (
+    TableKind("answers", "Answers", answer_tables, files=r".+\.csv", before_figures=True),
     TableKind("summary", "All cells", lambda results: [summary_table(results.cells)], before_figures=True),
     TableKind(
         "boundary",
@@ -61,7 +63,10 @@ TABLES: tuple[TableKind, ...] = (
         before_figures=True,
     ),
     TableKind(
-        "methods", "Methods side by side", lambda results: method_tables(results.cells), files=r".+-K-\d+-T-\d.*\.csv"
+        "methods",
+        "Methods side by side",
+        lambda results: method_tables(results.cells, references(results)),
+        files=r".+-K-\d+-T-\d.*\.csv",
     ),
     TableKind(
         "paired",

@@ -57,6 +57,12 @@ COLUMNS: dict[str, TermColumn] = {
         "sum_x min(P_{i-1} p_i(x), q_i(x)), P_i = min(1, P_{i-1} p_i(X_i) / q_i(X_i)), P_0 = 1"
     ),
     "target_entropy": TermColumn("entropy of p_i in nats", high=np.inf),
+    "output_tv": TermColumn(
+        "total variation between the law of the round's first token, given its context, and p_1 "
+        "(kernels/reference/output_tv.py); not for pr35461, which has no closed form",
+        is_of_draft=True,
+        is_required=False,
+    ),
 }
 """What a file may hold. All float64: a replay repeats the record's expected acceptance to rounding."""
 

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from harness.config import CellConfig
+from kernels.contract import VerificationMethod
 
 
 class InvalidCells(Enum):
@@ -34,9 +35,22 @@ class RunConfig(CellConfig):
     name: str | None = None
     """Name of the run; null is the experiment's name, or run without an experiment."""
     title: str | None = None
-    """One line that says what the run shows; printed above its tables."""
+    """One line that names the question of the run; printed above its tables."""
+    shows: str | None = None
+    """What the results show; printed below the title."""
+    does_not_show: str | None = None
+    """What they do not show, although one might think so; printed below that."""
+    reference: VerificationMethod | None = None
+    """The method that the others are compared with where methods stand side by side; null takes the first."""
     invalid_cells: InvalidCells = InvalidCells.error
     """Combinations of a sweep that have no meaning: stop before anything is loaded, or skip and list them."""
     output: OutputConfig = field(default_factory=OutputConfig)
     sweep: dict[str, Any] = field(default_factory=dict)
     """An experiment's sweep: setting or group, and the list of its values; the command line replaces it by key."""
+    without_gpu: dict[str, Any] = field(default_factory=dict)
+    """An experiment's smaller values where there is no GPU, by setting (a list for one that it sweeps); the command
+    line replaces them by key."""
+
+
+ONLY_IN_FILES = ("sweep", "without_gpu")
+"""What the file of an experiment may say and a command line may not."""

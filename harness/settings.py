@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from harness.run_config import RunConfig
+from harness.run_config import ONLY_IN_FILES, RunConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 """Folder of the composed files, one folder for each group of options."""
@@ -72,8 +72,8 @@ class Setting:
 
 @cache
 def all_settings() -> dict[str, Setting]:
-    """Every setting by key, in the order of the schema. An experiment's sweep node is not among them."""
-    return {setting.key: setting for setting in settings_of(RunConfig, "") if setting.key != "sweep"}
+    """Every setting by key, in the order of the schema; not what only the file of an experiment may say."""
+    return {setting.key: setting for setting in settings_of(RunConfig, "") if setting.key not in ONLY_IN_FILES}
 
 
 def sections() -> dict[str, str]:

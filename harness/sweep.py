@@ -97,7 +97,7 @@ class _Run:
                 arm.backend.generate(turn.conversations[: arm.cell.measurement.num_warmup_requests])
             arm.take(arm.backend.generate(turn.conversations, self._advance, arm.wall_s))
             if turn.is_last:
-                record = _record(arm, played)
+                record = _record(arm, played, self.plan.remarks)
                 if arm.cell.measurement.round_terms and not arm.cell.is_baseline:
                     # first, so that a record that promises terms has them
                     write_terms(collect_terms(record.cell_id, arm.terms), self.folder / "cells")
@@ -113,6 +113,9 @@ class _Run:
             "schema_version": SCHEMA_VERSION,
             "name": self.plan.name,
             "title": self.plan.title,
+            "shows": self.plan.shows,
+            "does_not_show": self.plan.does_not_show,
+            "reference": self.plan.reference,
             "command": self.plan.command,
             "started": self.started,
             "cells": self.finished,
@@ -154,7 +157,7 @@ def _play(cell: CellConfig) -> list[Conversation]:
     return conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
 
 
-def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
+def _record(arm: _Arm, played: Sequence[Conversation], remarks: Sequence[str]) -> CellRecord:
     backend, cell = arm.backend, arm.cell
     models = {"target": _fingerprint(backend.target.random_fingerprint, backend.target.path)}
     if backend.loaded_head is not None:
@@ -188,7 +191,7 @@ def _record(arm: _Arm, played: Sequence[Conversation]) -> CellRecord:
         num_target_parameters=backend.target.num_parameters,
         num_drafter_parameters=backend.num_drafter_parameters,
         num_skipped_turns=arm.num_skipped_turns,
-        fallbacks=backend.fallbacks,
+        fallbacks=(*remarks, *backend.fallbacks),
         labels=labels(cell),
     )
 

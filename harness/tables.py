@@ -6,16 +6,16 @@ This module knows what to show; it does not know where it is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 from harness.acceptance_profiles import AcceptanceProfile
-from harness.comparison import SAME_LAW, Group, expected_difference, groups, method_rank, same_law
+from harness.comparison import SAME_LAW, Group, expected_difference, groups, method_name, method_rank, same_law
 from harness.definitions import LABEL_NOTES, footnotes, metric
 from harness.estimates import Estimate, paired_difference, paired_ratio
 from harness.labels import RANDOM_WEIGHTS
 from harness.metrics import Cell
-from harness.model_config import Weights
+from harness.model_config import Weights, checkpoint_name
 from harness.number_format import NOT_AVAILABLE, format_estimate, format_value, without_width_zero
 from harness.records import EXPECTED_METHODS
 from harness.table import Table
@@ -87,7 +87,7 @@ def drafter_name(cell: Cell) -> str:
     if cell["drafter"] == "ngram":
         config = cell.record.config["drafter"]
         return f"ngram ({config['ngram_min']} to {config['ngram_max']})"
-    path = cell["drafter_path"].rstrip("/").rsplit("/", 1)[-1]
+    path = checkpoint_name(cell["drafter_path"])
     return (f"{cell['drafter']} ({path})" if path else cell["drafter"]) + _weights_suffix(cell["drafter_weights"])
 
 
@@ -164,30 +164,48 @@ def summary_order(cell: Cell) -> tuple:
     return cell["target"], cell["temperature"], surroundings, drafter, rank
 
 
-def method_tables(cells: Sequence[Cell]) -> list[Table]:
+def method_tables(cells: Sequence[Cell], references: Mapping[str, str | None] | None = None) -> list[Table]:
     """For each target, drafter, K and temperature the methods side by side, as in the table of vLLM PR 35461.
 
-    The columns are the baseline, the methods, and each method's paired difference to the first one.
+    The columns are the baseline, the method that the others are compared with, and each other method with its paired
+    difference to that one beside it.
+
+    Args:
+        cells: of any runs.
+        references: run -> method that the others are compared with; where there is none, the first.
     """
-    return [_method_table(group, group_title(group, cells)) for group in groups(cells)]
+    references = references or {}
+    return [
+        _method_table(group, _reference(group, references.get(group.first["run"])), group_title(group, cells))
+        for group in groups(cells)
+    ]
 
 
-def _method_table(group: Group, title: str) -> Table:
-    first, others = group.first, group.cells[1:]
-    shown = [*([group.baseline] if group.baseline else []), *group.cells]
-    header = ["metric", *(baseline_name(cell) if cell.is_baseline else column_name(cell) for cell in shown)]
-    header += [f"{column_name(cell)}{MINUS}{first['verification']}" for cell in others]
+def _reference(group: Group, method: str | None) -> Cell:
+    return next((cell for cell in group.cells if method_name(cell) == method), group.first)
+
+
+def _method_table(group: Group, first: Cell, title: str) -> Table:
+    others = [cell for cell in group.cells if cell is not first]
+    shown = [*([group.baseline] if group.baseline else []), first, *others]
+    header = ["metric", *([baseline_name(group.baseline)] if group.baseline else []), column_name(first)]
+    for cell in others:
+        header += [column_name(cell), f"{column_name(cell)}{MINUS}{first['verification']}"]
     positions = [f"acceptance_rate_per_pos_{position}" for position in range(1, group.num_positions + 1)]
-    rows = []
-    for name in PER_METHOD_METRICS:
-        values = [_value_text(cell, name) for cell in shown]
-        rows.append((metric(name).label, *values, *(_difference_text(first, cell, name) for cell in others)))
-    for name, label in PER_METHOD_COUNTS.items():
-        values = [NONE if cell.is_baseline else format_value(cell.estimates.total(name), "count") for cell in shown]
-        rows.append((label, *values, *(_count_difference(first, cell, name) for cell in others)))
-    for name in positions:
-        values = [_value_text(cell, name) for cell in shown]
-        rows.append((metric(name).label, *values, *(_difference_text(first, cell, name) for cell in others)))
+
+    def row(label: str, value: Callable[[Cell], str], difference: Callable[[Cell], str]) -> tuple[str, ...]:
+        leading = [value(cell) for cell in shown[: len(shown) - len(others)]]
+        return label, *leading, *(text for cell in others for text in (value(cell), difference(cell)))
+
+    def metric_row(name: str) -> tuple[str, ...]:
+        return row(metric(name).label, lambda cell: _value_text(cell, name), lambda c: _difference_text(first, c, name))
+
+    def count_row(name: str, label: str) -> tuple[str, ...]:
+        return row(label, lambda cell: _count_text(cell, name), lambda cell: _count_difference(first, cell, name))
+
+    rows = [metric_row(name) for name in PER_METHOD_METRICS]
+    rows += [count_row(name, label) for name, label in PER_METHOD_COUNTS.items()]
+    rows += [metric_row(name) for name in positions]
     notes = [*footnotes([*PER_METHOD_METRICS, *positions]), "Differences of percentages are in percentage points."]
     return Table(title, tuple(header), tuple(rows), (*notes, *_remarks(group.cells), *label_notes(shown), PR_NAMES))
 
@@ -245,6 +263,10 @@ def _speedup_difference(first: Cell, second: Cell) -> str:
         return NOT_AVAILABLE
     ratio = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
     return f"× {metric_text(ratio, 'output_tokens_per_s', style='length')}"
+
+
+def _count_text(cell: Cell, name: str) -> str:
+    return NONE if cell.is_baseline else format_value(cell.estimates.total(name), "count")
 
 
 def _count_difference(first: Cell, second: Cell, name: str) -> str:

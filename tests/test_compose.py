@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -46,32 +47,48 @@ def summary(cell):
     )
 
 
-def promised(experiment):
-    """Cells that an experiment must have: drafter, depth, temperature, method."""
-    if experiment == "quickstart":
-        axes = (
-            ("eagle", "eagle3", "mtp", "draft_model"),
-            (4,),
-            (0.0, 1.0),
-            ("strict", "coupled", "probabilistic", "block"),
-        )
-    elif experiment == "depth":
-        axes = (("eagle3",), (1, 4, 8), (1.0,), ("strict", "probabilistic", "block"))
-    elif experiment == "temperature":
-        axes = (("eagle3",), (4,), (0.0, 0.6, 1.0), ("strict", "probabilistic", "block"))
-    elif experiment == "throughput_llama3_8b":
-        axes = (("eagle",), (3,), (1.0,), ("synthetic",))
-    elif experiment == "throughput_glm47_mtp":
-        axes = (("mtp",), (3,), (1.0,), ("synthetic",))
-    elif experiment == "reasoning_boundary":
-        axes = (("eagle3", "draft_model", "ngram"), (2, 4, 8), (1.0,), ("probabilistic",))
-    elif experiment == "reasoning_before_boundary":
-        axes = (("eagle3",), (4,), (1.0,), ("probabilistic",))
-    elif experiment == "throughput_qwen3_8b":
-        axes = (("eagle3",), (5,), (1.0,), ("synthetic",))
-    else:
-        axes = (("eagle3",), (4,), (1.0,), ("strict", "typical", "lenient", "pr35461"))
-    return set(product(*axes))
+PROMISED = {
+    "quickstart": (
+        ("eagle", "eagle3", "mtp", "draft_model"),
+        (4,),
+        (0.0, 1.0),
+        ("strict", "coupled", "probabilistic", "block"),
+    ),
+    "methods": (("eagle3",), (4,), (1.0,), ("strict", "typical", "lenient", "pr35461")),
+    "throughput_llama3_8b": (("eagle",), (3,), (1.0,), ("synthetic",)),
+    "throughput_glm47_mtp": (("mtp",), (3,), (1.0,), ("synthetic",)),
+    "throughput_qwen3_8b": (("eagle3",), (5,), (1.0,), ("synthetic",)),
+    "pr35461_llama3_eagle": (("eagle",), (3,), (1.0,), ("coupled", "pr35461", "strict", "probabilistic", "block")),
+    "pr35461_qwen3_eagle3": (("eagle3",), (5,), (1.0,), ("coupled", "pr35461", "strict", "probabilistic", "block")),
+    "pr35461_glm47_mtp": (("mtp",), (3,), (1.0,), ("coupled", "pr35461", "strict", "probabilistic", "block")),
+    "depth_by_temperature": (("eagle3",), (1, 4, 8), (0.0, 0.6, 1.0), ("strict", "probabilistic", "block")),
+    "drafting_by_verification": (("eagle3",), (4,), (1.0,), ("strict", "coupled", "typical", "lenient", "pr35461")),
+    "truncation": (("eagle3",), (4,), (1.0,), ("strict", "probabilistic", "block")),
+    "concurrency": (("eagle3",), (4,), (1.0,), ("probabilistic",)),
+    "best_depth": (("eagle3",), (1, 2, 3, 4, 6), (0.0, 1.0), ("probabilistic",)),
+    "lossy_tradeoff": (("eagle3",), (4,), (1.0,), ("probabilistic", "typical", "lenient")),
+    "reasoning_boundary": (("eagle3", "draft_model", "ngram"), (2, 4, 8), (1.0,), ("probabilistic",)),
+    "reasoning_before_boundary": (("eagle3",), (4,), (1.0,), ("probabilistic",)),
+}
+"""Cells that each experiment must have: drafters, depths, temperatures, methods."""
+NUM_CELLS = {
+    "pr35461_llama3_eagle": 6,
+    "pr35461_qwen3_eagle3": 6,
+    "pr35461_glm47_mtp": 6,
+    "depth_by_temperature": 52,
+    "drafting_by_verification": 16,
+    "truncation": 24,
+    "concurrency": 16,
+    "best_depth": 48,
+    "lossy_tradeoff": 15,
+}
+"""Of the experiments whose files say it."""
+
+
+@cache
+def plan_of(experiment):
+    """An experiment in full."""
+    return compose_plan([f"experiment={experiment}", "backend.device=cuda"])
 
 
 def test_prompts_that_are_not_there_are_skipped_where_that_is_asked_for():
@@ -87,13 +104,44 @@ def test_prompts_that_are_not_there_are_skipped_where_that_is_asked_for():
 
 @pytest.mark.parametrize("experiment", group_options()["experiment"])
 def test_every_experiment_composes_and_covers_what_it_promises(experiment):
-    plan = compose_plan([f"experiment={experiment}"])
+    plan = plan_of(experiment)
     assert plan.name == experiment
     assert plan.folder == Path("results/runs") / experiment
     assert plan.title != experiment
-    assert all("there is no file of prompts" in reason for _, reason in plan.skipped)
+    # prompts that are not beside the repository are left out, which is no pair without a meaning
+    skipped = [reason for _, reason in plan.skipped if "there is no file of prompts" not in reason]
+    assert bool(skipped) == (experiment == "drafting_by_verification")
     assert any(cell.is_baseline for cell in plan.cells)
-    assert promised(experiment) <= {summary(cell) for cell in plan.cells}
+    assert set(product(*PROMISED[experiment])) <= {summary(cell) for cell in plan.cells}
+
+
+@pytest.mark.parametrize("experiment", group_options()["experiment"])
+def test_every_experiment_says_what_it_shows_and_what_it_does_not(experiment):
+    plan = plan_of(experiment)
+    assert plan.shows.strip().endswith(".") and plan.does_not_show.strip().endswith(".")
+    text = (CONF / "experiment" / f"{experiment}.yaml").read_text()
+    assert len(plan.cells) == NUM_CELLS.get(experiment, len(plan.cells))
+    assert experiment not in NUM_CELLS or f"# {NUM_CELLS[experiment]} cells:" in text
+
+
+@pytest.mark.parametrize(
+    "experiment", [name for name in group_options()["experiment"] if "throughput" not in name and name != "quickstart"]
+)
+def test_every_experiment_on_the_zoo_is_small_without_a_gpu(experiment):
+    """Two cores make about 700 tokens a second with drafts: a few minutes are 100,000 tokens."""
+    num_tokens = 0
+    for cell in compose_plan([f"experiment={experiment}", "backend.device=cpu"]).cells:
+        workload = cell.workload
+        num_requests = workload.num_requests or (workload.num_prompts or 80) * (workload.num_turns or 2)
+        num_tokens += num_requests * cell.decoding.max_new_tokens
+    assert num_tokens <= 100_000
+
+
+def test_pairs_without_meaning_are_skipped_with_the_reason():
+    plan = plan_of("drafting_by_verification")
+    pairs = {(values["drafting.sampling"], values["verification"]) for values, _ in plan.skipped}
+    assert {("sampled", "coupled"), ("coupled", "block"), ("greedy", "pr35461"), ("greedy", "greedy")} <= pairs
+    assert len(pairs) == 9 and all(reason for _, reason in plan.skipped)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +277,9 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("+drafter=mtp", "every setting exists already; write drafter=value"),
         ("seed=1 seed=2", "seed is given twice"),
         ("sweep=1", "sweep is for experiment files"),
-        ("experiment=quickstart,depth", "experiment is one for the whole run, found 2 values: quickstart, depth"),
+        ("without_gpu.seed=1", "without_gpu.seed is for experiment files"),
+        ("reference=strict,block", "reference is one for the whole run"),
+        ("experiment=quickstart,methods", "experiment is one for the whole run, found 2 values: quickstart, methods"),
         ("measurement.num_blocks=1,2", "measurement.num_blocks is one for the whole run"),
         ("decoding.temperature=interval(0,1)", "an interval has no list of values"),
         ("workload.path=a(b", "put quotes around a value with special characters"),
@@ -292,6 +342,8 @@ def test_a_wrong_name_or_value_gets_one_line(arguments, message, monkeypatch):
         ("decoding: {temperature: warm}", "Value 'warm' of type 'str' could not be converted to Float"),
         ("sweep: {drafter: [eagel3]}", "mine.yaml: sweep: drafter=eagel3: no such option (did you mean eagle3?)"),
         ("sweep: {decoding.temperature: 1}", "mine.yaml: sweep of decoding.temperature: expected a list, found 1"),
+        ("without_gpu: {seed: [1, 2]}", "mine.yaml: without_gpu: seed: expected a whole number, found [1, 2]"),
+        ("without_gpu: {sed: 1}", "mine.yaml: without_gpu: unknown setting 'sed' (did you mean seed?)"),
         ("sweep: {seed: []}", "mine.yaml: sweep: seed: expected at least one value, found none"),
         ("sweep: {drafter: [", "while parsing"),
     ],
@@ -374,7 +426,7 @@ def test_a_prompt_file_is_taken_without_an_experiment():
 
 
 def test_name_and_folder_can_be_given():
-    assert compose_plan(["experiment=depth", "name=mine", "verification=strict"]).folder == Path("results/runs/mine")
+    assert compose_plan(["experiment=methods", "name=mine", "verification=strict"]).folder == Path("results/runs/mine")
     assert compose_plan(["output.folder=elsewhere/x"]).folder == Path("elsewhere/x")
 
 

@@ -50,7 +50,7 @@ MEASURING = [
     ["harness.backends"],
     ["harness.plan", "harness.progress", "harness.sweep", "harness.round_profiles"],
     ["harness.round_report"],
-    ["harness.overrides", "harness.compose", "harness.command_line"],
+    ["harness.overrides", "harness.preferred", "harness.without_gpu", "harness.compose", "harness.command_line"],
 ]
 READING = [
     ["harness.boundary_sums"],
@@ -67,8 +67,11 @@ READING = [
     ["harness.comparison", "harness.number_format"],
     ["harness.certification_results", "harness.frame_text", "harness.table"],
     ["harness.latex", "harness.tables"],
-    ["harness.console", "harness.figures"],
-    ["harness.boundary_table", "harness.results", "harness.run_summary"],
+    ["harness.axes", "harness.console", "harness.figures"],
+    ["harness.concurrency_table", "harness.depth_table", "harness.drafting_table"],
+    ["harness.boundary_table", "harness.replay.recorded", "harness.results", "harness.run_summary"],
+    ["harness.lossy_table"],
+    ["harness.answers"],
     ["harness.notices", "harness.report_tables", "harness.run_comparison"],
     ["harness.report_page"],
     ["harness.html"],

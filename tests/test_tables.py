@@ -133,6 +133,8 @@ def drafted(method, sampling="sampled", *, temperature=1.0, depth=3, seed=1, rat
         pytest.param(("strict", "greedy"), ("block", "greedy"), True, id="one-hot drafts"),
         pytest.param(("strict", "greedy"), ("typical", "greedy"), False, id="a lossy method with one-hot drafts"),
         pytest.param(("strict", "greedy"), ("strict", "sampled"), False, id="other drafts"),
+        pytest.param(("strict", "coupled"), ("strict", "sampled"), True, id="drafts whose noise the method ignores"),
+        pytest.param(("pr35461", "coupled"), ("strict", "coupled"), False, id="a method that shares the noise"),
     ],
 )
 def test_which_methods_follow_the_same_law(first, second, alike):
@@ -188,6 +190,26 @@ def test_methods_side_by_side_in_the_manner_of_the_pull_request():
     assert float(matched[1]) == pytest.approx(float(probabilistic) - float(strict), abs=0.11)
     assert float(matched[2]) < float(matched[1]) < float(matched[3])
     assert column(table, table.header[-1])["draft tokens"] == "0"
+
+
+def test_every_method_stands_beside_its_difference_to_the_chosen_reference():
+    """Would catch differences to the first method where the run names another, or beside another method."""
+    cells = analysed(
+        drafted("strict", rates=(0.3, 0.3, 0.3)), drafted("coupled", "coupled"), drafted("block", rates=(0.9, 0.9, 0.9))
+    )
+    (table,) = method_tables(cells, {"run": "coupled"})
+    assert table.header == (
+        "metric",
+        "coupled, coupled drafts",
+        "strict, sampled drafts",
+        "strict, sampled drafts − coupled",
+        "block, sampled drafts",
+        "block, sampled drafts − coupled",
+    )
+    row = next(row for row in table.rows if row[0] == "acceptance rate (%)")
+    assert row[3].startswith("-") and row[5].startswith("+")
+    (absent,) = method_tables(cells, {"run": "pr35461", "other": "coupled"})
+    assert absent.header[1] == "strict, sampled drafts"
 
 
 def test_definitions_stand_below_every_table():

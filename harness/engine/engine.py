@@ -254,7 +254,7 @@ class Engine:
             sampling = self.settings.sampling.rows(num_slots, output.logits.device)
             keeps = self.settings.round_terms
             terms = acceptance_terms(output.logits, output.draft, sampling, with_masses=keeps)
-            columns = term_columns(terms, output, sampling) if keeps else {}
+            columns = term_columns(terms, output, sampling, self.settings.verification) if keeps else {}
             kept = {name: column.cpu().numpy() for name, column in columns.items()}
             return _Measures(expected_accepted(terms, output.draft).tolist(), kept if keeps else None)
 

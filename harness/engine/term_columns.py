@@ -13,23 +13,29 @@ from torch import Tensor
 
 from harness.engine.step import StepOutput
 from harness.round_terms import Floats
-from kernels.contract import Sampling
+from kernels.contract import Sampling, Verification, VerificationMethod
 from kernels.reference.acceptance import AcceptanceTerms
+from kernels.reference.output_tv import output_tv
 
 
-def term_columns(terms: AcceptanceTerms, output: StepOutput, sampling: Sampling) -> dict[str, Tensor]:
+def term_columns(
+    terms: AcceptanceTerms, output: StepOutput, sampling: Sampling, verification: Verification
+) -> dict[str, Tensor]:
     """Every recorded column of a step.
 
     Args:
         terms: of the step's drafts, with masses.
         output: what the step left: its target logits and its drafts, for columns that need more than the terms.
         sampling: fields [B].
+        verification: the method that decided the step.
 
     Returns:
         Column -> [B, K] or [B] float64; without a meaning for slots that drafted nothing.
     """
     columns = terms._asdict()
     assert all(column is not None for column in columns.values()), "worked out with masses"
+    if verification.method is not VerificationMethod.pr35461:
+        columns["output_tv"] = output_tv(output.logits, output.draft, sampling, verification)
     return columns
 
 

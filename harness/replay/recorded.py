@@ -46,13 +46,18 @@ def read_recording(path: Path) -> Recording:
     """
     runs = read_runs(path)
     cells = analyse(runs)
-    folders = {run.name: _cells_folder(run) for run in runs}
-    recorded = [Recorded(cell, terms) for cell in cells if (terms := _terms_of(cell, folders[cell["run"]])) is not None]
+    recorded = recorded_cells(runs, cells)
     if not recorded:
         raise ValueError(
             f"{path}: expected cells with recorded terms, found none; run with measurement.round_terms=true"
         )
     return Recording(tuple(cells), _with_drafts(path, recorded))
+
+
+def recorded_cells(runs: Sequence[Run], cells: Sequence[Cell]) -> list[Recorded]:
+    """Those of the cells of some runs that have terms; raises ValueError for terms that are not of their record."""
+    folders = {run.name: _cells_folder(run) for run in runs}
+    return [Recorded(cell, terms) for cell in cells if (terms := _terms_of(cell, folders[cell["run"]])) is not None]
 
 
 def _cells_folder(run: Run) -> Path:
