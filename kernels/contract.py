@@ -1,7 +1,7 @@
 """The contract of the sampling core: what `verify` and `draw` take and return, for the kernels and for the reference.
 
 Letters used above tensors: R requests in the batch, K the largest number of draft tokens of a request in the batch,
-V the target's vocabulary, V_draft the drafter's, S slots of the persistent draft-logit cache.
+V the target's vocabulary, V_draft the drafter's, S slots of the persistent draft-logit cache, M bit masks.
 This module does not know torch at import time, so that configuration and reports can read the method names cheaply.
 """
 
@@ -139,6 +139,23 @@ class RowStats:
 
 
 @dataclass(frozen=True)
+class TokenMask:
+    """Which tokens a grammar allows in each row of logits: a forbidden one is as if its logit were -inf.
+
+    That comes first: temperature and truncation see what is left. A row without an allowed token has no distribution.
+    Token ids are the target's, also where the rows are a drafter's with a vocabulary of its own.
+    """
+
+    words: Tensor
+    """[M, >= ceil(V / 32)] int32; bit v % 32 of word v // 32 is set where token v is allowed. Bits from V on are
+    ignored."""
+    rows: Tensor
+    """int64, which of the M each row of logits has, -1 where everything is allowed; of the shape of the rows:
+    [number of rows] for target rows and for a draw, [S, >= K] beside a draft-logit cache. The same `words` may serve
+    both."""
+
+
+@dataclass(frozen=True)
 class Draft:
     """The proposals of one round."""
 
@@ -154,6 +171,9 @@ class Draft:
     """[V_draft] int64, target id of each draft id; None when the vocabularies are the same."""
     row_stats: RowStats | None = None
     """Of the rows of `logits`, as `draw` left them; None: whoever needs them reads the rows again."""
+    mask: TokenMask | None = None
+    """That the rows of `logits` were drawn under, `rows` [S, >= K]; None when they were all free. Where it is another
+    than they were drawn under, so is the distribution that verification takes for theirs."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +185,8 @@ class Drawn:
     logprobs: Tensor
     """[N] float32, log probability of the token under the processed distribution; NaN where invalid."""
     invalid: Tensor
-    """[N] bool, the row was all -inf, or held NaN or +inf; its token id is 0 and has no meaning."""
+    """[N] bool, the row was all -inf or forbidden, or held an allowed NaN or +inf; its token id is 0 and has no
+    meaning."""
 
 
 @dataclass(frozen=True)
@@ -178,5 +199,6 @@ class Verdict:
     """[R] int64; the token after them is recovered if num_accepted < num_draft_tokens, else bonus; 0 for a padded
     slot."""
     invalid: Tensor
-    """[R] bool, verification got as far as a row without a distribution (all -inf, NaN or +inf), or as a draft token
-    that its own draft distribution cannot have produced; that draft token and those after it were not accepted."""
+    """[R] bool, verification got as far as a row without a distribution (all -inf or forbidden, NaN or +inf), or as a
+    draft token that its own draft distribution cannot have produced; that draft token and those after it were not
+    accepted."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Drawn, RowStats, Sampling, Streams, Verdict, Verification
+from kernels.contract import Draft, Drawn, RowStats, Sampling, Streams, TokenMask, Verdict, Verification
 from kernels.streams import Purpose
 
 if TYPE_CHECKING:
@@ -24,7 +24,14 @@ class Verify(Protocol):
     """See kernels.reference.verify."""
 
     def __call__(
-        self, target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+        self,
+        target_logits: Tensor,
+        draft: Draft,
+        sampling: Sampling,
+        verification: Verification,
+        streams: Streams,
+        *,
+        mask: TokenMask | None = None,
     ) -> Verdict: ...
 
 
@@ -39,6 +46,8 @@ class Draw(Protocol):
         purpose: Purpose,
         draft_to_target: Tensor | None = None,
         row_stats: RowStats | None = None,
+        *,
+        mask: TokenMask | None = None,
     ) -> Drawn: ...
 
 
@@ -52,6 +61,8 @@ class CoupledDraw(Protocol):
         streams: Streams,
         vocab_size: int,
         draft_to_target: Tensor | None = None,
+        *,
+        mask: TokenMask | None = None,
     ) -> Drawn: ...
 
 

@@ -11,15 +11,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import Drawn, Sampling, Streams
+from kernels.contract import Drawn, Sampling, Streams, TokenMask
 from kernels.reference.draw import drawn
 from kernels.reference.proposal import Proposal
+from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import processed
 from kernels.streams import gumbel
 
 
 def coupled_draw(
-    logits: Tensor, sampling: Sampling, streams: Streams, vocab_size: int, draft_to_target: Tensor | None = None
+    logits: Tensor,
+    sampling: Sampling,
+    streams: Streams,
+    vocab_size: int,
+    draft_to_target: Tensor | None = None,
+    mask: TokenMask | None = None,
 ) -> Drawn:
     """Draw one token per row with the noise of its position.
 
@@ -29,10 +35,13 @@ def coupled_draw(
         streams: fields [N]; `positions` is the position of the token being drawn; `rounds` is not used.
         vocab_size: V of the target, whose token ids the noise belongs to.
         draft_to_target: [V_draft] int64, or None when the ids are the target's.
+        mask: `rows` [N], of the target's token ids; None when the rows are free.
 
     Returns:
         Drawn, fields [N].
     """
+    if mask is not None:
+        logits = without_forbidden(logits, mask, draft_to_target)
     rows = processed(logits, sampling)
     noise = gumbel(streams.seeds, streams.positions, vocab_size)
     if draft_to_target is not None:

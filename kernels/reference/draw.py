@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import Drawn, RowStats, Sampling, Streams
+from kernels.contract import Drawn, RowStats, Sampling, Streams, TokenMask
 from kernels.reference.choose import choose
 from kernels.reference.row_stats import keep_row_stats
+from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import Processed, processed
 from kernels.streams import Purpose, uniform
 
@@ -31,6 +32,7 @@ def draw(
     purpose: Purpose,
     draft_to_target: Tensor | None = None,
     row_stats: RowStats | None = None,
+    mask: TokenMask | None = None,
 ) -> Drawn:
     """Draw one token per row, with one uniform number per row.
 
@@ -41,10 +43,13 @@ def draw(
         purpose: `Purpose.draft` for drafts.
         draft_to_target: [V_draft] int64, or None when the ids are the target's.
         row_stats: fields [N], any strides; the statistics of the rows are written into them. None to keep none.
+        mask: `rows` [N], of the target's token ids; None when the rows are free.
 
     Returns:
         Drawn, fields [N].
     """
+    if mask is not None:
+        logits = without_forbidden(logits, mask, draft_to_target)
     rows = processed(logits, sampling)
     if row_stats is not None:
         keep_row_stats(rows, sampling, row_stats)

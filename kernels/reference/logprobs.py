@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.contract import Sampling
+from kernels.contract import Sampling, TokenMask
+from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import process
 
 
@@ -27,7 +28,15 @@ class TopLogprobs(NamedTuple):
     """[N] int64, 1 + the number of more probable tokens, so equals share the best rank."""
 
 
-def logprobs(logits: Tensor, token_ids: Tensor, num_top: int, sampling: Sampling | None = None) -> TopLogprobs:
+def check_processed(sampling: Sampling | None, mask: TokenMask | None) -> None:
+    """Raises ValueError for a mask on the raw distribution."""
+    if sampling is None and mask is not None:
+        raise ValueError("a mask belongs to the processed distribution, found one without sampling; give sampling too")
+
+
+def logprobs(
+    logits: Tensor, token_ids: Tensor, num_top: int, sampling: Sampling | None = None, mask: TokenMask | None = None
+) -> TopLogprobs:
     """Look the output tokens up in their rows.
 
     Args:
@@ -36,13 +45,21 @@ def logprobs(logits: Tensor, token_ids: Tensor, num_top: int, sampling: Sampling
         num_top: n, number of alternatives, 0 or more; at most V of them exist.
         sampling: fields [N], for the processed distribution that tokens are drawn from; None for the raw one,
             a plain log-softmax of the logits.
+        mask: `rows` [N], under which the tokens were drawn; None when the rows are free. The raw distribution is the
+            model's own and has none.
 
     Returns:
         TopLogprobs. A row without a distribution (all -inf, NaN or +inf) is NaN throughout when raw, and has all mass
         on token 0 when processed.
+
+    Raises:
+        ValueError: num_top is negative, the mask does not fit the rows, or the raw distribution is asked for under one.
     """
     if num_top < 0:
         raise ValueError(f"num_top must be 0 or more, found {num_top}")
+    check_processed(sampling, mask)
+    if mask is not None:
+        logits = without_forbidden(logits, mask)
     values = torch.log_softmax(logits.double(), dim=1) if sampling is None else process(logits, sampling)
     token_logprob = values.gather(1, token_ids[:, None])
     rank = 1 + (values > token_logprob).sum(dim=1)

@@ -10,13 +10,14 @@ shorter draft is verified as if it had been proposed, so the output keeps its la
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from kernels.contract import Draft, Sampling
 from kernels.reference.target_rows import target_rows
+from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import Processed, processed, sampling_rows
 
 
@@ -79,7 +80,11 @@ def _read_draft(
     """Processed rows of the `wanted` ([R, K] bool) places of the cache, their index and log q_i(X_i), both [R, K]."""
     requests, positions = wanted.nonzero(as_tuple=True)
     slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
-    rows = processed(cache[slots, positions], sampling_rows(sampling, requests))
+    logits = cache[slots, positions]
+    if draft.mask is not None:
+        mask = replace(draft.mask, rows=draft.mask.rows[slots, positions])
+        logits = without_forbidden(logits, mask, draft.draft_to_target)
+    rows = processed(logits, sampling_rows(sampling, requests))
     index = torch.arange(len(requests), device=requests.device)
     ids = to_draft_ids(token_ids[requests, positions], draft.draft_to_target, vocab_size, rows.logits.shape[1])
     unknown = (ids < 0) | rows.invalid

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Sampling, Streams, Verdict, Verification, VerificationMethod
+from kernels.contract import Draft, Sampling, Streams, TokenMask, Verdict, Verification, VerificationMethod
 from kernels.reference.block import block_odds, log_prefix_ratios
 from kernels.reference.choose import choose
 from kernels.reference.coupled import verify_coupled
@@ -24,6 +24,7 @@ from kernels.reference.proposal import Proposal, propose
 from kernels.reference.residual import emission
 from kernels.reference.synthetic import synthetic_odds
 from kernels.reference.target_rows import present_slots
+from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import sampling_rows
 from kernels.reference.typical import typical_odds
 from kernels.reference.verdict import assemble, place
@@ -87,7 +88,12 @@ def _verify_by_odds(proposal: Proposal, verification: Verification, streams: Str
 
 
 def verify(
-    target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+    target_logits: Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    verification: Verification,
+    streams: Streams,
+    mask: TokenMask | None = None,
 ) -> Verdict:
     """Turn a round's draft tokens into output tokens: the accepted ones, then one recovered or bonus token.
 
@@ -100,6 +106,8 @@ def verify(
             token is accepted iff it is the target's argmax, under every method but synthetic.
         verification: the method and its parameters.
         streams: fields [R]; `positions` is the position of the first token the round may emit.
+        mask: of the target rows, `rows` [N]; None when they are all free. A forbidden draft token is rejected under
+            every method but synthetic, which ignores tokens; what synthetic emits after them is allowed.
 
     Returns:
         Verdict, fields [R]. A request is flagged invalid when its verification got as far as a row without a
@@ -107,9 +115,11 @@ def verify(
         accepted, and the token emitted in its place comes from the target (token 0 if the target has no distribution).
 
     Raises:
-        ValueError: the rows do not add up, greedy verification meets a temperature above 0, or synthetic
-            verification has too few rates.
+        ValueError: the rows do not add up, the mask does not fit them, greedy verification meets a temperature above 0,
+            or synthetic verification has too few rates.
     """
+    if mask is not None:
+        target_logits = without_forbidden(target_logits, mask)
     packed = present_slots(target_logits, draft)
     if packed is not None:
         target_logits, left, present = packed
