@@ -34,7 +34,7 @@ from harness.models.fused.skinny_linear import MEASURED_CAPABILITY, launch, tili
 from harness.models.fused.slot_attention import slot_attention
 from harness.models.fused.sum_experts import sum_experts
 from harness.models.fused.tilings import COLUMNS
-from kernels.contract import Draft, Sampling, Streams, Verification
+from kernels.contract import Draft, Sampling, Streams, TokenMask, Verification
 from kernels.contract import VerificationMethod as Method
 from kernels.coupled import coupled_draw
 from kernels.draw import draw
@@ -110,6 +110,11 @@ def _streams(num_requests: int) -> Streams:
     return Streams(*(torch.zeros(num_requests, dtype=torch.int64) for _ in range(3)))
 
 
+def _mask(masked: bool, vocab_size: int, *size: int) -> TokenMask | None:
+    words = torch.zeros(NUM_REQUESTS, -(-vocab_size // 32), dtype=torch.int32)
+    return TokenMask(words, torch.zeros(size, dtype=torch.int64)) if masked else None
+
+
 def _map() -> Tensor:
     return torch.arange(DRAFT_VOCAB_SIZE)
 
@@ -125,6 +130,7 @@ def _verify(
     small_vocabulary: bool = False,
     with_stats: bool = True,
     packed: bool = False,
+    masked: bool = False,
     num_requests: int = NUM_REQUESTS,
 ) -> None:
     num_rows = num_requests * (num_drafts + 1) - int(packed)
@@ -138,10 +144,12 @@ def _verify(
         None if one_hot else torch.arange(num_requests),
         _map() if small_vocabulary else None,
         new_row_stats(*size[:2]) if with_stats and not one_hot else None,
+        _mask(masked and not one_hot, vocab_size, *size[:2]),
     )
     rule = Verification(method, synthetic_rates=tuple(0.5**place for place in range(num_drafts)))
     sampling = _sampling(num_requests, truncates)
-    verify(torch.empty(num_rows, vocab_size, dtype=dtype), draft, sampling, rule, _streams(num_requests))
+    logits, mask = torch.empty(num_rows, vocab_size, dtype=dtype), _mask(masked, vocab_size, num_rows)
+    verify(logits, draft, sampling, rule, _streams(num_requests), mask=mask)
 
 
 def _draw(
@@ -150,23 +158,29 @@ def _draw(
     vocab_size: int = VOCAB_SIZE,
     truncates: bool = False,
     small_vocabulary: bool = False,
+    masked: bool = False,
     num_requests: int = NUM_REQUESTS,
 ) -> None:
+    mask = _mask(masked, vocab_size, num_requests)
     vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (vocab_size, None)
     logits, stats = torch.empty(num_requests, vocab_size, dtype=dtype), new_row_stats(num_requests)
     sampling = _sampling(num_requests, truncates)
-    draw(logits, sampling, _streams(num_requests), Purpose.draft, target_ids, stats)
+    draw(logits, sampling, _streams(num_requests), Purpose.draft, target_ids, stats, mask=mask)
 
 
-def _coupled_draw(dtype: torch.dtype, *, truncates: bool = False, small_vocabulary: bool = False) -> None:
+def _coupled_draw(
+    dtype: torch.dtype, *, truncates: bool = False, small_vocabulary: bool = False, masked: bool = False
+) -> None:
     vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (VOCAB_SIZE, None)
     logits, sampling = torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype), _sampling(NUM_REQUESTS, truncates)
-    coupled_draw(logits, sampling, _streams(NUM_REQUESTS), VOCAB_SIZE, target_ids)
+    mask = _mask(masked, VOCAB_SIZE, NUM_REQUESTS)
+    coupled_draw(logits, sampling, _streams(NUM_REQUESTS), VOCAB_SIZE, target_ids, mask=mask)
 
 
-def _logprobs(dtype: torch.dtype, *, sampling: bool = False, truncates: bool = False) -> None:
+def _logprobs(dtype: torch.dtype, *, sampling: bool = False, truncates: bool = False, masked: bool = False) -> None:
     logits, token_ids = torch.empty(NUM_REQUESTS, VOCAB_SIZE, dtype=dtype), torch.zeros(NUM_REQUESTS, dtype=torch.int64)
-    logprobs(logits, token_ids, 5, _sampling(NUM_REQUESTS, truncates) if sampling else None)
+    mask = _mask(masked, VOCAB_SIZE, NUM_REQUESTS)
+    logprobs(logits, token_ids, 5, _sampling(NUM_REQUESTS, truncates) if sampling else None, mask)
 
 
 def _layer(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int, num_rows: int = NUM_REQUESTS) -> None:
@@ -272,6 +286,43 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
     yield "logprobs, processed", partial(_logprobs, dtype, sampling=True)
 
 
+def masked(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:
+    """Rows with masks, on batches that cut nothing and on batches that may cut."""
+    name = str(dtype).removeprefix("torch.")
+    for words, truncates in {"masked": False, "masked and truncated": True}.items():
+        chosen = {"masked": True, "truncates": truncates}
+        for method in methods:
+            yield f"verify {method.value}, {words}, {name}", partial(_verify, method, dtype, **chosen)
+        for small in (False, True):
+            vocabulary = ", smaller vocabulary" if small else ""
+            yield f"draw, {words}, {name}{vocabulary}", partial(_draw, dtype, small_vocabulary=small, **chosen)
+            yield (
+                f"coupled draw, {words}, {name}{vocabulary}",
+                partial(_coupled_draw, dtype, small_vocabulary=small, **chosen),
+            )
+        yield f"logprobs, {words}, {name}", partial(_logprobs, dtype, sampling=True, **chosen)
+
+
+def other_masked_shapes(dtype: torch.dtype) -> Iterator[Launch]:
+    """Vocabularies, layouts and drafts that change the code of a kernel with masks."""
+    options: dict[str, dict[str, Any]] = {
+        "one-hot drafts": {"one_hot": True},
+        "smaller vocabulary, no statistics, packed rows": {
+            "small_vocabulary": True,
+            "with_stats": False,
+            "packed": True,
+        },
+        "odd vocabulary": {"vocab_size": ODD_VOCAB_SIZE},
+        "many requests": {"num_requests": MANY_REQUESTS},
+        "many requests, truncated": {"num_requests": MANY_REQUESTS, "truncates": True},
+        "largest vocabulary, 8 drafts": {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},
+    }
+    for method in (Method.probabilistic, Method.block):
+        for words, chosen in options.items():
+            yield f"verify {method.value}, masked, {words}", partial(_verify, method, dtype, masked=True, **chosen)
+    yield "draw, masked, many requests", partial(_draw, dtype, masked=True, num_requests=2 * MANY_REQUESTS)
+
+
 def layers(dtype: torch.dtype) -> Iterator[Launch]:
     """The decoder layers that are compiled for every type and target."""
     name = str(dtype).removeprefix("torch.")
@@ -311,6 +362,7 @@ def launches(target: int) -> Iterator[Launch]:
     if target != TARGETS[0]:
         yield from every_method(bfloat16)
         yield from truncated(bfloat16, (Method.block,))
+        yield from masked(bfloat16, (Method.block,))
         yield from layers(bfloat16)
         yield from built_in_layers(bfloat16)
         return
@@ -321,6 +373,9 @@ def launches(target: int) -> Iterator[Launch]:
         yield from products(dtype)
     yield from truncated(bfloat16, Method)
     yield from other_shapes(bfloat16)
+    yield from masked(bfloat16, Method)
+    yield from masked(torch.float32, (Method.block,))
+    yield from other_masked_shapes(bfloat16)
     yield from built_in_layers(bfloat16)
     yield from other_layers(bfloat16)
 

@@ -11,14 +11,20 @@ import triton.language as tl
 
 
 @triton.jit
-def row_address(target, tokens, request, index):
-    """Address of the row after `index` draft tokens; int64 before it is multiplied."""
+def row_number(target, tokens, request, index):
+    """The row after `index` draft tokens, int64."""
     if target.first_rows is None:
         row = request.to(tl.int64) * (tokens.width + 1) + index
     else:
         first_row = tl.load(target.first_rows + request, mask=request < tokens.num_requests, other=0)
         row = first_row.to(tl.int64) + index
-    return target.logits + row * target.stride
+    return row
+
+
+@triton.jit
+def row_address(target, tokens, request, index):
+    """Address of the row after `index` draft tokens; int64 before it is multiplied."""
+    return target.logits + row_number(target, tokens, request, index) * target.stride
 
 
 @triton.jit

@@ -12,6 +12,20 @@ from typing import NamedTuple
 from torch import Tensor
 
 
+class MaskRows(NamedTuple):
+    """Which tokens are allowed in each row of logits; see kernels.contract.TokenMask."""
+
+    words: Tensor
+    """[M, num_words] int32."""
+    stride: int
+    num_words: int
+    rows: Tensor
+    """[number of rows], or [S, >= K] beside a draft-logit cache, int64; -1 for a free row."""
+    row_strides: tuple[int, ...]
+    target_ids: Tensor | None
+    """[vocabulary of the rows] int64, id of each token in the mask's vocabulary; None when it is the same."""
+
+
 class TargetRows(NamedTuple):
     """The target's raw logits."""
 
@@ -21,6 +35,8 @@ class TargetRows(NamedTuple):
     vocab_size: int
     first_rows: Tensor | None
     """[R] int64, the first row of each request; None when request r begins at row r * (K + 1)."""
+    mask: MaskRows | None
+    """None when all rows are free."""
 
     @property
     def is_aligned(self) -> bool:
@@ -48,6 +64,8 @@ class DraftRows(NamedTuple):
     """[S, >= K] float32."""
     stats_slot_stride: int
     stats_position_stride: int
+    mask: MaskRows | None
+    """None when all rows are free."""
 
 
 class DraftTokens(NamedTuple):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import ge
 
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Sampling, Streams
+from kernels.contract import Draft, Sampling, Streams, TokenMask
 
 LOGITS_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -38,6 +39,30 @@ def checked_requests(num_requests: int, sampling: Sampling, streams: Streams) ->
         found[name] = tensor.contiguous()
     fields = {name: found[name] for name in ("temperature", "top_k", "top_p", "min_p")}
     return replace(sampling, **fields), Streams(found["seeds"], found["positions"], found["rounds"])
+
+
+def check_mask(mask: TokenMask, name: str, shape: tuple[int, ...], num_words: int) -> None:
+    """Raises ValueError unless a mask has a row for each row of logits and a bit for each token.
+
+    Args:
+        mask: the mask.
+        name: what the caller calls it.
+        shape: that `rows` must have; of two dimensions each may be larger.
+        num_words: that a mask needs, at least.
+    """
+    words, rows = mask.words, mask.rows
+    if words.dim() != 2 or words.dtype != torch.int32 or words.shape[1] < num_words or words.stride(1) != 1:
+        raise ValueError(
+            f"{name}.words must be [M, {num_words} or more] int32 without gaps, bit v % 32 of word v // 32 for "
+            f"token v; found {list(words.shape)} {words.dtype}"
+        )
+    fits = rows.shape == shape if len(shape) == 1 else all(map(ge, rows.shape, shape))
+    if rows.dim() != len(shape) or rows.dtype != torch.int64 or not fits:
+        at_least = "" if len(shape) == 1 else " or more"
+        raise ValueError(
+            f"{name}.rows must be {list(shape)}{at_least} int64, one per row of logits, -1 for a free one; "
+            f"found {list(rows.shape)} {rows.dtype}"
+        )
 
 
 def check_draft(draft: Draft, target_logits: Tensor) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kernels.contract import Drawn, RowStats, Sampling, Streams, VerificationMethod
+from kernels.contract import Drawn, RowStats, Sampling, Streams, TokenMask, VerificationMethod
 from kernels.draw import draw_rows
 from kernels.streams import Purpose
 from kernels.workspace import Workspace
@@ -22,6 +22,7 @@ def coupled_draw(
     draft_to_target: Tensor | None = None,
     row_stats: RowStats | None = None,
     workspace: Workspace | None = None,
+    mask: TokenMask | None = None,
 ) -> Drawn:
     """Draw one token per row with the noise of its position.
 
@@ -33,6 +34,7 @@ def coupled_draw(
         draft_to_target: [V_draft] int64, or None when the ids are the target's.
         row_stats: fields [N], may be strided; takes the statistics of the rows.
         workspace: scratch memory; None takes fresh memory for this call.
+        mask: `rows` [N], of the target's token ids; None when all rows are free.
 
     Returns:
         Drawn, fields [N].
@@ -51,4 +53,5 @@ def coupled_draw(
         draft_to_target,
         row_stats,
         workspace,
+        mask,
     )

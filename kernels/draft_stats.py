@@ -5,12 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from kernels.arguments import DraftTokens, Output, StreamState, TargetRows
+from kernels.arguments import DraftTokens, MaskRows, Output, StreamState, TargetRows
+from kernels.checks import check_mask
 from kernels.contract import Draft, Sampling, VerificationMethod
 from kernels.new_row_stats import new_row_stats
 from kernels.passes import Round, no_draft, read_rows
+from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
+
+
+def _mask_of_rows(draft: Draft, cache: Tensor) -> MaskRows | None:
+    """The mask of all rows of the cache, one after another; those that no draft uses are free."""
+    if draft.mask is None:
+        return None
+    (num_slots, _, vocab_size), width = cache.shape, draft.token_ids.shape[1]
+    check_mask(draft.mask, "draft.mask", (num_slots, width), num_words=0)
+    rows = draft.mask.rows.new_full((num_slots, cache.stride(0) // cache.stride(1)), -1)
+    rows[:, :width] = draft.mask.rows[:num_slots, :width]
+    flat = replace(draft.mask, rows=rows.flatten())
+    return mask_rows(flat, "draft.mask", flat.rows.shape, vocab_size, draft.draft_to_target)
 
 
 def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Draft:
@@ -42,7 +57,7 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
     }
     round_ = Round(
         method=VerificationMethod.strict,
-        target=TargetRows(cache, cache.stride(1), vocab_size, first_rows),
+        target=TargetRows(cache, cache.stride(1), vocab_size, first_rows, _mask_of_rows(draft, cache)),
         draft=no_draft(),
         tokens=DraftTokens(no_drafts, 0, no_drafts, num_rows, 0),
         sampling=replace(sampling, **repeated),

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from kernels.arguments import DraftTokens, Output, TargetRows
 from kernels.checks import check_logits, checked_requests
-from kernels.contract import Drawn, RowStats, Sampling, Streams, Verification, VerificationMethod
+from kernels.contract import Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
 from kernels.passes import Round, no_draft, settle, stream_state
 from kernels.streams import Purpose
+from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
 
 
@@ -24,6 +25,7 @@ def draw(
     draft_to_target: Tensor | None = None,
     row_stats: RowStats | None = None,
     workspace: Workspace | None = None,
+    mask: TokenMask | None = None,
 ) -> Drawn:
     """Draw one token per row, with one uniform number per row.
 
@@ -35,6 +37,7 @@ def draw(
         draft_to_target: [V_draft] int64, or None when the ids are the target's.
         row_stats: fields [N], may be strided; takes the statistics of the rows, for `Draft.row_stats`.
         workspace: scratch memory; None takes fresh memory for this call.
+        mask: `rows` [N], of the target's token ids; None when all rows are free.
 
     Returns:
         Drawn, fields [N].
@@ -43,7 +46,7 @@ def draw(
         ValueError: a tensor's shape, type or layout is not as above.
     """
     return draw_rows(
-        logits, sampling, streams, VerificationMethod.strict, int(purpose), draft_to_target, row_stats, workspace
+        logits, sampling, streams, VerificationMethod.strict, int(purpose), draft_to_target, row_stats, workspace, mask
     )
 
 
@@ -56,6 +59,7 @@ def draw_rows(
     draft_to_target: Tensor | None,
     row_stats: RowStats | None,
     workspace: Workspace | None,
+    mask: TokenMask | None,
 ) -> Drawn:
     """A round without drafts: what `draw` and `coupled_draw` share, with the arguments of `draw`.
 
@@ -78,7 +82,13 @@ def draw_rows(
     unread = workspace.buffer("unread", num_rows, torch.int64, device)
     round_ = Round(
         method=method,
-        target=TargetRows(logits, logits.stride(0), vocab_size, None),
+        target=TargetRows(
+            logits,
+            logits.stride(0),
+            vocab_size,
+            None,
+            mask_rows(mask, "mask", (num_rows,), vocab_size, draft_to_target),
+        ),
         draft=no_draft(),
         tokens=DraftTokens(counts, 0, counts, num_rows, 0),
         sampling=sampling,

@@ -18,6 +18,7 @@ import triton.language as tl
 from kernels.addresses import draft_row, draft_slot
 from kernels.device_streams import ACCEPT, COUPLED, to_unit, uniform, words
 from kernels.device_weights import log_probability
+from kernels.token_mask import allowed_logit, draft_mask
 
 PASSED: tl.constexpr = tl.constexpr(1)
 REJECTED: tl.constexpr = tl.constexpr(2)
@@ -42,6 +43,7 @@ def draft_logprob(draft, slot, index, token, temperature):
         draft_id = tl.load(draft.to_draft_ids + token).to(tl.int64)
     known = (draft_id >= 0) & (draft_id < draft.vocab_size)
     logit = tl.load(logits + draft_id, mask=known, other=-float("inf")).to(tl.float32)
+    logit = allowed_logit(logit, token, known, draft_mask(draft, slot, index, True))
     value = log_probability(
         logit,
         tl.load(draft.maximum + stats),
@@ -61,12 +63,13 @@ def load_proposal(draft, tokens, request, index, wanted):
 
 
 @triton.jit
-def prepare(target, draft, proposal, stream, temperature, index, row_logits, METHOD: tl.constexpr):
+def prepare(target, draft, proposal, stream, temperature, index, row_logits, mask, METHOD: tl.constexpr):
     """All that judging a draft token needs besides the sums of its target row.
 
     Args:
         proposal: from `load_proposal`.
         stream: of the request, from kernels.device_streams.load_stream.
+        mask: of the target row, from kernels.token_mask.
 
     Returns:
         (its id, its target logit in float32, log q(X) in float64, its uniform number in float64).
@@ -74,6 +77,7 @@ def prepare(target, draft, proposal, stream, temperature, index, row_logits, MET
     token, slot = proposal
     known = (token >= 0) & (token < target.vocab_size)
     logit = tl.load(row_logits + token, mask=known, other=-float("inf")).to(tl.float32)
+    logit = allowed_logit(logit, token, known, mask)
     proposed = tl.full((), 0.0, tl.float64)
     if draft.logits is not None:
         if (temperature > 0) & known:

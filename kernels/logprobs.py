@@ -15,12 +15,13 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.checks import check_logits
-from kernels.contract import Sampling, Streams
+from kernels.contract import Sampling, Streams, TokenMask
 from kernels.device_weights import GROUP, divisor, scale, weigh
 from kernels.draw import draw
 from kernels.new_row_stats import new_row_stats
-from kernels.reference.logprobs import TopLogprobs
+from kernels.reference.logprobs import TopLogprobs, check_processed
 from kernels.streams import Purpose
+from kernels.token_mask import GROUP_BITS, allowed_logit, mask_rows, only_allowed, open_mask
 from kernels.workspace import CHUNK
 
 CHUNKS_PER_STEP = 4
@@ -30,13 +31,16 @@ NO_TOKEN: tl.constexpr = tl.constexpr(2**30)
 
 
 @triton.jit
-def _survivors(row_logits, offsets, vocab_size, threshold, certain):
+def _survivors(row_logits, offsets, vocab_size, mask, threshold, certain):
     """float32 logits of the tokens at `offsets`, -inf where cut; a row that is certain has 0 there and -inf elsewhere.
 
     Args:
+        mask: from kernels.token_mask; None to look at no mask.
         certain: int32, the token that has all the mass; vocab_size for none; -1 where the logits decide.
     """
     values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+    GROUP: tl.constexpr = GROUP_BITS // row_logits.dtype.element_ty.primitive_bitwidth
+    values = only_allowed(values, offsets, vocab_size, mask, GROUP)
     # Written so that a NaN survives and is found.
     values = tl.where(values < threshold, -float("inf"), values)
     return tl.where(certain < 0, values, tl.where(offsets == certain, 0.0, -float("inf")))
@@ -44,7 +48,7 @@ def _survivors(row_logits, offsets, vocab_size, threshold, certain):
 
 @triton.jit
 def _survey(
-    row_logits, vocab_size, threshold, temperature, token_value, STEPS: tl.constexpr, CHUNKS: tl.constexpr,
+    row_logits, vocab_size, mask, threshold, temperature, token_value, STEPS: tl.constexpr, CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Of each chunk, [STEPS, CHUNKS]: largest survivor, its first token, sum of weights; and the number of survivors
@@ -57,7 +61,7 @@ def _survey(
     high, low = scale(temperature)
     for step in range(tl.cdiv(vocab_size, CHUNKS * CHUNK)):
         offsets = (step * CHUNKS + tl.arange(0, CHUNKS))[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-        values = _survivors(row_logits, offsets, vocab_size, threshold, -1)
+        values = _survivors(row_logits, offsets, vocab_size, mask, threshold, -1)
         maximum = tl.max(values, axis=1)
         first = tl.min(tl.where(values == maximum[:, None], offsets, NO_TOKEN), axis=1)
         first = tl.where(first < vocab_size, first, NO_TOKEN)
@@ -79,6 +83,7 @@ def _logprobs_kernel(
     vocab_size,
     temperatures,  # [N] float32, None for the raw distribution
     thresholds,  # [N] float32, None when nothing is cut
+    masks,  # MaskRows, None when all rows are free
     token_ids,  # [N] int64
     num_top,  # n
     token_logprobs,  # [N] float32
@@ -99,9 +104,11 @@ def _logprobs_kernel(
     threshold = tl.full((), -float("inf"), tl.float32)
     if thresholds is not None:
         threshold = tl.load(thresholds + row)
-    token_value = _survivors(row_logits, token, vocab_size, threshold, -1)
+    mask = open_mask(masks, row, True)
+    token_value = _survivors(row_logits, token, vocab_size, None, threshold, -1)
+    token_value = allowed_logit(token_value, token, token < vocab_size, mask)
     best, best_ids, sums, num_larger = _survey(
-        row_logits, vocab_size, threshold, temperature, token_value, STEPS, CHUNKS, CHUNK
+        row_logits, vocab_size, mask, threshold, temperature, token_value, STEPS, CHUNKS, CHUNK
     )
     maximum = tl.max(best)
     # NaN and +inf have left a NaN in the sums; a row of -inf has -inf minus -inf here.
@@ -137,7 +144,7 @@ def _logprobs_kernel(
         tl.store(top_token_ids + row * num_top + place, chosen.to(tl.int64))
         tl.store(top_logprobs + row * num_top + place, logprob.to(tl.float32))
         offsets = chosen // CHUNK * CHUNK + tl.arange(0, CHUNK)
-        values = _survivors(row_logits, offsets, vocab_size, threshold, certain)
+        values = _survivors(row_logits, offsets, vocab_size, mask, threshold, certain)
         behind = ((values < value) | ((values == value) & (offsets > chosen))) & (offsets < vocab_size)
         next_value = tl.max(tl.where(behind, values, -float("inf")))
         next_id = tl.min(tl.where(behind & (values == next_value), offsets, NO_TOKEN))
@@ -146,11 +153,11 @@ def _logprobs_kernel(
         best_ids = tl.where(emptied, next_id, best_ids)
 
 
-def _thresholds(logits: Tensor, sampling: Sampling) -> Tensor:
+def _thresholds(logits: Tensor, sampling: Sampling, mask: TokenMask | None) -> Tensor:
     """[N] float32, the smallest raw logit of each row that survives truncation, as a draw finds it."""
     stats = new_row_stats(len(logits), device=logits.device)
     anywhere = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-    draw(logits, sampling, Streams(anywhere, anywhere, anywhere), Purpose.draft, row_stats=stats)
+    draw(logits, sampling, Streams(anywhere, anywhere, anywhere), Purpose.draft, row_stats=stats, mask=mask)
     return stats.threshold
 
 
@@ -162,7 +169,9 @@ def _check_temperature(temperature: Tensor, num_rows: int) -> None:
         )
 
 
-def logprobs(logits: Tensor, token_ids: Tensor, num_top: int, sampling: Sampling | None = None) -> TopLogprobs:
+def logprobs(
+    logits: Tensor, token_ids: Tensor, num_top: int, sampling: Sampling | None = None, mask: TokenMask | None = None
+) -> TopLogprobs:
     """Look the output tokens up in their rows.
 
     Args:
@@ -171,14 +180,17 @@ def logprobs(logits: Tensor, token_ids: Tensor, num_top: int, sampling: Sampling
         num_top: n, number of alternatives, 0 or more; at most V of them exist.
         sampling: fields [N], for the processed distribution that tokens are drawn from; None for the raw one,
             a plain log-softmax of the logits.
+        mask: `rows` [N], under which the tokens were drawn; None when the rows are free. The raw distribution is the
+            model's own and has none.
 
     Returns:
         TopLogprobs. A row without a distribution (all -inf, NaN or +inf) is NaN throughout when raw, and has all mass
         on token 0 when processed.
 
     Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
+        ValueError: a tensor's shape, type or layout is not as above, or the raw distribution is asked for under a mask.
     """
+    check_processed(sampling, mask)
     check_logits(logits, "logits", dimensions=2)
     num_rows, vocab_size = logits.shape
     if token_ids.shape != (num_rows,) or token_ids.dtype != torch.int64:
@@ -203,7 +215,8 @@ def logprobs(logits: Tensor, token_ids: Tensor, num_top: int, sampling: Sampling
         logits.stride(0),
         vocab_size,
         None if sampling is None else sampling.temperature.contiguous(),
-        None if sampling is None or not sampling.truncates else _thresholds(logits, sampling),
+        None if sampling is None or not sampling.truncates else _thresholds(logits, sampling, mask),
+        mask_rows(mask, "mask", (num_rows,), vocab_size),
         token_ids.contiguous(),
         num_top,
         found.token_logprob,

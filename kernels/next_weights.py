@@ -11,7 +11,8 @@ import triton.language as tl
 
 from kernels.addresses import draft_row, row_address
 from kernels.decide import FROM_RESIDUAL, FROM_TARGET_WITHOUT
-from kernels.device_weights import scale, weigh
+from kernels.device_weights import reciprocal, scale, weigh
+from kernels.token_mask import GROUP_BITS, draft_mask, only_allowed, target_mask
 
 
 @triton.jit
@@ -27,8 +28,9 @@ def open_rows(
 
     Returns:
         (target row, its maximum and threshold; draft row, its maximum and threshold, number of its ids that are
-        read, k = S_p / (P S_q); removed token, -1 for none; the scale's two parts; S_p). Without a draft row no id is
-        read; with one no token is removed, because what is rejected at temperature 0 is not the argmax anyway.
+        read, k = S_p / (P S_q); removed token, -1 for none; the scale's two parts; S_p; the target row's mask, the
+        draft row's). Without a draft row no id is read; with one no token is removed, because what is rejected at
+        temperature 0 is not the argmax anyway.
     """
     maximum, normalizer, threshold = stats
     row_logits = row_address(target, tokens, request, index)
@@ -47,10 +49,17 @@ def open_rows(
         draft_logits, draft_stats = draft_row(draft, slot, tl.where(compares, index, 0))
         draft_maximum = tl.load(draft.maximum + draft_stats, mask=compares, other=0.0)
         draft_threshold = tl.load(draft.threshold + draft_stats, mask=compares, other=0.0)
-        ratio = normalizer / tl.load(draft.normalizer + draft_stats)
-        if METHOD == "block":
-            row = request.to(tl.int64) * (tokens.width + 1) + index
-            ratio = ratio / tl.exp(tl.load(state.log_ratios + row))
+        draft_normalizer = tl.load(draft.normalizer + draft_stats)
+        row = request.to(tl.int64) * (tokens.width + 1) + index
+        # Masks leave no registers for what a division would keep.
+        if target.mask is None and draft.mask is None:
+            ratio = normalizer / draft_normalizer
+            if METHOD == "block":
+                ratio = ratio / tl.exp(tl.load(state.log_ratios + row))
+        else:
+            ratio = normalizer * reciprocal(draft_normalizer)
+            if METHOD == "block":
+                ratio = ratio * tl.exp(-tl.load(state.log_ratios + row))
         num_ids = tl.where(compares, draft.vocab_size, 0)
         factor = tl.where(compares, ratio, 0.0).to(tl.float32)
     high, low = scale(temperature)
@@ -58,12 +67,14 @@ def open_rows(
         row_logits, maximum, threshold,
         draft_logits, draft_maximum, draft_threshold, num_ids, factor,
         removed, high, low, normalizer,
+        target_mask(target, tokens, request, index, True), draft_mask(draft, slot, index, plan >= FROM_RESIDUAL),
     )  # fmt: skip
 
 
 @triton.jit
 def next_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr):
     """float32 weights of the tokens at `offsets` as the next one: [p - k q]+ without the removed token."""
+    GROUP: tl.constexpr = GROUP_BITS // target.logits.dtype.element_ty.primitive_bitwidth
     row_logits, maximum, threshold = opened[0], opened[1], opened[2]
     draft_logits, draft_maximum, draft_threshold, num_ids, factor = (
         opened[3],
@@ -75,6 +86,7 @@ def next_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, TRUN
     removed, high, low = opened[8], opened[9], opened[10]
     inside = offsets < target.vocab_size
     logits = tl.load(row_logits + offsets, mask=inside, other=-float("inf")).to(tl.float32)
+    logits = only_allowed(logits, offsets, target.vocab_size, opened[12], GROUP)
     weights = weigh(logits, maximum, high, low)
     if TRUNCATED:
         weights = tl.where(logits >= threshold, weights, 0.0)
@@ -84,6 +96,8 @@ def next_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, TRUN
             ids = tl.load(draft.to_draft_ids + offsets, mask=inside, other=-1)
         known = (ids >= 0) & (ids < num_ids)
         proposed = tl.load(draft_logits + ids, mask=known, other=-float("inf")).to(tl.float32)
+        # Also of a smaller vocabulary: the offsets are ids of the target's.
+        proposed = only_allowed(proposed, offsets, target.vocab_size, opened[13], GROUP)
         covered = weigh(proposed, draft_maximum, high, low)
         if TRUNCATED:
             covered = tl.where(proposed >= draft_threshold, covered, 0.0)

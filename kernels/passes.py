@@ -31,6 +31,8 @@ FIRST_PASS_WARPS = 4
 """Of a program; each reads a chunk."""
 SECOND_PASS = {"UNROLL": 8}
 """Steps of a program's loop that are loaded together."""
+MASKED_SECOND_PASS = {"UNROLL": 4}
+"""The same where masks are loaded too."""
 FEW_REQUESTS = 64
 """Up to this many the second pass runs with 4 warps, which meet sooner; beyond it with 8, which need fewer registers.
 These numbers were chosen by measurement on an H200."""
@@ -61,6 +63,11 @@ class Round(NamedTuple):
     """Stream of the next token; 0 means the residual's after a rejection and else the bonus stream."""
 
     @property
+    def is_masked(self) -> bool:
+        """Whether any row may have a mask."""
+        return self.target.mask is not None or self.draft.mask is not None
+
+    @property
     def sums(self) -> bool:
         """Whether weights of the next token must be summed once the round is decided, which takes a second pass.
 
@@ -78,7 +85,7 @@ def stream_state(streams: Streams) -> StreamState:
 
 def no_draft() -> DraftRows:
     """One-hot proposals: there is nothing to read."""
-    return DraftRows(None, 0, 0, 0, None, None, None, None, None, 0, 0)
+    return DraftRows(None, 0, 0, 0, None, None, None, None, None, 0, 0, None)
 
 
 def capability() -> int:
@@ -155,7 +162,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         GROUP=16 // logits.element_size(),
         UNROLL=8 if method is Method.block else 4,
         num_warps=parts,
-        maxnreg=first_pass_registers(method, logits.dtype, round_.target.is_aligned, capability()),
+        maxnreg=first_pass_registers(method, logits.dtype, round_.target.is_aligned, capability(), round_.is_masked),
         **shared,
     )
 
@@ -167,8 +174,9 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     group = 16 // logits.element_size()
     is_aligned = round_.target.is_aligned
     # 16 warps leave 128 registers to a thread: too few for the race of coupled noise, for tokens with an address each,
-    # and on other generations.
-    most_warps = 16 if capability() == 90 and round_.method is not Method.coupled and is_aligned else 8
+    # for masks, and on other generations.
+    is_light = round_.method is not Method.coupled and is_aligned and not round_.is_masked
+    most_warps = 16 if capability() == 90 and is_light else 8
     # A short row takes no more than read it at once: many of its programs then share a multiprocessor.
     num_warps = min(most_warps, triton.next_power_of_2(triton.cdiv(round_.shape.vocab_size, 32 * group)))
     num_threads = num_warps * 32
@@ -224,6 +232,6 @@ def _second_pass(round_: Round) -> None:
         OVERLAPS=overlaps(),
         launch_pdl=overlaps(),
         num_warps=parts,
-        maxnreg=second_pass_registers(round_.method, truncates, parts),
-        **SECOND_PASS,
+        maxnreg=second_pass_registers(round_.method, truncates, parts, round_.is_masked),
+        **(MASKED_SECOND_PASS if round_.is_masked else SECOND_PASS),
     )

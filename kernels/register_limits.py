@@ -2,10 +2,10 @@
 
 The compiler's own choice turns on parts of a kernel that a program runs once, if at all: left alone it takes 32 for a
 loop that then waits for one load after another, or 64 where 48 do. A limit also gives leave to use that many. For sm_90
-they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461 and truncated rows; the others so
-that a loop issues its loads together. With none of them anything spills, which the compile check watches. Of the 65,536
-registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80, 4 at 128; programs of 8 warps for 4
-at 64.
+they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461, truncated rows and masks; the
+others so that a loop issues its loads together. With none of them anything spills, which the compile check watches. Of
+the 65,536 registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80, 4 at 128; programs of 8
+warps for 4 at 64.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from kernels.contract import VerificationMethod
 Method = VerificationMethod
 
 
-def first_pass_registers(method: Method, dtype: torch.dtype, is_aligned: bool, capability: int) -> int | None:
+def first_pass_registers(
+    method: Method, dtype: torch.dtype, is_aligned: bool, capability: int, is_masked: bool
+) -> int | None:
     """Limit for kernels.row_stats with 4 warps; None leaves the choice to the compiler.
 
     Args:
@@ -25,7 +27,10 @@ def first_pass_registers(method: Method, dtype: torch.dtype, is_aligned: bool, c
         dtype: of the target's logits.
         is_aligned: rows are read 16 bytes at a time; else every token takes an address of its own.
         capability: of the GPU times ten.
+        is_masked: some row may have a mask.
     """
+    if is_masked and is_aligned:
+        return 128 if method is Method.block else None if method is Method.coupled else 96
     if method is Method.block and is_aligned:
         # With 96 or 112 the code for other generations spills 16 bytes.
         return 80 if capability == 90 else 128
@@ -35,8 +40,10 @@ def first_pass_registers(method: Method, dtype: torch.dtype, is_aligned: bool, c
     return 48
 
 
-def second_pass_registers(method: Method, truncates: bool, num_warps: int) -> int:
+def second_pass_registers(method: Method, truncates: bool, num_warps: int, is_masked: bool) -> int:
     """Limit for kernels.emission with 4 or 8 warps."""
+    if is_masked and method is not Method.pr35461:
+        return 128 if method is not Method.block else 255 if num_warps == 4 else 168
     if method is Method.pr35461:
         return 128 if num_warps == 4 else 192
     if method is Method.block and not truncates:

@@ -22,11 +22,12 @@ from kernels.device_weights import inverse, scale, weigh
 from kernels.emit import load_chance, load_chunks, next_chance
 from kernels.judge import keep_prepared, load_prepared, load_proposal, prepare
 from kernels.race import finish, race_logits
+from kernels.token_mask import only_allowed, target_mask
 
 
 @triton.jit
 def _read_chunks(
-    target, rows, output, row_logits, row, temperature, first_chunk, seed, position, best, winner,
+    target, rows, output, row_logits, row, mask, temperature, first_chunk, seed, position, best, winner,
     METHOD: tl.constexpr, GREEDY: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
     UNROLL: tl.constexpr,
 ):  # fmt: skip
@@ -48,6 +49,7 @@ def _read_chunks(
     for step in tl.range(0, CHUNK, STEP, num_stages=1, loop_unroll_factor=UNROLL):
         offsets = first + step
         values = tl.load(row_logits + offsets, mask=offsets < target.vocab_size, other=-float("inf")).to(tl.float32)
+        values = only_allowed(values, offsets, target.vocab_size, mask, GROUP)
         logits = tl.reshape(values, (PARTS, LANES, GROUP))
         largest = tl.max(logits, axis=2)
         higher = tl.maximum(maximum, largest)
@@ -89,7 +91,7 @@ def _read_chunks(
 
 @triton.jit
 def _read_group(
-    target, rows, state, streams, output, row_logits, request, index, row, temperature, group,
+    target, rows, state, streams, output, row_logits, mask, request, index, row, temperature, group,
     METHOD: tl.constexpr, GREEDY: tl.constexpr, SETS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
     GROUP: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
@@ -99,7 +101,7 @@ def _read_group(
     winner = tl.full((), -1, tl.int32)
     for part in range(SETS):
         best, winner = _read_chunks(
-            target, rows, output, row_logits, row, temperature, (group * SETS + part) * PARTS, seed, position,
+            target, rows, output, row_logits, row, mask, temperature, (group * SETS + part) * PARTS, seed, position,
             best, winner, METHOD, GREEDY, PARTS, CHUNK, GROUP, UNROLL,
         )  # fmt: skip
     if METHOD == "coupled":
@@ -168,6 +170,7 @@ def _row_stats_kernel(
     temperature = tl.load(temperatures + request, mask=request < tokens.num_requests, other=1.0)
     stop = tokens.width + 1
     row_logits = row_address(target, tokens, request, index)
+    mask = target_mask(target, tokens, request, index, index <= count)
     prepares = group == -DRAFTED
     stream = load_stream(streams, request, prepares)
     proposal = load_proposal(draft, tokens, request, index, prepares)
@@ -181,16 +184,16 @@ def _row_stats_kernel(
                     tl.store(state.next_chances + row, next_chance(stream, index, count, purpose))
             if group < 0:
                 if index < count:
-                    prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, METHOD)
+                    prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, mask, METHOD)
                     keep_prepared(state, row, prepared)
             elif temperature == 0:
                 _read_group(
-                    target, rows, state, streams, output, row_logits, request, index, row, temperature, group,
+                    target, rows, state, streams, output, row_logits, mask, request, index, row, temperature, group,
                     METHOD, True, SETS, PARTS, CHUNK, GROUP, 1,
                 )  # fmt: skip
             else:
                 _read_group(
-                    target, rows, state, streams, output, row_logits, request, index, row, temperature, group,
+                    target, rows, state, streams, output, row_logits, mask, request, index, row, temperature, group,
                     METHOD, False, SETS, PARTS, CHUNK, GROUP, UNROLL,
                 )  # fmt: skip
         if is_last(state.row_arrivals + row, PROGRAMS):

@@ -26,6 +26,7 @@ import triton
 import triton.language as tl
 
 from kernels.device_weights import divisor, scale, weigh
+from kernels.token_mask import only_allowed
 
 WINDOWS: tl.constexpr = tl.constexpr(4)
 """That are tried before whole passes."""
@@ -64,8 +65,8 @@ def guess_of(maxima, THREADS: tl.constexpr):
 
 @triton.jit
 def list_groups(
-    row_logits, vocab_size, smallest, largest, listed, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
-    UNROLL: tl.constexpr,
+    row_logits, vocab_size, mask, smallest, largest, listed,
+    LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """List the groups with a logit from `smallest` to `largest`, each warp those of its own share of the row.
 
@@ -83,6 +84,7 @@ def list_groups(
         for first in tl.range(start, stop, LANES, loop_unroll_factor=UNROLL):
             offsets = first + tl.arange(0, LANES)
             values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+            values = only_allowed(values, offsets, vocab_size, mask, GROUP)
             logits = tl.reshape(values, (WARPS, 32, GROUP))
             highest = tl.max(tl.where(logits <= largest, logits, -float("inf")), axis=2)
             reaches = (highest >= smallest).to(tl.int32)
@@ -103,7 +105,7 @@ def list_groups(
 
 @triton.jit
 def load_groups(
-    row_logits, vocab_size, smallest, largest, listed, counts,
+    row_logits, vocab_size, mask, smallest, largest, listed, counts,
     LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """[WARPS, 32 * DEPTH, GROUP] float32 logits of the groups listed, -inf outside of `smallest` to `largest`."""
@@ -118,6 +120,7 @@ def load_groups(
     firsts = tl.multiple_of(firsts, (GROUP, GROUP))
     offsets = firsts[:, :, None] + tl.arange(0, GROUP)[None, None, :]
     logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+    logits = only_allowed(logits, offsets, vocab_size, mask, GROUP)
     return tl.where((logits >= smallest) & (logits <= largest), logits, -float("inf"))
 
 
@@ -218,7 +221,7 @@ def smallest_key(logits, weights, above, target, lowest, highest, SHIFT: tl.cons
 
 @triton.jit
 def smallest_key_of_row(
-    row_logits, vocab_size, maximum, temperature, counting, target, lowest, highest,
+    row_logits, vocab_size, mask, maximum, temperature, counting, target, lowest, highest,
     SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """`smallest_key` over a whole row, with counts or masses; every pass leaves a fifth of the interval of keys."""
@@ -236,6 +239,7 @@ def smallest_key_of_row(
         for first in tl.range(0, vocab_size, LANES):
             offsets = first + tl.arange(0, LANES)
             values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+            values = only_allowed(values, offsets, vocab_size, mask, GROUP)
             logits = tl.reshape(values, (THREADS, GROUP))
             weights = tl.where(counting, 1.0, weigh(logits, maximum, high, low))
             above_first += summed(tl.where(logits > first_probe, weights, 0.0))
@@ -249,7 +253,7 @@ def smallest_key_of_row(
 
 
 @triton.jit
-def row_sums(row_logits, vocab_size, maximum, threshold, temperature, LANES: tl.constexpr, GROUP: tl.constexpr):
+def row_sums(row_logits, vocab_size, mask, maximum, threshold, temperature, LANES: tl.constexpr, GROUP: tl.constexpr):
     """(mass, moment sum exp(d / T) d, minimum) of the tokens at or above a threshold, by one pass."""
     THREADS: tl.constexpr = LANES // GROUP
     high, low = scale(temperature)
@@ -259,6 +263,7 @@ def row_sums(row_logits, vocab_size, maximum, threshold, temperature, LANES: tl.
     for first in tl.range(0, vocab_size, LANES):
         offsets = first + tl.arange(0, LANES)
         values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+        values = only_allowed(values, offsets, vocab_size, mask, GROUP)
         logits = tl.reshape(values, (THREADS, GROUP))
         weights = tl.where(logits >= threshold, weigh(logits, maximum, high, low), 0.0)
         masses += summed(weights)
@@ -269,7 +274,7 @@ def row_sums(row_logits, vocab_size, maximum, threshold, temperature, LANES: tl.
 
 @triton.jit
 def search_windows(
-    row_logits, vocab_size, guess, maximum, temperature, counting, target, least, scratch,
+    row_logits, vocab_size, mask, guess, maximum, temperature, counting, target, least, scratch,
     SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """(whether it was found, key of the smallest logit with less than `target` above it, mass at or above it).
@@ -300,9 +305,9 @@ def search_windows(
         smallest, largest = value_of(lowest, SHIFT), value_of(highest, SHIFT)
         # All threads have done with the last window, with writing the list, with reading it, with writing the logits.
         tl.debug_barrier()
-        num_groups = list_groups(row_logits, vocab_size, smallest, largest, listed, LANES, GROUP, DEPTH, UNROLL)
+        num_groups = list_groups(row_logits, vocab_size, mask, smallest, largest, listed, LANES, GROUP, DEPTH, UNROLL)
         tl.debug_barrier()
-        groups = load_groups(row_logits, vocab_size, smallest, largest, listed, num_groups, LANES, GROUP, DEPTH)
+        groups = load_groups(row_logits, vocab_size, mask, smallest, largest, listed, num_groups, LANES, GROUP, DEPTH)
         tl.debug_barrier()
         counts = pack(groups, smallest, scratch, LANES, GROUP, DEPTH)
         tl.debug_barrier()
@@ -365,7 +370,7 @@ def min_p_threshold(maximum, temperature, min_p):
 
 @triton.jit
 def search(
-    row_logits, vocab_size, guess, maximum, mass, temperature, top_k, top_p, min_p, scratch,
+    row_logits, vocab_size, mask, guess, maximum, mass, temperature, top_k, top_p, min_p, scratch,
     SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """(threshold, mass of the survivors) of a row that is truncated."""
@@ -381,19 +386,19 @@ def search(
             if turn < 2:
                 target = tl.where(counting, top_k.to(tl.float64), top_p.to(tl.float64) * mass)
                 is_found, key, mass_above = search_windows(
-                    row_logits, vocab_size, tl.maximum(guess, threshold), maximum, temperature, counting, target, least,
-                    scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                    row_logits, vocab_size, mask, tl.maximum(guess, threshold), maximum, temperature, counting, target,
+                    least, scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
                 )  # fmt: skip
                 if is_found == 0:
                     if turn == 1:
                         least = tl.maximum(least, lightest_key(maximum, mass, temperature, top_p, vocab_size, SHIFT))
                     key = smallest_key_of_row(
-                        row_logits, vocab_size, maximum, temperature, counting, target, least,
+                        row_logits, vocab_size, mask, maximum, temperature, counting, target, least,
                         ordered_key(maximum, SHIFT), SHIFT, LANES, GROUP,
                     )  # fmt: skip
                 floor = value_of(key, SHIFT)
                 mass = tl.where(is_found != 0, mass_above, mass)
                 threshold = floor
             if is_found == 0:
-                mass, _, threshold = row_sums(row_logits, vocab_size, maximum, floor, temperature, LANES, GROUP)
+                mass, _, threshold = row_sums(row_logits, vocab_size, mask, maximum, floor, temperature, LANES, GROUP)
     return threshold, mass

@@ -17,11 +17,13 @@ from kernels.device_weights import divisor, scale, weigh
 from kernels.judge import load_proposal, prepare
 from kernels.race import race_logits
 from kernels.thresholds import guess_of, row_sums, search
+from kernels.token_mask import only_allowed, target_mask
 
 
 @triton.jit
-def read_row(row_logits, vocab_size, temperature, LANES: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr):
-    """(maximum, mass in units of the maximum, guess of a threshold) of a row; mass NaN for an invalid row.
+def read_row(row_logits, vocab_size, mask, temperature, LANES: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr):
+    """(maximum, mass in units of the maximum, guess of a threshold, most tokens that can have mass) of a row; mass NaN
+    for an invalid row.
 
     Every thread keeps a maximum and a mass of its own until the row has been read. The guess is for kernels.thresholds.
     """
@@ -29,10 +31,16 @@ def read_row(row_logits, vocab_size, temperature, LANES: tl.constexpr, GROUP: tl
     high, low = scale(temperature)
     maxima = tl.full((THREADS,), -float("inf"), tl.float32)
     sums = tl.full((THREADS,), 0.0, tl.float64)
+    most = vocab_size
+    if mask is not None:
+        counts = tl.full((THREADS,), 0, tl.int32)
     for first in tl.range(0, vocab_size, LANES, loop_unroll_factor=UNROLL):
         offsets = first + tl.arange(0, LANES)
         values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+        values = only_allowed(values, offsets, vocab_size, mask, GROUP)
         logits = tl.reshape(values, (THREADS, GROUP))
+        if mask is not None:
+            counts += tl.sum((logits > -float("inf")).to(tl.int32), axis=1)
         higher = tl.maximum(maxima, tl.max(logits, axis=1))
         # While all is -inf any finite reference does; -inf minus -inf would be NaN.
         reference = tl.where(higher == -float("inf"), 0.0, higher)
@@ -43,28 +51,35 @@ def read_row(row_logits, vocab_size, temperature, LANES: tl.constexpr, GROUP: tl
     maximum = tl.max(maxima, axis=0)
     reference = tl.where(maximum == -float("inf"), 0.0, maximum)
     mass = tl.sum(sums * weigh(maxima, reference, high, low).to(tl.float64), axis=0)
-    return maximum, tl.where(maximum == -float("inf"), float("nan"), mass), guess_of(maxima, THREADS)
+    if mask is not None:
+        most = tl.sum(counts, axis=0)
+    return maximum, tl.where(maximum == -float("inf"), float("nan"), mass), guess_of(maxima, THREADS), most
 
 
 @triton.jit
-def first_argmax(row_logits, vocab_size, maximum, LANES: tl.constexpr):
+def first_argmax(row_logits, vocab_size, mask, maximum, LANES: tl.constexpr, GROUP: tl.constexpr):
     """Lowest id among the largest logits."""
     found = vocab_size
     for first in tl.range(0, vocab_size, LANES):
         offsets = first + tl.arange(0, LANES)
         logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+        logits = only_allowed(logits, offsets, vocab_size, mask, GROUP)
         found = tl.minimum(found, tl.min(tl.where(logits == maximum, offsets, vocab_size), axis=0))
     return found
 
 
 @triton.jit
-def race_row(row_logits, vocab_size, threshold, temperature, to_target_ids, seed, position, LANES: tl.constexpr):
+def race_row(
+    row_logits, vocab_size, mask, threshold, temperature, to_target_ids, seed, position,
+    LANES: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """The token that coupled noise draws among those at or above the threshold."""
     best = tl.full((), -float("inf"), tl.float64)
     winner = tl.full((), -1, tl.int32)
     for first in tl.range(0, vocab_size, LANES):
         offsets = first + tl.arange(0, LANES)
         logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+        logits = only_allowed(logits, offsets, vocab_size, mask, GROUP)
         best, winner = race_logits(
             logits, threshold, offsets, first // 2 + tl.arange(0, LANES // 2), vocab_size, to_target_ids,
             best, winner, seed, position, temperature,
@@ -103,35 +118,38 @@ def _truncated_rows_kernel(
     if index <= count:
         row_logits = row_address(target, tokens, request, index)
         if index <= stop:
-            maximum, normalizer, guess = read_row(row_logits, target.vocab_size, temperature, LANES, GROUP, UNROLL)
+            mask = target_mask(target, tokens, request, index, True)
+            maximum, normalizer, guess, most = read_row(
+                row_logits, target.vocab_size, mask, temperature, LANES, GROUP, UNROLL
+            )
             threshold = tl.full((), -float("inf"), tl.float32)
             argmax = tl.full((), -1, tl.int32)
             top_k = tl.load(top_ks + request)
             top_p = tl.load(top_ps + request)
             min_p = tl.load(min_ps + request)
-            top_k = tl.where(top_k < target.vocab_size, top_k, 0)
+            top_k = tl.where(top_k < most, top_k, 0)
             cuts = (top_k > 0) | (top_p < 1) | (min_p > 0)
             if normalizer == normalizer:
                 if temperature == 0:
-                    argmax = first_argmax(row_logits, target.vocab_size, maximum, LANES)
+                    argmax = first_argmax(row_logits, target.vocab_size, mask, maximum, LANES, GROUP)
                     normalizer = normalizer / normalizer
                 elif cuts:
                     threshold, normalizer = search(
-                        row_logits, target.vocab_size, guess, maximum, normalizer, temperature, top_k, top_p, min_p,
-                        scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                        row_logits, target.vocab_size, mask, guess, maximum, normalizer, temperature, top_k, top_p,
+                        min_p, scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
                     )  # fmt: skip
             entropy = tl.full((), 0.0, tl.float64)
             if METHOD == "typical":
                 if temperature > 0:
                     _, moment, _ = row_sums(
-                        row_logits, target.vocab_size, maximum, threshold, temperature, LANES, GROUP
+                        row_logits, target.vocab_size, mask, maximum, threshold, temperature, LANES, GROUP
                     )
                     entropy = tl.log(normalizer) - moment / divisor(temperature) / normalizer
             if METHOD == "coupled":
                 if (temperature > 0) & (normalizer == normalizer):
                     argmax = race_row(
-                        row_logits, target.vocab_size, threshold, temperature, output.to_target_ids,
-                        tl.load(streams.seeds + request), tl.load(streams.positions + request) + index, LANES,
+                        row_logits, target.vocab_size, mask, threshold, temperature, output.to_target_ids,
+                        tl.load(streams.seeds + request), tl.load(streams.positions + request) + index, LANES, GROUP,
                     )  # fmt: skip
             prepared = (
                 tl.full((), -1, tl.int64),
@@ -142,7 +160,7 @@ def _truncated_rows_kernel(
             if index < count:
                 proposal = load_proposal(draft, tokens, request, index, True)
                 stream = load_stream(streams, request, True)
-                prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, METHOD)
+                prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, mask, METHOD)
             conclude_row(
                 target, tokens, rule, rows, state, temperature, request, index, count, prepared,
                 (maximum, normalizer, threshold, argmax, entropy), METHOD, SKIPS,

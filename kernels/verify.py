@@ -11,9 +11,10 @@ from torch import Tensor
 
 from kernels.arguments import DraftRows, DraftTokens, Output, TargetRows
 from kernels.checks import check_draft, check_logits, checked_requests
-from kernels.contract import Draft, Sampling, Streams, Verdict, Verification, VerificationMethod
+from kernels.contract import Draft, Sampling, Streams, TokenMask, Verdict, Verification, VerificationMethod
 from kernels.draft_stats import with_row_stats
 from kernels.passes import Round, no_draft, settle, stream_state
+from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
 
 Method = VerificationMethod
@@ -50,6 +51,7 @@ def draft_rows(draft: Draft, reads_draft: bool, vocab_size: int, workspace: Work
         threshold=stats.threshold,
         stats_slot_stride=stats.maximum.stride(0),
         stats_position_stride=stats.maximum.stride(1),
+        mask=mask_rows(draft.mask, "draft.mask", (draft.logits.shape[0], draft.token_ids.shape[1]), vocab_size),
     )
 
 
@@ -60,6 +62,7 @@ def verify(
     verification: Verification,
     streams: Streams,
     workspace: Workspace | None = None,
+    mask: TokenMask | None = None,
 ) -> Verdict:
     """Turn a round's draft tokens into output tokens: the accepted ones, then one recovered or bonus token.
 
@@ -74,6 +77,8 @@ def verify(
         verification: the method and its parameters.
         streams: fields [R]; `positions` is the position of the first token the round may emit.
         workspace: scratch memory; None takes fresh memory for this call.
+        mask: of the target rows, `rows` one per row of target_logits; None when they are all free. A mask changes the
+            code that runs and a free row does not: whether there is one must not hang on values either.
 
     Returns:
         Verdict, fields [R], as kernels.reference.verify gives it.
@@ -110,7 +115,13 @@ def verify(
     )
     round_ = Round(
         method=method,
-        target=TargetRows(target_logits, target_logits.stride(0), vocab_size, first_rows(len(target_logits), draft)),
+        target=TargetRows(
+            target_logits,
+            target_logits.stride(0),
+            vocab_size,
+            first_rows(len(target_logits), draft),
+            mask_rows(mask, "mask", (len(target_logits),), vocab_size),
+        ),
         draft=draft_rows(draft, reads_draft, vocab_size, workspace),
         tokens=DraftTokens(draft.token_ids, draft.token_ids.stride(0), draft.num_draft_tokens, num_requests, width),
         sampling=sampling,

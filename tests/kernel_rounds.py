@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Drawn, Sampling, Streams, Verdict, Verification
+from kernels.contract import Draft, Drawn, Sampling, Streams, TokenMask, Verdict, Verification
 from kernels.reference.coupled import coupled_draw
 from kernels.reference.draw import draw
 from kernels.reference.truncation import sampling_rows
@@ -54,19 +54,21 @@ class KernelRound:
     draft: Draft
     sampling: Sampling
     streams: Streams
+    mask: TokenMask | None = None
 
     def on(self, device: torch.device) -> "KernelRound":
         return KernelRound(*(moved(getattr(self, field.name), device) for field in fields(self)))
 
     def expected(self, verification: Verification) -> Verdict:
-        return reference_verify(self.target_logits, self.draft, self.sampling, verification, self.streams)
+        arguments = (self.target_logits, self.draft, self.sampling, verification, self.streams)
+        return reference_verify(*arguments, mask=self.mask)
 
     def found(self, verification: Verification, workspace: Any = None) -> Verdict:
         from kernels.verify import verify
 
         arguments = (self.target_logits, self.draft, self.sampling, verification, self.streams)
         with poisoned_allocations():
-            return verify(*arguments, workspace=workspace)
+            return verify(*arguments, workspace=workspace, mask=self.mask)
 
 
 def moved(value: Any, device: torch.device) -> Any:
@@ -105,6 +107,29 @@ def spaced(values: Tensor, num_extra: int) -> Tensor:
     return wide[..., : values.shape[-1]]
 
 
+ONE_TOKEN, NO_TOKEN = 0, 1
+"""Masks of `random_words` that allow one token, and none."""
+
+
+def random_words(num_masks: int, vocab_size: int, generator: torch.Generator) -> Tensor:
+    """[num_masks, ceil(V / 32)] int32 that allow about half of the tokens, but for the first two; the last word is full
+    of rubbish behind its last token."""
+    words = torch.randint(-(2**31), 2**31, (num_masks, -(-vocab_size // 32)), generator=generator).int()
+    words[:2] = 0
+    words[ONE_TOKEN, (vocab_size - 1) // 32] = 1 << ((vocab_size - 1) % 32) if vocab_size % 32 else -(2**31)
+    if vocab_size % 32:
+        words[:, -1] |= torch.tensor(-1 << (vocab_size % 32)).int()
+    return words
+
+
+def random_masks(num_requests: int, width: int, vocab_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """([M, ceil(V / 32)] int32 words, [R, K + 1] int64 mask of each row): every third row is free."""
+    num_masks = 2 + num_requests
+    rows = torch.randint(2, num_masks, (num_requests, width + 1), generator=generator)
+    rows[(torch.arange(num_requests)[:, None] + torch.arange(width + 1)) % 3 == 1] = -1
+    return random_words(num_masks, vocab_size, generator), rows
+
+
 def kernel_round(
     settings: list[tuple[float, int, float, float]],
     lengths: list[int],
@@ -116,6 +141,7 @@ def kernel_round(
     shared_noise: bool = False,
     num_extra: int = 0,
     seed: int = 0,
+    masked: bool = False,
     device: torch.device = DEVICE,
 ) -> KernelRound:
     """A round whose drafts are drawn from its cache, near enough to the targets to be accepted at times.
@@ -134,6 +160,7 @@ def kernel_round(
         shared_noise: drafts are drawn with the coupled method's noise.
         num_extra: elements between the rows.
         seed: of everything.
+        masked: some rows have a mask, the target's and the draft's; it is the same for most rows where both have one.
     """
     generator = torch.Generator().manual_seed(seed)
     num_requests, width = len(settings), max(*lengths, 0)
@@ -148,15 +175,23 @@ def kernel_round(
     mapping = torch.randperm(num_requests + 2, generator=generator)[:num_requests]
     cache = torch.full((num_requests + 2, width + 1, proposed.shape[2]), torch.nan, dtype=dtype)
     token_ids = torch.full((num_requests, width), RUBBISH)
+    words, mask_rows = random_masks(num_requests, width, vocab_size, generator) if masked else (None, None)
+    cache_mask = None
+    if words is not None:
+        cache_mask = TokenMask(words, torch.full((num_requests + 2, width + 1), -1))
+        drafted_under = mask_rows.clone()
+        drafted_under[::2, ::2] = mask_rows.roll(1, 0)[::2, ::2]
+        cache_mask.rows[mapping] = drafted_under
     for index in range(width):
         drafting = (torch.tensor(lengths) > index).nonzero()[:, 0]
         cache[mapping[drafting], index] = proposed[drafting, index]
         here = Streams(streams.seeds[drafting], streams.positions[drafting] + index, streams.rounds[drafting])
         rows, settings_here = proposed[drafting, index], sampling_rows(sampling, drafting)
+        mask = None if cache_mask is None else replace(cache_mask, rows=cache_mask.rows[mapping[drafting], index])
         if shared_noise:
-            drawn = coupled_draw(rows, settings_here, here, vocab_size, draft_to_target)
+            drawn = coupled_draw(rows, settings_here, here, vocab_size, draft_to_target, mask=mask)
         else:
-            drawn = draw(rows, settings_here, here, Purpose.draft, draft_to_target)
+            drawn = draw(rows, settings_here, here, Purpose.draft, draft_to_target, mask=mask)
         token_ids[drafting, index] = drawn.token_ids
 
     beyond = torch.arange(width + 1) > torch.tensor(lengths)[:, None]
@@ -165,8 +200,11 @@ def kernel_round(
     if one_hot:
         draft = Draft(token_ids, torch.tensor(lengths))
     else:
-        draft = Draft(token_ids, torch.tensor(lengths), cache, mapping, draft_to_target)
-    batch = KernelRound(rows, draft, sampling, streams).on(device)
+        draft = Draft(token_ids, torch.tensor(lengths), cache, mapping, draft_to_target, mask=cache_mask)
+    mask = None
+    if words is not None:
+        mask = TokenMask(words, mask_rows.flatten() if padded else mask_rows[~beyond])
+    batch = KernelRound(rows, draft, sampling, streams, mask).on(device)
     if num_extra == 0:
         return batch
     logits = None if one_hot else spaced(batch.draft.logits, num_extra)

@@ -59,6 +59,8 @@ def test_what_the_control_was_made_from_passes(control):
         "block, sampled cached, bfloat16, mixed, ragged, padded slots",
         "probabilistic, sampled cached, float16, none, narrow draft",
         "coupled, coupled cached, float32, top-p",
+        "block, sampled cached, float32, none, stats not kept, narrow draft, grammar",
+        "probabilistic, sampled cached, float32, top-k, ragged, padded slots, wide, grammar",
     ],
 )
 def test_a_right_sampler_passes(name):

@@ -7,7 +7,16 @@ import torch
 
 from harness.certification.cells import DTYPES, TRUNCATIONS, full_cells, small_cells
 from harness.certification.law import Profile, exact_law, processed_row
-from harness.certification.worlds import CONTROL, NARROW_DRAFT, PLAIN, WIDE, World
+from harness.certification.worlds import (
+    CONTROL,
+    MASKED,
+    MASKED_CONTROL,
+    MASKED_NARROW_DRAFT,
+    NARROW_DRAFT,
+    PLAIN,
+    WIDE,
+    World,
+)
 from kernels.contract import Sampling
 from kernels.reference.truncation import process
 
@@ -55,6 +64,19 @@ def test_truncation_cuts_something_and_no_cut_hangs_on_rounding(truncation, dtyp
         if top_k:
             ordered = rows.double().sort(dim=1, descending=True).values
             assert bool((ordered[:, top_k - 1] > ordered[:, top_k]).all())
+
+
+@pytest.mark.parametrize("world", [MASKED, MASKED_NARROW_DRAFT, MASKED_CONTROL], ids=lambda world: world.name)
+def test_law_under_a_grammar_is_the_target_restricted_before_anything_is_cut(world: World):
+    for setting in (Profile(temperature=0.8), Profile(temperature=0.8, top_k=2), Profile(temperature=0.0)):
+        free = torch.softmax(world.target_logits.double() / float(torch.tensor(0.8)), dim=1)
+        rows = free * world.allowed
+        if setting.top_k or setting.temperature == 0:
+            kept = rows.topk(2 if setting.top_k else 1, dim=1).indices
+            rows = torch.zeros_like(rows).scatter_(1, kept, rows.gather(1, kept))
+        rows = rows / rows.sum(dim=1, keepdim=True)
+        first_two = exact_law(world, setting).view(world.vocab_size, world.vocab_size, -1).sum(dim=2)
+        torch.testing.assert_close(first_two, rows[0][:, None] * (rows > 0) * rows, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)

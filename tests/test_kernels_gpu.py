@@ -35,6 +35,7 @@ METHODS = pytest.mark.parametrize(
     ids=lambda method: method.value,
 )
 DRAWS = pytest.mark.parametrize("coupled", [False, True], ids=["draw", "coupled draw"])
+MASKED = pytest.mark.parametrize("masked", [False, True], ids=["free", "masked"])
 SETTINGS_OF_BATCHES = pytest.mark.parametrize("settings", [MIXED, UNCUT], ids=["cutting", "uncut"])
 """Where nothing is cut, draws and the methods that read the target only are settled by one launch."""
 CUDA = torch.device("cuda")
@@ -55,6 +56,20 @@ def draw_arguments(
 @pytest.mark.parametrize("vocab_size", [128_255, 262_144])
 def test_large_vocabulary(method: Method, settings: list, dtype: torch.dtype, vocab_size: int):
     batch = kernel_round(settings, LENGTHS, vocab_size, dtype, shared_noise=method is Method.coupled, seed=1)
+    assert_same_verdict(batch.found(verification_of(method)), batch.expected(verification_of(method)))
+
+
+@METHODS
+@SETTINGS_OF_BATCHES
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", ["same ids", "mapped ids", "one-hot"])
+def test_large_vocabulary_under_masks(method: Method, settings: list, dtype: torch.dtype, kind: str):
+    """Rows with a mask beside free ones; the last word is not full."""
+    ids = torch.randperm(128_255, generator=torch.Generator().manual_seed(2))[:32_000] if kind == "mapped ids" else None
+    batch = kernel_round(
+        settings, LENGTHS, 128_255, dtype, ids, one_hot=kind == "one-hot", shared_noise=method is Method.coupled,
+        seed=1, masked=True,
+    )  # fmt: skip
     assert_same_verdict(batch.found(verification_of(method)), batch.expected(verification_of(method)))
 
 
@@ -86,6 +101,9 @@ def overwrite(target: KernelRound, source: KernelRound) -> None:
         *((getattr(target.sampling, name), getattr(source.sampling, name)) for name in SETTINGS),
         *((getattr(target.streams, name), getattr(source.streams, name)) for name in STREAMS),
     ]
+    if target.mask is not None:
+        pairs += [(target.mask.words, source.mask.words), (target.mask.rows, source.mask.rows)]
+        pairs += [(target.draft.mask.words, source.draft.mask.words), (target.draft.mask.rows, source.draft.mask.rows)]
     for into, values in pairs:
         into.copy_(values)
 
@@ -110,20 +128,22 @@ def captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
 
 @METHODS
 @SETTINGS_OF_BATCHES
-def test_graph_replays_on_changed_inputs(method: Method, settings: list):
-    """Temperatures, lengths, padded slots, slots and tokens all change between replays."""
+@MASKED
+def test_graph_replays_on_changed_inputs(method: Method, settings: list, masked: bool):
+    """Temperatures, lengths, padded slots, slots, tokens and masks all change between replays."""
     from kernels.verify import verify
     from kernels.workspace import Workspace
 
-    rounds = [kernel_round(settings, LENGTHS, 5000, torch.bfloat16, padded=True, seed=1)]
-    rounds += [kernel_round(settings[::-1], LENGTHS[::-1], 5000, torch.bfloat16, padded=True, seed=2)]
-    rounds += [kernel_round([PLAIN, GREEDY] * 3, [3] * 6, 5000, torch.bfloat16, padded=True, seed=3)]
-    fixed, workspace = kernel_round(settings, LENGTHS, 5000, torch.bfloat16, padded=True, seed=1), Workspace()
+    def round_of(settings: list, lengths: list[int], seed: int) -> KernelRound:
+        return kernel_round(settings, lengths, 5000, torch.bfloat16, padded=True, seed=seed, masked=masked)
+
+    rounds = [round_of(settings, LENGTHS, 1), round_of(settings[::-1], LENGTHS[::-1], 2)]
+    rounds += [round_of([PLAIN, GREEDY] * 3, [3] * 6, 3)]
+    fixed, workspace = round_of(settings, LENGTHS, 1), Workspace()
 
     def call():
-        return verify(
-            fixed.target_logits, fixed.draft, fixed.sampling, verification_of(method), fixed.streams, workspace
-        )
+        arguments = (fixed.target_logits, fixed.draft, fixed.sampling, verification_of(method), fixed.streams)
+        return verify(*arguments, workspace, mask=fixed.mask)
 
     graph, found = captured(call)
     for batch in [*rounds, *rounds]:
@@ -159,16 +179,18 @@ def test_graph_of_a_draw_replays_on_changed_inputs(coupled: bool, settings: list
 
 
 @METHODS
-def test_nothing_waits_for_the_device(method: Method):
+@MASKED
+def test_nothing_waits_for_the_device(method: Method, masked: bool):
     from kernels.verify import verify
     from kernels.workspace import Workspace
 
-    batch, workspace = kernel_round(MIXED, LENGTHS, 5000, torch.bfloat16, padded=True, seed=4), Workspace()
+    batch = kernel_round(MIXED, LENGTHS, 5000, torch.bfloat16, padded=True, seed=4, masked=masked)
+    workspace = Workspace()
     arguments = (batch.target_logits, batch.draft, batch.sampling, verification_of(method), batch.streams, workspace)
-    verify(*arguments)
+    verify(*arguments, mask=batch.mask)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        verify(*arguments)
+        verify(*arguments, mask=batch.mask)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -8,7 +8,7 @@ import torch
 
 from harness.certification.law import Profile
 from harness.certification.subject import Features
-from harness.certification.worlds import NARROW_DRAFT, PLAIN, WIDE, World
+from harness.certification.worlds import MASKED, MASKED_NARROW_DRAFT, NARROW_DRAFT, PLAIN, WIDE, World
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 
 Method = VerificationMethod
@@ -86,7 +86,8 @@ class Cell:
         parts += ["padded slots"] if self.padded_slots else []
         parts += ["padded rows"] if self.padded_rows else []
         parts += ["stats not kept"] if not self.row_stats and self.cached else []
-        parts += [self.world.name] if self.world.name == NARROW_DRAFT.name else []
+        named = self.world.name == NARROW_DRAFT.name or self.world.allowed is not None
+        parts += [self.world.name] if named else []
         return ", ".join(parts)
 
     def lacking(self, features: Features) -> str | None:
@@ -98,6 +99,7 @@ class Cell:
             (DTYPES[self.dtype] in features.dtypes, f"{self.dtype} logits"),
             (features.truncation or not profiles_truncate, "truncation"),
             (features.narrow_draft or self.world.draft_to_target is None, "a smaller draft vocabulary"),
+            (features.masks or self.world.allowed is None, "masks of allowed tokens"),
             (features.ragged or len(self.lengths) == 1, "ragged batches"),
             (features.padded_slots or not self.padded_slots, "padded slots"),
             (features.padded_rows or not self.padded_rows, "padded target rows"),
@@ -116,7 +118,7 @@ def _cell(
 def full_cells() -> list[Cell]:
     """Every way to draft and verify x every truncation x every dtype, and the special cells."""
     cells = [_cell(*drafts, truncation, dtype) for drafts in DRAFTS for truncation in TRUNCATIONS for dtype in DTYPES]
-    return cells + special_cells(tuple(DTYPES))
+    return cells + special_cells(tuple(DTYPES)) + masked_cells(DRAFTS)
 
 
 def small_cells() -> list[Cell]:
@@ -125,7 +127,7 @@ def small_cells() -> list[Cell]:
              for truncation, dtype in (("none", "float32"), ("mixed", "bfloat16")) for drafts in DRAFTS]  # fmt: skip
     rotation = [(truncation, dtype) for truncation in ("top-k", "top-p", "min-p") for dtype in DTYPES]
     cells += [_cell(*drafts, *pair) for drafts, pair in zip(DRAFTS, rotation, strict=True)]
-    return cells + special_cells(("float32",))
+    return cells + special_cells(("float32",)) + masked_cells(())
 
 
 def special_cells(dtypes: tuple[str, ...]) -> list[Cell]:
@@ -149,3 +151,22 @@ def special_cells(dtypes: tuple[str, ...]) -> list[Cell]:
     cells += [replace(_cell(Method.greedy, GREEDY, False), profiles=(Profile(temperature=0.0),))]
     cells += [replace(probabilistic, verification=Verification(Method.lenient, leniency=1.0))]
     return cells
+
+
+def masked_cells(drafts: tuple[tuple[VerificationMethod, DraftSampling, bool], ...]) -> list[Cell]:
+    """Pairs under a grammar: some ways to draft and verify, and what may go wrong beside masks.
+
+    Args:
+        drafts: those ways.
+    """
+    cells = [replace(_cell(*each), world=MASKED) for each in drafts]
+    block = replace(_cell(Method.block, SAMPLED, True), world=MASKED_NARROW_DRAFT)
+    cut = _cell(Method.probabilistic, SAMPLED, True, "top-k")
+    cut = replace(cut, world=MASKED, profiles=(Profile(temperature=0.8, top_k=2),), lengths=RAGGED, padded_slots=True)
+    return [
+        *cells,
+        block,
+        replace(block, row_stats=False),
+        cut,
+        replace(cut, row_stats=False, padded_rows=True, padded_slots=False),
+    ]

@@ -14,8 +14,8 @@ from torch import Tensor
 from harness.certification.broken_block import Mistake, broken_verify
 from harness.certification.cells import COUPLED, RAGGED, SAMPLED, Cell, Method
 from harness.certification.subject import Functions, Subject
-from harness.certification.worlds import CONTROL, World
-from kernels.contract import Draft, Drawn, Sampling, Streams, Verdict, Verification
+from harness.certification.worlds import CONTROL, MASKED_CONTROL, World
+from kernels.contract import Draft, Drawn, Sampling, Streams, TokenMask, Verdict, Verification
 from kernels.streams import Purpose
 
 
@@ -74,6 +74,24 @@ def _mistaken(mistake: Mistake) -> Callable[[Subject], Subject]:
     return lambda subject: _altered(subject, verify=broken_verify(mistake))
 
 
+def _mask_forgotten_in_the_draft(subject: Subject) -> Subject:
+    """The draft rows are verified as if they had been drawn without a mask."""
+
+    def verify(
+        target_logits: Tensor,
+        draft: Draft,
+        sampling: Sampling,
+        verification: Verification,
+        streams: Streams,
+        mask: TokenMask | None = None,
+    ) -> Verdict:
+        free = replace(draft, mask=None)
+        masked = {} if mask is None else {"mask": mask}
+        return subject.verify(target_logits, free, sampling, verification, streams, **masked)
+
+    return _altered(subject, verify=verify)
+
+
 def _offset(world: World, offset: float) -> World:
     """The same law; in bfloat16, logits of this size are coarse."""
     return replace(world, draft_logits=world.draft_logits + offset)
@@ -110,6 +128,11 @@ def controls() -> list[Control]:
         Control("block, coupled drafts", replace(block, draft_sampling=COUPLED), _unchanged),
         Control("probabilistic, float32 drafts verified from a bfloat16 cache", coarse(probabilistic), _unchanged),
         Control("block, float32 drafts verified from a bfloat16 cache", coarse(block), _unchanged),
+        Control(
+            "probabilistic, mask forgotten in the draft rows",
+            replace(probabilistic, world=MASKED_CONTROL),
+            _mask_forgotten_in_the_draft,
+        ),
         Control("typical (lossy)", method(Verification(Method.typical)), _unchanged),
         Control("lenient, l = 0.7 (lossy)", method(Verification(Method.lenient, leniency=0.7)), _unchanged),
     ]

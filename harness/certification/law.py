@@ -31,7 +31,7 @@ def processed_row(logits: Tensor, profile: Profile) -> Tensor:
     """The distribution of one row.
 
     Args:
-        logits: [V], any floating dtype, finite; no two of them equal at a cut.
+        logits: [V], any floating dtype, finite, or -inf where forbidden; no two of them equal at a cut.
         profile: its numbers are taken in float32, as a sampler receives them.
 
     Returns:
@@ -59,7 +59,10 @@ def exact_law(world: World, profile: Profile) -> Tensor:
     Returns:
         [V ** num_tokens] float64; the index is the sequence as digits in base V, first token first.
     """
-    rows = torch.stack([processed_row(row, profile) for row in world.target_logits])
+    logits = world.target_logits
+    if world.allowed is not None:
+        logits = logits.masked_fill(~world.allowed, -torch.inf)
+    rows = torch.stack([processed_row(row, profile) for row in logits])
     tokens = torch.arange(world.vocab_size)
     law, states = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
     for _ in range(world.num_tokens):

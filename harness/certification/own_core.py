@@ -9,7 +9,7 @@ from kernels.core import Core, core_for, reference_core
 
 
 def _as_subject(core: Core) -> Functions:
-    return Functions(core.name, core.verify, core.draw, core.coupled_draw, Features(row_stats=True))
+    return Functions(core.name, core.verify, core.draw, core.coupled_draw, Features(row_stats=True, masks=True))
 
 
 def own_core(device: torch.device) -> Functions:

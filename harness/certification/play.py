@@ -20,7 +20,7 @@ from torch import Tensor
 
 from harness.certification.cells import DTYPES, Cell
 from harness.certification.subject import Subject, features_of
-from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams, Verdict
+from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams, TokenMask, Verdict
 from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 
@@ -57,6 +57,11 @@ class Digits(NamedTuple):
     position: Tensor
 
 
+def words_of(allowed: Tensor) -> Tensor:
+    """[C, V] bool, V at most 31 -> [C, 1] int32 with a bit for each token."""
+    return (allowed << torch.arange(allowed.shape[1], device=allowed.device)).sum(dim=1, keepdim=True).int()
+
+
 class Table:
     """S slots and what their requests have emitted so far."""
 
@@ -83,6 +88,8 @@ class Table:
             normalizer=torch.full(shape[:2], torch.nan, dtype=torch.float64, device=device),
             threshold=torch.full(shape[:2], torch.nan, device=device),
         )
+        self.words = None if world.allowed is None else words_of(world.allowed)
+        self.cache_mask_rows = torch.full(shape[:2], -1, device=device)
         columns = torch.tensor(cell.profiles, dtype=torch.float64).T
         self.profiles = [columns[0].float(), columns[1].long(), columns[2].float(), columns[3].float()]
         self.profiles = [column.to(device) for column in self.profiles]
@@ -117,6 +124,13 @@ class Table:
     def streams(self, slots: Tensor, offset: int = 0) -> Streams:
         positions = 1 + self.digits(slots).position + self.num_emitted[slots] + offset
         return Streams((self.requests[slots] + self.seed) * SEED_STEP, positions, self.rounds[slots])
+
+    def masked(self, states: Tensor) -> dict[str, TokenMask]:
+        """The argument `mask` of the rows after some states; nothing where the pair has no grammar."""
+        if self.words is None or self.world.allowed is None:
+            return {}
+        is_free = self.world.allowed[states].all(dim=-1)
+        return {"mask": TokenMask(self.words, torch.where(is_free, -1, states))}
 
     def num_draft_tokens(self, slots: Tensor) -> Tensor:
         """[R] int64; it depends on nothing that was drawn."""
@@ -167,19 +181,23 @@ def propose(subject: Subject, table: Table, slots: Tensor, keeps_stats: bool) ->
     for index in range(table.depth):
         logits, streams = world.draft_logits[states], table.streams(slots, index)
         table.cache[slots, index] = logits.to(table.cache.dtype)
+        masked = table.masked(states)
+        if masked:
+            table.cache_mask_rows[slots, index] = masked["mask"].rows
         if cell.draft_sampling is DraftSampling.coupled:
-            drawn = subject.coupled_draw(logits, sampling, streams, world.vocab_size, world.draft_to_target)
+            drawn = subject.coupled_draw(logits, sampling, streams, world.vocab_size, world.draft_to_target, **masked)
         elif cell.draft_sampling is DraftSampling.greedy:
             off = torch.zeros_like(sampling.temperature)
             still = Sampling(off, torch.zeros_like(sampling.top_k), off + 1, off, truncates=False)
-            drawn = subject.draw(logits, still, streams, Purpose.draft, world.draft_to_target)
+            drawn = subject.draw(logits, still, streams, Purpose.draft, world.draft_to_target, **masked)
         elif keeps_stats:
             rows = new_row_stats(len(slots), device=logits.device)
-            drawn = subject.draw(logits, sampling, streams, Purpose.draft, world.draft_to_target, row_stats=rows)  # type: ignore[call-arg]
+            kept = {"row_stats": rows, **masked}
+            drawn = subject.draw(logits, sampling, streams, Purpose.draft, world.draft_to_target, **kept)
             for name, field in vars(rows).items():
                 getattr(table.row_stats, name)[slots, index] = field
         else:
-            drawn = subject.draw(logits, sampling, streams, Purpose.draft, world.draft_to_target)
+            drawn = subject.draw(logits, sampling, streams, Purpose.draft, world.draft_to_target, **masked)
         drafts.append(drawn.token_ids)
         states = world.next_states(states, drawn.token_ids.clamp(0, world.vocab_size - 1))
         before.append(states)
@@ -202,10 +220,11 @@ def play_round(subject: Subject, table: Table, slots: Tensor) -> None:
     columns = torch.arange(depth + 1, device=table.device)
     rows = world.target_logits[states]
     token_ids = torch.where(columns[:-1] < counts[:, None], token_ids, NOT_A_TOKEN)
+    row_states = states
     if cell.padded_rows:
         rows = rows.masked_fill((columns > counts[:, None])[..., None], torch.nan)
     elif len(cell.lengths) > 1:
-        rows = rows[columns <= counts[:, None]]
+        rows, row_states = rows[columns <= counts[:, None]], states[columns <= counts[:, None]]
     real = slots
     if cell.padded_slots:
         # The values that nobody may read come from slot 0.
@@ -219,10 +238,10 @@ def play_round(subject: Subject, table: Table, slots: Tensor) -> None:
         idx_mapping=slots if cell.cached else None,
         draft_to_target=world.draft_to_target if cell.cached else None,
         row_stats=table.row_stats if keeps_stats else None,
+        mask=TokenMask(table.words, table.cache_mask_rows) if cell.cached and table.words is not None else None,
     )
-    verdict = subject.verify(
-        rows.reshape(-1, world.vocab_size), draft, table.sampling(slots), cell.verification, table.streams(slots)
-    )
+    logits, masked = rows.reshape(-1, world.vocab_size), table.masked(row_states.flatten())
+    verdict = subject.verify(logits, draft, table.sampling(slots), cell.verification, table.streams(slots), **masked)
     table.tallies[0] += num_faults(verdict, draft, world.vocab_size)
     table.commit(real, verdict, counts[: len(real)])
 

@@ -14,7 +14,7 @@ reference's docstrings. In short, a subject
 The draft logits lie in a persistent cache of slots, found through `draft.idx_mapping`; the slots are used again by
 other requests, and places that were not drafted hold stale or NaN values. A subject that cannot do something says so in
 an attribute `features`; what it lacks is listed in the report and never skipped in silence. Without the attribute it
-promises everything but `row_stats`.
+promises everything but `row_stats` and `masks`.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Features:
     """Target rows at r * (K + 1)."""
     row_stats: bool = False
     """`draw` takes a keyword row_stats and fills it, `verify` reads Draft.row_stats."""
+    masks: bool = False
+    """`verify`, `draw` and `coupled_draw` take a keyword mask, `verify` reads Draft.mask."""
     remark: str = ""
     """What a reader of the report should know about the subject."""
 

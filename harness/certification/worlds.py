@@ -24,6 +24,8 @@ class World:
     """Output tokens of a request whose joint law is tested."""
     draft_to_target: Tensor | None = None
     """[V_draft] int64, target id of each draft id; None when the vocabularies are the same."""
+    allowed: Tensor | None = None
+    """[C, V] bool, tokens that a grammar allows after each state, to target and drafter alike; None: all of them."""
 
     @property
     def vocab_size(self) -> int:
@@ -49,12 +51,21 @@ class World:
     def on(self, device: torch.device) -> World:
         """The same pair on a device."""
         ids = None if self.draft_to_target is None else self.draft_to_target.to(device)
+        allowed = None if self.allowed is None else self.allowed.to(device)
         return replace(
             self,
             target_logits=self.target_logits.to(device),
             draft_logits=self.draft_logits.to(device),
             draft_to_target=ids,
+            allowed=allowed,
         )
+
+    def under(self, grammar: tuple[tuple[int, ...], ...]) -> World:
+        """The pair under a grammar, the tokens that it allows after each state."""
+        allowed = torch.zeros(self.target_logits.shape, dtype=torch.bool)
+        for state, token_ids in enumerate(grammar):
+            allowed[state, list(token_ids)] = True
+        return replace(self, name=f"{self.name}, grammar", allowed=allowed)
 
 
 def random_world(
@@ -97,3 +108,10 @@ NARROW_DRAFT = random_world("narrow draft", vocab_size=6, order=1, num_tokens=3,
 """The drafter knows four of six tokens, in another order."""
 CONTROL = random_world("control", vocab_size=3, order=1, num_tokens=3, seed=21, draft_noise=1.0, sharpness=1.0)
 """Few sequences and much rejection: deviations stand out."""
+GRAMMAR = ((0, 2, 3, 5), (0, 1, 2, 3, 4, 5), (1, 2), (0, 1, 4, 5), (2, 3, 4), (1, 5))
+"""Tokens that may follow each of six; after the second token all may, so that its rows are free. Wherever it forbids,
+it allows a token that the drafter of NARROW_DRAFT knows."""
+MASKED = random_world("wide", vocab_size=6, order=1, num_tokens=3, seed=9).under(GRAMMAR)
+MASKED_NARROW_DRAFT = NARROW_DRAFT.under(GRAMMAR)
+"""Under a grammar; the second with a drafter that knows fewer tokens."""
+MASKED_CONTROL = CONTROL.under(((0, 1), (1, 2), (0, 2)))
