@@ -34,7 +34,17 @@ from harness.settings import CONF, SettingsError, did_you_mean, group_options
 from harness.without_gpu import size_remark, smaller_values
 
 RUNS = Path("results/runs")
-SLOWEST_FIRST = ("target", "workload", "backend", "seed", "drafter", "drafting", "decoding", "verification")
+SLOWEST_FIRST = (
+    "target",
+    "workload",
+    "backend",
+    "seed",
+    "drafter",
+    "drafting",
+    "decoding",
+    "verification",
+    "constraint",
+)
 """Order of the product of a sweep; settings of one section keep the order in which they were given."""
 
 Point = dict[str, Any]
@@ -113,6 +123,8 @@ def _compose_cells(given: Mapping[str, Given], experiment: str) -> _Composed:
     root = _compose(_groups(given), settings) if smaller else root
     points = _points(settings, sweep)
     cells, skipped, found = _cells(root, settings, points)
+    if root.invalid_cells is InvalidCells.skip:
+        cells, skipped = _without_missing_prompts(cells, skipped)
     return _Composed(root, len(points), cells, skipped, [*remarks, *found])
 
 
@@ -212,6 +224,17 @@ def _list_meaningless(skipped: Sequence[tuple[Mapping[str, Any], str]], num_poin
     for reason, points in by_reason.items():
         lines += [f"  {reason}:", *(f"    {point}" for point in points)]
     return "\n".join(lines)
+
+
+def _without_missing_prompts(
+    cells: Sequence[CellConfig], skipped: Sequence[tuple[Mapping[str, Any], str]]
+) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]]]:
+    """The cells whose prompts are there; those left out stand once for each file."""
+    paths = dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None)
+    missing = [path for path in paths if not os.path.isfile(path)]
+    left = [cell for cell in cells if cell.workload.path not in missing]
+    reasons = [({"workload.path": path}, f"there is no file of prompts at {path}") for path in missing]
+    return left, [*skipped, *reasons]
 
 
 def _check_paths(cells: Sequence[CellConfig]) -> None:

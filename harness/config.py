@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from harness.acceptance_profiles import AcceptanceProfile
+from harness.constraint_config import ConstraintConfig
 from harness.model_config import DrafterConfig, DrafterKind, TargetConfig, Weights, require
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 
@@ -51,6 +52,7 @@ class Layout(Enum):
     spec_bench = "spec_bench"
     gsm8k = "gsm8k"
     humaneval = "humaneval"
+    json_schemas = "json_schemas"
     plain = "plain"
 
 
@@ -112,6 +114,11 @@ class DecodingConfig:
         require(0 < self.top_p <= 1, "decoding.top_p", "a value in (0, 1]", self.top_p)
         require(0 <= self.min_p < 1, "decoding.min_p", "a value in [0, 1)", self.min_p)
         require(self.max_new_tokens >= 1, "decoding.max_new_tokens", "1 or more", self.max_new_tokens)
+
+    @property
+    def truncates(self) -> bool:
+        """Whether something is cut from the distribution that tokens are drawn from."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
 
 @dataclass
@@ -302,6 +309,11 @@ def _profile_depth(cell: CellConfig) -> int | None:
 _NEEDS_WEIGHTS = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.draft_model)
 _TAKES_DRAFT_PROBABILITY = (VerificationMethod.probabilistic, VerificationMethod.block, VerificationMethod.lenient)
 
+
+def _is_constrained(cell: CellConfig) -> bool:
+    return cell.constraint.is_on
+
+
 COMBINATIONS_WITHOUT_MEANING: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
     (
         lambda cell: cell.drafting.num_speculative_tokens == 0,
@@ -375,6 +387,11 @@ COMBINATIONS_WITHOUT_MEANING: tuple[tuple[Callable[[CellConfig], bool], str], ..
         "drafting.num_speculative_tokens={verification.profile.num_speculative_tokens} alone, because the rate of a "
         "position depends on it, found {drafting.num_speculative_tokens}; or give verification.synthetic_rates",
     ),
+    (
+        lambda cell: _is_constrained(cell) and _verifies(cell, VerificationMethod.synthetic),
+        "verification=synthetic accepts tokens whatever they are, so it cannot hold an answer to a grammar; use "
+        "another method, or constraint=none",
+    ),
 )
 """What has no meaning, and why with what to do instead; the first that holds is reported."""
 
@@ -393,6 +410,7 @@ class CellConfig:
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     verification: VerificationConfig = field(default_factory=VerificationConfig)
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    constraint: ConstraintConfig = field(default_factory=ConstraintConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
     measurement: MeasurementConfig = field(default_factory=MeasurementConfig)
     seed: int = 0

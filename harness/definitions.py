@@ -280,6 +280,9 @@ SETTINGS: dict[str, Column] = {
     "max_new_tokens": Column("tokens", "output tokens of a request at most"),
     "ignore_eos": Column("", "requests went on past the end-of-sequence token, which inflates acceptance"),
     "workload": Column("", "prompts: builtin, a file or a data set"),
+    "constraint": Column(
+        "", "policy at the end of reasoning, with the parser and the kind of grammar; empty where none is looked for"
+    ),
     "prompt_tokens": Column("tokens", "exact length that every prompt was cut or repeated to; 0: as they are"),
     "max_concurrency": Column("", "requests in flight at most"),
     "device": Column("", "where the target ran"),
@@ -329,7 +332,7 @@ TEXT_COLUMNS = frozenset(
     (
         *("run", "cell_id", "target", "target_weights", "drafter", "drafter_path", "drafter_weights"),
         *("draft_sampling", "draft_cache_dtype", "drawn_from", "verification", "guarantee", "labels", "workload"),
-        *("device", "dtype"),
+        *("constraint", "device", "dtype"),
         *("baseline_cell_id", "fallbacks"),
     )
 )

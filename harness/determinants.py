@@ -21,6 +21,7 @@ from harness.config import (
     DrawnFrom,
     VerificationConfig,
 )
+from harness.constraint_config import ConstraintConfig
 from harness.model_config import Weights
 from kernels.contract import VerificationMethod
 
@@ -90,6 +91,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[CellConfig], bool], str],
         lambda cell: cell.workload.dataset is not None,
         "with workload.dataset (workload=hf)",
     ),
+    (
+        ("constraint.parser", "constraint.kind", "constraint.grammar"),
+        lambda cell: cell.constraint.policy is not None,
+        "with a policy, such as constraint=mask",
+    ),
     (("workload.layout",), lambda cell: cell.workload.path is not None, "with workload.path"),
 )
 """Settings, or whole sections, that many cells ignore: the cells that use them, and those cells in words."""
@@ -99,7 +105,9 @@ _MODEL_SETTINGS = ("path", "revision", "weights", "shape")
 
 
 def canonical(cell: CellConfig) -> CellConfig:
-    """The cell with every setting that its drafter or its verification method ignores put back to the default."""
+    """The cell with every setting that its drafter, method or policy ignores put back to the default."""
+    if cell.constraint.policy is None:
+        cell = replace(cell, constraint=ConstraintConfig())
     if cell.is_baseline:
         return replace(cell, drafter=DrafterConfig(), drafting=DraftingConfig(), verification=VerificationConfig())
     return replace(
@@ -152,6 +160,8 @@ def determinants(
         "drafter": {name: drafter[name] for name in ("kind", "ngram_max", "ngram_min")},
         "drafting": drafting | {"sampling": cell.draft_sampling.value} if not cell.is_baseline else None,
         "decoding": plain["decoding"],
+        # cells of the time before constraints keep their identity
+        **({} if cell.constraint.policy is None else {"constraint": plain["constraint"]}),
         "verification": _rule(cell.verification) if not cell.is_baseline else None,
         "workload": workload,
         "backend": plain["backend"],

@@ -73,6 +73,10 @@ class Estimates:
         """A metric with its interval."""
         return self.with_interval(*self.distribution(name))
 
+    def of(self, item: Metric) -> Estimate:
+        """A ratio of sums that is no column of the results, with its interval."""
+        return self.with_interval(*self.ratio(item))
+
     def with_interval(self, value: float, replicates: Floats) -> Estimate:
         """A value with the interval of its resampled values."""
         return Estimate(value, *interval(replicates, self.num_prompts, self.confidence))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.config import CellConfig
+from harness.constraint_config import PolicyKind
 from harness.model_config import Weights
 from kernels.contract import GUARANTEES, READS_DRAFT, Guarantee
 
@@ -12,10 +13,21 @@ OTHER_DRAFTS = "unrounded drafts"
 
 
 def guarantee(cell: CellConfig) -> Guarantee:
-    """What the cell's verification promises about the output; a baseline's is the target's own."""
+    """What the cell's verification promises about the output; a baseline's is the target's own.
+
+    Under a grammar, the target is the constrained one.
+    """
     if cell.is_baseline:
         return Guarantee.lossless
-    return Guarantee.biased if compares_with_another(cell) else GUARANTEES[cell.verification.method]
+    if compares_with_another(cell):
+        return Guarantee.biased
+    promise = GUARANTEES[cell.verification.method]
+    if promise is Guarantee.lossless and cell.constraint.policy is PolicyKind.late:
+        return Guarantee.biased
+    if promise is Guarantee.lossless and cell.constraint.policy is PolicyKind.commit and cell.decoding.truncates:
+        # what is refused was chosen among all tokens, what takes its place among the allowed ones
+        return Guarantee.lossy
+    return promise
 
 
 def compares_with_another(cell: CellConfig) -> bool:

@@ -6,8 +6,9 @@
 | spec_bench | the same                                                  | the file's; MT-Bench's eight are `mt_bench` |
 | gsm8k      | question                                                  | `gsm8k`                                     |
 | humaneval  | task_id, prompt                                           | `humaneval`                                 |
+| json_schemas | id, split, schema; the prompt asks for such an object   | the file's split                            |
 | plain      | one of prompt, text, turns; or the line is a bare string; | the file's, else `plain`                    |
-|            | prompt_id and category where there are any                |                                             |
+|            | prompt_id, category and json_schema where there are any   |                                             |
 
 Fields that a layout does not name (reference answers, tests) are left alone. A record without an id is named after
 its line. This module knows neither tokenizers nor the order in which prompts are run.
@@ -26,6 +27,7 @@ from harness.config import Layout
 from harness.prompt import Prompt
 
 MT_BENCH_CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+ASK_FOR_SCHEMA = "Answer with a JSON object that matches this schema: "
 SPEC_BENCH_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 
 
@@ -84,6 +86,8 @@ def detect_layout(rows: list[Any], place: str = "first record") -> Layout:
         return Layout.mt_bench if categories.isdisjoint(SPEC_BENCH_TASKS) else Layout.spec_bench
     if {"task_id", "prompt"} <= fields:
         return Layout.humaneval
+    if {"id", "split", "schema"} <= fields:
+        return Layout.json_schemas
     if {"question", "answer"} <= fields:
         return Layout.gsm8k
     if fields & {"prompt", "text", "turns"}:
@@ -177,7 +181,20 @@ def _plain(row: Any, line: int) -> Prompt:
     name = present[0]
     turns = _turns(row[name]) if name == "turns" else (_text(row[name], name),)
     prompt_id = _identifier(row.get("prompt_id", line), "prompt_id")
-    return Prompt(prompt_id, _text(row.get("category", "plain"), "category"), turns)
+    schema = _schema(row["json_schema"]) if "json_schema" in row else None
+    return Prompt(prompt_id, _text(row.get("category", "plain"), "category"), turns, schema)
+
+
+def _json_schemas(row: Any, _line: int) -> Prompt:
+    identifier, split, schema = _fields(row, "id", "split", "schema")
+    text = _schema(schema)
+    return Prompt(_identifier(identifier, "id"), _text(split, "split"), (ASK_FOR_SCHEMA + text,), text)
+
+
+def _schema(value: Any) -> str:
+    if not isinstance(value, dict | bool):
+        raise _RecordError(f"expected a JSON schema (an object), found {type(value).__name__}")
+    return json.dumps(value)
 
 
 _READERS: dict[Layout, Callable[[Any, int], Prompt]] = {
@@ -185,5 +202,6 @@ _READERS: dict[Layout, Callable[[Any, int], Prompt]] = {
     Layout.spec_bench: _spec_bench,
     Layout.gsm8k: _gsm8k,
     Layout.humaneval: _humaneval,
+    Layout.json_schemas: _json_schemas,
     Layout.plain: _plain,
 }

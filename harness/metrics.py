@@ -182,6 +182,7 @@ def _settings(record: CellRecord, run: str) -> dict[str, Any]:
         "labels": "; ".join(dict.fromkeys(label for label in labels if label)),
         **{name: setting(f"decoding.{name}") for name in decoding},
         "workload": _workload(setting("workload")),
+        "constraint": _constraint(record.config.get("constraint", {})),
         "prompt_tokens": setting("workload").get("prompt_tokens") or 0,
         "max_concurrency": setting("backend.max_concurrency"),
         "device": setting("device"),
@@ -237,6 +238,13 @@ def _plain(value: Any) -> str:
 def _weights(config: Mapping[str, Any]) -> str:
     """Records of the time before random weights do not name the source: it was a checkpoint."""
     return str(config.get("weights", Weights.checkpoint.value))
+
+
+def _constraint(config: Mapping[str, Any]) -> str:
+    """The policy with what it applies to; nothing in records of the time before constraints."""
+    if config.get("policy") is None:
+        return ""
+    return f"{config['policy']} ({config['parser']}, {config['kind']})"
 
 
 def _workload(config: Mapping[str, Any]) -> str:

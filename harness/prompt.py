@@ -15,6 +15,8 @@ class Prompt:
     """Group that tables can be split by."""
     turns: tuple[str, ...]
     """What the user says, turn after turn; the answers between them are the model's own."""
+    schema: str | None = None
+    """JSON schema of the answers, as text; None where there is none."""
 
     def __post_init__(self) -> None:
         if not self.turns or not all(turn.strip() for turn in self.turns):

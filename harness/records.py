@@ -36,6 +36,8 @@ class FinishReason(Enum):
 
     eos = "eos"
     length = "length"
+    grammar = "grammar"
+    """The answer is whole, and its grammar lets nothing follow."""
 
 
 class InconsistentRecordError(ValueError):
@@ -70,6 +72,13 @@ class RoundRecord:
     expected_accepted: tuple[float, float, float] | None = None
     """Expected accepted tokens given this round's drafts under strict, probabilistic and block (EXPECTED_METHODS); None
     unless the whole draft is evidence."""
+    num_free_tokens: int | None = None
+    """Draft tokens up to the end of reasoning, the marker included: all of them before it, 0 behind it; None where no
+    end of reasoning is looked for."""
+    num_cut_tokens: int = 0
+    """Emitted tokens that were cut off again, for whatever reason."""
+    host_us: float = 0.0
+    """Microseconds that the host spent on the constraint."""
 
     def __post_init__(self) -> None:
         # The messages are built only on failure: a run holds millions of rounds.
@@ -78,9 +87,11 @@ class RoundRecord:
             raise InconsistentRecordError(
                 f"expected 0 <= accepted <= drafted <= proposed, found {accepted}, {drafted}, {proposed}"
             )
-        if accepted > max(0, self.num_output_tokens - 1):
+        # where a grammar cuts, the last token that is kept may be an accepted draft token
+        needed = accepted + (self.cut_reason is not CutReason.grammar)
+        if accepted and needed > self.num_output_tokens:
             raise InconsistentRecordError(
-                f"{accepted} accepted tokens need {accepted + 1} output tokens, found {self.num_output_tokens}"
+                f"{accepted} accepted tokens need {needed} output tokens, found {self.num_output_tokens}"
             )
         if self.cut_reason is None and self.num_output_tokens != accepted + 1:
             raise InconsistentRecordError(
@@ -99,6 +110,14 @@ class RoundRecord:
         ):
             raise InconsistentRecordError(
                 f"expected_accepted: expected {len(EXPECTED_METHODS)} values in [0, {proposed}], found {expected}"
+            )
+        if self.num_free_tokens is not None and not 0 <= self.num_free_tokens <= proposed:
+            raise InconsistentRecordError(
+                f"num_free_tokens: expected 0 to {proposed}, the proposed tokens, found {self.num_free_tokens}"
+            )
+        if self.num_cut_tokens < 0 or (self.num_cut_tokens > 0 and self.cut_reason is None):
+            raise InconsistentRecordError(
+                f"num_cut_tokens: expected 0 or more, and none without a cut_reason, found {self.num_cut_tokens}"
             )
 
 
@@ -123,6 +142,10 @@ class RequestRecord:
     submitted_s: float
     """When the request was admitted to a slot, in seconds since the measured phase of the cell began."""
     rounds: tuple[RoundRecord, ...]
+    num_reasoning_tokens: int | None = None
+    """Output tokens up to the end of reasoning, the marker included; None where it did not end or is not looked for."""
+    answer_is_valid: bool | None = None
+    """What a validator that is not the grammar's library says of the answer; None where there is none to judge."""
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -136,6 +159,11 @@ class RequestRecord:
         if num_emitted != len(self.output_token_ids):
             raise InconsistentRecordError(
                 f"request {self.key}: rounds emitted {num_emitted} tokens, the output has {len(self.output_token_ids)}"
+            )
+        num_reasoning = self.num_reasoning_tokens
+        if num_reasoning is not None and not 0 <= num_reasoning <= num_emitted:
+            raise InconsistentRecordError(
+                f"request {self.key}: expected 0 to {num_emitted} reasoning tokens, found {num_reasoning}"
             )
         last = self.submitted_s
         for item in self.rounds:
@@ -234,23 +262,38 @@ _ROUND_COLUMNS = (
     "share_s",
     "expected_accepted",
 )
+_CONSTRAINT_COLUMNS = {"num_free_tokens": None, "num_cut_tokens": 0, "host_us": 0.0}
+"""Columns that are written only where some round differs from these values, and may be missing."""
+_CONSTRAINT_FIELDS = ("num_reasoning_tokens", "answer_is_valid")
+"""Fields of a request that are written only where they are known."""
 
 
 def _request_to_json(request: RequestRecord) -> dict[str, Any]:
     rounds: dict[str, Any] = {name: [getattr(item, name) for item in request.rounds] for name in _ROUND_COLUMNS}
     rounds["cut_reason"] = [item.cut_reason.value if item.cut_reason else None for item in request.rounds]
+    for name, absent in _CONSTRAINT_COLUMNS.items():
+        values = [getattr(item, name) for item in request.rounds]
+        if any(value != absent for value in values):
+            rounds[name] = values
     plain = ("prompt_id", "category", "turn", "sample", "seed", "num_prompt_tokens", "submitted_s")
-    return {name: getattr(request, name) for name in plain} | {
-        "output_token_ids": list(request.output_token_ids),
-        "finish_reason": request.finish_reason.value,
-        "rounds": rounds,
-    }
+    known = {name: getattr(request, name) for name in _CONSTRAINT_FIELDS if getattr(request, name) is not None}
+    return (
+        {name: getattr(request, name) for name in plain}
+        | known
+        | {
+            "output_token_ids": list(request.output_token_ids),
+            "finish_reason": request.finish_reason.value,
+            "rounds": rounds,
+        }
+    )
 
 
 def _request_from_json(data: dict[str, Any]) -> RequestRecord:
     columns = dict(data.pop("rounds"))
     columns["cut_reason"] = [CutReason(value) if value else None for value in columns["cut_reason"]]
     columns["expected_accepted"] = [None if value is None else tuple(value) for value in columns["expected_accepted"]]
+    num_rounds = len(columns["cut_reason"])
+    columns = {name: [absent] * num_rounds for name, absent in _CONSTRAINT_COLUMNS.items()} | columns
     names = tuple(item.name for item in fields(RoundRecord))
     if set(columns) != set(names):
         raise InconsistentRecordError(f"rounds: expected the columns {sorted(names)}, found {sorted(columns)}")

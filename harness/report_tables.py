@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from harness.answers import answer_tables, references
+from harness.boundary_table import boundary_table
 from harness.comparison import comparisons_frame
 from harness.latex import to_latex
 from harness.results import Results
@@ -55,6 +56,12 @@ class MadeTables:
 TABLES: tuple[TableKind, ...] = (
     TableKind("answers", "Answers", answer_tables, files=r".+\.csv", before_figures=True),
     TableKind("summary", "All cells", lambda results: [summary_table(results.cells)], before_figures=True),
+    TableKind(
+        "boundary",
+        "The end of reasoning",
+        lambda results: [table for table in [boundary_table(results.cells)] if table is not None],
+        before_figures=True,
+    ),
     TableKind(
         "methods",
         "Methods side by side",

@@ -13,6 +13,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.boundary_sums import boundary_values
 from harness.records import EXPECTED_METHODS, CellRecord, CutReason, RequestRecord
 
 Floats = NDArray[np.float64]
@@ -67,7 +68,7 @@ def cell_sums(cell: CellRecord) -> CellSums:
 
     of_rounds = _round_values(columns) | _cut_values(cell.requests) | _expected_values(cell.requests, columns)
     of_requests = {name: _totals(values, request_of_round, len(cell.requests)) for name, values in of_rounds.items()}
-    of_requests |= _request_values(cell.requests, of_requests)
+    of_requests |= _request_values(cell.requests, of_requests) | boundary_values(cell.requests)
     latencies = _latencies(cell.requests, request_of_round, columns)
     for name, (values, request) in latencies.items():
         of_requests[f"{name}_s"] = _totals(values, request, len(cell.requests))

@@ -62,6 +62,7 @@ SURROUNDINGS = (
     "max_new_tokens",
     "ignore_eos",
     "workload",
+    "constraint",
     "prompt_tokens",
     "max_concurrency",
     "device",

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.config import Layout, WorkloadConfig
@@ -55,7 +55,7 @@ def load_prompts(config: WorkloadConfig, seed: int) -> list[Prompt]:
         prompts.sort(key=lambda prompt: _hash63("order", seed, prompt.prompt_id))
     if config.num_prompts is not None:
         prompts = _subset(prompts, config.num_prompts)
-    return [Prompt(prompt.prompt_id, prompt.category, prompt.turns[: config.num_turns]) for prompt in prompts]
+    return [replace(prompt, turns=prompt.turns[: config.num_turns]) for prompt in prompts]
 
 
 def conversations(prompts: list[Prompt], config: WorkloadConfig, seed: int) -> list[Conversation]:
@@ -76,9 +76,12 @@ def conversations(prompts: list[Prompt], config: WorkloadConfig, seed: int) -> l
 
 
 def fingerprint(prompts: Iterable[Prompt]) -> str:
-    """The first 16 hex digits of the SHA-256 over ids, categories and texts, in order: the workload's share in the
-    identity of a cell."""
-    content = [[prompt.prompt_id, prompt.category, list(prompt.turns)] for prompt in prompts]
+    """The first 16 hex digits of the SHA-256 over ids, categories, texts and schemas, in order: the workload's share in
+    the identity of a cell."""
+    content = [
+        [prompt.prompt_id, prompt.category, list(prompt.turns), *([] if prompt.schema is None else [prompt.schema])]
+        for prompt in prompts
+    ]
     return hashlib.sha256(_canonical(content)).hexdigest()[:16]
 
 

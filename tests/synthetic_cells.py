@@ -65,6 +65,7 @@ def round_record(num_draft, num_accepted, arrival_s, *, num_output=None, share_s
         arrival_s=arrival_s,
         share_s=share_s,
         expected_accepted=others.pop("expected", None),
+        **others,
     )
 
 

@@ -40,7 +40,7 @@ EOS = 2
 )
 def test_counts(emitted, drafted, num_remaining, kept, num_draft, num_accepted, cut, finish):
     result = commit(emitted, drafted, num_remaining, {EOS})
-    assert result == (tuple(emitted[:kept]), num_draft, num_accepted, cut, finish)
+    assert result == (tuple(emitted[:kept]), num_draft, num_accepted, cut, finish, len(emitted) - kept)
 
 
 def test_eos_is_an_ordinary_token_when_ignored():

@@ -12,6 +12,7 @@ from harness import compose as compose_module
 from harness import settings
 from harness.compose import compose_plan
 from harness.config import CellConfig, DrafterKind, Weights
+from harness.constraint_config import PolicyKind
 from harness.determinants import METHOD_PARAMETERS, USED_ONLY_WITH
 from harness.labels import labels
 from harness.overrides import read_overrides
@@ -25,9 +26,11 @@ NEEDED = {
     },
     ("target", "local"): ["target.path=owner/model"],
     ("workload", "jsonl"): [f"workload.path={Path(__file__)}"],
+    ("workload", "json_schemas"): [f"workload.path={Path(__file__)}"],
     ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
 }
 """What an option needs beside itself."""
+WORKLOAD_FILE = Path(__file__).parents[1] / "harness" / "prompts" / "reasoning_json.jsonl"
 MT_BENCH = Path(__file__).parents[2] / "shared" / "data" / "mt_bench" / "question.jsonl"
 
 
@@ -65,6 +68,8 @@ PROMISED = {
     "concurrency": (("eagle3",), (4,), (1.0,), ("probabilistic",)),
     "best_depth": (("eagle3",), (1, 2, 3, 4, 6), (0.0, 1.0), ("probabilistic",)),
     "lossy_tradeoff": (("eagle3",), (4,), (1.0,), ("probabilistic", "typical", "lenient")),
+    "reasoning_boundary": (("eagle3", "draft_model", "ngram"), (2, 4, 8), (1.0,), ("probabilistic",)),
+    "reasoning_before_boundary": (("eagle3",), (4,), (1.0,), ("probabilistic",)),
 }
 """Cells that each experiment must have: drafters, depths, temperatures, methods."""
 NUM_CELLS = {
@@ -88,13 +93,26 @@ def plan_of(experiment):
     return compose_plan([f"experiment={experiment}", "backend.device=cuda"])
 
 
+def test_prompts_that_are_not_there_are_skipped_where_that_is_asked_for():
+    with pytest.raises(SettingsError, match="expected a JSON Lines file, found none"):
+        compose_plan(["workload.path=no/such/file.jsonl", "drafter=eagle"])
+    there, missing = str(WORKLOAD_FILE), "no/such/file.jsonl"
+    plan = compose_plan(["experiment=reasoning_boundary", "workload=jsonl", f"workload.path={there},{missing}"])
+    assert [reason for _, reason in plan.skipped] == [f"there is no file of prompts at {missing}"]
+    assert {(cell.workload.path, cell.constraint.policy) for cell in plan.cells} == {
+        (there, each) for each in PolicyKind
+    }
+
+
 @pytest.mark.parametrize("experiment", group_options()["experiment"])
 def test_every_experiment_composes_and_covers_what_it_promises(experiment):
     plan = plan_of(experiment)
     assert plan.name == experiment
     assert plan.folder == Path("results/runs") / experiment
     assert plan.title != experiment
-    assert bool(plan.skipped) == (experiment == "drafting_by_verification")
+    # prompts that are not beside the repository are left out, which is no pair without a meaning
+    skipped = [reason for _, reason in plan.skipped if "there is no file of prompts" not in reason]
+    assert bool(skipped) == (experiment == "drafting_by_verification")
     assert any(cell.is_baseline for cell in plan.cells)
     assert set(product(*PROMISED[experiment])) <= {summary(cell) for cell in plan.cells}
 

@@ -34,13 +34,13 @@ def drafts_of(draft_sampling: DraftSampling) -> list[tuple[Draft, Sampling]]:
     """What verification is given in a run of nine requests on four slots, without the prefills."""
     seen = []
 
-    def spy(target_logits, draft, sampling, verification, streams):
+    def spy(target_logits, draft, sampling, verification, streams, *, mask):
         stats = draft.row_stats
         if stats is not None:
             stats = RowStats(stats.maximum.clone(), stats.normalizer.clone(), stats.threshold.clone())
         logits = None if draft.logits is None else draft.logits.clone()
         seen.append((replace(draft, logits=logits, row_stats=stats), sampling))
-        return verify(target_logits, draft, sampling, verification, streams)
+        return verify(target_logits, draft, sampling, verification, streams, mask=mask)
 
     engine = engine_of(draft_sampling, replace(reference_core(), verify=spy))
     engine.run(toy_requests(9), lambda record: None)

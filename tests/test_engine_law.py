@@ -88,9 +88,9 @@ def test_the_same_statistic_rejects_what_is_biased(method, sampling):
 def test_the_same_statistic_rejects_acceptance_uniforms_used_again_in_the_next_round():
     """A broken copy of the engine whose rounds all read the streams of round 0: only several rounds can show it."""
 
-    def verify_round_zero(target_logits, draft, sampling, verification, streams):
+    def verify_round_zero(target_logits, draft, sampling, verification, streams, *, mask):
         first = replace(streams, rounds=torch.zeros_like(streams.rounds))
-        return verify(target_logits, draft, sampling, verification, first)
+        return verify(target_logits, draft, sampling, verification, first, mask=mask)
 
     core = replace(reference_core(), verify=verify_round_zero)
     assert p_value(engine_of(VerificationMethod.block, DraftSampling.sampled, core)) < FALSE_ALARM

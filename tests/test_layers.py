@@ -15,6 +15,7 @@ STEM = [
     [
         "harness.acceptance_profiles",
         "harness.config",
+        "harness.constraint_config",
         "harness.determinants",
         "harness.device_choice",
         "harness.kernel_case",
@@ -42,6 +43,8 @@ MEASURING = [
     ["harness.compile_check"],
     ["harness.kernel_bench"],
     ["harness.models"],
+    ["harness.constraint"],
+    ["harness.boundary_cost"],
     ["harness.drafters"],
     ["harness.engine"],
     ["harness.backends"],
@@ -50,6 +53,7 @@ MEASURING = [
     ["harness.overrides", "harness.preferred", "harness.without_gpu", "harness.compose", "harness.command_line"],
 ]
 READING = [
+    ["harness.boundary_sums"],
     [
         "harness.definitions",
         "harness.highlight",
@@ -65,7 +69,7 @@ READING = [
     ["harness.latex", "harness.tables"],
     ["harness.axes", "harness.console", "harness.figures"],
     ["harness.concurrency_table", "harness.depth_table", "harness.drafting_table"],
-    ["harness.replay.recorded", "harness.results", "harness.run_summary"],
+    ["harness.boundary_table", "harness.replay.recorded", "harness.results", "harness.run_summary"],
     ["harness.lossy_table"],
     ["harness.draft_dtype_table"],
     ["harness.answers"],
@@ -76,7 +80,18 @@ READING = [
     ["harness.kernel_columns", "harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
 ]
 SIDES = {"measuring": STEM + MEASURING, "reading": STEM + READING}
-HEAVY = {"torch", "triton", "transformers", "tokenizers", "safetensors", "datasets", "hydra", "omegaconf"}
+HEAVY = {
+    "torch",
+    "triton",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "datasets",
+    "llguidance",
+    "jsonschema",
+    "hydra",
+    "omegaconf",
+}
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "base", "misc"}
 
 

@@ -317,3 +317,29 @@ def test_fingerprint_changes_with_what_is_run(changed):
     assert fingerprint(PROMPTS) == fingerprint(list(PROMPTS))
     assert fingerprint(changed) != fingerprint(PROMPTS)
     assert len(fingerprint(PROMPTS)) == 16 and int(fingerprint(PROMPTS), 16) >= 0
+
+
+def test_a_prompt_asks_for_an_object_of_its_schema(tmp_path: Path):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    path = write_lines(tmp_path / "schemas.jsonl", {"id": "x", "split": "easy", "schema": schema, "valid": []})
+    (prompt,) = read_prompts(path)
+    assert (prompt.prompt_id, prompt.category, json.loads(prompt.schema)) == ("x", "easy", schema)
+    assert prompt.turns[0].endswith(prompt.schema)
+
+
+def test_a_plain_prompt_may_carry_a_schema(tmp_path: Path):
+    path = write_lines(tmp_path / "plain.jsonl", {"prompt": "Say 1.", "json_schema": {"type": "integer"}})
+    prompts = read_prompts(path)
+    assert prompts[0].schema == '{"type": "integer"}'
+    assert fingerprint(prompts) != fingerprint([Prompt("1", "plain", ("Say 1.",))])
+    with pytest.raises(ValueError, match="expected a JSON schema"):
+        read_prompts(write_lines(tmp_path / "wrong.jsonl", {"prompt": "Say 1.", "json_schema": "integer"}))
+
+
+def test_public_schemas_are_read_with_a_validator_s_help():
+    jsonschema = pytest.importorskip("jsonschema", reason="needs the extra grammar")
+    prompts = read_prompts(shared_file("json_schemas/jsonschemabench_subset.jsonl"))
+    assert len(prompts) == 815 and len({prompt.category for prompt in prompts}) == 13
+    for prompt in prompts[::50]:
+        schema = json.loads(prompt.schema)
+        jsonschema.validators.validator_for(schema).check_schema(schema)

@@ -9,6 +9,8 @@ from harness.backends.cell_memory import CacheBytes, CellMemory, cell_memory, ch
 from harness.backends.model_store import ModelStore
 from harness.chat import EncodedChat, chat_messages, decode_answer, encode_chat
 from harness.config import CellConfig, TooLong
+from harness.constraint.grammar import UnusableGrammarError
+from harness.constraint.requirement import Requirement
 from harness.drafters.chain import DrafterShape
 from harness.drafters.load import LoadedHead, build_drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
@@ -21,6 +23,10 @@ from harness.records import RequestRecord
 from harness.round_terms import RequestTerms
 from harness.workload import Conversation
 
+STEP_BY_STEP = (
+    "while the answer of some request follows its grammar, no step is launched ahead, and drafts are drawn operation by"
+    " operation"
+)
 STAND_IN_NOTE = " has no tokenizer: the zoo's stands in, and its tokens mean nothing to random weights"
 
 
@@ -57,6 +63,8 @@ class LocalBackend:
         self._num_skipped = 0
         self._is_prepared = False
         self._kept: Engine | None = None
+        self._requirement = _requirement(cell, outline)
+        self._grammars: dict[str, str] = {}
 
     @property
     def target(self) -> TargetModel:
@@ -146,7 +154,16 @@ class LocalBackend:
         with frozen_heap():
             run = engine.run(requests, follow_up, start_s)
         self.num_invalid += run.num_invalid
-        return BackendRun(run.requests, run.wall_s, self._num_skipped, self.fallbacks, run.terms)
+        judged = tuple(map(self._judged, run.requests))
+        return BackendRun(judged, run.wall_s, self._num_skipped, self.fallbacks, run.terms)
+
+    def _judged(self, record: RequestRecord) -> RequestRecord:
+        """The same, with what the judge says of its answer."""
+        start = record.num_reasoning_tokens
+        if self._requirement is None or start is None:
+            return record
+        grammar = self._grammars[record.prompt_id]
+        return replace(record, answer_is_valid=self._requirement.judge(grammar, record.output_token_ids[start:]))
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -154,6 +171,8 @@ class LocalBackend:
         head = () if self.loaded_head is None else self.loaded_head.head.fallbacks
         round_tokens = self.cell.backend.max_concurrency * (self._num_speculative_tokens + 1)
         notes = [*self.target.fallbacks, *self.target.round_fallbacks(round_tokens), *head, *self._notes]
+        if self.cell.constraint.is_on and self.uses_graphs:
+            notes.append(STEP_BY_STEP)
         if self.num_invalid:
             notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)
@@ -177,7 +196,7 @@ class LocalBackend:
                 )
             self._num_skipped += len(prompt.turns) - turn
             return None
-        return Request(
+        request = Request(
             prompt_id=prompt.prompt_id,
             category=prompt.category,
             turn=turn,
@@ -185,6 +204,21 @@ class LocalBackend:
             seed=conversation.turn_seed(turn),
             token_ids=tuple(encoded.token_ids),
         )
+        return request if self._requirement is None else self._watched(request, prompt, self._requirement)
+
+    def _watched(self, request: Request, prompt: Prompt, requirement: Requirement) -> Request | None:
+        """The request with what watches over its answer; None where its grammar cannot be followed."""
+        grammar = requirement.grammar(prompt.prompt_id, prompt.schema)
+        try:
+            watch = requirement.watch(grammar)
+        except UnusableGrammarError as error:
+            if self.cell.workload.too_long is TooLong.error:
+                raise ValueError(f"prompt {prompt.prompt_id}: {error}") from error
+            self._num_skipped += len(prompt.turns) - request.turn
+            self._notes["prompts whose schema llguidance cannot follow were left out"] = None
+            return None
+        self._grammars[prompt.prompt_id] = grammar
+        return replace(request, guard=watch.guard, parser=watch.parser)
 
     def _encode(self, prompt: Prompt, answers: Sequence[str]) -> EncodedChat:
         """The conversation up to the next turn, cut or repeated to the workload's exact length if it has one."""
@@ -246,9 +280,17 @@ class LocalBackend:
             # the baseline has nothing to measure, and must run as the cells that it is compared with
             overlaps=False if cell.measurement.expected_acceptance else None,
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
+            guarded=cell.constraint.is_on,
             round_terms=cell.measurement.round_terms and not cell.is_baseline,
         )
         return Engine(target, drafter, settings)
+
+
+def _requirement(cell: CellConfig, outline: TargetModel) -> Requirement | None:
+    """What the cell asks of answers; None if nothing."""
+    if cell.constraint.policy is None:
+        return None
+    return Requirement(cell.constraint, outline.tokenizer, outline.vocab_size, outline.eos_token_ids)
 
 
 def prepare_together(backends: Sequence[LocalBackend], conversations: Sequence[Conversation]) -> None:

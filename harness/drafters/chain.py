@@ -133,4 +133,4 @@ class ChainDrafter:
                 output = self.head(drafted[-1].unsqueeze(1), features.unsqueeze(1), pair, view)
                 hidden, features = output.hidden[:, 0], output.next_features[:, 0]
             drafted.append(self._logits.draw(self.head.logits(hidden), batch, step))
-        return self._logits.draft(drafted)
+        return self._logits.draft(drafted, batch)

@@ -9,13 +9,15 @@ Letters: S slots, B rows (slots 0..B - 1), K draft tokens per round, V_draft the
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from harness.constraint.masks import words_of
 from harness.drafters.protocol import Batch
-from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams
+from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams, TokenMask
 from kernels.core import core_for
 from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
@@ -52,6 +54,7 @@ class DraftLogits:
         self.draft_to_target = draft_to_target
         self._target_vocab_size = target_vocab_size
         self._core = core_for(device)
+        self._vocab_size = size[2]
         nothing = (0, 0, 0)
         is_kept = draft_sampling is not DraftSampling.greedy
         self._logits = torch.zeros(size if is_kept else nothing, dtype=caching.dtype or dtype, device=device)
@@ -70,6 +73,15 @@ class DraftLogits:
         stats = self._stats
         return sum(field.nbytes for field in (self._logits, stats.maximum, stats.normalizer, stats.threshold))
 
+    @cached_property
+    def _own_words(self) -> Tensor | None:
+        """The target's tokens that the drafter knows, as a mask; None when it knows all."""
+        if self.draft_to_target is not None:
+            return words_of(self.draft_to_target, self._target_vocab_size)
+        if self._vocab_size < self._target_vocab_size:
+            return words_of(torch.arange(self._vocab_size), self._target_vocab_size)
+        return None
+
     def draw(self, logits: Tensor, batch: Batch, step: int) -> Tensor:
         """Draw the draft token of one step for each row, from the very values that are cached unless told otherwise.
 
@@ -81,27 +93,38 @@ class DraftLogits:
         Returns:
             [B] int64 ids of the target's vocabulary.
         """
+        if batch.masks is None:
+            return self._draw(logits, batch, step, None)
+        token_ids = self._draw(logits, batch, step, batch.masks.before(step, self._own_words))
+        batch.masks.after(token_ids)
+        return token_ids
+
+    def _draw(self, logits: Tensor, batch: Batch, step: int, mask: TokenMask | None) -> Tensor:
         streams = replace(batch.streams, positions=batch.streams.positions + step)
         if self.draft_sampling is DraftSampling.greedy:
             greedy = _greedy(batch.sampling)
-            return self._core.draw(logits, greedy, streams, Purpose.draft, self.draft_to_target).token_ids
+            drawn = self._core.draw(logits, greedy, streams, Purpose.draft, self.draft_to_target, mask=mask)
+            return drawn.token_ids
         places = (slice(0, batch.num_rows), step)
         self._logits[places] = logits
         drawn_from = self._logits[places] if self.drawn_rows is None else logits
         if self.drawn_rows is not None and step == 0:
             self.drawn_rows[: batch.num_rows] = logits
         if self.draft_sampling is DraftSampling.coupled:
-            return self._draw_coupled(drawn_from, batch.sampling, streams)
+            return self._draw_coupled(drawn_from, batch.sampling, streams, mask)
         stats = _part(self._stats, places) if self._keeps_stats else None
-        drawn = self._core.draw(drawn_from, batch.sampling, streams, Purpose.draft, self.draft_to_target, stats)
+        drawn = self._core.draw(
+            drawn_from, batch.sampling, streams, Purpose.draft, self.draft_to_target, stats, mask=mask
+        )
         return drawn.token_ids
 
-    def _draw_coupled(self, logits: Tensor, sampling: Sampling, streams: Streams) -> Tensor:
+    def _draw_coupled(self, logits: Tensor, sampling: Sampling, streams: Streams, mask: TokenMask | None) -> Tensor:
         vocab_size = self._target_vocab_size
-        return self._core.coupled_draw(logits, sampling, streams, vocab_size, self.draft_to_target).token_ids
+        drawn = self._core.coupled_draw(logits, sampling, streams, vocab_size, self.draft_to_target, mask=mask)
+        return drawn.token_ids
 
-    def draft(self, drafted: list[Tensor]) -> Draft:
-        """The proposals of a round, K tensors [B] as `draw` gave them."""
+    def draft(self, drafted: list[Tensor], batch: Batch) -> Draft:
+        """The proposals of a round of some rows, K tensors [B] as `draw` gave them."""
         token_ids = torch.stack(drafted, dim=1)
         num_rows, num_tokens = token_ids.shape
         counts = torch.full((num_rows,), num_tokens, dtype=torch.int64, device=token_ids.device)
@@ -109,7 +132,8 @@ class DraftLogits:
             return Draft(token_ids, counts)
         rows = slice(0, num_rows)
         stats = _part(self._stats, rows) if self._keeps_stats else None
-        return Draft(token_ids, counts, self._logits[rows], None, self.draft_to_target, stats)
+        mask = None if batch.masks is None else batch.masks.cached()
+        return Draft(token_ids, counts, self._logits[rows], None, self.draft_to_target, stats, mask)
 
 
 def _greedy(sampling: Sampling) -> Sampling:

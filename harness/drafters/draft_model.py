@@ -68,4 +68,4 @@ class DraftModelDrafter:
             hidden = self.model.forward(token_ids, positions, view).hidden[:, -1]
             drafted.append(self._logits.draw(self.model.logits(hidden), batch, step))
             positions, token_ids, length = positions[:, -1:] + 1, drafted[-1].unsqueeze(1), length + 1
-        return self._logits.draft(drafted)
+        return self._logits.draft(drafted, batch)

@@ -13,7 +13,28 @@ from typing import Protocol
 from torch import Tensor
 
 from harness.models.target import TargetOutput
-from kernels.contract import Draft, Sampling, Streams
+from kernels.contract import Draft, Sampling, Streams, TokenMask
+
+
+class DraftMasks(Protocol):
+    """The masks under which the drafts of a round are drawn; the host looks at each token before the next is drawn."""
+
+    def before(self, step: int, own_words: Tensor | None) -> TokenMask:
+        """The masks of one draft step, `rows` [B].
+
+        Args:
+            step: 0 for the first draft token.
+            own_words: [ceil(V / 32)] int32 on the host, the tokens that the drafter knows; None when it knows all.
+        """
+        ...
+
+    def after(self, token_ids: Tensor) -> None:
+        """Take in what the step drew, [B] int64 ids of the target's vocabulary."""
+        ...
+
+    def cached(self) -> TokenMask:
+        """The masks of all steps, `rows` [B, K]."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -35,6 +56,8 @@ class Batch:
     idles."""
     length: int
     """The largest of `lengths`, known on the host, or a bound of it."""
+    masks: DraftMasks | None = None
+    """None when the drafts of all rows are free."""
 
     @property
     def lengths(self) -> Tensor:

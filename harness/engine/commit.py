@@ -1,15 +1,21 @@
 """The only place where output tokens are appended, cut and counted.
 
-Verification emits A accepted draft tokens and one recovered or bonus token. EOS and the length limit may cut the end of
-that. What was cut is neither accepted nor rejected evidence. What counts must be settled *before* verification, or the
-rates are biased: were a rejection counted where an acceptance would have been cut, they would be too low. So
+Verification emits A accepted draft tokens and one recovered or bonus token. EOS, the length limit and the grammar of an
+answer may cut the end of that. What was cut is neither accepted nor rejected evidence. What counts must be settled
+*before* verification, or the rates are biased: were a rejection counted where an acceptance would have been cut, they
+would be too low. So
 
-    K_r = min(K, m - 1, index of the first EOS among the draft tokens),    A_r = min(A, K_r)
+    K_r = min(K, m - 1, e, g),    A_r = min(A, K_r)
 
 - of m tokens that may still be emitted, only the first m - 1 draft tokens can be followed by another token;
-- an accepted EOS ends the request and is its last token, so a drafted EOS and what follows it count neither way.
+- an accepted EOS ends the request and is its last token, so a drafted EOS, at index e, and what follows it count
+  neither way; the same holds for the draft token that completes the grammar;
+- under policy `commit` the first draft token that the grammar refuses, at index g, could only be cut away, accepted or
+  not; under a mask it is rejected by the constrained target, which is evidence like any rejection.
 
-So num_accepted <= num_output - 1 always, and the last round of a request is not over-counted.
+A token that stays is what verification made of it: of n kept tokens the first min(n, A) are accepted draft tokens, and
+only the token at index A is a recovered or bonus token. So where the grammar cut, the last kept token is a draft token
+and num_accepted may reach num_output; else num_accepted <= num_output - 1. Neither way is the last round over-counted.
 This module does not know tensors.
 """
 
@@ -18,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from harness.constraint.ruling import Ruling
 from harness.records import CutReason, FinishReason
 
 
@@ -29,6 +36,7 @@ class Commit(NamedTuple):
     num_accepted_tokens: int
     cut_reason: CutReason | None
     finish_reason: FinishReason | None
+    num_cut_tokens: int = 0
 
 
 def commit(
@@ -36,37 +44,52 @@ def commit(
     draft_ids: Sequence[int],
     num_remaining_tokens: int,
     eos_token_ids: Collection[int],
+    ruling: Ruling | None = None,
 ) -> Commit:
-    """Cut one round's emitted tokens at EOS and at the length limit, and count what is evidence.
+    """Cut one round's emitted tokens at EOS, at the length limit and where a grammar says, and count what is evidence.
 
     Args:
         emitted: the accepted draft tokens, then the recovered or bonus token (1..K + 1 token ids).
         draft_ids: the K draft tokens of this round.
         num_remaining_tokens: tokens the request may still emit, at least 1.
         eos_token_ids: ids that end the request; empty to go on past them.
+        ruling: what a constraint says of the round; None without one.
 
     Returns:
         The kept tokens, the counts before the cut, why it was cut, and whether the request is finished.
     """
     assert 1 <= len(emitted) <= len(draft_ids) + 1 and num_remaining_tokens >= 1
-    kept = tuple(emitted[:num_remaining_tokens])
+    num_ruled = len(emitted) if ruling is None else ruling.num_kept_tokens
+    assert 1 <= num_ruled <= len(emitted)
+    kept = tuple(emitted[: min(num_remaining_tokens, num_ruled)])
     end = _first_eos(kept, eos_token_ids)
     if end is not None:
         kept = kept[: end + 1]
-    cut_reason = None
-    if len(kept) < len(emitted):
-        cut_reason = CutReason.length if end is None else CutReason.eos
-    drafted_end = _first_eos(draft_ids, eos_token_ids)
-    num_evidence = min(len(draft_ids), num_remaining_tokens - 1)
-    if drafted_end is not None:
-        num_evidence = min(num_evidence, drafted_end)
-    num_accepted = min(len(kept) - 1, num_evidence)
+    is_ruled = len(kept) == num_ruled
     finish_reason = None
     if end is not None:
         finish_reason = FinishReason.eos
+    elif is_ruled and ruling is not None and ruling.is_complete:
+        finish_reason = FinishReason.grammar
     elif len(kept) == num_remaining_tokens:
         finish_reason = FinishReason.length
-    return Commit(kept, num_evidence, num_accepted, cut_reason, finish_reason)
+    cut_reason = None
+    if len(kept) < len(emitted):
+        cut_reason = CutReason.eos if end is not None else CutReason.grammar if is_ruled else CutReason.length
+    num_evidence = _num_evidence(draft_ids, num_remaining_tokens, eos_token_ids, ruling)
+    num_accepted = min(len(emitted) - 1, num_evidence)
+    return Commit(kept, num_evidence, num_accepted, cut_reason, finish_reason, len(emitted) - len(kept))
+
+
+def _num_evidence(
+    draft_ids: Sequence[int], num_remaining_tokens: int, eos_token_ids: Collection[int], ruling: Ruling | None
+) -> int:
+    """K_r, from what is known before verification."""
+    drafted_end = _first_eos(draft_ids, eos_token_ids)
+    bounds = [len(draft_ids), num_remaining_tokens - 1]
+    bounds += [] if drafted_end is None else [drafted_end]
+    bounds += [] if ruling is None else [ruling.num_evidence]
+    return min(bounds)
 
 
 def _first_eos(token_ids: Sequence[int], eos_token_ids: Collection[int]) -> int | None:

@@ -13,16 +13,20 @@ after another: it looks at a step's drafts and logits, the clock stopped, before
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import torch
 
+from harness.constraint.ruling import Ruling
 from harness.drafters.protocol import Drafter
+from harness.engine.constrained_runner import ConstrainedRunner
 from harness.engine.graph_runner import GraphRunner
+from harness.engine.guarded_graph_runner import GuardedGraphRunner
+from harness.engine.guarded_step import settle
 from harness.engine.plan import Plan, make_plan
-from harness.engine.runner import EagerRunner, Launched, Runner
+from harness.engine.runner import Begun, EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Limits, Request, Round, Sequence, rounds_of
 from harness.engine.slots import SlotState
@@ -69,7 +73,9 @@ class EngineSettings:
     """Steps of a few fixed sizes, captured as CUDA graphs where there is a GPU; else operation by operation."""
     overlaps: bool | None = None
     """Launch a step before the one before it has been read; None does so where a launch does not wait for the device:
-    with CUDA graphs on a GPU. Never with `expected_acceptance`."""
+    with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `guarded` without `graphs`."""
+    guarded: bool = False
+    """Requests may have guards, so that the host takes part in steps."""
 
 
 def room_for_drafts(num_speculative_tokens: int) -> int:
@@ -105,6 +111,18 @@ class _UnderWay(NamedTuple):
     """If it has been measured."""
 
 
+class _Begun(NamedTuple):
+    """A step of which at least the beginning has been launched."""
+
+    plan: Plan
+    launched: Launched | Begun
+
+    def whole(self) -> _UnderWay:
+        """The same with its end launched too."""
+        launched = self.launched.finish() if isinstance(self.launched, Begun) else self.launched
+        return _UnderWay(self.plan, launched, None)
+
+
 FollowUp = Callable[[RequestRecord], Request | None]
 Measured = TypeVar("Measured")
 
@@ -123,7 +141,7 @@ class Engine:
         self._measures = settings.expected_acceptance and settings.num_speculative_tokens > 0
         returns_at_once = target.device.type == "cuda" and settings.graphs
         wanted = returns_at_once if settings.overlaps is None else settings.overlaps
-        self._overlaps = wanted and not self._measures
+        self._overlaps = wanted and not self._measures and (settings.graphs or not settings.guarded)
         # one slot more than there are takes what nobody wants
         self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
         self.step = Step(
@@ -137,12 +155,17 @@ class Engine:
             num_speculative_tokens=settings.num_speculative_tokens,
             joins=settings.graphs,
         )
-        self._runner: Runner
-        self._runner = GraphRunner(self.step, settings.num_slots) if settings.graphs else EagerRunner(self.step)
+        self._runner = self._new_runner()
         self._num_invalid = 0
         self._terms: list[RequestTerms] = []
         self._began = 0.0
         self._read_s = 0.0
+
+    def _new_runner(self) -> Runner:
+        step, num_slots = self.step, self.settings.num_slots
+        if self.settings.guarded:
+            return (GuardedGraphRunner if self.settings.graphs else ConstrainedRunner)(step, num_slots)
+        return GraphRunner(step, num_slots) if self.settings.graphs else EagerRunner(step)
 
     @property
     def cache_bytes(self) -> int:
@@ -166,14 +189,14 @@ class Engine:
         self._terms = []
         under_way: _UnderWay | None = None
         while not scheduler.is_done:
-            launched = self._launch(scheduler)
-            if not self._overlaps and launched is not None:
-                under_way, launched = self._measured(launched), None
+            begun = None if under_way and self._must_wait(scheduler) else self._launch(scheduler)
+            if not self._overlaps and begun is not None:
+                under_way, begun = self._measured(begun.whole()), None
             if under_way is not None:
                 self._take_in(under_way, scheduler, finished, follow_up)
-            elif launched is None:
+            elif begun is None:
                 self._idle(scheduler.seconds_to_wait(self._now()))
-            under_way = launched
+            under_way = None if begun is None else begun.whole()
         run = EngineRun(tuple(finished), self._now() - start_s, self._num_invalid, tuple(self._terms))
         if under_way is not None:
             # nobody needs it, and its time must not be the next run's
@@ -198,7 +221,12 @@ class Engine:
         self._began += time.perf_counter() - stopped
         return result
 
-    def _launch(self, scheduler: Scheduler) -> _UnderWay | None:
+    def _must_wait(self, scheduler: Scheduler) -> bool:
+        """Whether the next step needs the host's answer to the one under way: its drafts are drawn under masks."""
+        guards = [sequence.request.guard for sequence in scheduler.running.values()]
+        return any(guard is not None and guard.is_behind for guard in guards)
+
+    def _launch(self, scheduler: Scheduler) -> _Begun | None:
         """Fill the free slots and launch the next step, if there is one to launch."""
         scheduler.admit(self._now())
         runner, limits = self._runner, self.settings.limits
@@ -212,7 +240,7 @@ class Engine:
                 chunk.sequence.launch(1)
         for sequence in plan.decoding:
             sequence.launch(self.settings.num_speculative_tokens + 1)
-        return _UnderWay(plan, launched, None)
+        return _Begun(plan, launched)
 
     def _measured(self, under_way: _UnderWay) -> _UnderWay:
         """The same with what is measured on its drafts, if anything is asked for."""
@@ -246,15 +274,26 @@ class Engine:
         self._read_s = now
         deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
         slots = [sequence.slot for sequence in deciding]
+        rulings = self._rulings(under_way.launched, rows, slots)
         decided = dict(zip(slots, rounds_of(rows, self.settings.num_speculative_tokens, slots), strict=True))
         for sequence in going_on:
             if sequence.slot not in decided:
                 sequence.carry(share_s)
                 continue
-            round_ = _with_measures(decided[sequence.slot], under_way.measures, sequence.slot)
+            round_ = replace(decided[sequence.slot], ruling=rulings.get(sequence.slot))
+            round_ = _with_measures(round_, under_way.measures, sequence.slot)
             sequence.append_round(round_, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
+
+    def _rulings(self, launched: Launched, rows: list[list[int]], slots: list[int]) -> Mapping[int, Ruling]:
+        """What constraints say of a step, by slot."""
+        guards = {slot: launched.guards[slot] for slot in slots if slot in launched.guards}
+        if not guards:
+            return launched.rulings
+        rulings, cuts = settle(guards, rows, self.settings.num_speculative_tokens)
+        assert all(rulings[slot].is_complete for slot in cuts), "something is cut that the device has taken in"
+        return rulings
 
     def _retire(
         self, ended: list[Sequence], scheduler: Scheduler, finished: list[RequestRecord], follow_up: FollowUp
@@ -272,7 +311,9 @@ class Engine:
 
 
 def _with_measures(round_: Round, measures: _Measures | None, slot: int) -> Round:
-    if measures is None or not round_.draft_ids:
+    is_masked = round_.ruling is not None and round_.ruling.is_masked
+    if measures is None or not round_.draft_ids or is_masked:
+        # what is measured holds for drafts and rows without masks
         return round_
     strict, probabilistic, block = measures.expected[slot]
     terms = None if measures.terms is None else of_slot(measures.terms, slot, len(round_.draft_ids))

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from harness.engine.inputs import in_rows, num_rows, step_inputs
 from harness.engine.plan import Plan
-from harness.engine.runner import Launched, fetch
+from harness.engine.runner import Begun, Launched, fetch
+from harness.engine.slots import StepInputs
 from harness.engine.step import Step, StepOutput
 
 MOST_PROMPT_TOKENS = 2048
@@ -64,7 +65,11 @@ class GraphRunner:
             if size not in self._steps:
                 self._steps[size] = self._capture(size)
 
-    def launch(self, plan: Plan) -> Launched:
+    def launch(self, plan: Plan) -> Launched | Begun:
+        return fetch(self._take_in(plan).run())
+
+    def _take_in(self, plan: Plan) -> _Captured:
+        """The captured step for a plan, its inputs on their way to the device."""
         step, size = self.step, self._size(plan)
         captured = self._steps[size]
         slots, rows = in_rows(plan, step.num_speculative_tokens, *size, step.state.spare)
@@ -75,7 +80,7 @@ class GraphRunner:
                 source = source.pin_memory()
             captured.inputs.copy_(source, non_blocking=True)
             captured.last = values
-        return fetch(captured.run())
+        return captured
 
     def _size(self, plan: Plan) -> StepSize:
         needed = StepSize(plan.num_slots, num_rows(plan, self.step.num_speculative_tokens))
@@ -85,7 +90,8 @@ class GraphRunner:
             if size.num_slots >= needed.num_slots and size.num_prompt_rows >= needed.num_prompt_rows
         )
 
-    def _capture(self, size: StepSize) -> _Captured:
+    def _new_inputs(self, size: StepSize) -> tuple[Tensor, StepInputs]:
+        """Memory for the inputs of a size, and the inputs in it."""
         step = self.step
         num_fields = 5 * size.num_slots
         # all zeros: nobody decides, and every row lies at the start of a slot
@@ -95,7 +101,11 @@ class GraphRunner:
         rows = inputs[num_fields:].view(size.num_prompt_rows, self.row_width + 3)
         rows[:, 0] = step.state.spare
         capacity = step.state.token_ids.shape[1]
-        given = step_inputs(inputs[:num_fields].view(5, size.num_slots), rows, capacity)
+        return inputs, step_inputs(inputs[:num_fields].view(5, size.num_slots), rows, capacity)
+
+    def _capture(self, size: StepSize) -> _Captured:
+        step = self.step
+        inputs, given = self._new_inputs(size)
         if not inputs.is_cuda:
             return _Captured(inputs, lambda: step(given))
         # kernels are compiled and scratch memory grows outside of the capture

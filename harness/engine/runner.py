@@ -7,11 +7,14 @@ It does not know requests beyond their plan, limits or time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from harness.constraint.guard import Guard
+from harness.constraint.ruling import Ruling
 from harness.engine.inputs import in_pieces
 from harness.engine.plan import Plan
 from harness.engine.step import Step, StepOutput
@@ -25,6 +28,10 @@ class Launched(NamedTuple):
     """Where `output.decided` arrives."""
     arrived: torch.cuda.Event | None
     """None where the step has ended before `launch` returned."""
+    rulings: Mapping[int, Ruling] = {}
+    """What constraints say of the round, by slot."""
+    guards: Mapping[int, Guard] = {}
+    """Guards, by slot, that have not seen yet what verification emitted; while a request goes on, none of it is cut."""
 
     def wait(self) -> None:
         """Wait until the result is on the host."""
@@ -35,6 +42,13 @@ class Launched(NamedTuple):
         """See StepOutput; waits for it."""
         self.wait()
         return self.host.tolist()
+
+
+class Begun(NamedTuple):
+    """A step of which only the beginning is under way."""
+
+    finish: Callable[[], Launched]
+    """Launches the rest; whatever the host must know for it has been read by then."""
 
 
 def fetch(output: StepOutput) -> Launched:
@@ -66,7 +80,7 @@ class Runner(Protocol):
         """Do what takes long and is needed once."""
         ...
 
-    def launch(self, plan: Plan) -> Launched: ...
+    def launch(self, plan: Plan) -> Launched | Begun: ...
 
 
 class EagerRunner:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from harness.constraint.guard import Guard
+from harness.constraint.parsers.parser import ReasoningParser
+from harness.constraint.ruling import Ruling
+from harness.constraint.witness import witness
 from harness.engine.commit import Commit, commit
 from harness.records import FinishReason, RequestRecord, RoundRecord
 from harness.round_terms import DraftTerms, Floats, RequestTerms
@@ -24,6 +28,10 @@ class Request:
     token_ids: tuple[int, ...]
     arrival_s: float | None = None
     """When it arrives, on the engine's clock; None: it is there, and counts as submitted when a slot takes it."""
+    guard: Guard | None = None
+    """Holds its answer to a grammar; one of its own for every request."""
+    parser: ReasoningParser | None = None
+    """Finds the end of reasoning when it has ended, where nothing guards it; None: nobody asks."""
 
     def __post_init__(self) -> None:
         if not self.token_ids:
@@ -48,6 +56,8 @@ class Round:
     is_invalid: bool
     expected_accepted: tuple[float, float, float] | None = None
     """Of the chain methods, given these drafts."""
+    ruling: Ruling | None = None
+    """What a constraint says of it."""
     terms: Mapping[str, Floats] | None = None
     """Of the draft, if they are recorded."""
 
@@ -69,6 +79,8 @@ class Sequence:
     """Most tokens that each step emits which was launched and not yet read."""
     _carried_s: float = 0.0
     _rounds: list[RoundRecord] = field(default_factory=list)
+    _drafted: list[list[int]] = field(default_factory=list)
+    """Drafts of each round, where somebody will ask for them."""
     _terms: list[DraftTerms] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -115,7 +127,7 @@ class Sequence:
         """
         self._under_way.popleft()
         num_remaining = limits.max_new_tokens - len(self.output_token_ids)
-        result = commit(decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids)
+        result = commit(decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, decided.ruling)
         self.token_ids.extend(result.token_ids)
         self.finish_reason = result.finish_reason
         self.is_tainted |= decided.is_invalid
@@ -123,11 +135,20 @@ class Sequence:
             self._terms.append(DraftTerms(len(self._rounds), decided.terms))
         self._rounds.append(_record(result, decided, arrival_s, self._carried_s + share_s))
         self._carried_s = 0.0
+        if self.request.parser is not None:
+            self._drafted.append(decided.draft_ids)
 
     def to_record(self) -> RequestRecord:
         """The record of a finished request."""
         assert self.finish_reason is not None
-        request = self.request
+        request, rounds, num_reasoning = self.request, self._rounds, None
+        if request.guard is not None:
+            num_reasoning = request.guard.num_reasoning_tokens
+            if num_reasoning is not None and num_reasoning > len(self.output_token_ids):
+                # the request ended, at its length or an end of sequence, in front of the marker just seen
+                num_reasoning = None
+        elif request.parser is not None:
+            num_reasoning, rounds = self._witnessed(request.parser)
         return RequestRecord(
             prompt_id=request.prompt_id,
             category=request.category,
@@ -138,8 +159,19 @@ class Sequence:
             output_token_ids=tuple(self.output_token_ids),
             finish_reason=self.finish_reason,
             submitted_s=self.submitted_s,
-            rounds=tuple(self._rounds),
+            rounds=tuple(rounds),
+            num_reasoning_tokens=num_reasoning,
         )
+
+    def _witnessed(self, parser: ReasoningParser) -> tuple[int | None, list[RoundRecord]]:
+        """Where reasoning ended, and the rounds with what they held of it."""
+        emitted, start = [], self.num_prompt_tokens
+        for item in self._rounds:
+            emitted.append(self.token_ids[start : start + item.num_output_tokens])
+            start += item.num_output_tokens
+        found = witness(parser, emitted, self._drafted)
+        pairs = zip(self._rounds, found.num_free_tokens, strict=True)
+        return found.num_reasoning_tokens, [replace(item, num_free_tokens=free) for item, free in pairs]
 
     def to_terms(self) -> RequestTerms:
         """The recorded terms of its full drafts."""
@@ -153,6 +185,7 @@ def _is_whole(result: Commit, decided: Round) -> bool:
 
 
 def _record(result: Commit, decided: Round, arrival_s: float, share_s: float) -> RoundRecord:
+    ruling = decided.ruling
     return RoundRecord(
         num_proposed_tokens=len(decided.draft_ids),
         num_draft_tokens=result.num_draft_tokens,
@@ -162,6 +195,9 @@ def _record(result: Commit, decided: Round, arrival_s: float, share_s: float) ->
         arrival_s=arrival_s,
         share_s=share_s,
         expected_accepted=decided.expected_accepted if _is_whole(result, decided) else None,
+        num_free_tokens=None if ruling is None else ruling.num_free_tokens,
+        num_cut_tokens=result.num_cut_tokens,
+        host_us=0.0 if ruling is None else ruling.host_us,
     )
 
 

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.drafters.protocol import Batch, Drafter, ReadPart, TargetStep
+from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, TargetStep
 from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput
-from kernels.contract import Draft, Sampling, Streams, Verdict, Verification
+from kernels.contract import Draft, Sampling, Streams, TokenMask, Verdict, Verification
 from kernels.core import Core
 
 
@@ -100,10 +100,10 @@ class Step:
         self.extend(inputs, scored, verified)
         return self.commit(scored, verified)
 
-    def draft(self, inputs: StepInputs) -> Drafted:
-        """Take in what the host says, and propose K tokens for each row."""
+    def draft(self, inputs: StepInputs, masks: DraftMasks | None = None) -> Drafted:
+        """Take in what the host says, and propose K tokens for each row, under masks where there are any."""
         self._begin(inputs)
-        batch = self._batch(inputs)
+        batch = replace(self._batch(inputs), masks=masks)
         return Drafted(batch, self.drafter.propose(batch))
 
     def score(self, inputs: StepInputs, drafted: Drafted) -> Scored:
@@ -116,13 +116,15 @@ class Step:
         wanted = (first.unsqueeze(1) + columns).clamp_(max=len(hidden) - 1)
         return Scored(parts, outputs, first, self.target.logits(hidden[wanted.flatten()]))
 
-    def verify(self, inputs: StepInputs, drafted: Drafted, scored: Scored) -> Verified:
-        """Decide what each slot emits."""
+    def verify(self, inputs: StepInputs, drafted: Drafted, scored: Scored, mask: TokenMask | None = None) -> Verified:
+        """Decide what each slot emits; `mask` is of the B * T target rows."""
         batch, state = drafted.batch, self.state
         counts = torch.where(inputs.decides == DECODES, drafted.draft.num_draft_tokens, inputs.decides.clamp(max=1) - 1)
         draft = replace(drafted.draft, num_draft_tokens=counts)
         streams = Streams(batch.streams.seeds, state.lengths[: batch.num_rows], batch.streams.rounds)
-        return Verified(draft, self.core.verify(scored.logits, draft, batch.sampling, self.verification, streams))
+        sampling = batch.sampling
+        verdict = self.core.verify(scored.logits, draft, sampling, self.verification, streams, mask=mask)
+        return Verified(draft, verdict)
 
     def extend(self, inputs: StepInputs, scored: Scored, verified: Verified) -> None:
         """Tell the drafter what the target has read and what came of it."""
@@ -148,9 +150,13 @@ class Step:
         state.token_ids.index_put_((slots, positions), verdict.token_ids)
         state.lengths[:num_rows] += emitted
         state.rounds[:num_rows] += counts >= 0
-        numbers = torch.stack([verdict.num_accepted, counts, verdict.invalid.long()], dim=1)
-        decided = torch.cat([verdict.token_ids, verified.draft.token_ids, numbers], dim=1)
-        return StepOutput(decided, scored.logits, verified.draft)
+        return StepOutput(self.decided(verified), scored.logits, verified.draft)
+
+    def decided(self, verified: Verified) -> Tensor:
+        """What the host is told; see StepOutput."""
+        verdict, draft = verified.verdict, verified.draft
+        numbers = torch.stack([verdict.num_accepted, draft.num_draft_tokens, verdict.invalid.long()], dim=1)
+        return torch.cat([verdict.token_ids, draft.token_ids, numbers], dim=1)
 
     def _first_tokens(self, num_rows: int) -> Tensor:
         """[B] number of each decoding row's first token."""

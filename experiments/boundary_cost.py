@@ -1,0 +1,52 @@
+"""python -m experiments.boundary_cost: host time per round of looking for the end of reasoning, by context length."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from harness.boundary_cost.config import PREFIX, BoundaryCostConfig
+from harness.command_line import SUCCESS, CommandParser, exit_code_of, plain_settings_help
+from harness.plain_settings import read_plain_settings
+
+USAGE = """\
+usage: python -m experiments.boundary_cost [cost.setting=VALUE ..] [--debug]
+
+Times what a round costs the host while reasoning goes on, for each kind of parser, behind contexts of 1,000 to 128,000
+tokens: it must be the same at all of them. Beside them stands a control that copies the history.
+"""
+
+EXAMPLES = """\
+examples:
+  python -m experiments.boundary_cost
+  python -m experiments.boundary_cost cost.contexts=1000,1000000 cost.draft_tokens=8"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    return exit_code_of(lambda: _main(arguments), "--debug" in arguments)
+
+
+def _main(arguments: Sequence[str]) -> int:
+    options, settings = CommandParser().parse(arguments)
+    if options.help:
+        print("\n".join([USAGE, plain_settings_help(BoundaryCostConfig, PREFIX), "", EXAMPLES]))
+        return SUCCESS
+    return run(read_plain_settings(BoundaryCostConfig, PREFIX, settings))
+
+
+def run(config: BoundaryCostConfig) -> int:
+    """Measure, print the table and write it."""
+    from harness.boundary_cost.measure import measure
+    from harness.boundary_cost.report import table, write_costs
+
+    costs = measure(config)
+    page = write_costs(config, costs)
+    print(table(costs))
+    print(f"report: {page}", file=sys.stderr)
+    return SUCCESS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

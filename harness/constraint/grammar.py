@@ -1,0 +1,116 @@
+"""Grammars through llguidance: JSON schema, regular expression, Lark; compiled once each, copied for every answer.
+
+llguidance is imported when the first grammar is compiled, so that nothing else needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from harness.constraint_config import GrammarKind
+
+NOT_INSTALLED = (
+    "constraint: grammars need the package llguidance, found none; install it with pip install 'rejection-lab[grammar]'"
+)
+
+
+class UnusableGrammarError(ValueError):
+    """A grammar that the library cannot follow."""
+
+
+class GrammarMatcher:
+    """One answer's matcher; see `harness.constraint.matcher.Matcher`."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self._matcher.is_stopped())
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        num_accepted = int(self._matcher.try_consume_tokens(list(token_ids)))
+        self._check()
+        return num_accepted
+
+    def rollback(self, num_tokens: int) -> None:
+        if num_tokens:
+            self._matcher.rollback(num_tokens)
+            self._check()
+
+    def fill(self, words: Tensor) -> None:
+        assert words.is_contiguous() and not words.is_cuda, "the matcher writes to the host's memory"
+        self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.nbytes)
+        self._check()
+
+    def _check(self) -> None:
+        """The library stops at limits of its own (a grammar too complex): an answer cannot be held to it then."""
+        if self._matcher.is_error():
+            raise RuntimeError(f"expected a grammar that can be followed, llguidance says: {self._matcher.get_error()}")
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer and keeps them."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int, eos_token_ids: Collection[int]) -> None:
+        """
+        Args:
+            tokenizer: a fast tokenizer of transformers.
+            vocab_size: rows of the model's output matrix, which may be more than the tokenizer has.
+            eos_token_ids: tokens that end an answer where it is whole.
+        """
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = sorted(eos_token_ids)
+        self._vocabulary: Any = None
+        self._compiled: dict[tuple[GrammarKind, str], Any] = {}
+
+    def matcher(self, kind: GrammarKind, text: str) -> GrammarMatcher:
+        """A matcher at the start of a grammar.
+
+        Raises:
+            UnusableGrammarError: llguidance cannot follow it.
+            ValueError: llguidance is not installed, or the tokenizer is not a fast one.
+        """
+        key = kind, text
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(kind, text)
+        return GrammarMatcher(self._compiled[key].deep_copy())
+
+    def _compile(self, kind: GrammarKind, text: str) -> Any:
+        try:
+            from llguidance import LLMatcher
+        except ImportError as error:
+            raise ValueError(NOT_INSTALLED) from error
+        if self._vocabulary is None:
+            self._vocabulary = self._convert()
+        grammar_of: dict[GrammarKind, Any] = {
+            GrammarKind.json_schema: LLMatcher.grammar_from_json_schema,
+            GrammarKind.regex: LLMatcher.grammar_from_regex,
+            GrammarKind.lark: LLMatcher.grammar_from_lark,
+        }
+        matcher: Any
+        try:
+            matcher = LLMatcher(self._vocabulary, grammar_of[kind](text), log_level=0)
+            reason = str(matcher.get_error())
+        except ValueError as error:
+            reason = str(error)
+        if reason:
+            raise UnusableGrammarError(
+                f"expected a {kind.value} that llguidance can follow, it says: {reason.splitlines()[0]}"
+            )
+        return matcher
+
+    def _convert(self) -> Any:
+        """The vocabulary as llguidance wants it."""
+        from llguidance.hf import from_tokenizer
+
+        if not getattr(self._tokenizer, "is_fast", False):
+            raise ValueError(
+                f"constraint: expected a fast tokenizer of transformers, found {type(self._tokenizer).__name__}; "
+                "grammars need one with a tokenizer.json"
+            )
+        return from_tokenizer(self._tokenizer, n_vocab=self._vocab_size, eos_token=self._eos_token_ids or None)

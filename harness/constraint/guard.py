@@ -1,0 +1,145 @@
+"""What watches over one request: where its reasoning ends, and how far its answer has come in the grammar.
+
+Per round it sees the drafts (`look_ahead`, before verification) and then what was emitted (`settle`). It keeps the
+parser's state, the grammar and counts, never the tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from harness.constraint.masks import FREE, Masks
+from harness.constraint.matcher import Matcher
+from harness.constraint.parsers.parser import ReasoningParser
+from harness.constraint.policies.policy import Policy
+from harness.constraint.ruling import Ruling
+from harness.constraint.walk import Walk
+
+US_PER_S = 1e6
+
+
+class Guard:
+    """One request under one policy."""
+
+    def __init__(self, parser: ReasoningParser, matcher: Matcher, policy: Policy) -> None:
+        self.parser = parser
+        self.matcher = matcher
+        self.policy = policy
+        self._state = parser.start()
+        self.num_reasoning_tokens: int | None = 0 if self._state is None else None
+        """Output tokens up to the end of reasoning; None while it goes on."""
+        self._num_tokens = 0
+        self.num_worthwhile = 0
+        """Drafts of this round that are worth verifying: behind the boundary none from a refused one on."""
+        self.may_cut = False
+        """Verification of this round may emit tokens that must be cut off again, while the request goes on."""
+        self._num_free = 0
+        self._num_evidence = 0
+        self._is_masked = False
+        self._spent_s = 0.0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the end of reasoning was committed, so that everything from here on is answer."""
+        return self.num_reasoning_tokens is not None
+
+    def walk(self) -> Walk:
+        """A walk over the drafts of a round behind the boundary, while they are drawn."""
+        assert self.is_behind
+        return Walk(self.matcher)
+
+    def spend(self, seconds: float) -> None:
+        """Count time of the host with this round."""
+        self._spent_s += seconds
+
+    def look_ahead(self, draft_ids: Sequence[int], masks: Masks, walked: Walk | None = None) -> list[int]:
+        """Take in the drafts of a round before they are verified.
+
+        Args:
+            draft_ids: K_r token ids.
+            masks: gets the masks of this round.
+            walked: the walk on which the drafts were drawn, at the end of its way; it is taken back here.
+
+        Returns:
+            The mask of each of the K_r + 1 target rows, FREE where there is none. Of a walk the last one only: the
+            caller has those in front of it.
+        """
+        began = time.perf_counter()
+        num_drafts = len(draft_ids)
+        self._num_evidence = self._num_free = self.num_worthwhile = num_drafts
+        self._is_masked = self.may_cut = False
+        if self.is_behind:
+            rows = self._rows_behind(draft_ids, masks, walked)
+        else:
+            rows = [FREE] * (num_drafts + 1)
+            if self.parser.may_end_in(draft_ids):
+                rows = self._rows_across(draft_ids, masks)
+        self._spent_s += time.perf_counter() - began
+        return rows
+
+    def _rows_behind(self, draft_ids: Sequence[int], masks: Masks, walked: Walk | None) -> list[int]:
+        walk = walked or Walk(self.matcher)
+        rows = [walk.row(masks)] if walked else walk.rows(draft_ids, masks)
+        self._num_free, self._is_masked = 0, True
+        self._note_end(walk, 0)
+        if walk.is_refused:
+            self.num_worthwhile = self._num_evidence = walk.num_allowed
+        walk.go_back()
+        return rows
+
+    def _rows_across(self, draft_ids: Sequence[int], masks: Masks) -> list[int]:
+        """The round may hold the marker."""
+        num_drafts = len(draft_ids)
+        assert self._state is not None
+        end = self.parser.end_index_in(draft_ids, self._state)
+        if end is None:
+            return [FREE] * (num_drafts + 1)
+        self._num_free = num_free = end + 1
+        self.may_cut = self.policy.cuts_boundary_round
+        walk = Walk(self.matcher)
+        if self.policy.masks_boundary_round:
+            self._is_masked = True
+            rows = [FREE] * num_free + walk.rows(draft_ids[num_free:], masks)
+        else:
+            rows = [FREE] * (num_drafts + 1)
+            if self.policy.cuts_boundary_round:
+                for token_id in draft_ids[num_free:]:
+                    walk.take(token_id)
+        self._note_end(walk, num_free)
+        walk.go_back()
+        return rows
+
+    def _note_end(self, walk: Walk, num_free: int) -> None:
+        """Bound the evidence by what could only be cut away.
+
+        The draft token that completes the grammar is the last of the request, as a drafted end of sequence would be. A
+        refused one is cut under `commit`; under a mask it is rejected, which is evidence.
+        """
+        if walk.is_complete:
+            self._num_evidence = num_free + walk.num_allowed - 1
+        elif walk.is_refused and not self._is_masked:
+            self._num_evidence = num_free + walk.num_allowed
+
+    def settle(self, emitted: Sequence[int]) -> Ruling:
+        """Take in what verification emitted, and say how much of it stays."""
+        began = time.perf_counter()
+        num_kept = self._take(emitted)
+        self._num_tokens += num_kept
+        is_complete = self.is_behind and self.matcher.is_complete
+        host_us = (self._spent_s + time.perf_counter() - began) * US_PER_S
+        self._spent_s = 0.0
+        return Ruling(num_kept, self._num_evidence, self._num_free, is_complete, host_us, self._is_masked)
+
+    def _take(self, emitted: Sequence[int]) -> int:
+        if self.is_behind:
+            num_kept = self.matcher.accept(emitted)
+            assert num_kept == len(emitted) or self.matcher.is_complete, "a token was emitted that its mask forbids"
+            return num_kept
+        assert self._state is not None
+        end = self.parser.end_index_in(emitted, self._state) if self.parser.may_end_in(emitted) else None
+        if end is None:
+            self._state = self.parser.after(emitted, self._state)
+            return len(emitted)
+        self.num_reasoning_tokens = self._num_tokens + end + 1
+        return end + 1 + self.policy.take_answer(self.matcher, emitted[end + 1 :])

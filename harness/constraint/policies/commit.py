@@ -1,0 +1,25 @@
+"""commit: what was emitted behind the marker is checked when it is committed, and cut at the first refused token.
+
+Source: vLLM PR 40962. Lossless: the token in the place of a refused one is drawn in the next round, under the mask, and
+
+    p(x) [x allowed] + P(refused) p(x) [x allowed] / P(allowed)  =  p(x) [x allowed] / P(allowed)
+
+which needs that p is cut by nothing else: top-k, top-p and min-p choose from all tokens before a refusal and from the
+allowed ones after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.constraint.matcher import Matcher
+
+
+class Commit:
+    """See the module."""
+
+    masks_boundary_round = False
+    cuts_boundary_round = True
+
+    def take_answer(self, matcher: Matcher, answer_ids: Sequence[int]) -> int:
+        return matcher.accept(answer_ids)

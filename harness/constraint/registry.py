@@ -1,0 +1,95 @@
+"""Reasoning parsers by name, each built for a tokenizer.
+
+zoo, qwen3, glm      `</think>`, one token
+harmony              `<|channel|>final<|message|>`, several tokens
+think_outside_code   `</think>`, but not in a code block
+none                 the answer begins with the first output token
+never                reasoning goes on to the end of the output
+PACKAGE.MODULE:NAME  a function of the tokenizer that returns a parser
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from harness.constraint.parsers.no_reasoning import NoReasoning
+from harness.constraint.parsers.one_token import OneToken
+from harness.constraint.parsers.outside_code_block import OutsideCodeBlock
+from harness.constraint.parsers.parser import ReasoningParser
+from harness.constraint.parsers.several_tokens import SeveralTokens
+
+END_THINK = "</think>"
+FINAL_CHANNEL = ("<|channel|>", "final", "<|message|>")
+
+
+def build_parser(name: str, tokenizer: Any) -> ReasoningParser:
+    """The parser of a name for a tokenizer of transformers.
+
+    Raises:
+        ValueError: no such parser, or the tokenizer has no such marker.
+    """
+    if ":" in name:
+        return _imported(name)(tokenizer)
+    if name not in PARSERS:
+        raise ValueError(
+            f"constraint.parser: expected one of {', '.join(PARSERS)}, or PACKAGE.MODULE:NAME, found {name}"
+        )
+    return PARSERS[name](tokenizer)
+
+
+def token_id(tokenizer: Any, text: str) -> int:
+    """The id of a token; raises ValueError when the vocabulary does not have it."""
+    found = tokenizer.get_vocab().get(text)
+    if found is None:
+        raise ValueError(
+            f"constraint.parser: expected a tokenizer with the token {text}, found none; choose the parser that fits "
+            "the model, or name one of your own as PACKAGE.MODULE:NAME"
+        )
+    return int(found)
+
+
+def _think(tokenizer: Any) -> ReasoningParser:
+    return OneToken(token_id(tokenizer, END_THINK))
+
+
+def _harmony(tokenizer: Any) -> ReasoningParser:
+    return SeveralTokens([token_id(tokenizer, text) for text in FINAL_CHANNEL])
+
+
+def _think_outside_code(tokenizer: Any) -> ReasoningParser:
+    # byte-level vocabularies write a backtick as itself
+    texts = {number: text for text, number in tokenizer.get_vocab().items() if "`" in text}
+    return OutsideCodeBlock(_think(tokenizer), texts)
+
+
+def _no_reasoning(tokenizer: Any) -> ReasoningParser:
+    return NoReasoning()
+
+
+def _never(tokenizer: Any) -> ReasoningParser:
+    # no token has this id
+    return OneToken(-1)
+
+
+def _imported(name: str) -> Callable[[Any], ReasoningParser]:
+    module, _, attribute = name.partition(":")
+    try:
+        found: Callable[[Any], ReasoningParser] = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"constraint.parser: expected a function PACKAGE.MODULE:NAME that can be imported, found {name} ({error})"
+        ) from error
+    return found
+
+
+PARSERS: dict[str, Callable[[Any], ReasoningParser]] = {
+    "zoo": _think,
+    "qwen3": _think,
+    "glm": _think,
+    "harmony": _harmony,
+    "think_outside_code": _think_outside_code,
+    "none": _no_reasoning,
+    "never": _never,
+}

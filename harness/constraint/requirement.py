@@ -1,0 +1,72 @@
+"""What a cell asks of every answer: a parser and a grammar for each request, and a judgement at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from harness.constraint.grammar import GrammarCompiler
+from harness.constraint.guard import Guard
+from harness.constraint.parsers.parser import ReasoningParser
+from harness.constraint.policies.by_kind import POLICIES
+from harness.constraint.registry import build_parser
+from harness.constraint.validity import check_judge, is_valid
+from harness.constraint_config import ConstraintConfig
+
+
+class Watch(NamedTuple):
+    """What goes with one request: a guard, or where none holds it to a grammar the parser."""
+
+    guard: Guard | None
+    parser: ReasoningParser | None
+
+
+class Requirement:
+    """The constraint of one cell."""
+
+    def __init__(
+        self, config: ConstraintConfig, tokenizer: Any, vocab_size: int, eos_token_ids: Collection[int]
+    ) -> None:
+        """
+        Args:
+            config: with a policy.
+            tokenizer: the target's, of transformers.
+            vocab_size: rows of the target's output matrix.
+            eos_token_ids: tokens that end an answer.
+
+        Raises:
+            ValueError: the tokenizer lacks the marker, or what judges answers is not installed.
+        """
+        assert config.policy is not None
+        check_judge(config.kind)
+        self.config = config
+        self.parser = build_parser(config.parser, tokenizer)
+        self._policy = POLICIES.get(config.policy)
+        self._compiler = GrammarCompiler(tokenizer, vocab_size, eos_token_ids)
+        self._tokenizer = tokenizer
+
+    def grammar(self, prompt_id: str, schema: str | None) -> str:
+        """The grammar of a prompt's answer; raises ValueError when there is none."""
+        found = schema if self.config.grammar is None else self.config.grammar
+        if found is None:
+            raise ValueError(
+                f"prompt {prompt_id}: expected a JSON schema, found none; take a workload with schemas "
+                "(workload=reasoning_json), or give constraint.grammar"
+            )
+        return found
+
+    def watch(self, grammar: str) -> Watch:
+        """What goes with a request; also where nothing guards it, its grammar must be one that could be followed.
+
+        Raises:
+            ValueError: the grammar cannot be followed.
+        """
+        matcher = self._compiler.matcher(self.config.kind, grammar)
+        if self._policy is None:
+            return Watch(None, self.parser)
+        return Watch(Guard(self.parser, matcher, self._policy), None)
+
+    def judge(self, grammar: str, answer_ids: Collection[int]) -> bool | None:
+        """Whether an answer is valid; None where nobody can say."""
+        text = self._tokenizer.decode(list(answer_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return is_valid(self.config.kind, grammar, str(text))

@@ -1,0 +1,133 @@
+"""The law of the output under each policy, by exact enumeration over several rounds, and token by token."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from harness.engine.engine import SamplingSettings
+from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.equal_sampling import equal_sampling
+from tests.constrained_law import Chains, constrained_target, law_of, total_variation
+from tests.toy_grammar import guard_of
+from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
+
+EXACT = 1e-12
+LENGTH = 4
+SHORT = 3
+VOCAB_SIZE = 4
+Method = VerificationMethod
+
+
+def chains(**setting: float) -> Chains:
+    sampling = equal_sampling(
+        1, setting.get("temperature", 1.0), int(setting.get("top_k", 0)), 1.0, 0.0, torch.device("cpu")
+    )
+    target, draft = (transitions(VOCAB_SIZE, seed).double().log() for seed in (int(setting.get("seed", 12)), 19))
+    return Chains(target, draft, sampling)
+
+
+def deviation(policy: str, method: Method, num_drafts: int, length: int = SHORT, **setting: float) -> float:
+    """Total variation from the constrained target."""
+    pair = chains(**setting)
+    found = law_of(pair, guard_of(policy), Verification(method), num_drafts, length)
+    assert sum(found.values()) == pytest.approx(1, abs=EXACT)
+    return total_variation(found, constrained_target(pair, guard_of(policy), length))
+
+
+@pytest.mark.parametrize(
+    ("method", "length"), [(Method.probabilistic, LENGTH), (Method.block, SHORT)], ids=["probabilistic", "block"]
+)
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+def test_the_law_is_the_constrained_targets(policy, method, length):
+    """Would catch: a refused token drawn again without the mask, drafts drawn under another mask than they are verified
+    under, a mask at the wrong position, a bonus token without one, a cut that favours some tokens."""
+    assert deviation(policy, method, 2, length) < EXACT
+
+
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+def test_the_law_is_the_constrained_targets_with_proposals_taken_as_certain(policy):
+    assert deviation(policy, Method.strict, num_drafts=1) < EXACT
+
+
+def test_the_control_late_is_found_out():
+    """The grammar that starts a round late does not hold: what must fail, fails."""
+    assert deviation("late", Method.probabilistic, num_drafts=2) > 0.03
+
+
+def test_with_truncation_only_mask_keeps_the_law():
+    """Top-k chooses from all tokens before a refusal and from the allowed ones after it: commit is lossy then."""
+    assert deviation("mask", Method.probabilistic, num_drafts=1, top_k=2, seed=25) < EXACT
+    assert deviation("commit", Method.probabilistic, num_drafts=1, top_k=2, seed=25) > 0.01
+
+
+def tokens_of(policy, num_tokens, method, draft_sampling, temperature=1.0, draft_seed=19, **options):
+    engine = toy_engine(
+        transitions(VOCAB_SIZE, 12),
+        transitions(VOCAB_SIZE, draft_seed),
+        method,
+        draft_sampling,
+        num_speculative_tokens=num_tokens,
+        max_new_tokens=12,
+        num_slots=40,
+        sampling=SamplingSettings(temperature),
+        guarded=True,
+        **options,
+    )
+    return outputs(engine, [replace(item, guard=guard_of(policy)) for item in toy_requests(150)])
+
+
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+@pytest.mark.parametrize("num_tokens", [1, 3])
+def test_coupled_tokens_depend_on_neither_policy_nor_drafter_nor_depth(policy, num_tokens):
+    """A refused token is drawn again with the noise of its position, and the largest of the allowed stays what it was.
+
+    Would catch any token lost, doubled or drawn at the wrong place where the engine cuts a round.
+    """
+    alone = tokens_of("mask", 0, Method.coupled, DraftSampling.coupled)
+    assert any(len(set(tokens)) == VOCAB_SIZE for tokens in alone.values())
+    assert tokens_of(policy, num_tokens, Method.coupled, DraftSampling.coupled) == alone
+    assert tokens_of("late", 3, Method.coupled, DraftSampling.coupled) != alone
+
+
+@pytest.mark.parametrize("overlaps", [False, True], ids=["one after another", "launched ahead"])
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+def test_steps_in_parts_give_the_same_tokens(policy, overlaps):
+    """Would catch a step launched as a whole that had to be cut or masked, and a guard that saw a round too late."""
+    alone = tokens_of("mask", 0, Method.coupled, DraftSampling.coupled)
+    options = {"graphs": True, "overlaps": overlaps}
+    assert tokens_of(policy, 3, Method.coupled, DraftSampling.coupled, **options) == alone
+    assert tokens_of(policy, 0, Method.coupled, DraftSampling.coupled, **options) == alone
+
+
+@pytest.mark.parametrize("policy", ["late", "commit", "mask"])
+def test_steps_in_parts_draw_from_the_same_masked_rows(policy):
+    """With sampled drafts a mask of the wrong row or of another round shows at once."""
+    expected = tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled)
+    assert tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled, graphs=True) == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"graphs": True, "overlaps": True}], ids=["eager", "launched ahead"])
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+def test_every_answer_of_a_lossless_policy_is_valid(policy, options):
+    guards = [guard_of(policy) for _ in range(150)]
+    engine = toy_engine(
+        transitions(VOCAB_SIZE, 12),
+        transitions(VOCAB_SIZE, 19),
+        Method.block,
+        DraftSampling.sampled,
+        num_speculative_tokens=3,
+        max_new_tokens=60,
+        num_slots=40,
+        guarded=True,
+        **options,
+    )
+    requests = [replace(item, guard=guard) for item, guard in zip(toy_requests(150), guards, strict=True)]
+    run = engine.run(requests, lambda record: None)
+    assert run.num_invalid == 0
+    for record in run.requests:
+        guard = requests[int(record.prompt_id)].guard
+        assert record.finish_reason.value == "grammar" and guard.matcher.is_complete
+        # the marker is never fed, and every token behind it is
+        assert list(record.output_token_ids[record.num_reasoning_tokens :]) == guard.matcher.fed
+        assert record.output_token_ids[record.num_reasoning_tokens - 1] == 3

@@ -1,0 +1,221 @@
+"""What a guard lets stay of a round, case by case, under each policy."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.constraint.guard import Guard
+from harness.constraint.masks import FREE, Masks
+from harness.constraint.parsers.several_tokens import SeveralTokens
+from harness.engine.commit import commit
+from tests.toy_grammar import MARKER, chain, guard_of
+
+VOCAB_SIZE = 8
+DOUBLED = chain([1, 1, 2, 6])
+"""An answer that begins with the same token twice, as `{{` would; then 2 and 6."""
+
+
+def play(guard: Guard, drafted, emitted):
+    """One round: (mask bits of each target row or None, ruling)."""
+    masks = Masks(16, VOCAB_SIZE)
+    rows = guard.look_ahead(drafted, masks)
+    assert len(rows) == len(drafted) + 1
+    bits = [None if row == FREE else int(masks.words[row, 0]) for row in rows]
+    return bits, guard.settle(emitted)
+
+
+def allowed(*token_ids):
+    return sum(1 << token_id for token_id in token_ids)
+
+
+@pytest.mark.parametrize("policy", ["late", "commit", "mask"])
+@pytest.mark.parametrize(
+    ("drafted", "emitted", "num_reasoning"),
+    [
+        pytest.param([MARKER, 5, 5], [MARKER, 1], 1, id="first in the round"),
+        pytest.param([5, MARKER, 5], [5, MARKER, 1], 2, id="in the middle"),
+        pytest.param([5, 5, MARKER], [5, 5, MARKER, 1], 3, id="last draft token"),
+        pytest.param([5, 5], [5, 5, MARKER], 3, id="as the bonus token"),
+        pytest.param([5, 4], [5, MARKER], 2, id="as the recovered token"),
+        pytest.param([], [MARKER], 1, id="at the end of the prompt"),
+    ],
+)
+def test_the_marker_is_found_wherever_it_stands(policy, drafted, emitted, num_reasoning):
+    guard = guard_of(policy, DOUBLED)
+    _, ruling = play(guard, drafted, emitted)
+    assert guard.num_reasoning_tokens == num_reasoning
+    assert ruling.num_kept_tokens == len(emitted)
+    # late does not see the answer's first token; the marker itself is fed to nobody
+    assert guard.matcher.fed == ([] if policy == "late" else emitted[num_reasoning:])
+
+
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+@pytest.mark.parametrize(
+    "rounds",
+    [[[3], [4, 1]], [[5, 3], [4], [1]], [[3], [5], [4, 5], [3, 4, 1]]],
+    ids=["over two rounds", "over three, with the answer in the third", "after a false start"],
+)
+def test_a_marker_split_over_rounds(policy, rounds):
+    guard = guard_of(policy, DOUBLED, SeveralTokens((3, 4)) if len(rounds) != 3 else SeveralTokens((5, 3, 4)))
+    for tokens in rounds:
+        play(guard, tokens[:-1], tokens)
+    assert guard.is_behind and guard.matcher.fed == [1]
+
+
+@pytest.mark.parametrize("policy", ["late", "commit", "mask"])
+def test_a_marker_inside_a_rejected_draft_ends_nothing(policy):
+    guard = guard_of(policy, DOUBLED)
+    _, ruling = play(guard, [5, MARKER, 1], [5, 4])
+    assert not guard.is_behind and guard.matcher.fed == []
+    assert ruling.num_free_tokens == 2
+    # and the same marker counts when it comes
+    play(guard, [MARKER], [MARKER, 1])
+    assert guard.num_reasoning_tokens == 3
+
+
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+def test_the_second_of_two_markers_is_an_answer_token(policy):
+    guard = guard_of(policy, chain([1, MARKER, 2]))
+    _, ruling = play(guard, [MARKER, 1, MARKER], [MARKER, 1, MARKER, 2])
+    assert guard.num_reasoning_tokens == 1 and guard.matcher.fed == [1, MARKER, 2] and ruling.is_complete
+
+
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+def test_an_answer_that_starts_in_the_round_goes_on_in_the_next(policy):
+    """The doubled first token: a grammar that has not seen the first one would ask for it again."""
+    guard = guard_of(policy, DOUBLED)
+    play(guard, [MARKER], [MARKER, 1])
+    bits, _ = play(guard, [1], [1, 2])
+    assert bits == [allowed(1), allowed(2)] and guard.matcher.fed == [1, 1, 2]
+
+
+def test_late_asks_for_the_beginning_again():
+    guard = guard_of("late", chain([1, 2]))
+    play(guard, [MARKER], [MARKER, 1])
+    bits, _ = play(guard, [1], [1, 2])
+    assert bits[0] == allowed(1)
+
+
+def test_commit_leaves_every_row_of_the_boundary_round_free():
+    bits, _ = play(guard_of("commit", DOUBLED), [5, MARKER, 1], [5, MARKER, 1, 1])
+    assert bits == [None] * 4
+
+
+def test_mask_frees_the_marker_and_masks_what_follows_with_the_bonus():
+    bits, _ = play(guard_of("mask", DOUBLED), [5, MARKER, 1], [5, MARKER, 1, 1])
+    assert bits == [None, None, allowed(1), allowed(1)]
+
+
+def test_mask_stops_behind_a_refused_draft():
+    """What follows a refused draft token is never reached, and has no state of the grammar."""
+    guard = guard_of("mask", DOUBLED)
+    bits, ruling = play(guard, [MARKER, 1, 7, 2], [MARKER, 1, 1])
+    assert bits == [None, allowed(1), allowed(1), None, None]
+    assert ruling.num_evidence == 4 and guard.matcher.fed == [1, 1]
+
+
+def test_commit_cuts_at_the_first_refused_token():
+    guard = guard_of("commit", DOUBLED)
+    _, ruling = play(guard, [MARKER, 1, 7, 2], [MARKER, 1, 7, 2, 6])
+    assert ruling.num_kept_tokens == 2 and guard.matcher.fed == [1]
+    # the next round's first token is drawn under the mask
+    bits, _ = play(guard, [], [1])
+    assert bits == [allowed(1)]
+
+
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+def test_the_round_stops_where_the_grammar_is_complete(policy):
+    guard = guard_of(policy, chain([1, 2]))
+    _, ruling = play(guard, [MARKER, 1, 2, 5], [MARKER, 1, 2, 5, 5])
+    assert ruling.num_kept_tokens == 3 and ruling.is_complete
+    assert ruling.num_evidence == 2
+
+
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+def test_an_end_of_sequence_right_after_the_marker(policy):
+    """7 ends the sequence, and the grammar does not allow it yet."""
+    guard = guard_of(policy, DOUBLED)
+    if policy == "commit":
+        _, ruling = play(guard, [MARKER, 7], [MARKER, 7, 4])
+        assert ruling.num_kept_tokens == 1
+    else:
+        bits, ruling = play(guard, [MARKER, 7], [MARKER, 1])
+        assert bits[1] == allowed(1) and ruling.num_kept_tokens == 2
+    assert not ruling.is_complete
+
+
+def test_an_end_of_sequence_right_after_the_marker_slips_through_late():
+    guard = guard_of("late", DOUBLED)
+    _, ruling = play(guard, [MARKER, 7], [MARKER, 7, 4])
+    assert commit([MARKER, 7, 4], [MARKER, 7], 99, {7}, ruling).finish_reason.value == "eos"
+
+
+def test_behind_the_boundary_drafts_from_a_refused_one_on_are_not_worth_verifying():
+    """Of a drafter that looks its tokens up; one that draws them does so under the masks."""
+    guard = guard_of("commit", DOUBLED)
+    play(guard, [], [MARKER])
+    play(guard, [1, 1, 5, 2], [1, 1, 2])
+    assert guard.num_worthwhile == 2
+
+
+@pytest.mark.parametrize("policy", ["late", "commit", "mask"])
+def test_looking_ahead_leaves_the_grammar_where_it_was(policy):
+    guard = guard_of(policy, DOUBLED)
+    guard.look_ahead([MARKER, 1, 1, 2], Masks(16, VOCAB_SIZE))
+    assert guard.matcher.fed == [] and not guard.is_behind
+
+
+def greedy_choice(script, position, bits):
+    """A target that is sure of itself: token `script[position]`, else the next one up that its mask allows."""
+    wanted = script[position % len(script)]
+    order = [(wanted + rank) % VOCAB_SIZE for rank in range(VOCAB_SIZE)]
+    return next(token for token in order if bits is None or bits >> token & 1)
+
+
+def decode(guard, script, guesses, num_drafts, length):
+    """Greedy decoding: drafts are the script's tokens where `guesses` says so; returns the tokens."""
+    tokens = []
+    guesses = iter(guesses)
+    while len(tokens) < length:
+        drafted = [
+            script[(len(tokens) + place) % len(script)] if next(guesses, True) else (place + 5) % VOCAB_SIZE
+            for place in range(num_drafts)
+        ]
+        masks = Masks(num_drafts + 1, VOCAB_SIZE)
+        rows = guard.look_ahead(drafted, masks)
+        bits = [None if row == FREE else int(masks.words[row, 0]) for row in rows]
+        emitted = []
+        for place, draft in enumerate([*drafted[: guard.num_worthwhile], None]):
+            emitted.append(greedy_choice(script, len(tokens) + place, bits[place]))
+            if emitted[-1] != draft:
+                break
+        result = commit(emitted, drafted[: guard.num_worthwhile], length - len(tokens), (), guard.settle(emitted))
+        tokens += result.token_ids
+        if result.finish_reason is not None:
+            break
+    return tokens
+
+
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+@settings(max_examples=150)
+@given(
+    reasoning=st.lists(st.sampled_from([0, 1, 3, 4, 5]), max_size=6),
+    answer=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6),
+    grammar=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6),
+    num_drafts=st.integers(1, 5),
+    guesses=st.lists(st.booleans(), max_size=30),
+)
+def test_random_splits_of_marker_and_answer_give_the_text_of_one_token_at_a_time(
+    policy, reasoning, answer, grammar, num_drafts, guesses
+):
+    """Would catch a marker missed between two rounds, a token fed twice or not at all, a cut too early or too late."""
+    script = [*reasoning, 3, 4, *answer]
+    parser = SeveralTokens((3, 4))
+    alone = decode(guard_of("mask", chain(grammar), parser), script, [], 0, 24)
+    assert decode(guard_of(policy, chain(grammar), parser), script, guesses, num_drafts, 24) == alone
+
+
+def test_late_fails_the_same_comparison():
+    script, grammar = [5, 3, 4, 1, 2, 6], chain([1, 2, 6])
+    alone = decode(guard_of("mask", grammar, SeveralTokens((3, 4))), script, [], 0, 24)
+    assert decode(guard_of("late", grammar, SeveralTokens((3, 4))), script, [], 3, 24) != alone == script

@@ -1,0 +1,164 @@
+"""The built-in target reasons and answers in JSON: every policy through the local backend, with real drafters."""
+
+import pytest
+
+pytest.importorskip("llguidance", reason="needs the extra grammar")
+pytest.importorskip("jsonschema", reason="needs the extra grammar")
+
+from dataclasses import replace
+
+from experiments.zoo.reasoning_prompts import FILE, reasoning_prompts
+from harness.backends.local import LocalBackend
+from harness.backends.model_store import ModelStore
+from harness.boundary_sums import boundary_values
+from harness.config import (
+    BackendConfig,
+    CellConfig,
+    DecodingConfig,
+    DrafterConfig,
+    DrafterKind,
+    DraftingConfig,
+    Layout,
+    VerificationConfig,
+    WorkloadConfig,
+)
+from harness.constraint_config import ConstraintConfig, GrammarKind, PolicyKind
+from harness.determinants import canonical, determinants
+from harness.labels import guarantee
+from harness.prompt import Prompt
+from harness.workload import Conversation, conversations, load_prompts
+from kernels.contract import Guarantee, VerificationMethod
+
+WORKLOAD = WorkloadConfig(path=str(FILE), layout=Layout.plain, categories=["compare", "classification"], num_prompts=3)
+
+
+@pytest.fixture(scope="module")
+def store() -> ModelStore:
+    return ModelStore()
+
+
+def cell(
+    policy: PolicyKind | None, drafter: DrafterKind = DrafterKind.eagle3, graphs: bool | None = None, **changes
+) -> CellConfig:
+    return CellConfig(
+        drafter=DrafterConfig(drafter),
+        drafting=DraftingConfig(4),
+        decoding=changes.pop("decoding", DecodingConfig(temperature=0.0, max_new_tokens=80)),
+        verification=changes.pop("verification", VerificationConfig(VerificationMethod.block)),
+        workload=WORKLOAD,
+        constraint=ConstraintConfig(policy, **changes),
+        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=3, graphs=graphs),
+    )
+
+
+def play(config: CellConfig, store: ModelStore, played=None):
+    backend = LocalBackend(config, store)
+    played = played or conversations(load_prompts(config.workload, config.seed), config.workload, config.seed)
+    run = backend.generate(played)
+    assert backend.num_invalid == 0
+    return {item.prompt_id: item for item in run.requests}, run
+
+
+@pytest.fixture(scope="module")
+def alone(store):
+    """One token at a time, under the grammar."""
+    return play(cell(PolicyKind.mask, DrafterKind.none), store)[0]
+
+
+def test_the_prompts_are_what_their_script_writes():
+    assert FILE.read_text(encoding="utf-8") == reasoning_prompts()
+
+
+@pytest.mark.parametrize(
+    ("policy", "drafter", "graphs"),
+    [
+        (PolicyKind.commit, DrafterKind.eagle3, None),
+        (PolicyKind.mask, DrafterKind.ngram, None),
+        (PolicyKind.mask, DrafterKind.eagle3, True),
+        (PolicyKind.commit, DrafterKind.ngram, True),
+    ],
+    ids=["commit, EAGLE-3", "mask, n-gram", "mask, EAGLE-3, in parts", "commit, n-gram, in parts"],
+)
+def test_a_lossless_policy_gives_the_text_of_one_token_at_a_time(policy, drafter, graphs, alone, store):
+    found, run = play(cell(policy, drafter, graphs), store)
+    assert any("no step is launched ahead" in note for note in run.fallbacks) == bool(graphs)
+    assert {key: item.output_token_ids for key, item in found.items()} == {
+        key: item.output_token_ids for key, item in alone.items()
+    }
+    assert all(item.answer_is_valid for item in found.values())
+    assert all(item.finish_reason.value == "grammar" for item in found.values())
+
+
+def test_late_doubles_the_beginning_of_the_answer(alone, store):
+    found, _ = play(cell(PolicyKind.late), store)
+    assert not all(item.answer_is_valid for item in found.values())
+    for key, item in found.items():
+        same = item.output_token_ids[: item.num_reasoning_tokens]
+        assert same == alone[key].output_token_ids[: alone[key].num_reasoning_tokens]
+
+
+def test_policy_none_is_judged_and_watched_afterwards_only(alone, store):
+    found, run = play(cell(PolicyKind.none), store)
+    assert all(item.finish_reason.value == "eos" and item.answer_is_valid for item in found.values())
+    for key, item in found.items():
+        assert item.num_reasoning_tokens == alone[key].num_reasoning_tokens
+        free = [each.num_free_tokens for each in item.rounds]
+        assert free[1] == 4 and free[-1] == 0 and all(each.host_us == 0 for each in item.rounds)
+    sums = boundary_values(run.requests)
+    assert sums["boundary_num_valid"].sum() == 3 and sums["boundary_host_us_after"].sum() == 0
+    emitted = sum(sums[f"boundary_num_tokens_{phase}"].sum() for phase in ("before", "boundary", "after"))
+    assert emitted == sum(len(item.output_token_ids) for item in found.values())
+
+
+def test_without_a_policy_nothing_of_it_is_recorded(store):
+    found, run = play(cell(None, decoding=DecodingConfig(temperature=0.0, max_new_tokens=8)), store)
+    assert all(item.num_reasoning_tokens is None and item.answer_is_valid is None for item in found.values())
+    assert boundary_values(run.requests) == {}
+
+
+def test_an_answer_without_reasoning_follows_a_regular_expression(store):
+    config = cell(
+        PolicyKind.mask, DrafterKind.ngram, parser="none", kind=GrammarKind.regex, grammar=r"[0-9]{3} (yes|no)"
+    )
+    found, _ = play(config, store, [Conversation(Prompt("digits", "test", ("Say something.",)), 0, 7)])
+    assert found["digits"].num_reasoning_tokens == 0 and found["digits"].answer_is_valid
+
+
+def test_a_prompt_whose_schema_cannot_be_followed_is_left_out_and_said(store):
+    hard = Prompt("hard", "test", ("Say something.",), '{"type": "array", "uniqueItems": true}')
+    easy = Prompt("easy", "test", ("Say something.",), '{"type": "integer"}')
+    config = cell(PolicyKind.mask, DrafterKind.ngram, decoding=DecodingConfig(max_new_tokens=4))
+    _, run = play(config, store, [Conversation(hard, 0, 1), Conversation(easy, 0, 2)])
+    assert run.num_skipped_turns == 1 and [item.prompt_id for item in run.requests] == ["easy"]
+    assert any("schema llguidance cannot follow" in note for note in run.fallbacks)
+
+
+def test_a_prompt_without_a_schema_is_refused(store):
+    plain = Conversation(Prompt("plain", "test", ("Say something.",)), 0, 7)
+    with pytest.raises(ValueError, match="expected a JSON schema, found none"):
+        play(cell(PolicyKind.mask), store, [plain])
+
+
+@pytest.mark.parametrize(
+    ("policy", "top_k", "expected"),
+    [
+        (PolicyKind.mask, 5, Guarantee.lossless),
+        (PolicyKind.commit, 0, Guarantee.lossless),
+        (PolicyKind.commit, 5, Guarantee.lossy),
+        (PolicyKind.late, 0, Guarantee.biased),
+        (None, 5, Guarantee.lossless),
+    ],
+    ids=["mask with top-k", "commit", "commit with top-k", "late", "no policy"],
+)
+def test_what_a_policy_promises(policy, top_k, expected):
+    config = replace(cell(policy), decoding=DecodingConfig(top_k=top_k))
+    assert guarantee(config) is expected
+    assert guarantee(replace(config, drafter=DrafterConfig())) is Guarantee.lossless
+
+
+def test_a_policy_is_part_of_what_identifies_a_cell():
+    found = [determinants(cell(policy)) for policy in (None, *PolicyKind)]
+    assert all(first != second for number, first in enumerate(found) for second in found[:number])
+    # cells without one are what they were before there were any, whatever else the section says
+    assert "constraint" not in found[0]
+    assert canonical(cell(None, parser="glm")) == canonical(cell(None))
