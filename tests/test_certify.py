@@ -113,8 +113,8 @@ def test_a_green_run_exits_with_0_and_writes_what_it_found(tmp_path, capsys):
 def test_a_lossy_subject_exits_with_1(monkeypatch, tmp_path, capsys):
     right = reference(CPU)
 
-    def verify(target_logits, draft, sampling, verification, streams):
-        return right.verify(target_logits * 1.5, draft, sampling, verification, streams)
+    def verify(target_logits, *arguments, **options):
+        return right.verify(target_logits * 1.5, *arguments, **options)
 
     path = subject_module(monkeypatch, replace(right, verify=verify))
     arguments = [*FAST, "certify.cells=sampled cached, float32, none", "certify.methods=block"]
@@ -125,8 +125,8 @@ def test_a_lossy_subject_exits_with_1(monkeypatch, tmp_path, capsys):
 def test_a_verdict_that_breaks_the_contract_fails(monkeypatch, tmp_path, capsys):
     right = reference(CPU)
 
-    def verify(target_logits, draft, sampling, verification, streams):
-        verdict = right.verify(target_logits, draft, sampling, verification, streams)
+    def verify(*arguments, **options):
+        verdict = right.verify(*arguments, **options)
         return replace(verdict, token_ids=verdict.token_ids.clamp(min=0))
 
     path = subject_module(monkeypatch, replace(right, verify=verify))

@@ -13,6 +13,7 @@ from harness.certification.config import CertifyConfig, Size
 from harness.certification.jobs import chosen_jobs
 from harness.certification.judge import Verdict
 from harness.certification.schedule import Schedule, group_of
+from harness.certification.workers import device_of
 from harness.device_choice import Device
 
 JOBS = dict(enumerate(chosen_jobs(CertifyConfig(), Size.full)))
@@ -93,3 +94,10 @@ def test_a_gpu_gets_several_workers_that_leave_two_cores_and_a_cpu_one(monkeypat
         assert resolve_workers(0, torch.device("cuda")) == expected
     assert resolve_workers(0, torch.device("cpu")) == 1
     assert resolve_workers(5, torch.device("cpu")) == 5
+
+
+def test_workers_take_turns_at_the_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [device_of(torch.device("cuda"), number).index for number in range(3)] == [0, 1, 0]
+    assert device_of(torch.device("cuda", 1), 0).index == 1
+    assert device_of(torch.device("cpu"), 1) == torch.device("cpu")

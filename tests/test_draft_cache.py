@@ -136,18 +136,18 @@ def seen_by_the_core(caching: Caching, sampling: DraftSampling, monkeypatch) -> 
     drawn, drafts = [], []
     right = reference_core()
 
-    def draw(logits, *rest):
+    def draw(logits, *rest, **options):
         drawn.append(logits.clone())
-        return right.draw(logits, *rest)
+        return right.draw(logits, *rest, **options)
 
-    def coupled_draw(logits, *rest):
+    def coupled_draw(logits, *rest, **options):
         drawn.append(logits.clone())
-        return right.coupled_draw(logits, *rest)
+        return right.coupled_draw(logits, *rest, **options)
 
-    def verify(target_logits, draft, *rest):
+    def verify(target_logits, draft, *rest, **options):
         rows = None if engine.drafter.drawn_rows is None else engine.drafter.drawn_rows.clone()
         drafts.append((replace(draft, logits=draft.logits.clone()), rows, drawn[-3].clone()))
-        return right.verify(target_logits, draft, *rest)
+        return right.verify(target_logits, draft, *rest, **options)
 
     method = Method.strict if sampling is DraftSampling.coupled else Method.probabilistic
     core = replace(right, draw=draw, coupled_draw=coupled_draw, verify=verify)

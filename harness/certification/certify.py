@@ -18,7 +18,7 @@ from harness.certification.controls import Control
 from harness.certification.jobs import chosen_jobs
 from harness.certification.judge import FALSE_ALARM, RESERVE, Conditions, Outcome, Verdict, judge
 from harness.certification.subject import features_of, load_subject
-from harness.certification.workers import play_in_workers
+from harness.certification.workers import device_of, play_in_workers
 from harness.device_choice import chosen_device
 
 MAX_WORKERS, SPARE_CPUS = 12, 2
@@ -106,7 +106,7 @@ def _certify(config: CertifyConfig, report: Callable[[Outcome], None], device: t
     return Certification(
         config=config,
         size=size,
-        device=_device_name(device),
+        device=_device_name(device, num_workers),
         subject=subject.name,
         remark=features.remark,
         level=conditions.level,
@@ -116,5 +116,9 @@ def _certify(config: CertifyConfig, report: Callable[[Outcome], None], device: t
     )
 
 
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+def _device_name(device: torch.device, num_workers: int) -> str:
+    if device.type != "cuda":
+        return "cpu"
+    num_gpus = len({device_of(device, number) for number in range(num_workers)})
+    name = torch.cuda.get_device_name(device)
+    return name if num_gpus == 1 else f"{num_gpus} x {name}"

@@ -1,4 +1,4 @@
-"""Play cells in several processes on one device: compiling the kernels of a cell takes far longer than playing it.
+"""Play cells in several processes, on all GPUs that there are: their kernels take longer to compile than to play.
 
 A process is started afresh, makes its own subject, and plays the jobs whose numbers it is sent, one at a time; it lists
 the jobs itself, because a control cannot be sent. What comes out does not depend on who plays it.
@@ -10,7 +10,7 @@ import multiprocessing
 import signal
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
@@ -63,8 +63,8 @@ def play_in_workers(
     """
     schedule, workers = Schedule(jobs), []
     try:
-        for _ in range(num_workers):
-            workers.append(_started(conditions))
+        for number in range(num_workers):
+            workers.append(_started(replace(conditions, device=device_of(conditions.device, number))))
         for number, worker in enumerate(workers):
             _send_next(worker, schedule.next(number), jobs)
         while any(worker.job is not None for worker in workers):
@@ -81,6 +81,13 @@ def play_in_workers(
             worker.process.terminate()
             worker.process.join()
             worker.connection.close()
+
+
+def device_of(device: torch.device, number: int) -> torch.device:
+    """Where a worker plays: workers take turns at the GPUs, unless one was named."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", number % torch.cuda.device_count())
 
 
 def _started(conditions: Conditions) -> _Worker:
@@ -132,6 +139,8 @@ def _work(conditions: Conditions, connection: Connection) -> None:
     # An interrupt reaches every process of the terminal; the parent answers it and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    if conditions.device.type == "cuda":
+        torch.cuda.set_device(conditions.device)
     try:
         jobs = chosen_jobs(conditions.config, conditions.size)
         subject = load_subject(conditions.config.subject, conditions.device)
