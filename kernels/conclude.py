@@ -111,7 +111,10 @@ def conclude_only_row(
     """
     maximum, normalizer, threshold, argmax, _ = stats
     keep_stats(rows, request.to(tl.int64), stats)
-    write_verdict(tokens, output, request, 0, normalizer != normalizer, 1)
+    invalid = normalizer != normalizer
+    if METHOD == "greedy":
+        invalid = invalid | (temperature > 0)
+    write_verdict(tokens, output, request, 0, invalid, 1)
     if EMITS:
         emit_from_target(
             target, draft, tokens, rows, state, output, temperature, request, index, FROM_TARGET,

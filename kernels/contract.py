@@ -211,4 +211,5 @@ class Verdict:
     invalid: Tensor
     """[R] bool, verification got as far as a row without a distribution (all -inf or forbidden, NaN or +inf), or as a
     draft token that its own draft distribution cannot have produced; that draft token and those after it were not
-    accepted."""
+    accepted. Greedy verification is not defined at a temperature above 0: there a core flags the request and accepts
+    nothing, or, where it looks at temperatures first, raises a ValueError as the reference does."""

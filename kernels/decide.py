@@ -113,6 +113,8 @@ def decide(
         ends = (stop == count) | is_faulty
     undefined = tl.sum(((columns == num_accepted) & (normalizers != normalizers)).to(tl.int32)) > 0
     invalid = ends & (is_faulty | undefined)
+    if METHOD == "greedy":
+        invalid = invalid | (temperature > 0)
     write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED)
     if METHOD == "typical" or METHOD == "synthetic" or METHOD == "coupled":
         plan = FROM_TARGET

@@ -6,6 +6,7 @@
     coupled                          X is what the target draws with the same noise, known as its row's argmax
     block                            no test yet: log p(X) and log q(X) are kept for kernels.decide
     temperature 0                    X is the argmax, under every method but synthetic
+    greedy above temperature 0       not defined: every draft token is faulty
 
 All of it is float64 arithmetic on single tokens. The reference twin is kernels.reference.verify.
 """
@@ -24,7 +25,7 @@ PASSED: tl.constexpr = tl.constexpr(1)
 REJECTED: tl.constexpr = tl.constexpr(2)
 FAULTY: tl.constexpr = tl.constexpr(3)
 """A draft token that cannot be verified: outside the vocabulary, or with a row that has no distribution, or one that
-its draft distribution cannot have produced."""
+its draft distribution cannot have produced; under greedy verification any, at a temperature above 0."""
 EPSILON: tl.constexpr = tl.constexpr(0)
 DELTA: tl.constexpr = tl.constexpr(1)
 LENIENCY: tl.constexpr = tl.constexpr(2)
@@ -135,6 +136,8 @@ def judge(target, rule, state, temperature, index, row, prepared, stats, METHOD:
     certain = tl.where(token == argmax, 0.0, -float("inf")).to(tl.float64)
     target_logprob = tl.where(temperature == 0, certain, target_logprob)
     sound = known & (proposed > -float("inf"))
+    if METHOD == "greedy":
+        sound = sound & (temperature == 0)
     if METHOD == "block":
         tl.store(state.target_logprobs + row, target_logprob)
         tl.store(state.draft_logprobs + row, proposed)

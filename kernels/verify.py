@@ -69,7 +69,8 @@ def verify(
     """Turn a round's draft tokens into output tokens: the accepted ones, then one recovered or bonus token.
 
     Values on the device are not looked at before the launch, which would wait for it: a request whose draft cannot be
-    verified is flagged in the verdict. That includes a temperature above 0 under greedy verification.
+    verified is flagged in the verdict. That includes a temperature above 0 under greedy verification, which accepts
+    nothing then; the reference, which looks, raises an error there.
 
     Args:
         target_logits: bfloat16, float16 or float32, row i of a request conditioned on its first i draft tokens.

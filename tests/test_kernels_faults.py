@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, RowStats, Verdict
+from kernels.contract import Draft, RowStats, Verdict, Verification
 from kernels.reference.draw import draw as reference_draw
 from kernels.streams import Purpose
 from tests.kernel_rounds import (
@@ -157,3 +157,20 @@ def test_a_residual_without_mass_falls_back_to_the_target(method: Method):
     first_rows = batch.target_logits[::2]
     expected = reference_draw(first_rows, batch.sampling, batch.streams, Purpose.residual)
     assert verdict.token_ids[:, 0].tolist() == expected.token_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("setting", "lengths"),
+    [(PLAIN, [2, 0, 2, -1]), ((0.7, 3, 0.9, 0.0), [2, 0, 2, -1]), (PLAIN, [0, 0, 0, 0])],
+    ids=["sampled", "truncated", "nothing drafted"],
+)
+def test_greedy_verification_flags_a_temperature(setting: tuple[float, int, float, float], lengths: list[int]):
+    """Would catch sampling under the name of greedy; a padded slot and a request at temperature 0 are not touched."""
+    batch = kernel_round([setting, setting, GREEDY, setting], lengths, 63, one_hot=True, seed=10)
+    verdict = batch.found(Verification(Method.greedy))
+    is_padded = lengths[3] < 0
+    assert verdict.invalid.tolist() == [True, True, False, not is_padded]
+    assert verdict.num_accepted[[0, 1, 3]].tolist() == [0, 0, 0]
+    assert bool((verdict.token_ids[:3, 0] >= 0).all()) and bool((verdict.token_ids < 63).all())
+    expected = batch.expected(Verification(Method.strict))
+    assert verdict.token_ids[2].tolist() == expected.token_ids[2].tolist()

@@ -114,8 +114,8 @@ def verify(
         accepted, and the token emitted in its place comes from the target (token 0 if the target has no distribution).
 
     Raises:
-        ValueError: the rows do not add up, the mask does not fit them, greedy verification meets a temperature above 0,
-            or synthetic verification has too few rates.
+        ValueError: the rows do not add up, the mask does not fit them, greedy verification meets a temperature above 0
+            (which kernels.verify flags, as it cannot look), or synthetic verification has too few rates.
     """
     if mask is not None:
         target_logits = without_forbidden(target_logits, mask)
