@@ -8,9 +8,10 @@ from operator import ge
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Sampling, Streams, TokenMask
+from kernels.contract import Draft, RowStats, Sampling, Streams, TokenMask
 
 LOGITS_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+STATS_DTYPES = {"maximum": torch.float32, "normalizer": torch.float64, "threshold": torch.float32}
 
 
 def check_logits(logits: Tensor, name: str, dimensions: int) -> None:
@@ -65,6 +66,41 @@ def check_mask(mask: TokenMask, name: str, shape: tuple[int, ...], num_words: in
         )
 
 
+def check_row_stats(stats: RowStats | None, name: str, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless the fields of statistics lie alike, have their types and room for all rows.
+
+    Args:
+        stats: the statistics; None passes.
+        name: what the caller calls them.
+        shape: of the rows; each dimension of the fields may be larger.
+    """
+    if stats is None:
+        return
+    found = {field: getattr(stats, field) for field in STATS_DTYPES}
+    fits = len({(tensor.shape, tensor.stride()) for tensor in found.values()}) == 1
+    fits &= stats.maximum.dim() == len(shape) and all(map(ge, stats.maximum.shape, shape))
+    if not fits or any(tensor.dtype != STATS_DTYPES[field] for field, tensor in found.items()):
+        described = ", ".join(
+            f"{field} {list(tensor.shape)} {tensor.dtype} with strides {tensor.stride()}"
+            for field, tensor in found.items()
+        )
+        raise ValueError(
+            f"the fields of {name} must be {list(shape)} or more, with the same shape and strides, float32, float64 "
+            f"and float32; found {described}"
+        )
+
+
+def check_token_map(token_ids: Tensor | None, name: str, num_tokens: int) -> None:
+    """Raises ValueError unless a map from a smaller vocabulary has an id for each of its tokens; None passes."""
+    if token_ids is None:
+        return
+    if token_ids.dtype != torch.int64 or token_ids.shape != (num_tokens,) or token_ids.stride(0) != 1:
+        raise ValueError(
+            f"{name} must be [{num_tokens}] int64 without gaps, an id for each token that the drafter knows; "
+            f"found {list(token_ids.shape)} {token_ids.dtype}"
+        )
+
+
 def check_draft(draft: Draft, target_logits: Tensor) -> None:
     """Raises ValueError unless the fields of a draft fit each other and the target rows."""
     num_requests, width = draft.token_ids.shape
@@ -90,10 +126,5 @@ def check_draft(draft: Draft, target_logits: Tensor) -> None:
     check_logits(draft.logits, "draft.logits", dimensions=3)
     if draft.logits.shape[1] < width:
         raise ValueError(f"draft.logits must hold {width} rows per slot, found {draft.logits.shape[1]}")
-    stats = draft.row_stats
-    if stats is not None:
-        strides = {tensor.stride() for tensor in (stats.maximum, stats.normalizer, stats.threshold)}
-        if len(strides) != 1 or stats.maximum.dim() != 2:
-            raise ValueError(
-                f"the fields of draft.row_stats must be [S, K] with the same strides, found {sorted(strides)}"
-            )
+    check_token_map(draft.draft_to_target, "draft.draft_to_target", draft.logits.shape[2])
+    check_row_stats(draft.row_stats, "draft.row_stats", (draft.logits.shape[0], width))

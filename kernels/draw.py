@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.arguments import DraftTokens, Output, TargetRows
-from kernels.checks import check_logits, checked_requests
+from kernels.checks import check_logits, check_row_stats, check_token_map, checked_requests
 from kernels.contract import Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
 from kernels.passes import Round, no_draft, settle, stream_state
 from kernels.streams import Purpose
@@ -69,6 +69,8 @@ def draw_rows(
     """
     check_logits(logits, "logits", dimensions=2)
     num_rows, vocab_size = logits.shape
+    check_token_map(draft_to_target, "draft_to_target", vocab_size)
+    check_row_stats(row_stats, "row_stats", (num_rows,))
     sampling, streams = checked_requests(num_rows, sampling, streams)
     device, workspace = logits.device, workspace or Workspace()
     is_coupled = method is VerificationMethod.coupled
