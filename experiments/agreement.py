@@ -15,7 +15,8 @@ usage: python -m experiments.agreement [agreement.setting=VALUE ..] [--debug]
 
 Runs the kernels and the float64 reference on the same inputs with the same random streams, counts the decisions and
 tokens on which they differ, and shows for each whether it lies within float32 rounding of its boundary. Then measures
-how far the law of a draw is from the softmax. Exits with 1 if a disagreement is not explained or a law is off.
+how far the law of a draw is from the softmax. Exits with 1 if a disagreement is not explained, if there
+are too many of them, or if a law is off.
 """
 
 EXAMPLES = """\

@@ -13,10 +13,12 @@ from experiments.agreement import main
 from harness.agreement.compare import compare_draw, compare_verify, num_accept_decisions
 from harness.agreement.config import AgreementConfig, Candidate
 from harness.agreement.counts import Agreement, Disagreement, total
-from harness.agreement.proportion import upper_bound
+from harness.agreement.proportion import lower_bound, upper_bound
+from harness.agreement.rates import excessive_rates
+from harness.agreement.report import is_green
 from harness.agreement.rounding import ROUNDING
 from harness.agreement.rows import DraftedRound, RoundShape, drafted_round
-from harness.agreement.run import cells_of, compare_cell
+from harness.agreement.run import Cell, CellResult, cells_of, compare_cell
 from harness.device_choice import Device
 from harness.settings import SettingsError
 from kernels.contract import Draft, Sampling, Streams, Verdict, Verification
@@ -24,8 +26,8 @@ from kernels.core import Core, reference_core
 from kernels.reference.draw import draw
 from kernels.reference.truncation import process
 from kernels.reference.verify import verify
-from kernels.streams import Purpose
-from tests.random_round import SAMPLED_METHODS, Method, verification_of
+from kernels.streams import Purpose, gumbel
+from tests.random_round import PLAIN, SAMPLED_METHODS, Method, sampling_of, verification_of
 
 ALL_BUT_GREEDY = pytest.mark.parametrize("method", SAMPLED_METHODS, ids=lambda method: method.value)
 
@@ -115,11 +117,85 @@ def test_upper_bound_is_the_clopper_pearson_bound(count: int, trials: int):
     assert upper_bound(count, trials) == pytest.approx(stats.beta.ppf(0.95, count + 1, trials - count), rel=1e-6)
 
 
+@pytest.mark.parametrize(("count", "trials"), [(1, 1), (1, 100), (46, 1_232_899), (400, 1000)])
+def test_lower_bound_is_the_clopper_pearson_bound(count: int, trials: int):
+    assert lower_bound(count, trials) == pytest.approx(stats.beta.ppf(0.05, count, trials - count + 1), rel=1e-6)
+    assert lower_bound(0, trials) == 0.0
+
+
 def test_upper_bound_at_the_ends():
     assert upper_bound(5, 5) == 1.0
     assert upper_bound(0, 0) == 1.0
     with pytest.raises(ValueError, match=r"a count in 0\.\.3, the number of trials; found 4"):
         upper_bound(4, 3)
+
+
+def result_of(found: Agreement) -> CellResult:
+    return CellResult(Cell(Method.probabilistic, "bfloat16", "none", 1.0), found, Agreement(), 0.0)
+
+
+def agreement_of(accept: tuple[int, int], tokens: tuple[int, int]) -> Agreement:
+    """So many disagreements of so many decisions, all within rounding."""
+    kinds = [True] * accept[0] + [False] * tokens[0]
+    return Agreement(accept[1], tokens[1], tuple(Disagreement("verify", kind, (1,), (2,), 1e-8) for kind in kinds))
+
+
+@pytest.mark.parametrize(
+    ("accept", "tokens", "green"),
+    [
+        ((0, 525_854), (46, 1_232_899), True),
+        ((0, 500), (1, 1_000), True),
+        ((0, 0), (0, 1), True),
+        ((20, 525_854), (0, 1_232_899), False),
+        ((0, 525_854), (800, 1_232_899), False),
+        ((0, 40), (4, 160), False),
+    ],
+    ids=["as measured", "once in a short run", "hardly anything", "accepts too often", "draws too often", "short run"],
+)
+def test_rates_of_what_rounding_explains_are_held_to_limits(accept, tokens, green: bool):
+    assert is_green([result_of(agreement_of(accept, tokens))], []) == green
+
+
+def test_a_rate_that_one_cell_hides_in_many_is_found():
+    cells = [result_of(agreement_of((0, 2_000), (0, 5_000))) for _ in range(200)]
+    assert is_green(cells, [])
+    assert len(excessive_rates([*cells, result_of(agreement_of((0, 2_000), (30, 5_000)))])) == 1
+
+
+def late_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stats=None):
+    """A draw that gives the id behind the drawn one wherever that is improbable: every margin is within rounding."""
+    found = draw(logits, sampling, streams, purpose, draft_to_target, row_stats)
+    late = (found.logprobs.exp() < 1.9e-5) & (found.token_ids + 1 < logits.shape[1])
+    return replace(found, token_ids=found.token_ids + late)
+
+
+def test_a_draw_that_is_wrong_only_where_rounding_explains_it_fails():
+    config = AgreementConfig(core=Candidate.reference, device=Device.cpu, vocab_size=60_000, requests=32)
+    cell = Cell(Method.strict, "bfloat16", "none", 1.0)
+    assert is_green([compare_cell(cell, config, reference_core(), 200)], [])
+    found = compare_cell(cell, config, replace(reference_core(), draw=late_draw), 200)
+    assert found.agreement.num_disagreements > 0
+    assert found.agreement.num_unexplained == 0
+    assert not is_green([found], [])
+
+
+@pytest.mark.parametrize(("gap", "explained"), [(2e-6, False), (2e-10, True)], ids=["float32 noise", "float64 noise"])
+def test_coupled_draws_must_agree_in_float64(gap: float, explained: bool):
+    """Both cores weigh noise in float64: would catch noise that is rounded to float32."""
+    zeros = torch.zeros(1, dtype=torch.long)
+    streams = Streams(zeros, zeros, zeros)
+    logits = torch.tensor([[0.0, gap, -1.0]], dtype=torch.float64) - gumbel(zeros, zeros, 3)
+
+    def second_best(*arguments, **others):
+        best = reference_core().coupled_draw(*arguments, **others)
+        return replace(best, token_ids=best.token_ids - 1)
+
+    core = replace(reference_core(), coupled_draw=second_best)
+    found = compare_draw(core, reference_core(), logits, sampling_of(PLAIN), streams, None, 3)
+    assert [each.found for each in found.disagreements] == [(0,)]
+    assert [each.expected for each in found.disagreements] == [(1,)]
+    assert found.largest_margin == pytest.approx(gap, rel=1e-4)
+    assert found.num_unexplained == (0 if explained else 1)
 
 
 def test_rows_look_like_a_language_model_s():

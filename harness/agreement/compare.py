@@ -11,6 +11,7 @@ from torch import Tensor
 from harness.agreement.counts import Agreement, Disagreement
 from harness.agreement.margins import drawn_margins, verdict_margins
 from harness.agreement.round_inputs import RoundInputs, streams_at
+from harness.agreement.rounding import ROUNDING, SCORE_ROUNDING, tolerance_of
 from kernels.contract import Drawn, Sampling, Streams, Verdict, Verification, VerificationMethod
 from kernels.core import Core
 from kernels.reference.truncation import sampling_rows
@@ -58,7 +59,9 @@ def compare_verify(tested: Core, reference: Core, inputs: RoundInputs, verificat
             margins = verdict_margins(inputs.take(requests), verification, part)
             decides = (found.num_accepted != expected.num_accepted)[requests]
             decides &= verification.method not in DRAWS_ONLY
-            disagreements += _listed("verify", found.token_ids, expected.token_ids, requests, decides, margins)
+            tolerance = tolerance_of(verification.method)
+            both = (found.token_ids, expected.token_ids)
+            disagreements += _listed("verify", *both, requests, decides, margins, tolerance)
     lengths, drawn = inputs.draft.num_draft_tokens, len(same)
     if verification.method in DRAWS_ONLY:
         drawn += int(expected.num_accepted.sum())
@@ -110,16 +113,18 @@ def compare_draw(
             )
             what = "coupled_draw" if purpose is None else "draw"
             token_ids = (found.token_ids[:, None], expected.token_ids[:, None])
-            disagreements += _listed(what, *token_ids, rows, torch.zeros_like(rows, dtype=torch.bool), margins)
+            decides = torch.zeros_like(rows, dtype=torch.bool)
+            tolerance = SCORE_ROUNDING if purpose is None else ROUNDING
+            disagreements += _listed(what, *token_ids, rows, decides, margins, tolerance)
     return Agreement(0, len(same), tuple(disagreements))
 
 
 def _listed(
-    what: str, found: Tensor, expected: Tensor, rows: Tensor, decides: Tensor, margins: Tensor
+    what: str, found: Tensor, expected: Tensor, rows: Tensor, decides: Tensor, margins: Tensor, tolerance: float
 ) -> list[Disagreement]:
     margins = margins.nan_to_num(nan=torch.inf, posinf=torch.inf)
     return [
-        Disagreement(what, decision, tuple(one), tuple(other), margin)
+        Disagreement(what, decision, tuple(one), tuple(other), margin, tolerance)
         for decision, one, other, margin in zip(
             decides.tolist(), found[rows].tolist(), expected[rows].tolist(), margins.tolist(), strict=True
         )

@@ -28,10 +28,12 @@ class Disagreement:
     margin: float
     """How far float64 is from having found the same, in units of the relative error of one probability; infinity when
     no rounding explains it."""
+    tolerance: float = ROUNDING
+    """The largest margin that rounding explains here."""
 
     @property
     def explained(self) -> bool:
-        return self.margin <= ROUNDING
+        return self.margin <= self.tolerance
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """How far coupled verification lies from the tokens that float64 chooses: the gap between perturbed scores.
 
-y_i = argmax log p_i + g. The logarithm of a probability is within ROUNDING, so is a double logarithm in float32, and
-two scores are compared: a token is explained when its score is within 4 * ROUNDING of the best.
+y_i = argmax log p_i + g, which a core works out in float64: a token is explained when its score is within
+SCORE_ROUNDING of the best. A gap of scores is the relative error of a probability that closes it.
 
 Letters: N rows, R requests, K the largest number of draft tokens, V the vocabulary.
 """
@@ -15,11 +15,9 @@ from kernels.contract import Streams
 from kernels.reference.proposal import Proposal
 from kernels.streams import gumbel
 
-NUM_ERRORS = 4
-
 
 def score_margin(logprobs: Tensor, noise: Tensor, token_ids: Tensor) -> Tensor:
-    """[N] float64: how far the score of each token lies below the best, over the number of errors in the comparison.
+    """[N] float64: how far the score of each token lies below the best.
 
     Args:
         logprobs: [N, V] float64.
@@ -27,7 +25,7 @@ def score_margin(logprobs: Tensor, noise: Tensor, token_ids: Tensor) -> Tensor:
         token_ids: [N] int64 in [0, V).
     """
     scores = logprobs + noise
-    return (scores.amax(dim=1) - scores.gather(1, token_ids[:, None])[:, 0]) / NUM_ERRORS
+    return scores.amax(dim=1) - scores.gather(1, token_ids[:, None])[:, 0]
 
 
 def coupled_margin(proposal: Proposal, streams: Streams, num_accepted: Tensor, token_ids: Tensor) -> Tensor:

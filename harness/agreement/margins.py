@@ -1,8 +1,9 @@
 """The margin of what a core found: how far float64 arithmetic is from having found the same.
 
 A margin is in units of the relative error of one probability, so a finding is explained by rounding when its margin is
-at most ROUNDING. Truncation has a boundary of its own: top-p and min-p keep a token or cut it, and rounding may decide.
-So a finding is also judged as if top-p and min-p were ROUNDING larger or smaller, and its smallest margin counts.
+at most ROUNDING; where coupled noise decides, at most SCORE_ROUNDING. Truncation has a boundary of its own: top-p and
+min-p keep a token or cut it, and rounding may decide. So a finding is also judged as if top-p and min-p were ROUNDING
+larger or smaller, and its smallest margin counts.
 
 Letters: N rows, R requests, V the vocabulary at hand.
 """

@@ -1,4 +1,4 @@
-"""An upper bound for a rate that may have been seen never or a few times."""
+"""Bounds for a rate that may have been seen never or a few times."""
 
 from __future__ import annotations
 
@@ -47,3 +47,14 @@ def upper_bound(count: int, trials: int, confidence: float = 0.95) -> float:
         else:
             high = middle
     return high
+
+
+def lower_bound(count: int, trials: int, confidence: float = 0.95) -> float:
+    """The one-sided Clopper-Pearson bound: the rate at which `count` or more have probability 1 - confidence.
+
+    Args:
+        count: times seen, 0..trials; without any it is 0.
+        trials: times looked, 0 or more.
+        confidence: in (0, 1).
+    """
+    return 1 - upper_bound(trials - count, trials, confidence) if count else 0.0

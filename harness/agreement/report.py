@@ -13,7 +13,8 @@ from harness.agreement.config import AgreementConfig
 from harness.agreement.counts import Agreement, total
 from harness.agreement.law_run import MAX_TOTAL_VARIATION, LawResult
 from harness.agreement.proportion import upper_bound
-from harness.agreement.rounding import ROUNDING
+from harness.agreement.rates import excessive_rates, rates_text
+from harness.agreement.rounding import ROUNDING, SCORE_ROUNDING
 from harness.agreement.run import CellResult
 from harness.determinants import plain_values
 from harness.provenance import provenance
@@ -80,6 +81,8 @@ def headline(results: Sequence[CellResult], laws: Sequence[LawResult]) -> str:
         f"{upper_bound(found.num_disagreements, found.num_decisions):.1e}), {found.num_unexplained} unexplained, "
         f"largest margin {found.largest_margin:.1e}"
     )
+    excessive = excessive_rates(results)
+    text += f", too often: {', '.join(excessive)}" if excessive else ""
     if laws:
         known = [each.total_variation for each in laws if each.total_variation is not None]
         text += (
@@ -90,8 +93,9 @@ def headline(results: Sequence[CellResult], laws: Sequence[LawResult]) -> str:
 
 
 def is_green(results: Sequence[CellResult], laws: Sequence[LawResult]) -> bool:
-    """Whether every disagreement is explained and every law near enough."""
-    return all(result.agreement.num_unexplained == 0 for result in results) and all(law.holds for law in laws)
+    """Whether every disagreement is explained, none of their rates excessive, and every law near enough."""
+    explained = all(result.agreement.num_unexplained == 0 for result in results)
+    return explained and not excessive_rates(results) and all(law.holds for law in laws)
 
 
 def write_report(
@@ -106,6 +110,8 @@ def write_report(
         "settings": plain_values(asdict(config)),
         "core": core_name,
         "rounding": ROUNDING,
+        "score_rounding": SCORE_ROUNDING,
+        "excessive_rates": excessive_rates(results),
         "total": summary(whole),
         "cells": [
             {
@@ -139,7 +145,9 @@ def _page(
         f"Core `{core_name}` against the float64 reference on the same inputs and random streams; V = "
         f"{config.vocab_size:,}, K = {config.draft_tokens}, Zipf-like rows, drafts near the targets. A decision is an "
         "accept decision that the rule took, or a token that was drawn. A margin is the error of the probabilities, "
-        f"relative to themselves, that explains a disagreement; float32 explains up to {ROUNDING:g}.\n",
+        f"relative to themselves, that explains a disagreement; float32 explains up to {ROUNDING:g}, and float64, in "
+        f"which coupled noise decides, {SCORE_ROUNDING:g}.\n",
+        f"Rates must stay low too: {rates_text(results)}.\n",
         _counts("draws and verification", [("all", results)], lambda each: each.agreement),
         _counts("method (verification)", _by(results, lambda each: each.cell.method.value), _of_verification),
         _counts("method (draft draws)", _by(results, lambda each: each.cell.method.value), lambda each: each.drafting),

@@ -14,5 +14,17 @@ at most log V = 12.5 for the largest vocabulary. Tokens further than 25 nats bel
 about in practice: one so far down is drawn once in 10^10 times. 2^-22 * (25 + 12.5 + 2) is below 1e-5.
 """
 
+from __future__ import annotations
+
+from kernels.contract import VerificationMethod
+
 ROUNDING = 1e-5
 """Relative error of one probability that float32 arithmetic explains."""
+SCORE_ROUNDING = 1e-9
+"""Gap between two scores of coupled noise that is explained: both cores work them out in float64, logit / T within some
+1e-14 and the noise, a double logarithm, within some 1e-15. Only what top-p and min-p keep may hang on float32."""
+
+
+def tolerance_of(method: VerificationMethod) -> float:
+    """The largest margin that rounding explains in what a method draws or decides."""
+    return SCORE_ROUNDING if method is VerificationMethod.coupled else ROUNDING
