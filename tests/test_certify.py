@@ -67,6 +67,30 @@ def test_a_right_sampler_passes(name):
     assert p_value(own_core(CPU), CELLS[name]) > 1e-4
 
 
+SPREAD = ("block, sampled cached, bfloat16, none, spread", "strict, greedy one-hot, bfloat16, top-k, spread over zeros")
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_a_right_sampler_passes_in_a_spread_vocabulary(name):
+    played = play(own_core(CPU), CELLS[name], 640, 160, seed=1, device=CPU)
+    assert played.num_faults == 0
+    assert fit(played.counts, laws(CELLS[name])).p_value > 1e-4
+
+
+def test_a_token_that_is_none_of_the_pair_s_is_a_fault():
+    """Would catch a kernel that is off by one id at the edge of a chunk."""
+    right = own_core(CPU)
+
+    def verify(target_logits, draft, sampling, verification, streams):
+        verdict = right.verify(target_logits, draft, sampling, verification, streams)
+        last = verdict.num_accepted[:, None]
+        token_ids = verdict.token_ids.scatter(1, last, verdict.token_ids.gather(1, last) - 1)
+        return replace(verdict, token_ids=token_ids)
+
+    played = play(replace(right, verify=verify), CELLS[SPREAD[0]], 64, 16, seed=1, device=CPU)
+    assert played.num_faults > 64
+
+
 def test_every_lossless_method_is_certified_and_every_kind_of_draft_and_dtype():
     for cells in (small_cells(), full_cells()):
         methods = {cell.verification.method for cell in cells}
@@ -108,6 +132,18 @@ def test_a_green_run_exits_with_0_and_writes_what_it_found(tmp_path, capsys):
     assert all(outcome["num_samples"] >= 8000 and 0 < outcome["detectable"] < 0.2 for outcome in content["outcomes"])
     text = (tmp_path / MARKDOWN).read_text()
     assert all(outcome["name"] in text for outcome in content["outcomes"])
+
+
+def test_the_report_says_what_its_power_is_of(tmp_path, capsys):
+    """Mixed cells pool their profiles, and rows of a spread vocabulary are played less often."""
+    arguments = ["certify.device=cpu", "certify.controls=false", "certify.methods=block", "certify.samples=1000"]
+    arguments += ["certify.cells=bfloat16", f"certify.output={tmp_path}"]
+    assert main(arguments) == 0
+    text = (tmp_path / MARKDOWN).read_text()
+    assert "in every cell but 1 in a spread vocabulary" in text
+    assert "averaged over its 4 profiles: of one profile alone it takes 2 times as much" in text
+    outcomes = {outcome["name"]: outcome for outcome in json.loads((tmp_path / JSON).read_text())["outcomes"]}
+    assert outcomes[SPREAD[0]]["is_spread"] and outcomes[SPREAD[0]]["num_profiles"] == 1
 
 
 def test_a_lossy_subject_exits_with_1(monkeypatch, tmp_path, capsys):

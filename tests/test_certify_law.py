@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from harness.certification.cells import DTYPES, TRUNCATIONS, full_cells, small_cells
+from harness.certification.cells import DTYPES, TRUNCATIONS, full_cells, small_cells, spread_cells
 from harness.certification.law import Profile, exact_law, processed_row
 from harness.certification.worlds import (
     CONTROL,
@@ -99,3 +99,29 @@ def test_cells_have_names_of_their_own_and_small_ones_are_among_the_full():
     names = [cell.name for cell in full_cells()]
     assert len(set(names)) == len(names)
     assert {cell.name for cell in small_cells()} <= set(names)
+
+
+@pytest.mark.parametrize("cell", spread_cells(), ids=lambda cell: cell.name)
+def test_in_a_spread_vocabulary_the_law_stays_that_of_the_pair(cell):
+    """Of what the subject sees, and of the drafts; no cut hangs on the mass of the tokens below it."""
+    world, (profile,) = cell.world.in_dtype(DTYPES[cell.dtype]), cell.profiles
+    assert world.token_ids is not None
+    sampling = sampling_of(profile, world.num_states)
+    seen = process(world.rows_seen(world.target_logits), sampling).exp()
+    expected = torch.stack([processed_row(row, profile) for row in world.target_logits])
+    torch.testing.assert_close(seen[:, world.token_ids], expected, rtol=1e-12, atol=1e-15)
+    drafted = process(world.rows_seen(world.draft_logits), sampling).exp()
+    assert float(drafted[:, world.token_ids].sum(1).min()) == pytest.approx(1.0, abs=1e-12)
+    if profile.truncates:
+        assert bool((expected == 0).any(1).all()) and int((expected > 0).sum(1).min()) > 1
+        assert int((world.rows_seen(world.target_logits) == 0).sum(1).min()) > 6000
+
+
+@pytest.mark.parametrize("cell", spread_cells()[::4], ids=lambda cell: cell.name)
+def test_spread_tokens_lie_in_different_chunks_and_at_the_ends(cell):
+    token_ids, numbers = cell.world.token_ids, cell.world.numbers_of()
+    assert len(numbers) == cell.world.num_ids == 3 * 2048 + 5
+    assert int(token_ids[-1]) == cell.world.num_ids - 1
+    assert len((token_ids // 2048).unique()) >= 3
+    assert numbers[token_ids].tolist() == list(range(cell.world.vocab_size))
+    assert int((numbers < 0).sum()) == cell.world.num_ids - cell.world.vocab_size

@@ -8,7 +8,16 @@ import torch
 
 from harness.certification.law import Profile
 from harness.certification.subject import Features
-from harness.certification.worlds import MASKED, MASKED_NARROW_DRAFT, NARROW_DRAFT, PLAIN, WIDE, World
+from harness.certification.worlds import (
+    ABOVE_ZEROS,
+    MASKED,
+    MASKED_NARROW_DRAFT,
+    NARROW_DRAFT,
+    PLAIN,
+    SPREAD,
+    WIDE,
+    World,
+)
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 
 Method = VerificationMethod
@@ -77,6 +86,11 @@ class Cell:
         return max(self.lengths)
 
     @property
+    def is_spread(self) -> bool:
+        """Whether its rows are long, so that fewer requests are played."""
+        return self.world.token_ids is not None
+
+    @property
     def name(self) -> str:
         """Unique among the cells."""
         proposal = "cached" if self.cached else "one-hot"
@@ -86,7 +100,7 @@ class Cell:
         parts += ["padded slots"] if self.padded_slots else []
         parts += ["padded rows"] if self.padded_rows else []
         parts += ["stats not kept"] if not self.row_stats and self.cached else []
-        named = self.world.name == NARROW_DRAFT.name or self.world.allowed is not None
+        named = self.world.name == NARROW_DRAFT.name or self.world.allowed is not None or self.is_spread
         parts += [self.world.name] if named else []
         return ", ".join(parts)
 
@@ -118,7 +132,7 @@ def _cell(
 def full_cells() -> list[Cell]:
     """Every way to draft and verify x every truncation x every dtype, and the special cells."""
     cells = [_cell(*drafts, truncation, dtype) for drafts in DRAFTS for truncation in TRUNCATIONS for dtype in DTYPES]
-    return cells + special_cells(tuple(DTYPES)) + masked_cells(DRAFTS)
+    return cells + special_cells(tuple(DTYPES)) + masked_cells(DRAFTS) + spread_cells()
 
 
 def small_cells() -> list[Cell]:
@@ -127,7 +141,7 @@ def small_cells() -> list[Cell]:
              for truncation, dtype in (("none", "float32"), ("mixed", "bfloat16")) for drafts in DRAFTS]  # fmt: skip
     rotation = [(truncation, dtype) for truncation in ("top-k", "top-p", "min-p") for dtype in DTYPES]
     cells += [_cell(*drafts, *pair) for drafts, pair in zip(DRAFTS, rotation, strict=True)]
-    return cells + special_cells(("float32",)) + masked_cells(())
+    return cells + special_cells(("float32",)) + masked_cells(()) + spread_cells()[:1]
 
 
 def special_cells(dtypes: tuple[str, ...]) -> list[Cell]:
@@ -169,4 +183,17 @@ def masked_cells(drafts: tuple[tuple[VerificationMethod, DraftSampling, bool], .
         replace(block, row_stats=False),
         cut,
         replace(cut, row_stats=False, padded_rows=True, padded_slots=False),
+    ]
+
+
+def spread_cells() -> list[Cell]:
+    """Pairs whose few tokens lie far apart in a vocabulary that kernels read in several chunks."""
+    cut = {"top-k": Profile(top_k=4), "top-p": Profile(temperature=0.5, top_p=0.85)}
+    strict, coupled, probabilistic, block = DRAFTS[1], DRAFTS[3], DRAFTS[5], DRAFTS[7]
+    truncated = ((block, "top-k"), (probabilistic, "top-p"), (strict, "top-k"), (coupled, "top-p"))
+    plain = (block, probabilistic, strict, coupled)
+    cells = [replace(_cell(*drafts, "none", "bfloat16"), world=SPREAD) for drafts in plain]
+    return cells + [
+        replace(_cell(*drafts, truncation, "bfloat16"), world=ABOVE_ZEROS, profiles=(cut[truncation],))
+        for drafts, truncation in truncated
     ]

@@ -29,12 +29,19 @@ RESERVE = 10
 """Pearson's statistic has a heavier far tail than the chi-square law. Simulated with MIN_EXPECTED expected in every
 sequence it was up to 1.5 times as heavy at 1e-5; the reserve covers what that becomes further out."""
 VARIATION, POWER = 0.003, 0.99
-"""At size full every cell detects this total variation with more than this probability, wherever it lies."""
+"""At size full every cell but those in a spread vocabulary detects this total variation with more than this
+probability, wherever it lies. Where requests take several profiles in turn it is the mean over the profiles: their
+statistics add up to a noncentrality of 4 n times the mean square of the profiles' variations, which is at least the
+square of their mean. One profile of G alone must be off by sqrt(G) times as much to show as surely."""
 FULL_POWER = 0.999
 """What the samples of size full are chosen for."""
 SMALL_SAMPLES, SMALL_BATCH = 150_000, 37_500
 CONTROL_SAMPLES = 1_000_000
 FULL_BATCH = 2**18
+SPREAD_SMALL_SAMPLES, SPREAD_FULL_SAMPLES = 3_000, 500_000
+"""Of cells in a spread vocabulary, whose rows are a thousand times as long; the report gives their power."""
+SPREAD_SMALL_BATCH, SPREAD_FULL_BATCH = 1024, 4096
+"""0.5 GB of logits at most."""
 
 
 class Verdict(Enum):
@@ -62,7 +69,11 @@ class Outcome:
     power: float = 0.0
     """Probability to detect a total variation of VARIATION in this many samples."""
     detectable: float = 0.0
-    """The total variation that is detected with probability POWER."""
+    """The total variation that is detected with probability POWER; the mean over the profiles."""
+    num_profiles: int = 1
+    """Sampling parameters that the requests took in turn."""
+    is_spread: bool = False
+    """Whether its vocabulary was spread, and its samples few."""
     wall_s: float = 0.0
 
     @property
@@ -109,7 +120,7 @@ def _judge_cell(subject: Subject, cell: Cell, conditions: Conditions) -> Outcome
     played, found = _played(subject, cell, _samples(cell, conditions), conditions)
     reasons = _reasons(played, found, conditions.level)
     verdict = Verdict.failed if reasons else Verdict.passed
-    return _outcome(cell.name, verdict, "; ".join(reasons), played, found, conditions.level, started)
+    return _outcome(cell, cell.name, verdict, "; ".join(reasons), played, found, conditions.level, started)
 
 
 def _judge_control(control: Control, conditions: Conditions) -> Outcome:
@@ -118,12 +129,14 @@ def _judge_control(control: Control, conditions: Conditions) -> Outcome:
     altered = control.alter(own_core(conditions.device))
     played, found = _played(altered, control.cell, conditions.config.samples or by_size, conditions)
     verdict = Verdict.rejected if found.p_value < conditions.level else Verdict.not_rejected
-    return _outcome(control.name, verdict, "", played, found, conditions.level, started)
+    return _outcome(control.cell, control.name, verdict, "", played, found, conditions.level, started)
 
 
 def _samples(cell: Cell, conditions: Conditions) -> int:
     if conditions.config.samples:
         return conditions.config.samples
+    if cell.is_spread:
+        return SPREAD_SMALL_SAMPLES if conditions.size is Size.small else SPREAD_FULL_SAMPLES
     if conditions.size is Size.small:
         return SMALL_SAMPLES
     law = laws(cell)
@@ -134,6 +147,8 @@ def _samples(cell: Cell, conditions: Conditions) -> int:
 def _played(subject: Subject, cell: Cell, samples: int, conditions: Conditions) -> tuple[Played, Fit]:
     config, device = conditions.config, conditions.device
     batch = config.batch or (FULL_BATCH if device.type == "cuda" else SMALL_BATCH)
+    if cell.is_spread:
+        batch = min(batch, SPREAD_FULL_BATCH if device.type == "cuda" else SPREAD_SMALL_BATCH)
     played = play(subject, cell, samples, batch, config.seed, device)
     return played, fit(played.counts, laws(cell))
 
@@ -151,7 +166,7 @@ def _reasons(played: Played, found: Fit, level: float) -> Sequence[str]:
 
 
 def _outcome(
-    name: str, verdict: Verdict, reason: str, played: Played, found: Fit, level: float, started: float
+    cell: Cell, name: str, verdict: Verdict, reason: str, played: Played, found: Fit, level: float, started: float
 ) -> Outcome:
     return Outcome(
         name=name,
@@ -162,5 +177,7 @@ def _outcome(
         acceptance_rate=played.num_accepted / max(1, played.num_draft_tokens),
         power=power_at(VARIATION, found.num_samples, level, found.df),
         detectable=detectable_variation(found.num_samples, level, found.df, POWER),
+        num_profiles=len(cell.profiles),
+        is_spread=cell.is_spread,
         wall_s=time.perf_counter() - started,
     )

@@ -3,6 +3,7 @@
 Letters: S slots, R rows of a batch, K draft tokens at most, V and V_draft the vocabularies, L tokens of a tested
 sequence, G profiles, N = V ** L sequences.
 
+Token ids that a subject gets and gives are the ones it sees (World.token_ids); states and counts go by the world's own.
 Every slot serves a fixed number of requests, so that quick requests count no more than slow ones. A request begins in
 state 0 at a position of its own, with its own seed, in round 1. A batch holds all slots that are not done yet, in an
 order that has nothing to do with the slots; a few that are done fill it up, with requests that nobody counts. All
@@ -76,11 +77,13 @@ class Table:
         self.num_emitted = torch.zeros_like(self.requests)
         self.rounds = torch.ones_like(self.requests)
         self.states = torch.zeros_like(self.requests)
+        self.numbers = world.numbers_of()
+        self.target_rows, self.draft_rows = world.rows_seen(world.target_logits), world.rows_seen(world.draft_logits)
         self.tokens = torch.zeros(num_slots, self.length + self.depth, dtype=torch.long, device=device)
         # The last bin takes the requests that go on, and those that nobody counts.
         self.counts = torch.zeros(len(cell.profiles) * 2 * world.num_codes + 1, dtype=torch.long, device=device)
         self.tallies = torch.zeros(3, dtype=torch.long, device=device)
-        shape = (num_slots, self.depth, world.draft_logits.shape[1])
+        shape = (num_slots, self.depth, self.draft_rows.shape[1])
         cache_dtype = DTYPES[cell.cache_dtype or cell.dtype]
         self.cache = torch.full(shape, torch.nan, dtype=cache_dtype, device=device)
         self.row_stats = RowStats(
@@ -93,6 +96,11 @@ class Table:
         columns = torch.tensor(cell.profiles, dtype=torch.float64).T
         self.profiles = [columns[0].float(), columns[1].long(), columns[2].float(), columns[3].float()]
         self.profiles = [column.to(device) for column in self.profiles]
+
+    def numbers_of(self, token_ids: Tensor) -> Tensor:
+        """The world's own numbers of tokens, int64 of any shape; -1 for what is no token of it."""
+        inside = (token_ids >= 0) & (token_ids < len(self.numbers))
+        return torch.where(inside, self.numbers[token_ids.clamp(0, len(self.numbers) - 1)], -1)
 
     def is_busy(self, slots: Tensor) -> Tensor:
         """[R] bool, whether the requests of some slots are not all done."""
@@ -140,7 +148,8 @@ class Table:
     def commit(self, slots: Tensor, verdict: Verdict, num_draft_tokens: Tensor) -> None:
         """Append what the real rows emitted, count the requests that are done, and start the next in their slots."""
         count, width = len(slots), self.depth + 1
-        emitted, num_accepted = verdict.token_ids[:count], verdict.num_accepted[:count].clamp(0, self.depth)
+        emitted = self.numbers_of(verdict.token_ids[:count])
+        num_accepted = verdict.num_accepted[:count].clamp(0, self.depth)
         columns = torch.arange(width, device=self.device)
         self.tokens[slots[:, None], self.num_emitted[slots, None] + columns] = emitted
         for column in range(width):
@@ -179,13 +188,13 @@ def propose(subject: Subject, table: Table, slots: Tensor, keeps_stats: bool) ->
     sampling, states = table.sampling(slots), table.states[slots]
     drafts, before = [], [states]
     for index in range(table.depth):
-        logits, streams = world.draft_logits[states], table.streams(slots, index)
+        logits, streams = table.draft_rows[states], table.streams(slots, index)
         table.cache[slots, index] = logits.to(table.cache.dtype)
         masked = table.masked(states)
         if masked:
             table.cache_mask_rows[slots, index] = masked["mask"].rows
         if cell.draft_sampling is DraftSampling.coupled:
-            drawn = subject.coupled_draw(logits, sampling, streams, world.vocab_size, world.draft_to_target, **masked)
+            drawn = subject.coupled_draw(logits, sampling, streams, world.num_ids, world.draft_to_target, **masked)
         elif cell.draft_sampling is DraftSampling.greedy:
             off = torch.zeros_like(sampling.temperature)
             still = Sampling(off, torch.zeros_like(sampling.top_k), off + 1, off, truncates=False)
@@ -199,7 +208,7 @@ def propose(subject: Subject, table: Table, slots: Tensor, keeps_stats: bool) ->
         else:
             drawn = subject.draw(logits, sampling, streams, Purpose.draft, world.draft_to_target, **masked)
         drafts.append(drawn.token_ids)
-        states = world.next_states(states, drawn.token_ids.clamp(0, world.vocab_size - 1))
+        states = world.next_states(states, table.numbers_of(drawn.token_ids).clamp(min=0))
         before.append(states)
     return torch.stack(drafts, dim=1), torch.stack(before, dim=1)
 
@@ -218,7 +227,7 @@ def play_round(subject: Subject, table: Table, slots: Tensor) -> None:
     token_ids, states = propose(subject, table, slots, keeps_stats)
     counts = table.num_draft_tokens(slots)
     columns = torch.arange(depth + 1, device=table.device)
-    rows = world.target_logits[states]
+    rows = table.target_rows[states]
     token_ids = torch.where(columns[:-1] < counts[:, None], token_ids, NOT_A_TOKEN)
     row_states = states
     if cell.padded_rows:
@@ -240,14 +249,20 @@ def play_round(subject: Subject, table: Table, slots: Tensor) -> None:
         row_stats=table.row_stats if keeps_stats else None,
         mask=TokenMask(table.words, table.cache_mask_rows) if cell.cached and table.words is not None else None,
     )
-    logits, masked = rows.reshape(-1, world.vocab_size), table.masked(row_states.flatten())
+    logits, masked = rows.reshape(-1, world.num_ids), table.masked(row_states.flatten())
     verdict = subject.verify(logits, draft, table.sampling(slots), cell.verification, table.streams(slots), **masked)
-    table.tallies[0] += num_faults(verdict, draft, world.vocab_size)
+    table.tallies[0] += num_faults(verdict, draft, table.numbers_of(verdict.token_ids))
     table.commit(real, verdict, counts[: len(real)])
 
 
-def num_faults(verdict: Verdict, draft: Draft, vocab_size: int) -> Tensor:
-    """[] int64, the verdicts that are flagged or not what kernels.contract promises."""
+def num_faults(verdict: Verdict, draft: Draft, numbers: Tensor) -> Tensor:
+    """[] int64, the verdicts that are flagged, not what kernels.contract promises, or emit what nobody can draw.
+
+    Args:
+        verdict: fields [R].
+        draft: what was verified.
+        numbers: [R, K + 1] int64, the world's own numbers of the output tokens, -1 for what is no token of it.
+    """
     padded = draft.num_draft_tokens < 0
     num_accepted, emitted = verdict.num_accepted, verdict.token_ids
     columns = torch.arange(emitted.shape[1], device=emitted.device)
@@ -255,7 +270,7 @@ def num_faults(verdict: Verdict, draft: Draft, vocab_size: int) -> Tensor:
     written = (columns <= num_accepted[:, None]) & ~padded[:, None]
     wrong = (num_accepted < 0) | (num_accepted > draft.num_draft_tokens.clamp(min=0)) | verdict.invalid
     wrong |= (accepted & (emitted[:, :-1] != draft.token_ids)).any(1)
-    wrong |= torch.where(written, (emitted < 0) | (emitted >= vocab_size), emitted != -1).any(1)
+    wrong |= torch.where(written, numbers < 0, emitted != -1).any(1)
     return wrong.sum()
 
 

@@ -84,16 +84,17 @@ def headline(result: Certification) -> str:
 def notes(result: Certification) -> list[str]:
     """What the numbers mean, and how much they can show."""
     found = [outcome for outcome in result.outcomes if outcome.fit is not None and not outcome.is_control]
-    weakest = min((outcome.power for outcome in found), default=0.0)
+    short = [outcome for outcome in found if not outcome.is_spread]
+    weakest = min((outcome.power for outcome in short or found), default=0.0)
     pooled = max((outcome.fit.pooled_mass for outcome in found if outcome.fit is not None), default=0.0)
-    largest = max((outcome.detectable for outcome in found), default=0.0)
+    largest = max((outcome.detectable for outcome in short or found), default=0.0)
     return [
         f"False alarm: a flawless subject fails any cell with probability {FALSE_ALARM:g} at most; each cell is tested "
         f"at {result.level:.1e} (Bonferroni, with a factor {RESERVE} in reserve for the far tail), controls too.",
-        f"Power: a deviation of TV {VARIATION:g} is detected in every cell with probability {power_text(weakest)} at "
-        f"least; TV {largest:.4f} with {POWER:g}. Computed from samples and degrees of freedom, for the deviation that "
-        "is hardest to see (noncentrality 4 n TV²); differences among rare sequences, which are pooled, do not count: "
-        f"at most {100 * pooled:.1f} % of the samples of a cell.",
+        f"Power: a deviation of TV {VARIATION:g} is detected in every cell{_but_spread(found)} with probability "
+        f"{power_text(weakest)} at least; TV {largest:.4f} with {POWER:g}.{_of_profiles(found)} Computed from samples "
+        "and degrees of freedom, for the deviation that is hardest to see (noncentrality 4 n TV²); differences among "
+        f"rare sequences, which are pooled, do not count: at most {100 * pooled:.1f} % of the samples of a cell.",
         "A cell plays requests of a toy Markov pair over several rounds, in slots that are used again, with the "
         "subject's own drafts and random streams, and compares the joint law of the first tokens with the exact one "
         "(Pearson, rare sequences pooled).",
@@ -101,6 +102,26 @@ def notes(result: Certification) -> list[str]:
         "on the other half; its mean is at most the TV, and 0 for an exact sampler. Hence also values below 0.",
         "Controls are wrong on purpose and made from the project's own core on this device.",
     ] + ([f"Subject: {result.remark}"] if result.remark else [])
+
+
+def _but_spread(found: Sequence[Outcome]) -> str:
+    """The exception of the cells whose samples are few, if some cells are not of them."""
+    spread = [outcome for outcome in found if outcome.is_spread]
+    if not spread or len(spread) == len(found):
+        return ""
+    largest = max(outcome.detectable for outcome in spread)
+    return f" but {len(spread)} in a spread vocabulary (fewer requests; TV {largest:.4f} with {POWER:g} there)"
+
+
+def _of_profiles(found: Sequence[Outcome]) -> str:
+    """What power means in cells that pool several profiles, if there are any."""
+    most = max((outcome.num_profiles for outcome in found), default=1)
+    if most == 1:
+        return ""
+    return (
+        f" In a mixed cell that is the deviation averaged over its {most} profiles: of one profile alone it takes "
+        f"{most**0.5:g} times as much to be seen as surely, but that a greedy one may emit nothing else than it does."
+    )
 
 
 def to_markdown(result: Certification) -> str:

@@ -5,6 +5,7 @@ Letters: C states, V the target's vocabulary, V_draft the drafter's.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,10 +27,43 @@ class World:
     """[V_draft] int64, target id of each draft id; None when the vocabularies are the same."""
     allowed: Tensor | None = None
     """[C, V] bool, tokens that a grammar allows after each state, to target and drafter alike; None: all of them."""
+    token_ids: Tensor | None = None
+    """[V] int64, increasing: the ids under which a subject sees the tokens; None when they are 0..V-1."""
+    num_spread_ids: int = 0
+    """Vocabulary that the subject sees where `token_ids` are given."""
+    other_logit: float = -math.inf
+    """Logit of its other tokens, in target and drafter; above -inf only where every request's truncation cuts them."""
 
     @property
     def vocab_size(self) -> int:
         return self.target_logits.shape[1]
+
+    @property
+    def num_ids(self) -> int:
+        """Size of the vocabulary that the subject sees."""
+        return self.vocab_size if self.token_ids is None else self.num_spread_ids
+
+    def rows_seen(self, logits: Tensor) -> Tensor:
+        """[C, V] logits -> [C, num_ids], the rows that the subject sees; a drafter's the same, or as they are."""
+        if self.token_ids is None:
+            return logits
+        rows = logits.new_full((len(logits), self.num_ids), self.other_logit)
+        rows[:, self.token_ids] = logits
+        return rows
+
+    def numbers_of(self) -> Tensor:
+        """[num_ids] int64, the world's own number of each token that the subject sees, -1 for one it does not have."""
+        device = self.target_logits.device
+        numbers = torch.arange(self.vocab_size, device=device)
+        if self.token_ids is None:
+            return numbers
+        return torch.full((self.num_ids,), -1, device=device).scatter_(0, self.token_ids, numbers)
+
+    def spread(self, name: str, token_ids: tuple[int, ...], num_ids: int, other_logit: float = -math.inf) -> World:
+        """The same pair and law in a larger vocabulary."""
+        assert self.draft_to_target is None and self.allowed is None
+        ids = torch.tensor(token_ids)
+        return replace(self, name=name, token_ids=ids, num_spread_ids=num_ids, other_logit=other_logit)
 
     @property
     def num_states(self) -> int:
@@ -52,12 +86,14 @@ class World:
         """The same pair on a device."""
         ids = None if self.draft_to_target is None else self.draft_to_target.to(device)
         allowed = None if self.allowed is None else self.allowed.to(device)
+        token_ids = None if self.token_ids is None else self.token_ids.to(device)
         return replace(
             self,
             target_logits=self.target_logits.to(device),
             draft_logits=self.draft_logits.to(device),
             draft_to_target=ids,
             allowed=allowed,
+            token_ids=token_ids,
         )
 
     def under(self, grammar: tuple[tuple[int, ...], ...]) -> World:
@@ -77,6 +113,7 @@ def random_world(
     draft_noise: float = 0.8,
     sharpness: float = 0.9,
     draft_to_target: tuple[int, ...] | None = None,
+    offset: float = 0.0,
 ) -> World:
     """A pair with normal logits; the drafter is the target with noise added, so that drafts are accepted at times.
 
@@ -89,10 +126,11 @@ def random_world(
         draft_noise: standard deviation of what the drafter adds.
         sharpness: standard deviation of the target's logits.
         draft_to_target: the target's ids that the drafter knows; None is all.
+        offset: of all logits, which leaves the law as it is.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = (vocab_size**order, vocab_size)
-    target = sharpness * torch.randn(shape, generator=generator)
+    target = offset + sharpness * torch.randn(shape, generator=generator)
     draft = target + draft_noise * torch.randn(shape, generator=generator)
     if draft_to_target is None:
         return World(name, target, draft, num_tokens)
@@ -115,3 +153,13 @@ MASKED = random_world("wide", vocab_size=6, order=1, num_tokens=3, seed=9).under
 MASKED_NARROW_DRAFT = NARROW_DRAFT.under(GRAMMAR)
 """Under a grammar; the second with a drafter that knows fewer tokens."""
 MASKED_CONTROL = CONTROL.under(((0, 1), (1, 2), (0, 2)))
+NUM_SPREAD_IDS = 3 * 2048 + 5
+"""Kernels read a row in chunks of 2,048 tokens: three whole ones and the beginning of a fourth."""
+SPREAD = random_world("spread", vocab_size=5, order=1, num_tokens=3, seed=11).spread(
+    "spread", (7, 2047, 4096, 5000, NUM_SPREAD_IDS - 1), NUM_SPREAD_IDS
+)
+"""In a row of several chunks, one of which has no token with mass."""
+ABOVE_ZEROS = random_world("above zeros", vocab_size=8, order=1, num_tokens=3, seed=6, offset=7.0).spread(
+    "spread over zeros", (3, 2040, 2047, 2048, 4095, 4096, 6143, NUM_SPREAD_IDS - 1), NUM_SPREAD_IDS, other_logit=0.0
+)
+"""The same with thousands of tokens of logit 0, which top-k cuts, and top-p at a temperature of at most .5."""
