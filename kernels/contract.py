@@ -119,7 +119,11 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Streams:
-    """Where each request stands in its random streams (see kernels.streams)."""
+    """Where each request stands in its random streams (see kernels.streams).
+
+    Coupled draws from rows with |logit / T| so large that Gumbel noise lies below its float64 rounding (about 1e15 and
+    more) are outside the contract.
+    """
 
     seeds: Tensor
     """[R] int64."""

@@ -7,9 +7,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kernels.contract import Sampling
+from kernels.contract import Draft, Sampling, Streams, Verification, VerificationMethod
+from kernels.new_row_stats import new_row_stats
 from kernels.reference import thresholds as thresholds_module
+from kernels.reference.row_stats import keep_row_stats
 from kernels.reference.truncation import process, processed
+from kernels.reference.verify import verify
 
 BOUNDARY = 1e-9
 """How near a cumulative mass may come to top_p before rounding decides; such examples are not compared."""
@@ -171,3 +174,33 @@ def test_single_values_are_those_of_the_whole_rows():
     assert torch.equal(rows.logprobs_at(index.expand(4, 30), token_ids.expand(4, 30)), rows.logprobs())
     picked = torch.tensor([2, 0])
     assert torch.equal(rows.logprobs(picked), rows.logprobs()[picked])
+
+
+@pytest.mark.parametrize("setting", [(1.0, 0, 1.0, 0.0), (0.3, 0, 0.9, 0.0), (2.0, 5, 1.0, 0.1)], ids=str)
+@pytest.mark.parametrize(
+    "value", [torch.finfo(torch.float32).min, -1e20, 1e30, torch.finfo(torch.float32).max], ids=str
+)
+def test_equal_logits_of_any_size_are_a_uniform_distribution(setting, value: float):
+    """Would catch a logarithm of 64 that is added to a number too large to notice."""
+    logits = torch.full((1, 64), value)
+    sampling = sampling_of(setting)
+    rows = processed(logits, sampling)
+    uniform = torch.full((1, 64), 1 / 64, dtype=torch.float64)
+    torch.testing.assert_close(rows.probs(), uniform, rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(
+        rows.logprobs_at(torch.tensor([0]), torch.tensor([17])).exp(), uniform[0, :1], rtol=1e-12, atol=0.0
+    )
+    stats = new_row_stats(1)
+    keep_row_stats(rows, sampling, stats)
+    assert float(stats.normalizer) == pytest.approx(64.0, rel=1e-12)
+
+
+def test_a_one_hot_draft_of_huge_equal_logits_is_accepted_as_often_as_it_is_probable():
+    """Would catch a probability of 1 for every token: 200 of 200 were accepted."""
+    target = torch.full((200 * 2, 64), torch.finfo(torch.float32).min)
+    draft = Draft(torch.full((200, 1), 5), torch.ones(200, dtype=torch.long))
+    streams = Streams(torch.arange(200), torch.full((200,), 3), torch.zeros(200, dtype=torch.long))
+    sampling = sampling_of(*[(1.0, 0, 1.0, 0.0)] * 200)
+    verdict = verify(target, draft, sampling, Verification(VerificationMethod.strict), streams)
+    assert 0 < int(verdict.num_accepted.sum()) < 15
+    assert not bool(verdict.invalid.any())

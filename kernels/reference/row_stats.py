@@ -19,10 +19,7 @@ def _smallest_survivors(rows: Processed) -> Tensor:
         return found
     for part in torch.arange(len(found), device=found.device).split(rows_per_chunk(rows.logits)):
         # A token is cut by comparing its scaled logit, so it is those that say which raw logits survive.
-        scaled = rows.logits[part].double()
-        if rows.temperature is not None:
-            scaled /= rows.temperature[part, None]
-        survives = scaled >= rows.threshold[part, None]
+        survives = rows.scaled(part) >= rows.threshold[part, None]
         smallest = torch.where(survives, rows.logits[part].float(), torch.inf).amin(dim=1)
         found[part] = torch.where(survives.all(dim=1), -torch.inf, smallest)
     return found
@@ -39,8 +36,7 @@ def keep_row_stats(rows: Processed, sampling: Sampling, row_stats: RowStats) -> 
     """
     maximum = rows.logits.amax(dim=1).float()
     greedy = sampling.temperature == 0
-    scaled = maximum.double() if rows.temperature is None else maximum.double() / rows.temperature
-    normalizer = (rows.log_normalizer - scaled).exp().masked_fill(greedy, 1.0).masked_fill(rows.invalid, torch.nan)
+    normalizer = rows.log_normalizer.exp().masked_fill(greedy, 1.0).masked_fill(rows.invalid, torch.nan)
     row_stats.maximum.copy_(maximum)
     row_stats.normalizer.copy_(normalizer)
     row_stats.threshold.copy_(_smallest_survivors(rows).masked_fill(greedy | rows.invalid, -torch.inf))

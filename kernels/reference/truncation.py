@@ -3,8 +3,8 @@
 Letters: N rows, V entries of the vocabulary at hand (the target's or the drafter's), n rows of those.
 
 Temperature 0 puts everything on the largest logit, the lowest id among equals. A processed row is the raw logits with
-three numbers: temperature, threshold and log-normaliser. No float64 copy of all rows is kept; the few that are needed
-in full are worked out again.
+four numbers: largest logit, temperature, threshold and log-normaliser. No float64 copy of all rows is kept; the few
+that are needed in full are worked out again.
 """
 
 from __future__ import annotations
@@ -41,23 +41,29 @@ class Processed:
 
     logits: Tensor
     """[N, V] raw, any floating dtype."""
+    shift: Tensor
+    """[N] float64, the largest logit, which is subtracted before anything else; 0 where it is not finite."""
     temperature: Tensor | None
     """[N] float64, positive; None when all are 1."""
     threshold: Tensor | None
     """[N] float64, the smallest scaled logit that survives; None when nothing is cut anywhere."""
     log_normalizer: Tensor
-    """[N] float64, log of the sum of exponentials of the scaled logits that survive."""
+    """[N] float64, log of the sum of exponentials of the scaled logits (logit - shift) / T that survive."""
     certain: Tensor
     """[N] int64, the token that has all the mass where the row is greedy; token 0 where it is invalid, so that nothing
     downstream meets a NaN; else -1."""
     invalid: Tensor
     """[N] bool, the logits are all -inf, or hold NaN or +inf."""
 
+    def scaled(self, rows: Tensor | slice = slice(None)) -> Tensor:
+        """[n, V] float64, (logit - shift) / T of the logits in `rows`, cut or not."""
+        temperature = None if self.temperature is None else self.temperature[rows]
+        return _scale(self.logits[rows], self.shift[rows], temperature)
+
     def logprobs(self, rows: Tensor | slice = slice(None)) -> Tensor:
         """[n, V] float64, the distributions in `rows`; -inf where cut."""
-        temperature = None if self.temperature is None else self.temperature[rows]
         threshold = None if self.threshold is None else self.threshold[rows]
-        values = _cut(_scale(self.logits[rows], temperature), threshold)
+        values = _cut(self.scaled(rows), threshold)
         values -= self.log_normalizer[rows, None]
         certain = self.certain[rows]
         index = (certain >= 0).nonzero()[:, 0]
@@ -73,7 +79,7 @@ class Processed:
     def logprobs_at(self, rows: Tensor, token_ids: Tensor) -> Tensor:
         """float64, of the common shape of `rows` and `token_ids` (int64)."""
         temperature = None if self.temperature is None else self.temperature[rows]
-        values = _scale(self.logits[rows, token_ids], temperature)
+        values = _scale(self.logits[rows, token_ids], self.shift[rows], temperature)
         if self.threshold is not None:
             values.masked_fill_(values < self.threshold[rows], -torch.inf)
         certain = self.certain[rows]
@@ -81,9 +87,13 @@ class Processed:
         return torch.where(certain >= 0, certainty, values - self.log_normalizer[rows])
 
 
-def _scale(logits: Tensor, temperature: Tensor | None) -> Tensor:
-    """A float64 copy, divided by the temperature of each row."""
+def _scale(logits: Tensor, shift: Tensor, temperature: Tensor | None) -> Tensor:
+    """A float64 copy, less the shift of each row and divided by its temperature.
+
+    A sum of exponentials around 1 has a logarithm that nothing absorbs, however large the logits are.
+    """
     scaled = logits.to(torch.float64, copy=True)
+    scaled -= shift.view(shift.shape + (1,) * (scaled.dim() - shift.dim()))
     if temperature is not None:
         scaled /= temperature.view(temperature.shape + (1,) * (scaled.dim() - temperature.dim()))
     return scaled
@@ -106,11 +116,12 @@ def processed(logits: Tensor, sampling: Sampling) -> Processed:
     cuts = sampling.truncates and bool(((sampling.top_k > 0) | (sampling.top_p < 1) | (sampling.min_p > 0)).any())
     # A greedy row needs no sum; its largest logit tells a row without a distribution just as well.
     log_normalizer = logits.amax(dim=1).double()
+    shift = log_normalizer.masked_fill(~log_normalizer.isfinite(), 0.0)
     threshold = torch.full_like(log_normalizer, -torch.inf)
     step = rows_per_chunk(logits)
     for first in range(0, 0 if bool(greedy.all()) else len(logits), step):
         rows = slice(first, first + step)
-        scaled = _scale(logits[rows], temperature[rows] if scales else None)
+        scaled = _scale(logits[rows], shift[rows], temperature[rows] if scales else None)
         if cuts:
             threshold[rows] = thresholds(scaled, sampling_rows(sampling, rows))
             _cut(scaled, threshold[rows])
@@ -122,6 +133,7 @@ def processed(logits: Tensor, sampling: Sampling) -> Processed:
         certain[sure] = logits[sure].argmax(dim=1)
     return Processed(
         logits=logits,
+        shift=shift,
         temperature=temperature if scales else None,
         threshold=threshold if cuts else None,
         log_normalizer=log_normalizer,
