@@ -30,7 +30,9 @@ KERNEL_COLUMNS: dict[str, Column] = {
     "in_graph": Column("", "replayed as a CUDA graph; if not, launches from the host are part of the time"),
     "floor_us": Column("us", "bytes_needed at the read bandwidth of the same run, and an empty graph"),
     "bytes_needed": Column("bytes", "rows that decide something: without the target rows behind a rejection"),
-    "bytes_all_rows": Column("bytes", "every target row once, and the pair of rows at each rejection once more"),
+    "bytes_all_rows": Column(
+        "bytes", "as if every target row were read, also skipped ones, and the pair at each rejection once more"
+    ),
     "read_bandwidth_bytes_per_s": Column("bytes/s", "best way of reading memory in the same run"),
     "logits_bytes": Column("bytes", "target rows of the batch, and its draft rows where they are cached"),
     "workspace_bytes": Column("bytes", "scratch memory that the core keeps"),

@@ -70,10 +70,13 @@ def _bandwidth(found: dict[Case, Measurement], ceiling: float | None) -> list[Go
     case = Case()
     if case not in found or ceiling is None:
         return []
-    moved = bytes_per_second(found[case].bytes_all_rows, found[case])
-    assert moved is not None
-    share, what = moved / ceiling, "probabilistic, 256 requests, of the measured read bandwidth (all rows)"
-    return [Goal(what, f"{100 * BANDWIDTH_SHARE:.0f} %", f"{100 * share:.0f} %", share >= BANDWIDTH_SHARE)]
+    credited = bytes_per_second(found[case].bytes_all_rows, found[case])
+    moved = bytes_per_second(found[case].bytes_needed, found[case])
+    assert credited is not None and moved is not None
+    share = credited / ceiling
+    what = "probabilistic, 256 requests, of the measured read bandwidth (all rows, equivalent)"
+    shown = f"{100 * share:.0f} %; {100 * moved / ceiling:.0f} % with the bytes that must move"
+    return [Goal(what, f"{100 * BANDWIDTH_SHARE:.0f} %", shown, share >= BANDWIDTH_SHARE)]
 
 
 def _ratios(found: dict[Case, Measurement]) -> list[Goal]:

@@ -33,7 +33,7 @@ CORE_HEADER = (
         "quartiles (us)",
         "again (us)",
     ),
-    *("floor (us)", "needed (MB)", "TB/s", "of ceiling", "all rows (MB)", "TB/s", "of ceiling"),
+    *("floor (us)", "needed (MB)", "TB/s", "of ceiling", "all rows, equivalent (MB)", "TB/s", "of ceiling"),
     *("workspace (kB)", "of logits", "extra (MB)", "launches", "agreement"),
 )
 PEER_HEADER = ("case", "implementation", "accepted", "time (us)", "quartiles (us)", "times the core's", "extra (MB)",
@@ -48,8 +48,10 @@ DEFINITIONS = (
     "CUDA events, so the overhead of timing is in it; median of the repeats. Again: the median of a second graph "
     "and as many repeats; differences no larger than between the two mean nothing.",
     "Needed: target rows up to the rejection, and there the pair of rows (target and draft) once more; of block, the "
-    "pairs of all positions behind the last accepted one. All rows: the same with every target row read once. Rows of "
-    "one-hot proposals come in no pairs. MB and TB are powers of ten.",
+    "pairs of all positions behind the last accepted one. Rows of one-hot proposals come in no "
+    "pairs. All rows, equivalent: the same as if every target row were read once. Rows behind a rejection are in it "
+    "though they may be skipped, so it says how fast a core without skipping would have to read, and may exceed the "
+    "ceiling. MB and TB are powers of ten.",
     "Ceiling: read bandwidth measured in the same run, the best of the ways listed. Floor: needed bytes at the "
     "ceiling, and the time of an empty graph.",
     "Workspace: scratch memory that the core holds. Extra: most memory held during a call beyond its arguments, "

@@ -239,6 +239,13 @@ def test_goals_are_met_or_missed_by_their_numbers(results):
     assert found["extra memory of probabilistic, 256 requests"]
 
 
+def test_bandwidth_is_told_for_the_bytes_that_must_move_beside_the_rows_that_may_be_skipped(results):
+    """400 and 300 MB in 100 us, of 4 TB/s."""
+    (found,) = [goal for goal in goals(results) if "bandwidth" in goal.what]
+    assert found.what.endswith("(all rows, equivalent)")
+    assert (found.found, found.met) == ("100 %; 75 % with the bytes that must move", True)
+
+
 def test_a_measurement_has_a_time_if_and_only_if_it_was_made():
     with pytest.raises(ValueError, match="expected a time if and only if"):
         Measurement(Case(), "triton", Status.failed, "why", timing=timing(1.0))

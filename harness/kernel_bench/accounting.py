@@ -1,7 +1,8 @@
 """Rows that a verification has to read, from what it accepted.
 
     all rows   every target row once, and at each rejection the pair of rows of the rejected position, target and draft,
-               once more: their weights cannot be known before the row's normaliser
+               once more: their weights cannot be known before the row's normaliser. An equivalent, not what is read:
+               rows behind a rejection are credited though they may be skipped, so its rate may exceed the memory's
     needed     the same without the target rows behind a rejection, which decide nothing
 
 Which rows come in pairs depends on the rule. Chain rules that compare with the draft's distribution need one pair at a
@@ -29,6 +30,7 @@ class RowCounts(NamedTuple):
     """Rows of V logits, over the whole batch."""
 
     all_rows: int
+    """An equivalent: also the rows that may be skipped."""
     needed: int
 
 
