@@ -49,14 +49,13 @@ class Workspace:
         self._buffers: dict[str, Tensor] = {}
         self._outgrown: list[Tensor] = []
         self._rules: dict[tuple[Verification, torch.device], Tensor] = {}
-        self._inverse: tuple[Tensor, int, Tensor] | None = None
+        self._inverses: dict[tuple[torch.device, int, int, int], tuple[Tensor, int, Tensor]] = {}
 
     @property
     def num_bytes(self) -> int:
         """Memory held, in bytes."""
-        held = [*self._buffers.values(), *self._rules.values(), *self._outgrown]
-        if self._inverse is not None:
-            held.append(self._inverse[2])
+        inverses = [inverse for _, _, inverse in self._inverses.values()]
+        held = [*self._buffers.values(), *self._rules.values(), *self._outgrown, *inverses]
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
     def buffer(self, name: str, size: int, dtype: torch.dtype, device: torch.device, zeroed: bool = False) -> Tensor:
@@ -129,13 +128,20 @@ class Workspace:
         return found
 
     def to_draft_ids(self, draft_to_target: Tensor, vocab_size: int) -> Tensor:
-        """[V] int32, draft id of each target id, -1 where there is none; built once for a map that does not change."""
-        if self._inverse is not None:
-            source, version, inverse = self._inverse
-            if source is draft_to_target and version == source._version and len(inverse) == vocab_size:
-                return inverse
-            self._outgrown.append(inverse)
-        inverse = torch.full((vocab_size,), -1, dtype=torch.int32, device=draft_to_target.device)
-        inverse[draft_to_target] = torch.arange(len(draft_to_target), dtype=torch.int32, device=inverse.device)
-        self._inverse = (draft_to_target, draft_to_target._version, inverse)
+        """[V] int32, draft id of each target id, -1 where there is none.
+
+        Built once for each map, wherever its tensor comes from, and again in the same memory when its values have
+        changed. Maps are kept, with what a captured graph may read of them: a drafter has one, not one for each call.
+        """
+        key = (draft_to_target.device, draft_to_target.data_ptr(), len(draft_to_target), vocab_size)
+        version = draft_to_target._version
+        found = self._inverses.get(key)
+        if found is not None and found[1] == version:
+            return found[2]
+        device = draft_to_target.device
+        inverse = torch.empty(vocab_size, dtype=torch.int32, device=device) if found is None else found[2]
+        inverse.fill_(-1)
+        inverse[draft_to_target] = torch.arange(len(draft_to_target), dtype=torch.int32, device=device)
+        # The map is held too, so that no other one can come to lie at its address.
+        self._inverses[key] = (draft_to_target, version, inverse)
         return inverse
