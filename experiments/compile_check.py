@@ -8,8 +8,11 @@ kernel of these packages is launched by none of the calls here.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -356,37 +359,58 @@ def other_layers(dtype: torch.dtype) -> Iterator[Launch]:
     yield "GLM-4.7-Flash, 128 tokens of a row", partial(_latents, GLM_47_FLASH_LATENTS, dtype, 128)
 
 
-def launches(target: int) -> Iterator[Launch]:
-    """The calls whose kernels are compiled: everything for the first target, the kinds of kernels for the others."""
+def kinds() -> Iterator[Launch]:
+    """Every kind of kernel once."""
     bfloat16 = DTYPES[0]
-    if target != TARGETS[0]:
-        yield from every_method(bfloat16)
-        yield from truncated(bfloat16, (Method.block,))
-        yield from masked(bfloat16, (Method.block,))
-        yield from layers(bfloat16)
-        yield from built_in_layers(bfloat16)
-        return
+    yield from every_method(bfloat16)
+    yield from truncated(bfloat16, (Method.block,))
+    yield from masked(bfloat16, (Method.block,))
+    yield from layers(bfloat16)
+    yield from built_in_layers(bfloat16)
+
+
+def plain_calls() -> Iterator[Launch]:
+    """Every method and every type; the layers."""
     for dtype in DTYPES:
         yield from every_method(dtype)
         yield from layers(dtype)
     for dtype in (torch.bfloat16, torch.float16):
         yield from products(dtype)
-    yield from truncated(bfloat16, Method)
-    yield from other_shapes(bfloat16)
-    yield from masked(bfloat16, Method)
+    yield from built_in_layers(torch.bfloat16)
+    yield from other_layers(torch.bfloat16)
+
+
+def special_calls() -> Iterator[Launch]:
+    """Truncation, masks, and unusual shapes."""
+    yield from truncated(torch.bfloat16, Method)
+    yield from other_shapes(torch.bfloat16)
+    yield from masked(torch.bfloat16, Method)
     yield from masked(torch.float32, (Method.block,))
-    yield from other_masked_shapes(bfloat16)
-    yield from built_in_layers(bfloat16)
-    yield from other_layers(bfloat16)
+    yield from other_masked_shapes(torch.bfloat16)
+
+
+SHARES: tuple[tuple[int, Callable[[], Iterator[Launch]]], ...] = (
+    (TARGETS[0], special_calls),
+    (TARGETS[0], plain_calls),
+    *((target, kinds) for target in TARGETS[1:]),
+)
+"""The calls whose kernels are compiled, in shares that processes take in turn: everything for the first target."""
+
+
+def compile_share(number: int) -> list[CompiledVariant]:
+    """The variants of one share; one that two shares need is in both."""
+    target, calls = SHARES[number]
+    return compile_for(target, calls())
 
 
 def main() -> int:
-    found: list[CompiledVariant] = []
     wrong: list[str] = []
     expected = kernels_in(kernels) | kernels_in(fused)
+    num_processes = min(len(SHARES), os.cpu_count() or 1)
+    with ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn")) as processes:
+        found = [variant for share in processes.map(compile_share, range(len(SHARES))) for variant in share]
     for target in TARGETS:
-        variants = compile_for(target, launches(target))
-        found += variants
+        variants = [item for item in found if item.target == target]
         wrong += complaints(target, variants, {name for name in expected if ONLY_TARGETS.get(name, target) == target})
     print(to_text(found))
     print(f"\n{len(found)} variants of {len({item.kernel for item in found})} kernels compiled")
