@@ -186,7 +186,7 @@ class WorkloadConfig:
     categories: list[str] = field(default_factory=list)
     """Keep only these categories; empty keeps all."""
     num_prompts: int | None = None
-    """Take this many prompts, evenly over the categories; null takes all."""
+    """Take this many prompts, evenly over the categories, chosen by the seed; null takes all."""
     num_requests: int | None = None
     """Oversample the prompts, in order, to this many conversations; null runs each prompt once."""
     num_turns: int | None = None

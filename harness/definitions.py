@@ -308,7 +308,9 @@ COUNTS: dict[str, Column] = {
     "num_accepted_tokens": Column(
         "tokens", "accepted draft tokens among those that count: sum of A_r; never a recovered or bonus token"
     ),
-    "num_expected_drafts": Column("", "drafts that count in full and for which the expected acceptance was recorded"),
+    "num_expected_drafts": Column(
+        "", "drafts that count in full, if the expected acceptance was recorded for all of them, else 0"
+    ),
     "num_cut_eos": Column("", "rounds cut by the end-of-sequence token"),
     "num_cut_length": Column("", "rounds cut by the length limit"),
     "num_cut_grammar": Column("", "rounds cut by a grammar"),

@@ -119,11 +119,15 @@ def _cut_values(requests: Sequence[RequestRecord]) -> dict[str, Floats]:
 
 
 def _expected_values(requests: Sequence[RequestRecord], columns: dict[str, Floats]) -> dict[str, Floats]:
-    """[N] expected accepted tokens of each method, over the drafts for which they were recorded."""
+    """[N] expected accepted tokens of each method; none unless recorded for every draft that counts in full."""
     unknown = (np.nan,) * len(EXPECTED_METHODS)
     rows = [item.expected_accepted or unknown for request in requests for item in request.rounds]
     table = np.array(rows, dtype=np.float64).reshape(-1, len(EXPECTED_METHODS))
-    known = _is_full(columns) & np.isfinite(table).all(axis=1)
+    full = _is_full(columns)
+    known = full & np.isfinite(table).all(axis=1)
+    if known.sum() != full.sum():
+        # rounds verified under a grammar's masks have none: the rest would be a selection of the easy ones
+        known[:] = False
     values = {"num_expected_drafts": known.astype(np.float64)}
     for name, column in zip(EXPECTED_METHODS, table.T, strict=True):
         values[f"expected_accepted_{name}"] = np.where(known, column, 0.0)

@@ -134,6 +134,14 @@ def test_full_and_expected_lengths_are_over_the_same_drafts():
     assert row["expected_length_block"] == row["full_draft_length"] == 2
 
 
+def test_no_expected_length_where_it_is_missing_for_some_full_drafts():
+    """Would catch the mean over rounds before a grammar began, set beside the length over all rounds."""
+    rounds = [round_record(0, 0, 0.1), round_record(2, 1, 0.2, expected=(0.5, 0.75, 1.0)), round_record(2, 0, 0.3)]
+    row = row_of(cell_record([request_record(rounds)]))
+    assert row["num_full_drafts"] == 2 and row["num_expected_drafts"] == 0
+    assert np.isnan(row["expected_length_block"])
+
+
 def test_expected_length_counts_only_drafts_for_which_it_was_recorded():
     """Would catch the mean taken over all drafts, and the expectation of a cut round mixed in."""
     rounds = [
