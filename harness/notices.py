@@ -53,5 +53,10 @@ def _names(cells: Sequence[Cell], num_cells: int) -> str:
     """The cells in words."""
     if 1 < len(cells) == num_cells:
         return "all cells"
-    names = (baseline_name(cell) if cell.is_baseline else f"{drafter_name(cell)} {column_name(cell)}" for cell in cells)
-    return "; ".join(dict.fromkeys(names))
+    return "; ".join(dict.fromkeys(_name(cell) for cell in cells))
+
+
+def _name(cell: Cell) -> str:
+    """A cell in words, with its policy where it has one."""
+    name = baseline_name(cell) if cell.is_baseline else f"{drafter_name(cell)} {column_name(cell)}"
+    return f"{name}, constraint {cell['constraint']}" if cell["constraint"] else name
