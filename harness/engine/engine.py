@@ -223,6 +223,8 @@ class Engine:
 
     def _must_wait(self, scheduler: Scheduler) -> bool:
         """Whether the next step needs the host's answer to the one under way: its drafts are drawn under masks."""
+        if not self.settings.guarded:
+            return False
         guards = [sequence.request.guard for sequence in scheduler.running.values()]
         return any(guard is not None and guard.is_behind for guard in guards)
 
@@ -280,7 +282,9 @@ class Engine:
             if sequence.slot not in decided:
                 sequence.carry(share_s)
                 continue
-            round_ = replace(decided[sequence.slot], ruling=rulings.get(sequence.slot))
+            round_ = decided[sequence.slot]
+            if sequence.slot in rulings:
+                round_ = replace(round_, ruling=rulings[sequence.slot])
             round_ = _with_measures(round_, under_way.measures, sequence.slot)
             sequence.append_round(round_, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid

@@ -98,18 +98,12 @@ class GuardedStep:
             mask = TokenMask(self.masks.words.to(device), flat)
         verified = step.verify(inputs, drafted._replace(draft=fewer), scored, mask)
         decided = step.decided(verified).cpu()
-        rulings, cuts = self.settle(guards, decided.tolist())
+        rulings, cuts = settle(guards, decided.tolist(), step.num_speculative_tokens)
         if cuts:
             num_kept = [cuts.get(slot, step.num_speculative_tokens + 1) for slot in range(len(decided))]
             verified = cut_verdict(verified, torch.tensor(num_kept, device=device))
         step.extend(inputs, scored, verified)
         return Launched(step.commit(scored, verified), decided, None, rulings)
-
-    def settle(
-        self, guards: Mapping[int, Guard], rows: Sequence[Sequence[int]]
-    ) -> tuple[dict[int, Ruling], dict[int, int]]:
-        """What the guards say of the tokens that verification emitted, and how many stay where not all do."""
-        return settle(guards, rows, self.step.num_speculative_tokens)
 
 
 def settle(

@@ -126,7 +126,7 @@ class Sequence:
             share_s: the request's share of the step's seconds.
         """
         self._under_way.popleft()
-        num_remaining = limits.max_new_tokens - len(self.output_token_ids)
+        num_remaining = limits.max_new_tokens - (len(self.token_ids) - self.num_prompt_tokens)
         result = commit(decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, decided.ruling)
         self.token_ids.extend(result.token_ids)
         self.finish_reason = result.finish_reason
