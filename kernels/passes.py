@@ -23,16 +23,14 @@ from kernels.emission import _emission_kernel
 from kernels.register_limits import first_pass_registers, second_pass_registers
 from kernels.row_stats import _row_stats_kernel
 from kernels.truncation import _truncated_rows_kernel
-from kernels.workspace import CHUNK, Shape, Workspace
+from kernels.workspace import SHORT_CHUNK, Shape, Workspace
 
 Method = VerificationMethod
 STOPS_AT_FIRST_FAILURE = frozenset(set(Method) - {Method.block})
 FIRST_PASS_WARPS = 4
 """Of a program; each reads a chunk."""
-SECOND_PASS = {"UNROLL": 8}
-"""Steps of a program's loop that are loaded together."""
-MASKED_SECOND_PASS = {"UNROLL": 4}
-"""The same where masks are loaded too."""
+SECOND_PASS_UNROLL, MASKED_UNROLL = 8, 4
+"""Steps of a program's loop in the second pass that are loaded together; the second where masks are loaded too."""
 FEW_REQUESTS = 64
 """Up to this many the second pass runs with 4 warps, which meet sooner; beyond it with 8, which need fewer registers.
 These numbers were chosen by measurement on an H200."""
@@ -129,7 +127,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         "METHOD": method.value,
         "SKIPS": method in STOPS_AT_FIRST_FAILURE and shape.width > 0,
         "READS_DRAFT": round_.draft.logits is not None,
-        "CHUNK": CHUNK,
+        "CHUNK": shape.chunk,
         "CHUNKS_PADDED": triton.next_power_of_2(shape.num_chunks),
         "WIDTH_PADDED": triton.next_power_of_2(shape.width + 1),
         "EMITS": emits,
@@ -138,12 +136,15 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
     if round_.sampling.truncates:
         _truncated_first_pass(round_, shared)
         return
-    # A short row has no work for more; but to draw from a chunk takes them all.
-    parts = FIRST_PASS_WARPS if emits else min(FIRST_PASS_WARPS, triton.next_power_of_2(shape.num_chunks))
+    # A row of few chunks has no work for more; but to draw from a long chunk takes them all.
+    draws_alone = not emits or shape.chunk == SHORT_CHUNK
+    parts = min(FIRST_PASS_WARPS, triton.next_power_of_2(shape.num_chunks)) if draws_alone else FIRST_PASS_WARPS
     drafted = int(shape.width > 0)
     many = MANY_PROGRAMS if drafted else MANY_DRAWING_PROGRAMS
-    sets = 2 if shape.num_rows * triton.cdiv(shape.num_chunks, parts) >= many else 1
+    is_many = shape.num_rows * triton.cdiv(shape.num_chunks, parts) >= many
+    sets = 2 if is_many and shape.num_chunks > parts else 1
     num_groups = triton.cdiv(shape.num_chunks, parts * sets)
+    group = 16 // logits.element_size()
     _row_stats_kernel[((num_groups + drafted) * shape.num_requests, shape.width + 1)](
         round_.target,
         round_.draft,
@@ -159,8 +160,8 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         NUM_GROUPS=num_groups,
         SETS=sets,
         PARTS=parts,
-        GROUP=16 // logits.element_size(),
-        UNROLL=8 if method is Method.block else 4,
+        GROUP=group,
+        UNROLL=min(8 if method is Method.block else 4, shape.chunk // (32 * group)),
         num_warps=parts,
         maxnreg=first_pass_registers(method, logits.dtype, round_.target.is_aligned, capability(), round_.is_masked),
         **shared,
@@ -208,8 +209,12 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
 def _second_pass(round_: Round) -> None:
     """Sum what the next tokens are drawn from, and draw them; after the first pass, where the round sums."""
     shape, truncates, logits = round_.shape, round_.sampling.truncates, round_.target.logits
-    parts = 4 if shape.num_requests <= FEW_REQUESTS else 8
+    parts = 4 if shape.num_requests <= FEW_REQUESTS or shape.num_chunks <= 4 else 8
+    if shape.chunk == SHORT_CHUNK:
+        parts = 1
     num_groups = triton.cdiv(shape.num_chunks, parts)
+    group = 16 // logits.element_size()
+    unroll = MASKED_UNROLL if round_.is_masked else SECOND_PASS_UNROLL
     _emission_kernel[(num_groups * shape.num_requests, shape.num_positions)](
         round_.target,
         round_.draft,
@@ -225,13 +230,13 @@ def _second_pass(round_: Round) -> None:
         TRUNCATED=truncates,
         NUM_GROUPS=num_groups,
         PARTS=parts,
-        CHUNK=CHUNK,
-        GROUP=16 // logits.element_size(),
+        CHUNK=shape.chunk,
+        GROUP=group,
+        UNROLL=min(unroll, shape.chunk // (32 * group)),
         CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
         WIDTH_PADDED=triton.next_power_of_2(shape.width + 1),
         OVERLAPS=overlaps(),
         launch_pdl=overlaps(),
         num_warps=parts,
         maxnreg=second_pass_registers(round_.method, truncates, parts, round_.is_masked),
-        **(MASKED_SECOND_PASS if round_.is_masked else SECOND_PASS),
     )

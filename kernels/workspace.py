@@ -15,8 +15,13 @@ from torch import Tensor
 from kernels.arguments import RoundState, RowBuffers
 from kernels.contract import RowStats, Verification
 
-CHUNK = 2048
-"""Tokens whose maximum and sum are kept as one."""
+CHUNK, SHORT_CHUNK = 2048, 256
+"""Tokens whose maximum and sum are kept as one; the second where a row has no more, so that it takes one warp."""
+
+
+def chunk_size(vocab_size: int) -> int:
+    """Tokens of a chunk in rows of V tokens."""
+    return CHUNK if vocab_size > SHORT_CHUNK else SHORT_CHUNK
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,13 @@ class Shape:
         return self.num_requests * (self.width + 1)
 
     @property
+    def chunk(self) -> int:
+        """Tokens of a chunk."""
+        return chunk_size(self.vocab_size)
+
+    @property
     def num_chunks(self) -> int:
-        return -(-self.vocab_size // CHUNK)
+        return -(-self.vocab_size // self.chunk)
 
 
 class Workspace:

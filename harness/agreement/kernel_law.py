@@ -23,7 +23,7 @@ from kernels.device_weights import scale, weigh
 from kernels.draw import draw
 from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
-from kernels.workspace import CHUNK, Workspace
+from kernels.workspace import Workspace, chunk_size
 
 
 @triton.jit
@@ -48,7 +48,8 @@ def kernel_law(logits: Tensor, sampling: Sampling) -> Tensor:
         [V] float64.
     """
     device, vocab_size = logits.device, len(logits)
-    num_chunks = -(-vocab_size // CHUNK)
+    chunk = chunk_size(vocab_size)
+    num_chunks = -(-vocab_size // chunk)
     stats = new_row_stats(1, device=device)
     zero = torch.zeros(1, dtype=torch.long, device=device)
     workspace = Workspace()
@@ -59,11 +60,11 @@ def kernel_law(logits: Tensor, sampling: Sampling) -> Tensor:
         maxima = workspace.buffer("chunk_maximum", num_chunks, torch.float32, device)[:num_chunks]
         sums = workspace.buffer("chunk_sum", num_chunks, torch.float64, device)[:num_chunks]
         masses = sums * ((maxima - stats.maximum).double() / sampling.temperature.double()).exp()
-    weights = torch.zeros(num_chunks * CHUNK, device=device)
+    weights = torch.zeros(num_chunks * chunk, device=device)
     _weights_kernel[(num_chunks,)](
-        logits, vocab_size, stats.maximum, stats.threshold, sampling.temperature, weights, CHUNK=CHUNK
+        logits, vocab_size, stats.maximum, stats.threshold, sampling.temperature, weights, CHUNK=chunk
     )
-    return law_of_chunks(weights.view(num_chunks, CHUNK).double(), masses).flatten()[:vocab_size]
+    return law_of_chunks(weights.view(num_chunks, chunk).double(), masses).flatten()[:vocab_size]
 
 
 def law_of_chunks(weights: Tensor, masses: Tensor) -> Tensor:
