@@ -136,16 +136,19 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
     if round_.sampling.truncates:
         _truncated_first_pass(round_, shared)
         return
-    # A row of few chunks has no work for more; but to draw from a long chunk takes them all.
-    draws_alone = not emits or shape.chunk == SHORT_CHUNK
-    parts = min(FIRST_PASS_WARPS, triton.next_power_of_2(shape.num_chunks)) if draws_alone else FIRST_PASS_WARPS
+    is_short = shape.chunk == SHORT_CHUNK
+    parts = FIRST_PASS_WARPS
+    if is_short or not emits:
+        # A row of few chunks has no work for more; but to draw from a long chunk takes them all.
+        parts = min(parts, triton.next_power_of_2(shape.num_chunks))
     drafted = int(shape.width > 0)
+    apart = int(drafted and not is_short)
     many = MANY_PROGRAMS if drafted else MANY_DRAWING_PROGRAMS
     is_many = shape.num_rows * triton.cdiv(shape.num_chunks, parts) >= many
     sets = 2 if is_many and shape.num_chunks > parts else 1
     num_groups = triton.cdiv(shape.num_chunks, parts * sets)
     group = 16 // logits.element_size()
-    _row_stats_kernel[((num_groups + drafted) * shape.num_requests, shape.width + 1)](
+    _row_stats_kernel[((num_groups + apart) * shape.num_requests, shape.width + 1)](
         round_.target,
         round_.draft,
         round_.tokens,
@@ -157,6 +160,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         round_.output,
         round_.purpose,
         DRAFTED=drafted,
+        APART=apart,
         NUM_GROUPS=num_groups,
         SETS=sets,
         PARTS=parts,

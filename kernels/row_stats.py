@@ -146,6 +146,7 @@ def _row_stats_kernel(
     SKIPS: tl.constexpr,
     READS_DRAFT: tl.constexpr,
     DRAFTED: tl.constexpr,
+    APART: tl.constexpr,
     NUM_GROUPS: tl.constexpr,
     SETS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -160,10 +161,11 @@ def _row_stats_kernel(
     if OVERLAPS:
         gdc_launch_dependents()
     # Whatever does not depend on the sums is prepared by the first program of a row, while the others read it: the
-    # uniform number of the next token, and the judgement of a draft token, for which there is a program of its own.
-    PROGRAMS: tl.constexpr = NUM_GROUPS + DRAFTED
+    # uniform number of the next token, and the judgement of a draft token, for which there is a program of its own
+    # (APART) unless rows are so short that it would be half of the programs.
+    PROGRAMS: tl.constexpr = NUM_GROUPS + APART
     request = tl.program_id(0) // PROGRAMS
-    group = tl.program_id(0) % PROGRAMS - DRAFTED
+    group = tl.program_id(0) % PROGRAMS - APART
     index = tl.program_id(1)
     # All scalars at once, ahead of every branch (see kernels.addresses).
     count = tl.load(tokens.counts + request).to(tl.int32)
@@ -177,7 +179,7 @@ def _row_stats_kernel(
         target.mask_token_ids,
         target_mask_row(target, tokens, request, index, index <= count),
     )
-    prepares = group == -DRAFTED
+    prepares = group == -APART
     stream = load_stream(streams, request, prepares)
     proposal = load_proposal(draft, tokens, request, index, prepares)
     if SKIPS:
@@ -188,20 +190,21 @@ def _row_stats_kernel(
             if EMITS and METHOD != "coupled":
                 if prepares:
                     tl.store(state.next_chances + row, next_chance(stream, index, count, purpose))
-            if group < 0:
-                if index < count:
+            if DRAFTED:
+                if prepares & (index < count):
                     prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, mask, METHOD)
                     keep_prepared(state, row, prepared)
-            elif temperature == 0:
-                _read_group(
-                    target, rows, state, streams, output, row_logits, mask, request, index, row, temperature, group,
-                    METHOD, True, SETS, PARTS, CHUNK, GROUP, 1,
-                )  # fmt: skip
-            else:
-                _read_group(
-                    target, rows, state, streams, output, row_logits, mask, request, index, row, temperature, group,
-                    METHOD, False, SETS, PARTS, CHUNK, GROUP, UNROLL,
-                )  # fmt: skip
+            if group >= 0:
+                if temperature == 0:
+                    _read_group(
+                        target, rows, state, streams, output, row_logits, mask, request, index, row, temperature,
+                        group, METHOD, True, SETS, PARTS, CHUNK, GROUP, 1,
+                    )  # fmt: skip
+                else:
+                    _read_group(
+                        target, rows, state, streams, output, row_logits, mask, request, index, row, temperature,
+                        group, METHOD, False, SETS, PARTS, CHUNK, GROUP, UNROLL,
+                    )  # fmt: skip
         if is_last(state.row_arrivals + row, PROGRAMS):
             # Read at once, needed or not: a skipped row leaves rubbish here, which nobody looks at.
             if DRAFTED:

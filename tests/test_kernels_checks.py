@@ -79,7 +79,8 @@ def test_statistics_that_do_not_fit_the_draft_logit_cache(what: str):
 
 WRONG_MAPS = pytest.mark.parametrize(
     "wrong",
-    [torch.arange(VOCAB - 1), torch.arange(VOCAB).int(), torch.arange(2 * VOCAB)[::2]],
+    # Made where it is used: a copy to a device would close the gaps.
+    [torch.arange(VOCAB - 1), torch.arange(VOCAB).int(), torch.arange(2 * VOCAB, device=DEVICE)[::2]],
     ids=["too short", "int32", "with gaps"],
 )
 
