@@ -38,6 +38,9 @@ MANY_PROGRAMS, MANY_DRAWING_PROGRAMS = 8192, 4096
 """From so many on a program of the first pass reads two sets of chunks instead of one: fewer begin and end."""
 DEPTH = 4
 """Groups of 16 bytes for which there is room in one window for each thread of it, and tokens."""
+SHORT_GROUP, SHORT_DEPTH, SHORT_REGISTERS = 2, 1, 104
+"""Of the search in a row that is one short chunk, whose tokens are few for a thread: tokens of a group, the same room,
+and registers of a thread, so that 19 warps share a multiprocessor instead of 8."""
 UNUSED_LOW_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
 """Low bits of a float32 that are always 0 when it comes from the given type."""
 
@@ -176,7 +179,9 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     """The same with a search for the threshold of each row."""
     sampling, logits = round_.sampling, round_.target.logits
     num_rows = round_.shape.num_rows
-    group = 16 // logits.element_size()
+    is_short = round_.shape.chunk == SHORT_CHUNK
+    group = SHORT_GROUP if is_short else 16 // logits.element_size()
+    depth = SHORT_DEPTH if is_short else DEPTH
     is_aligned = round_.target.is_aligned
     # 16 warps leave 128 registers to a thread: too few for the race of coupled noise, for tokens with an address each,
     # for masks, and on other generations.
@@ -196,16 +201,16 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
         round_.state,
         round_.output,
         round_.workspace.buffer(
-            f"candidates_{logits.dtype}", num_rows * num_threads * DEPTH, logits.dtype, logits.device
+            f"candidates_{logits.dtype}", num_rows * num_threads * depth, logits.dtype, logits.device
         ),
         SHIFT=UNUSED_LOW_BITS[logits.dtype],
         LANES=num_threads * group,
         GROUP=group,
-        DEPTH=DEPTH,
-        UNROLL=4 if is_aligned else 1,
+        DEPTH=depth,
+        UNROLL=4 if is_aligned and not is_short else 1,
         num_warps=num_warps,
         # Without a limit the compiler may keep to half of that, and spill.
-        maxnreg=128 if num_warps == 16 else 255,
+        maxnreg=SHORT_REGISTERS if is_short else 128 if num_warps == 16 else 255,
         **shared,
     )
 

@@ -41,11 +41,11 @@ def first_pass_registers(
 
 
 def second_pass_registers(method: Method, truncates: bool, num_warps: int, is_masked: bool) -> int:
-    """Limit for kernels.emission with 4 or 8 warps."""
+    """Limit for kernels.emission with up to 4 warps, or 8."""
     if is_masked and method is not Method.pr35461:
-        return 128 if method is not Method.block else 255 if num_warps == 4 else 168
+        return 128 if method is not Method.block else 255 if num_warps <= 4 else 168
     if method is Method.pr35461:
-        return 128 if num_warps == 4 else 192
+        return 128 if num_warps <= 4 else 192
     if method is Method.block and not truncates:
         return 128
-    return 80 if num_warps == 4 else 64
+    return 80 if num_warps <= 4 else 64

@@ -23,7 +23,7 @@ from harness.device_choice import chosen_device
 
 MAX_WORKERS, SPARE_CPUS = 12, 2
 """Processes on a GPU unless the settings say otherwise: compiling kernels keeps one CPU core busy in each. Each takes
-about 1 GB of the GPU's memory."""
+1 to 7 GB of the GPU's memory, by its size."""
 
 
 @dataclass(frozen=True)
