@@ -191,7 +191,8 @@ def _record(arm: _Arm, played: Sequence[Conversation], remarks: Sequence[str]) -
         num_target_parameters=backend.target.num_parameters,
         num_drafter_parameters=backend.num_drafter_parameters,
         num_skipped_turns=arm.num_skipped_turns,
-        fallbacks=(*remarks, *backend.fallbacks),
+        # a run made again brings those of its records
+        fallbacks=tuple(dict.fromkeys((*remarks, *backend.fallbacks))),
         labels=labels(cell),
     )
 
