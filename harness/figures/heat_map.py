@@ -34,6 +34,11 @@ CELL_INCHES = {"number": 0.72, "category": 1.0}
 CHARACTER_INCHES = 0.08
 """Width of a character at a tick."""
 ROW_INCHES = 0.5
+"""Least height of a cell."""
+TICK_LINE_INCHES = 0.15
+"""Height of a line of a name at a tick."""
+MAX_NAMES_ACROSS = 7
+"""More names than that go down the side, where they have room."""
 WIDE_INCHES = 7.0
 """A figure so wide takes its legend in one line."""
 SAME_LAW_MARK = "≡"
@@ -65,11 +70,13 @@ def draw_heat_map(sheet: Sheet, across: HeatAxis, down: HeatAxis, name: str) -> 
         fixed.append(f"T = {sheet.temperatures[-1]:g}")
     if not _is_crossed(sheet, across, down) or all(isnan(cell.estimate(name).value) for cell in sheet.cells):
         return None
+    if across.axis is None and len(down.places(sheet)) < MAX_NAMES_ACROSS < len(across.places(sheet)):
+        across, down = down, across
     panels = _panels(sheet, across, down)
     columns, rows = across.places(sheet), down.places(sheet)
     num_methods = len({title.rpartition("\n")[2] for title in panels})
     num_columns = min(MAX_COLUMNS, num_methods if num_methods > 1 else len(panels))
-    size = (_cell_inches(across, columns) * len(columns) + 0.45, ROW_INCHES * len(rows) + 0.35)
+    size = (_cell_inches(across, columns) * len(columns) + 0.45, _row_inches(down, rows) * len(rows) + 0.35)
     figure, axes = grid(ceil(len(panels) / num_columns), num_columns, size, sharex="none", sharey="none")
     labels = {cell.record.cell_id: cell["labels"] for cell in sheet.cells} if VERIFICATION in (across, down) else {}
     image = _draw_panels(list(axes.flat), panels, (across, down), name, _marks(sheet, name, labels), sheet)
@@ -86,6 +93,12 @@ def _cell_inches(across: HeatAxis, places: Sequence[Any]) -> float:
     """A width at which the names below neighbouring cells stay apart."""
     longest = max(len(line) for place in places for line in across.tick(place).split("\n"))
     return max(CELL_INCHES["number" if across.axis else "category"], CHARACTER_INCHES * (longest + 1))
+
+
+def _row_inches(down: HeatAxis, places: Sequence[Any]) -> float:
+    """A height at which the names beside neighbouring cells stay apart."""
+    most = max(down.tick(place).count("\n") + 1 for place in places)
+    return max(ROW_INCHES, TICK_LINE_INCHES * (most + 0.5))
 
 
 def _label_sides(axes, num_panels: int, sides, sheet: Sheet) -> None:
