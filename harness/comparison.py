@@ -64,11 +64,12 @@ def method_name(cell: Cell) -> str:
     return cell["verification"].split("(", 1)[0]
 
 
-def method_rank(cell: Cell) -> tuple[int, int, str, str]:
-    """Sorts cells in the order in which methods are printed."""
+def method_rank(cell: Cell) -> tuple[int, float, int, str, str]:
+    """Sorts cells in the order in which methods are printed; synthetic ones by what they accept."""
     name = method_name(cell)
     order = METHOD_ORDER.index(name) if name in METHOD_ORDER else len(METHOD_ORDER)
-    return order, DRAFT_ORDER.index(cell["draft_sampling"]), cell["verification"], cell.cache_text
+    accepted = float(sum(cell.record.config["verification"].get("synthetic_rates", ())))
+    return order, accepted, DRAFT_ORDER.index(cell["draft_sampling"]), cell["verification"], cell.cache_text
 
 
 def groups(cells: Sequence[Cell]) -> list[Group]:

@@ -16,7 +16,8 @@ from harness.definitions import footnotes
 from harness.estimates import Estimate, paired_difference
 from harness.metrics import Cell
 from harness.number_format import format_estimate
-from harness.replay.recorded import Recorded
+from harness.replay.recorded import Recorded, recorded_cells
+from harness.results import Results
 from harness.table import Table
 from harness.tables import NONE, column_name, estimate_text, group_title, label_notes, metric_text
 
@@ -56,6 +57,12 @@ def lossy_tables(
 
 
 MINUS_REFERENCE = "its difference to "
+
+
+def distances(results: Results) -> dict[str, Estimate]:
+    """Distance of every cell that recorded it, by id."""
+    recorded = recorded_cells(results.runs, results.cells)
+    return {item.cell.record.cell_id: distance(item) for item in recorded if COLUMN in item.terms.values}
 
 
 def distance(item: Recorded, column: str = COLUMN) -> Estimate:

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from harness.console import print_summary
 from harness.definitions import dictionary
+from harness.lossy_table import distances
 from harness.metrics import results_frame
 from harness.records import write_atomically
 from harness.report_page import report_page
@@ -93,7 +94,7 @@ def write_results(
     from harness.figures.write import write_figures
 
     made = make_tables(results)
-    figures = write_figures(results.cells, folder / "figures", formats)
+    figures = write_figures(results.cells, folder / "figures", formats, distances(results))
     texts = {REPORT: report_page(results, made, figures)}
     if html:
         from harness.html.page import html_page
@@ -126,7 +127,7 @@ def write_comparison(first: Path, second: Path, output: Path) -> Path:
     results, comparison = read_two_runs(first, second)
     page = output if output.suffix == ".html" else output / COMPARISON
     with TemporaryDirectory() as folder:
-        figures = write_figures(results.cells, Path(folder))
+        figures = write_figures(results.cells, Path(folder), distances=distances(results))
         text = html_page(results, make_tables(results), figures, comparison)
     write_atomically(page, text.encode())
     return page

@@ -84,6 +84,8 @@ class _Run:
     progress: Progress
     finished: list[str]
     store: ModelStore
+    places: dict[str, int] = field(default_factory=dict)
+    """Place in the plan of each finished cell, by its id."""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def group(self, cells: Sequence[CellConfig], played: Sequence[Conversation], num_before: int) -> None:
@@ -103,6 +105,7 @@ class _Run:
                     write_terms(collect_terms(record.cell_id, arm.terms), self.folder / "cells")
                 write_cell(record, self.folder / "cells")
                 self.finished.append(record.cell_id)
+                self.places[record.cell_id] = num_before + turn.arm
                 self._write_manifest()
 
     def _advance(self, record: RequestRecord) -> None:
@@ -118,7 +121,8 @@ class _Run:
             "reference": self.plan.reference,
             "command": self.plan.command,
             "started": self.started,
-            "cells": self.finished,
+            # arms finish in the order of their last block, which says nothing to a reader
+            "cells": sorted(self.finished, key=lambda cell_id: self.places[cell_id]),
             "num_cells": len(self.plan.cells),
             "skipped": [{"cell": dict(values), "reason": reason} for values, reason in self.plan.skipped],
         }
@@ -191,7 +195,8 @@ def _record(arm: _Arm, played: Sequence[Conversation], remarks: Sequence[str]) -
         num_target_parameters=backend.target.num_parameters,
         num_drafter_parameters=backend.num_drafter_parameters,
         num_skipped_turns=arm.num_skipped_turns,
-        fallbacks=(*remarks, *backend.fallbacks),
+        # a run made again brings those of its records
+        fallbacks=tuple(dict.fromkeys((*remarks, *backend.fallbacks))),
         labels=labels(cell),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
+from math import isnan
 
 from harness.acceptance_profiles import AcceptanceProfile
 from harness.comparison import SAME_LAW, Group, expected_difference, groups, method_name, method_rank, same_law
@@ -29,6 +30,7 @@ PR_NAMES = (
     "In vLLM PR 35461 the column strict was the method called coupled here, and probabilistic as first merged was the "
     "one called pr35461."
 )
+EXPECTED_LENGTHS = tuple(f"expected_length_{method}" for method in EXPECTED_METHODS)
 PER_METHOD_METRICS = (
     "wall_s",
     "requests_per_s",
@@ -39,7 +41,7 @@ PER_METHOD_METRICS = (
     "acceptance_rate",
     "mean_acceptance_length",
     "full_draft_length",
-    *(f"expected_length_{method}" for method in EXPECTED_METHODS),
+    *EXPECTED_LENGTHS,
 )
 PER_METHOD_COUNTS = {
     "num_drafts": "drafts",
@@ -141,7 +143,7 @@ def summary_table(cells: Sequence[Cell]) -> Table:
     """One row per cell, baselines first within each temperature."""
     extra = varying(cells, SURROUNDINGS)
     shown = ["acceptance_rate", "mean_acceptance_length", "full_draft_length"]
-    shown += [f"expected_length_{item}" for item in EXPECTED_METHODS]
+    shown += _recorded(EXPECTED_LENGTHS, cells)
     timed = ["output_tokens_per_s", "speedup", "ttft_p50_ms", "itl_p99_ms"]
     header = [*extra, "T", "drafter", "K", "verification", "drafts"]
     header += [metric(name).label for name in [*shown, *timed]] + ["draft-logit cache (MiB)", "labels"]
@@ -159,6 +161,15 @@ def summary_table(cells: Sequence[Cell]) -> Table:
         rows.append((*settings, *numbers, NONE if cell.is_baseline else cache, cell["labels"]))
     notes = (*footnotes([*shown, *timed]), *label_notes(cells))
     return Table("All cells", tuple(header), tuple(rows), notes)
+
+
+def _recorded(names: Sequence[str], cells: Sequence[Cell]) -> list[str]:
+    """The metrics without the expected lengths that no cell recorded, as in runs with expected_acceptance=false."""
+    return [
+        name
+        for name in names
+        if name not in EXPECTED_LENGTHS or not all(isnan(cell.estimate(name).value) for cell in cells)
+    ]
 
 
 def summary_order(cell: Cell) -> tuple:
@@ -208,10 +219,11 @@ def _method_table(group: Group, first: Cell, title: str) -> Table:
     def count_row(name: str, label: str) -> tuple[str, ...]:
         return row(label, lambda cell: _count_text(cell, name), lambda cell: _count_difference(first, cell, name))
 
-    rows = [metric_row(name) for name in PER_METHOD_METRICS]
+    metrics = _recorded(PER_METHOD_METRICS, shown)
+    rows = [metric_row(name) for name in metrics]
     rows += [count_row(name, label) for name, label in PER_METHOD_COUNTS.items()]
     rows += [metric_row(name) for name in positions]
-    notes = [*footnotes([*PER_METHOD_METRICS, *positions]), "Differences of percentages are in percentage points."]
+    notes = [*footnotes([*metrics, *positions]), "Differences of percentages are in percentage points."]
     return Table(title, tuple(header), tuple(rows), (*notes, *_remarks(group.cells), *label_notes(shown), PR_NAMES))
 
 

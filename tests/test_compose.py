@@ -62,6 +62,9 @@ PROMISED = {
     "pr35461_llama3_eagle": (("eagle",), (3,), (1.0,), ("coupled", "pr35461", "strict", "probabilistic", "block")),
     "pr35461_qwen3_eagle3": (("eagle3",), (5,), (1.0,), ("coupled", "pr35461", "strict", "probabilistic", "block")),
     "pr35461_glm47_mtp": (("mtp",), (3,), (1.0,), ("coupled", "pr35461", "strict", "probabilistic", "block")),
+    "pr35461_llama3_eagle_shapes": (("eagle",), (4,), (1.0,), ("synthetic",)),
+    "pr35461_qwen3_eagle3_shapes": (("eagle3",), (3,), (1.0,), ("synthetic",)),
+    "pr35461_glm47_mtp_shapes": (("mtp",), (3,), (1.0,), ("synthetic",)),
     "depth_by_temperature": (("eagle3",), (1, 4, 8), (0.0, 0.6, 1.0), ("strict", "probabilistic", "block")),
     "drafting_by_verification": (("eagle3",), (4,), (1.0,), ("strict", "coupled", "typical", "lenient", "pr35461")),
     "truncation": (("eagle3",), (4,), (1.0,), ("strict", "probabilistic", "block")),
@@ -76,6 +79,9 @@ NUM_CELLS = {
     "pr35461_llama3_eagle": 6,
     "pr35461_qwen3_eagle3": 6,
     "pr35461_glm47_mtp": 6,
+    "pr35461_llama3_eagle_shapes": 2,
+    "pr35461_qwen3_eagle3_shapes": 2,
+    "pr35461_glm47_mtp_shapes": 3,
     "depth_by_temperature": 52,
     "drafting_by_verification": 16,
     "truncation": 24,
@@ -127,7 +133,12 @@ def test_every_experiment_says_what_it_shows_and_what_it_does_not(experiment):
 
 
 @pytest.mark.parametrize(
-    "experiment", [name for name in group_options()["experiment"] if "throughput" not in name and name != "quickstart"]
+    "experiment",
+    [
+        name
+        for name in group_options()["experiment"]
+        if not name.startswith("throughput_") and not name.endswith("_shapes") and name != "quickstart"
+    ],
 )
 def test_every_experiment_on_the_zoo_is_small_without_a_gpu(experiment):
     """Two cores make about 700 tokens a second with drafts: a few minutes are 100,000 tokens."""
@@ -400,23 +411,40 @@ def test_every_method_with_parameters_has_settings_for_them():
 
 
 @pytest.mark.parametrize(
-    ("experiment", "shape", "num_tokens", "profile"),
+    ("experiment", "shape", "num_requests", "num_tokens", "profiles"),
     [
-        ("throughput_glm47_mtp", "glm47_flash", 3, "round_mtp_k3"),
-        ("throughput_llama3_8b", "llama3_8b", 3, "round_eagle_k3"),
-        ("throughput_qwen3_8b", "qwen3_8b", 5, "round_eagle3_k5"),
+        ("throughput_glm47_mtp", "glm47_flash", 256, 3, ["round_mtp_k3"]),
+        ("throughput_llama3_8b", "llama3_8b", 256, 3, ["round_eagle_k3"]),
+        ("throughput_qwen3_8b", "qwen3_8b", 256, 5, ["round_eagle3_k5"]),
+        ("pr35461_llama3_eagle_shapes", "llama3_8b", 1000, 4, ["vllm_llama3_8b_eagle_k4"]),
+        ("pr35461_qwen3_eagle3_shapes", "qwen3_8b", 1000, 3, ["vllm_qwen3_8b_eagle3_k3"]),
+        (
+            "pr35461_glm47_mtp_shapes",
+            "glm47_flash",
+            1000,
+            3,
+            ["derived_glm47_mtp_strict_k3", "derived_glm47_mtp_probabilistic_k3"],
+        ),
     ],
 )
-def test_a_throughput_experiment_fixes_every_length_and_says_what_is_random(experiment, shape, num_tokens, profile):
-    baseline, drafted = cells(f"experiment={experiment}")
-    for item in (baseline, drafted):
+def test_a_throughput_experiment_fixes_every_length_and_says_what_is_random(
+    experiment, shape, num_requests, num_tokens, profiles
+):
+    baseline, *drafted = cells(f"experiment={experiment}")
+    for item in (baseline, *drafted):
         assert (item.target.shape, item.target.weights) == (shape, Weights.random)
-        assert (item.workload.num_requests, item.workload.num_turns, item.workload.prompt_tokens) == (256, 1, 128)
+        assert (item.workload.num_requests, item.workload.num_turns, item.workload.prompt_tokens) == (
+            num_requests,
+            1,
+            128,
+        )
         assert (item.decoding.max_new_tokens, item.decoding.ignore_eos, item.decoding.temperature) == (256, True, 1.0)
         assert (item.backend.dtype, item.backend.max_concurrency) == ("bfloat16", 16)
-    assert baseline.is_baseline and drafted.drafter.weights is Weights.random
-    assert (drafted.drafting.num_speculative_tokens, drafted.verification.profile.value) == (num_tokens, profile)
-    assert labels(baseline) == ("weights: random",) and labels(drafted) == ("synthetic", "weights: random")
+    assert baseline.is_baseline and labels(baseline) == ("weights: random",)
+    assert [item.verification.profile.value for item in drafted] == profiles
+    for item in drafted:
+        assert item.drafter.weights is Weights.random and item.drafting.num_speculative_tokens == num_tokens
+        assert labels(item) == ("synthetic", "weights: random")
 
 
 def test_a_prompt_file_is_taken_without_an_experiment():

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import asdict, replace
+from itertools import pairwise
 
 import pytest
 
@@ -203,6 +204,17 @@ def test_every_profile_is_a_rule_for_its_own_depth_and_names_its_source(profile)
     config = cell(verification=synthetic(profile=profile), num_tokens=num_tokens).verification
     assert config.verification(num_tokens).synthetic_rates == profile.rates
     assert profile.value.startswith("round_") == ("no publication" in profile.source)
+    assert profile.value.startswith("derived_") == ("worked out" in profile.source)
+
+
+def test_derived_profiles_have_what_is_published_of_them():
+    """Would catch rates typed wrong: position 1 of both methods, and 6.69 points between their acceptance rates."""
+    strict = AcceptanceProfile.derived_glm47_mtp_strict_k3.rates
+    probabilistic = AcceptanceProfile.derived_glm47_mtp_probabilistic_k3.rates
+    assert (strict[0], probabilistic[0]) == (0.1332, 0.2804)
+    assert sum(probabilistic) - sum(strict) == pytest.approx(3 * 0.0669, abs=1e-4)
+    conditional = [second / first for rates in (strict, probabilistic) for first, second in pairwise(rates)]
+    assert conditional == pytest.approx([0.2832] * 4, abs=0.001)
 
 
 def test_a_profile_and_its_rates_are_the_same_cell():

@@ -5,14 +5,17 @@ from itertools import pairwise
 import matplotlib.image
 import pytest
 
+from harness.estimates import Estimate
 from harness.figures.axis import SURROUNDING_AXES, TEMPERATURE
-from harness.figures.heat_axis import DRAFTING, VERIFICATION
+from harness.figures.by_position import draw_by_position
+from harness.figures.heat_axis import DRAFTER, DRAFTING, METHOD, VERIFICATION
 from harness.figures.heat_map import draw_heat_map
 from harness.figures.kinds import FIGURES
 from harness.figures.methods import draw_methods
 from harness.figures.sheet import sheets
-from harness.figures.style import HEAT_COLORS, LOOKS, SPARE_LOOKS
-from harness.figures.sweep import draw_sweep
+from harness.figures.style import HEAT_COLORS, LOOKS, RC, SPARE_LOOKS
+from harness.figures.sweep import LENGTH, draw_sweep
+from harness.figures.tradeoff import draw_tradeoff
 from harness.figures.write import write_figures
 from harness.metrics import analyse
 from harness.runs import read_runs
@@ -151,16 +154,98 @@ def crossed(**missing):
 
 
 def test_a_heat_map_prints_values_with_half_their_intervals_and_marks_cells():
-    """Would catch a cell that was not run taken for a value, and noise between equal laws that looks like a result."""
+    """Would catch a cell that was not run taken for a value, noise between equal laws that looks like a result, and a
+    lossy number without its label."""
     cells = analysed(*crossed(typical="sampled"))
     (sheet,) = sheets(cells)
     written, legend = texts_of(draw_heat_map(sheet, VERIFICATION, DRAFTING, "full_draft_length"))
     assert len(written) == len(cells) == 5
     for cell in cells:
         value, low, high = cell.estimate("full_draft_length")
-        mark = " ≡" if cell["draft_sampling"] == "greedy" and cell["guarantee"] == "lossless" else ""
+        mark = " ≡" if cell["draft_sampling"] == "greedy" else ""
+        mark = "*" if cell["guarantee"] == "lossy" else mark
         assert f"{value:.2f}{mark}\n±{(high - low) / 2:.2f}" in written
-    assert legend == ["±: half the width of the interval", "≡ same law as another method at these settings", "not run"]
+    assert legend == [
+        "±: half the width of the interval",
+        "≡ same law as another method at these settings",
+        "* lossy",
+        "not run",
+    ]
+
+
+def test_names_below_a_heat_map_do_not_run_into_each_other():
+    """Would catch cells narrower than the parameters of the methods below them."""
+    (sheet,) = sheets(analysed(*crossed()))
+    figure = draw_heat_map(sheet, VERIFICATION, DRAFTING, "full_draft_length")
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+def test_many_methods_go_down_the_side_of_a_heat_map():
+    """Would catch a figure of ten methods across that no page is wide enough for."""
+    records = [
+        simulated_cell(
+            config(
+                drafter__kind=drafter,
+                verification__method="lenient",
+                verification__leniency=0.1 * (index + 1),
+                guarantee="lossy",
+            ),
+            [0.6, 0.5, 0.4],
+            num_prompts=3,
+            seed=index,
+        )
+        for drafter in ("eagle", "mtp")
+        for index in range(9)
+    ]
+    (sheet,) = sheets(analysed(*records))
+    figure = draw_heat_map(sheet, METHOD, DRAFTER, "full_draft_length")
+    assert figure.get_figwidth() < 7 and len(figure.axes[0].get_yticklabels()) == 9
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+    assert all(upper.y0 > lower.y1 for upper, lower in pairwise(boxes))
+
+
+def test_lossy_methods_are_drawn_against_their_distance():
+    """Would catch a cell at the distance of another, and a lossless one away from 0 by rounding."""
+    (lossless, lossy) = cells = analysed(
+        *(
+            simulated_cell(config(verification__method=method, guarantee=guarantee), [0.6, 0.5, 0.4], num_prompts=4)
+            for method, guarantee in (("probabilistic", "lossless"), ("typical", "lossy"))
+        )
+    )
+    found = {lossless.record.cell_id: Estimate(1e-17, 0, 1e-17), lossy.record.cell_id: Estimate(0.2, 0.1, 0.4)}
+    (sheet,) = sheets(cells, distances=found)
+    axes = draw_tradeoff(sheet).axes[0]
+    points = {tuple(line.get_xydata()[0]) for line, _, _ in axes.containers}
+    assert points == {(0.0, lossless.estimate(LENGTH).value), (20.0, lossy.estimate(LENGTH).value)}
+    (across,) = axes.containers[1].lines[2][0].get_segments()
+    assert [point[0] for point in across] == [10, 40]
+    for fewer in ({}, {lossless.record.cell_id: found[lossless.record.cell_id]}):
+        assert draw_tradeoff(sheets(cells, distances=fewer)[0]) is None
+
+
+def test_error_bars_of_many_series_stand_apart():
+    """Would catch fifteen series drawn into the width of a few, where no interval can be told from the next."""
+    records = [
+        simulated_cell(
+            config(verification__method="lenient", verification__leniency=0.05 * (index + 1), guarantee="lossy"),
+            [0.6, 0.5, 0.4],
+            num_prompts=3,
+            seed=index,
+        )
+        for index in range(15)
+    ]
+    (sheet,) = sheets(analysed(*records))
+    figure = draw_by_position(sheet)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    places = sorted(line.get_xdata()[0] for line, _, _ in axes.containers)
+    pixels = [axes.transData.transform((place, 0))[0] for place in places]
+    gaps = [after - before for before, after in pairwise(pixels)]
+    caps = 2 * RC["errorbar.capsize"] * figure.dpi / 72
+    assert len(gaps) == 14 and min(gaps) > caps
 
 
 def swept(name, values, depths=(3,)):

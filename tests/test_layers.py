@@ -50,7 +50,14 @@ MEASURING = [
     ["harness.backends"],
     ["harness.plan", "harness.progress", "harness.sweep", "harness.round_profiles"],
     ["harness.round_report"],
-    ["harness.overrides", "harness.preferred", "harness.without_gpu", "harness.compose", "harness.command_line"],
+    [
+        "harness.overrides",
+        "harness.preferred",
+        "harness.without_gpu",
+        "harness.compose",
+        "harness.command_line",
+        "harness.recorded_plan",
+    ],
 ]
 READING = [
     ["harness.boundary_sums"],
@@ -60,6 +67,7 @@ READING = [
         "harness.intervals",
         "harness.plain_text",
         "harness.runs",
+        "harness.same_tokens",
         "harness.sums",
     ],
     ["harness.cell_tables", "harness.estimates"],

@@ -170,10 +170,16 @@ def test_a_file_that_is_no_table_of_cells_is_named(tmp_path, content):
     assert str(tmp_path / "cells.csv") in str(error.value)
 
 
-TRACKED = sorted(path.parents[1] for path in README.parent.glob("*/tables/cells.csv"))
+UNTRACKED = README.parent / "runs"
+TRACKED = sorted(
+    path.parents[1] for path in README.parent.rglob("tables/cells.csv") if not path.is_relative_to(UNTRACKED)
+)
 
 
 @pytest.mark.parametrize("folder", TRACKED, ids=lambda path: path.name)
 def test_tracked_results_can_be_loaded(folder):
     frame = load_results(folder)
+    documented = {name for name, _, _ in rows_below("## Columns\n")}
+    for column in frame.columns:
+        assert re.sub(r"per_pos_\d+", "per_pos_<i>", re.sub(r"_(low|high)$", "", column)) in documented, column
     assert len(frame) and frame["cell_id"].is_unique and frame["acceptance_rate"].between(0, 1).any()

@@ -3,9 +3,11 @@
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
+from harness.acceptance_profiles import AcceptanceProfile
 from harness.comparison import comparisons_frame, groups, same_law
 from harness.definitions import INTERVALS
 from harness.estimates import Estimate
@@ -210,6 +212,32 @@ def test_every_method_stands_beside_its_difference_to_the_chosen_reference():
     assert row[3].startswith("-") and row[5].startswith("+")
     (absent,) = method_tables(cells, {"run": "pr35461", "other": "coupled"})
     assert absent.header[1] == "strict, sampled drafts"
+
+
+def test_synthetic_profiles_stand_in_the_order_of_what_they_accept():
+    """Would catch strict - probabilistic where the pull request has probabilistic - strict."""
+    records = []
+    for profile in ("derived_glm47_mtp_probabilistic_k3", "derived_glm47_mtp_strict_k3"):
+        rates = list(AcceptanceProfile(profile).rates)
+        settings = {"verification__method": "synthetic", "verification__profile": profile}
+        settings |= {"verification__synthetic_rates": rates, "guarantee": "synthetic"}
+        records.append(simulated_cell(config(**settings), rates, num_prompts=3))
+    (table,) = method_tables(analysed(*records))
+    assert "strict_k3" in table.header[1] and "probabilistic_k3" in table.header[2]
+
+
+def test_expected_lengths_that_no_cell_recorded_are_left_out():
+    """Would catch three columns and rows of n/a in every run that measures speed."""
+    known = simulated_cell(config(), [0.6, 0.5, 0.4], num_prompts=3)
+    requests = [
+        replace(item, rounds=tuple(replace(each, expected_accepted=None) for each in item.rounds))
+        for item in known.requests
+    ]
+    for record, is_there in ((known, True), (replace(known, requests=tuple(requests)), False)):
+        cells = analysed(record)
+        (methods,) = method_tables(cells)
+        assert any("expected length" in name for name in summary_table(cells).header) is is_there
+        assert any("expected length" in row[0] for row in methods.rows) is is_there
 
 
 def test_definitions_stand_below_every_table():

@@ -26,7 +26,7 @@ from harness.prompt_length import exact_length
 from harness.records import FinishReason, read_cell
 from harness.results import read_results
 from harness.workload import Conversation
-from tests.tiny_shapes import shape_folder
+from tests.tiny_shapes import GLM, shape_folder
 
 NUM_REQUESTS, NUM_PROMPT_TOKENS, NUM_NEW_TOKENS = 3, 20, 6
 SHORT = (
@@ -116,6 +116,24 @@ def test_the_summary_on_the_console_says_it(run_folder):
     shown = " ".join(stream.getvalue().split())
     for words in ("weights: random: of the models named", "are not measured", "stated by no publication"):
         assert words in shown
+
+
+@pytest.mark.parametrize(
+    ("experiment", "changes", "num_cells"),
+    [
+        ("pr35461_llama3_eagle_shapes", {}, 2),
+        ("pr35461_qwen3_eagle3_shapes", {}, 2),
+        ("pr35461_glm47_mtp_shapes", GLM, 3),
+    ],
+)
+def test_the_pull_requests_settings_run_at_tiny_sizes(experiment, changes, num_cells, tmp_path, capsys):
+    shape = shape_folder(tmp_path / "tiny", **changes)
+    arguments = [f"experiment={experiment}", f"target.path={shape}", "target.shape=null", "target.name=tiny"]
+    assert command.main([*arguments, f"output.folder={tmp_path / 'run'}", *SHORT]) == 0
+    assert len(records_in(tmp_path / "run")) == num_cells
+    page = (tmp_path / "run" / "report.md").read_text()
+    assert "is set and not measured" in page and "acceptance rates" in page
+    assert "published" in " ".join(page.split())
 
 
 def test_an_answer_of_a_random_model_is_headed_as_one():

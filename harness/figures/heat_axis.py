@@ -37,9 +37,11 @@ class HeatAxis:
     def tick(self, place: Any) -> str:
         """A place at a tick, in lines that fit a cell."""
         text = self.text(place)
-        return (
-            text if self.axis else text.replace(" (", "(").replace("(", "\n(").replace(", ", ",\n").replace(" [", "\n[")
-        )
+        if self.axis is not None:
+            return text
+        for opening, broken in ((" (", "("), ("(", "\n("), (", ", ",\n"), (" [", "\n["), ("; ", ";\n")):
+            text = text.replace(opening, broken)
+        return text
 
 
 def number(axis: Axis) -> HeatAxis:

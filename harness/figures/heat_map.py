@@ -1,12 +1,13 @@
 """Heat maps of two-way sweeps: two settings that were both swept, with the value and half its interval in every cell.
 
 A cell that was not run is hatched. A cell whose method follows the same law as another method at the same settings is
-marked: what differs between the two is noise. A panel for every drafter and method that is not on an axis.
+marked: what differs between the two is noise. So is one with labels, such as lossy, where the names along the sides do
+not hold them. A panel for every drafter and method that is not on an axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import ceil, isnan
 from typing import TYPE_CHECKING, Any
@@ -29,11 +30,19 @@ MAX_COLUMNS = 4
 TITLES = {"full_draft_length": "Acceptance length", "speedup": "Speedup"}
 """Column of a metric -> what a title calls it."""
 CELL_INCHES = {"number": 0.72, "category": 1.0}
-"""Width of a cell, by what lies across."""
+"""Least width of a cell, by what lies across."""
+CHARACTER_INCHES = 0.08
+"""Width of a character at a tick."""
 ROW_INCHES = 0.5
+"""Least height of a cell."""
+TICK_LINE_INCHES = 0.15
+"""Height of a line of a name at a tick."""
+MAX_NAMES_ACROSS = 7
+"""More names than that go down the side, where they have room."""
 WIDE_INCHES = 7.0
 """A figure so wide takes its legend in one line."""
 SAME_LAW_MARK = "≡"
+LABEL_MARK = "*"
 DARK = 0.45
 """Lightness below which white text has more contrast than black."""
 NOT_RUN = "not run"
@@ -61,20 +70,35 @@ def draw_heat_map(sheet: Sheet, across: HeatAxis, down: HeatAxis, name: str) -> 
         fixed.append(f"T = {sheet.temperatures[-1]:g}")
     if not _is_crossed(sheet, across, down) or all(isnan(cell.estimate(name).value) for cell in sheet.cells):
         return None
+    if across.axis is None and len(down.places(sheet)) < MAX_NAMES_ACROSS < len(across.places(sheet)):
+        across, down = down, across
     panels = _panels(sheet, across, down)
     columns, rows = across.places(sheet), down.places(sheet)
     num_methods = len({title.rpartition("\n")[2] for title in panels})
     num_columns = min(MAX_COLUMNS, num_methods if num_methods > 1 else len(panels))
-    width = CELL_INCHES["number" if across.axis else "category"] * len(columns)
-    size = (width + 0.45, ROW_INCHES * len(rows) + 0.35)
+    size = (_cell_inches(across, columns) * len(columns) + 0.45, _row_inches(down, rows) * len(rows) + 0.35)
     figure, axes = grid(ceil(len(panels) / num_columns), num_columns, size, sharex="none", sharey="none")
-    image = _draw_panels(list(axes.flat), sheet, panels, (across, down), name)
+    labels = {cell.record.cell_id: cell["labels"] for cell in sheet.cells} if VERIFICATION in (across, down) else {}
+    image = _draw_panels(list(axes.flat), panels, (across, down), name, _marks(sheet, name, labels), sheet)
     _label_sides(axes, len(panels), (across, down), sheet)
     figure.colorbar(image, ax=axes, label=metric(name).label, pad=0.02, aspect=30)
-    _add_legend(figure, sheet, name, len(panels) * len(columns) * len(rows) > len(sheet.cells))
+    label_texts = list(dict.fromkeys(text for text in labels.values() if text))
+    _add_legend(figure, sheet, name, label_texts, len(panels) * len(columns) * len(rows) > len(sheet.cells))
     what = f"{TITLES[name]} by {across.short} and {down.short}"
     num_lines = max(title.count("\n") for title in panels) + max(across.tick(place).count("\n") for place in columns)
     return with_title(figure, what, ", ".join(fixed), sheet, num_lines)
+
+
+def _cell_inches(across: HeatAxis, places: Sequence[Any]) -> float:
+    """A width at which the names below neighbouring cells stay apart."""
+    longest = max(len(line) for place in places for line in across.tick(place).split("\n"))
+    return max(CELL_INCHES["number" if across.axis else "category"], CHARACTER_INCHES * (longest + 1))
+
+
+def _row_inches(down: HeatAxis, places: Sequence[Any]) -> float:
+    """A height at which the names beside neighbouring cells stay apart."""
+    most = max(down.tick(place).count("\n") + 1 for place in places)
+    return max(ROW_INCHES, TICK_LINE_INCHES * (most + 0.5))
 
 
 def _label_sides(axes, num_panels: int, sides, sheet: Sheet) -> None:
@@ -92,12 +116,13 @@ def _label_sides(axes, num_panels: int, sides, sheet: Sheet) -> None:
             panel.set_ylabel(down.short)
 
 
-def _add_legend(figure: Figure, sheet: Sheet, name: str, has_holes: bool) -> None:
+def _add_legend(figure: Figure, sheet: Sheet, name: str, labels: Sequence[str], has_holes: bool) -> None:
     """What the marks mean, those that occur."""
     from matplotlib.patches import Patch
 
     handles = [Patch(visible=False, label=HALF_WIDTH_TEXT)]
     handles += [Patch(visible=False, label=SAME_LAW_TEXT)] if _with_same_law(sheet, name) else []
+    handles += [Patch(visible=False, label=f"{LABEL_MARK} {' or '.join(labels)}")] if labels else []
     handles += [Patch(**NOT_RUN_LOOK, label=NOT_RUN)] if has_holes else []
     ncols = 1 if figure.get_figwidth() < WIDE_INCHES else len(handles)
     figure.legend(handles=handles, loc="outside lower center", ncols=ncols, fontsize="small", borderpad=0.6)
@@ -133,18 +158,29 @@ def _panels(sheet: Sheet, across: HeatAxis, down: HeatAxis) -> dict[str, list[Ce
     return found
 
 
-def _draw_panels(panel_axes: Sequence[Axes], sheet: Sheet, panels: dict[str, list[Cell]], sides, name: str) -> Any:
+def _draw_panels(
+    panel_axes: Sequence[Axes], panels: dict[str, list[Cell]], sides, name: str, marks: Mapping[str, str], sheet: Sheet
+) -> Any:
     """Draw every panel on one scale of colours; returns the last image, for the colour bar."""
     shown = [cell.estimate(name).value for cells in panels.values() for cell in cells]
     defined = [value for value in shown if not isnan(value)]
-    degenerate = _with_same_law(sheet, name)
     image = None
     for axes, (title, cells) in zip(panel_axes, panels.items(), strict=False):
-        image = _draw_panel(axes, sheet, cells, sides, name, (min(defined), max(defined)), degenerate)
+        image = _draw_panel(axes, sheet, cells, sides, name, (min(defined), max(defined)), marks)
         axes.set_title(title)
     for axes in panel_axes[len(panels) :]:
         axes.set_axis_off()
     return image
+
+
+def _marks(sheet: Sheet, name: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """What stands behind the value of a cell, by its id."""
+    degenerate = _with_same_law(sheet, name)
+    ids = [cell.record.cell_id for cell in sheet.cells]
+    return {
+        each: (LABEL_MARK if labels.get(each) else "") + (f" {SAME_LAW_MARK}" if each in degenerate else "")
+        for each in ids
+    }
 
 
 def _with_same_law(sheet: Sheet, name: str) -> set[str]:
@@ -156,7 +192,7 @@ def _with_same_law(sheet: Sheet, name: str) -> set[str]:
     return found
 
 
-def _draw_panel(axes: Axes, sheet: Sheet, cells: Sequence[Cell], sides, name, limits, degenerate: set[str]) -> Any:
+def _draw_panel(axes: Axes, sheet: Sheet, cells: Sequence[Cell], sides, name, limits, marks: Mapping[str, str]) -> Any:
     across, down = sides
     columns, rows = list(across.places(sheet)), list(down.places(sheet))
     values = [[float("nan")] * len(columns) for _ in rows]
@@ -164,8 +200,7 @@ def _draw_panel(axes: Axes, sheet: Sheet, cells: Sequence[Cell], sides, name, li
     for cell in cells:
         row, column = rows.index(down.place(sheet, cell)), columns.index(across.place(sheet, cell))
         values[row][column] = cell.estimate(name).value
-        mark = f" {SAME_LAW_MARK}" if cell.record.cell_id in degenerate else ""
-        texts.setdefault((row, column), []).append(_cell_text(cell, name, mark))
+        texts.setdefault((row, column), []).append(_cell_text(cell, name, marks[cell.record.cell_id]))
     image = axes.imshow(values, cmap=HEAT_COLORS, vmin=limits[0], vmax=limits[1], aspect="auto")
     for row, column in product(range(len(rows)), range(len(columns))):
         _write(axes, image, row, column, values[row][column], texts.get((row, column), []))

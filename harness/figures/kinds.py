@@ -18,6 +18,7 @@ from harness.figures.heat_map import draw_heat_map
 from harness.figures.methods import draw_methods
 from harness.figures.sheet import Sheet
 from harness.figures.sweep import LENGTH, draw_sweep
+from harness.figures.tradeoff import draw_tradeoff
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,6 +65,9 @@ NUMBER_PAIRS = [(number(first), number(second)) for first, second in combination
 FIGURES: tuple[FigureKind, ...] = (
     FigureKind("methods", "Mean acceptance length (full drafts) and speedup of every method", draw_methods),
     FigureKind("acceptance_by_position", "Unconditional acceptance rate by draft position", draw_by_position),
+    FigureKind(
+        "length_by_distance", "Mean acceptance length (full drafts) against distance from the target", draw_tradeoff
+    ),
     *(_sweep(axis) for axis in (TEMPERATURE, DEPTH, *SURROUNDING_AXES)),
     *(kind for pair in [*NUMBER_PAIRS, (VERIFICATION, DRAFTING), (METHOD, DRAFTER)] for kind in _heat_maps(*pair)),
 )

@@ -6,11 +6,12 @@ This module knows settings of cells; it does not know how anything is drawn.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.comparison import method_name, method_rank
+from harness.estimates import Estimate
 from harness.figures.style import LOOKS, SPARE_LOOKS, Look
 from harness.metrics import Cell
 from harness.tables import SURROUNDINGS, drafter_name, drafts_text, label_suffix, target_name, varying
@@ -23,6 +24,8 @@ class Sheet:
     cells: tuple[Cell, ...]
     place: str
     """Names the target, and what else the cells share where a run varies it."""
+    distances: Mapping[str, Estimate] = field(default_factory=dict)
+    """Distance from the target's distribution, by cell id, of the cells that recorded it."""
 
     @property
     def drafters(self) -> list[str]:
@@ -73,6 +76,10 @@ class Sheet:
         """A sheet of the cells with these settings."""
         return replace(self, cells=tuple(self.select(**settings)))
 
+    def with_distance(self) -> Sheet:
+        """A sheet of the cells that recorded their distance."""
+        return replace(self, cells=tuple(cell for cell in self.cells if cell.record.cell_id in self.distances))
+
     def at_main_depth(self) -> Sheet:
         return self.part(num_speculative_tokens=self.main_depth)
 
@@ -90,11 +97,14 @@ def series_key(cell: Cell) -> tuple[str, str]:
     return cell["verification"], cell.drafts
 
 
-def sheets(cells: Sequence[Cell], along: Collection[str] = ()) -> list[Sheet]:
+def sheets(
+    cells: Sequence[Cell], along: Collection[str] = (), distances: Mapping[str, Estimate] | None = None
+) -> list[Sheet]:
     """The cells with drafts, a sheet for each target and whatever else a run varies but no figure has on an axis.
 
     Args:
         along: settings of SURROUNDINGS that the figure has on an axis.
+        distances: of the cells that recorded theirs, by id.
     """
     drafted = [cell for cell in cells if not cell.is_baseline and cell.estimates.sums.num_positions]
     names = [name for name in varying(drafted, SURROUNDINGS) if name != "target" and name not in along]
@@ -102,4 +112,4 @@ def sheets(cells: Sequence[Cell], along: Collection[str] = ()) -> list[Sheet]:
     for cell in drafted:
         place = ", ".join([target_name(cell), *(f"{name} = {cell[name]}" for name in names)])
         found.setdefault(place, []).append(cell)
-    return [Sheet(tuple(items), place) for place, items in found.items()]
+    return [Sheet(tuple(items), place, distances or {}) for place, items in found.items()]

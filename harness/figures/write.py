@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.estimates import Estimate
 from harness.figures.kinds import FIGURES, FigureKind
 from harness.figures.sheet import Sheet, sheets
 from harness.figures.style import RC, WITHOUT_DATES
@@ -22,17 +23,23 @@ class Drawn(NamedTuple):
     """What its cells share, where there are several figures of a kind."""
 
 
-def write_figures(cells: Sequence[Cell], folder: Path, formats: Sequence[str] = ("png",)) -> list[Drawn]:
+def write_figures(
+    cells: Sequence[Cell],
+    folder: Path,
+    formats: Sequence[str] = ("png",),
+    distances: Mapping[str, Estimate] | None = None,
+) -> list[Drawn]:
     """Draw every figure the cells allow and write it to `folder`.
 
     Args:
         cells: the cells of a report; those without a drafter are drawn as the line at speedup 1 only.
         formats: file types that matplotlib can write, such as png and pdf.
+        distances: from the target's distribution, by cell id, of the cells that recorded theirs.
     """
     import matplotlib as mpl
 
     drawn = []
-    for kind, sheet, number, place in _planned(cells):
+    for kind, sheet, number, place in _planned(cells, distances):
         with mpl.rc_context(RC):
             figure = kind.draw(sheet)
             if figure is None:
@@ -45,11 +52,13 @@ def write_figures(cells: Sequence[Cell], folder: Path, formats: Sequence[str] = 
     return drawn
 
 
-def _planned(cells: Sequence[Cell]) -> list[tuple[FigureKind, Sheet, int, str]]:
+def _planned(
+    cells: Sequence[Cell], distances: Mapping[str, Estimate] | None
+) -> list[tuple[FigureKind, Sheet, int, str]]:
     """Kind, sheet, its number and what tells it from other sheets; all kinds of one sheet stand together."""
     planned = []
     for along in dict.fromkeys(kind.along for kind in FIGURES):
-        parts = sheets(cells, along)
+        parts = sheets(cells, along, distances)
         for number, sheet in enumerate(parts, start=1):
             place = sheet.place if len(parts) > 1 else ""
             planned += [(kind, sheet, number, place) for kind in FIGURES if kind.along == along]
