@@ -57,7 +57,7 @@ def test_an_engine_goes_on_to_the_same_tokens_after_a_profile(kind, graphs):
     assert answers(engine) == expected
     assert (profile.num_slots, profile.length) == (2, NUM_PROMPT + 1)
     assert all(getattr(profile.phases, item.name).min_us > 0 for item in fields(Phases))
-    assert profile.host_us == profile.round.median_us - profile.step.median_us
+    assert profile.host_us == max(0.0, profile.round.median_us - profile.step.median_us)
     assert 0 <= profile.mean_accepted <= profile.num_speculative_tokens and profile.num_invalid == 0
 
 
