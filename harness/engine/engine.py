@@ -79,7 +79,7 @@ class EngineSettings:
     """Requests may have guards, so that the host takes part in steps."""
     prompt_tokens_beside_rounds: int | None = None
     """Prompt tokens of a step in which others decode, at most; None is the engine's choice (`prompt_limit`). With
-    `graphs` only; moves no token."""
+    `graphs` only; moves tokens by rounding alone."""
 
 
 def room_for_drafts(num_speculative_tokens: int) -> int:
