@@ -1,8 +1,8 @@
 """The shortest time of a round: what it must read over the read bandwidth, or its operations over the matrix rate.
 
 Each part of a round takes at least the larger of the two, and parts wait for each other, so that their floors add up.
-Taken by layer the floor would be higher, but no floor any more: while one product is being worked out the next one's
-weights can be read, as the fused layers do. It does not know models.
+Taken by layer the floor would be higher, but no floor any more: nothing forbids reading the weights of the next product
+while one is being worked out. It does not know models.
 """
 
 from __future__ import annotations
