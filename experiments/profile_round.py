@@ -15,9 +15,10 @@ usage: python -m experiments.profile_round [experiment=NAME] [group=OPTION] [set
 
 Splits one round of the engine into draft, target, verify, extend (the drafter's part after verification), commit and
 host, and compares it with its floor: the weights and cached keys and values that it must read, at the read bandwidth
-measured in the same run. Takes the settings of experiments.run; a sweep gives several rows, and the autoregressive
-baseline is added by itself. Every slot (backend.max_concurrency) decodes. Writes round_profile.md and
-round_profile.json to the run's folder. On a CPU it shows that everything runs, and measures nothing.
+measured in the same run, or its arithmetic at the matrix rate measured there, whichever takes longer. Takes the
+settings of experiments.run that are listed below; a sweep gives several rows, and the autoregressive baseline is
+added by itself. Every slot (backend.max_concurrency) decodes. Writes round_profile.md and round_profile.json to the
+run's folder. On a CPU it shows that everything runs, and measures nothing.
 
 options:
   --length N         tokens in each slot, at least 2; 256 unless given
@@ -43,6 +44,7 @@ GIVEN_BY_LENGTH = (
     "workload.too_long",
 )
 """Settings that a profile sets by itself: a prompt of one length for each slot."""
+OF_REPORTS = ("title", "shows", "does_not_show", "reference")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +60,7 @@ def _main(arguments: Sequence[str]) -> int:
     parser.add_argument("--list", "--dry-run", action="store_true")
     options, overrides = parser.parse(arguments)
     if options.help:
-        print("\n".join([USAGE, settings_help([*group_options(), "output", ""]), "", EXAMPLES]))
+        print("\n".join([USAGE, settings_help([*group_options(), "output", ""], takes), "", EXAMPLES]))
         return SUCCESS
     for name in ("length", "repeats"):
         if getattr(options, name) < 2:
@@ -76,11 +78,28 @@ def compose(overrides: Sequence[str], command: str) -> Plan:
     from harness.overrides import read_overrides
 
     for key in read_overrides(overrides):
-        if key in GIVEN_BY_LENGTH:
-            raise SettingsError(f"{key} is not used here: every slot gets a prompt of one length (--length)")
-        if key.startswith("measurement.") and key != "measurement.baseline":
-            raise SettingsError(f"{key} is not used here; of measurement only measurement.baseline is")
+        reason = why_not_used(key)
+        if reason is not None:
+            raise SettingsError(f"{key} is not used here{reason}")
     return compose_plan(overrides, command)
+
+
+def takes(key: str) -> bool:
+    """Whether a profile has a use for a setting."""
+    return why_not_used(key) is None
+
+
+def why_not_used(key: str) -> str | None:
+    """Why a profile refuses a setting, to follow what says so; None for one that it takes."""
+    if key in GIVEN_BY_LENGTH:
+        return ": every slot gets a prompt of one length (--length)"
+    if key == "backend.prompt_tokens_beside_rounds":
+        return ": no prompt is read beside the rounds that are timed"
+    if key in OF_REPORTS:
+        return ": it is about the reports of experiments.run"
+    if key.startswith("measurement.") and key != "measurement.baseline":
+        return "; of measurement only measurement.baseline is"
+    return None
 
 
 def run(plan: Plan, length: int, num_repeats: int) -> int:

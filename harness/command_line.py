@@ -82,11 +82,12 @@ class CommandParser(argparse.ArgumentParser):
         return options, others
 
 
-def settings_help(groups: Iterable[str]) -> str:
+def settings_help(groups: Iterable[str], takes: Callable[[str], bool] = lambda key: True) -> str:
     """Groups with their options and settings with default and meaning, wrapped to the terminal.
 
     Args:
         groups: names of the groups and sections to show, and `""` for the settings at the root.
+        takes: whether the command takes a setting; those that it refuses are left out.
     """
     shown = list(groups)
     chosen = _chosen_options()
@@ -100,7 +101,7 @@ def settings_help(groups: Iterable[str]) -> str:
         lines += ["", "experiments:", *_columns([(name, _title(name)) for name in group_options()["experiment"]])]
     meanings = sections() | {"": "Of the whole run."}
     for section in shown:
-        listed = [setting for setting in all_settings().values() if setting.section == section]
+        listed = [item for item in all_settings().values() if item.section == section and takes(item.key)]
         if listed:
             lines += ["", f"{section} settings (setting=value). {meanings[section]}".lstrip(), *_described(listed)]
     return "\n".join(lines)

@@ -238,6 +238,9 @@ class BackendConfig:
     """Run layers through fused operations of our own; null does so on a GPU, layer by layer where a model allows it."""
     graphs: bool | None = None
     """Run steps of a few fixed sizes, captured as CUDA graphs; null does so on a GPU."""
+    prompt_tokens_beside_rounds: int | None = None
+    """With graphs: prompt tokens that a step in which others decode reads at most; null takes portions that fill its
+    forward up to 128 tokens, and more where too much waits. Moves output tokens by rounding alone."""
 
     def __post_init__(self) -> None:
         require(self.kind == "local", "backend.kind", "local", self.kind)
@@ -251,6 +254,8 @@ class BackendConfig:
         require(is_device, "backend.device", "auto, cpu, cuda or cuda:N", self.device)
         require(self.max_concurrency >= 1, "backend.max_concurrency", "1 or more", self.max_concurrency)
         require(self.max_length is None or self.max_length >= 2, "backend.max_length", "2 or more", self.max_length)
+        limit = self.prompt_tokens_beside_rounds
+        require(limit is None or limit >= 1, "backend.prompt_tokens_beside_rounds", "1 or more, or null", limit)
 
 
 @dataclass

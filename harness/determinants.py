@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from harness.config import (
+    BackendConfig,
     CacheDtype,
     CellConfig,
     DrafterConfig,
@@ -97,6 +98,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[CellConfig], bool], str],
         "with a policy, such as constraint=mask",
     ),
     (("workload.layout",), lambda cell: cell.workload.path is not None, "with workload.path"),
+    (
+        ("backend.prompt_tokens_beside_rounds",),
+        lambda cell: _may_use_graphs(cell.backend),
+        "with backend.graphs=true, which is so by itself on a GPU",
+    ),
 )
 """Settings, or whole sections, that many cells ignore: the cells that use them, and those cells in words."""
 _SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence")
@@ -105,9 +111,11 @@ _MODEL_SETTINGS = ("path", "revision", "weights", "shape")
 
 
 def canonical(cell: CellConfig) -> CellConfig:
-    """The cell with every setting that its drafter, method or policy ignores put back to the default."""
+    """The cell with every setting that its drafter, method, policy or backend ignores put back to the default."""
     if cell.constraint.policy is None:
         cell = replace(cell, constraint=ConstraintConfig())
+    if not _may_use_graphs(cell.backend):
+        cell = replace(cell, backend=replace(cell.backend, prompt_tokens_beside_rounds=None))
     if cell.is_baseline:
         return replace(cell, drafter=DrafterConfig(), drafting=DraftingConfig(), verification=VerificationConfig())
     return replace(
@@ -164,10 +172,21 @@ def determinants(
         **({} if cell.constraint.policy is None else {"constraint": plain["constraint"]}),
         "verification": _rule(cell.verification) if not cell.is_baseline else None,
         "workload": workload,
-        "backend": plain["backend"],
+        "backend": _backend(plain["backend"]),
         "measurement": {name: value for name, value in measurement.items() if name not in _SUMMARY_SETTINGS},
         "seed": plain["seed"],
     }
+
+
+def _backend(plain: dict[str, Any]) -> dict[str, Any]:
+    """Cells of the time before prompts had a limit keep their identity."""
+    unset = plain["prompt_tokens_beside_rounds"] is None
+    return {name: value for name, value in plain.items() if not (unset and name == "prompt_tokens_beside_rounds")}
+
+
+def _may_use_graphs(backend: BackendConfig) -> bool:
+    """Whether its steps have fixed sizes, or will have if a GPU is found."""
+    return backend.graphs if backend.graphs is not None else backend.device != "cpu"
 
 
 def with_rates(verification: VerificationConfig) -> dict[str, Any]:

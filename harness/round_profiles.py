@@ -1,4 +1,4 @@
-"""Profiles of a round for the cells of a plan, one cell after another, each with the read bandwidth of its device."""
+"""Profiles of a round for the cells of a plan, one cell after another, each with the rates of its device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from harness.config import CellConfig, TooLong
 from harness.engine.round_profile import RoundProfile, profile_round
 from harness.engine.round_time import num_rounds_of, output_tokens_needed
 from harness.kernel_bench.bandwidth import machine_of
-from harness.kernel_bench.clock import Clock, clock_for
+from harness.kernel_bench.clock import clock_for
+from harness.kernel_bench.matrix_rate import matrix_rates
 from harness.kernel_records import Machine
 from harness.workload import Conversation, conversations, load_prompts
 
@@ -29,6 +30,13 @@ class Profiled(NamedTuple):
     sampling_core: str
     notes: tuple[str, ...]
     """What changes speed or results without being asked for."""
+    matrix_ways: dict[str, float]
+    """Size of a product of matrices of that dtype -> operations per second, measured in the same run."""
+
+    @property
+    def matrix_rate(self) -> float:
+        """The best of the sizes, operations per second."""
+        return max(self.matrix_ways.values())
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,23 @@ class CellProfile:
     """As it was asked for."""
     machine: Machine
     found: Profiled
+
+
+class _Bench:
+    """What times the cells of one device, and its rates."""
+
+    def __init__(self, device: torch.device, num_repeats: int) -> None:
+        self.device = device
+        # reading, not writing: lines that the flush left dirty would be written back in the time of the work
+        self.clock = clock_for(device, num_repeats, "read")
+        self.machine = machine_of(self.clock, device)
+        self._matrix_ways: dict[torch.dtype, dict[str, float]] = {}
+
+    def matrix_ways(self, dtype: torch.dtype) -> dict[str, float]:
+        """See Profiled; measured once."""
+        if dtype not in self._matrix_ways:
+            self._matrix_ways[dtype] = matrix_rates(self.clock, self.device, dtype)
+        return self._matrix_ways[dtype]
 
 
 def profile_cells(cells: Sequence[CellConfig], length: int, num_repeats: int) -> Iterator[CellProfile]:
@@ -57,15 +82,13 @@ def profile_cells(cells: Sequence[CellConfig], length: int, num_repeats: int) ->
     asked = [_for_profile(cell, length, num_repeats) for cell in cells]
     played = [conversations(load_prompts(each.workload, each.seed), each.workload, each.seed) for each in asked]
     store = ModelStore()
-    clocks: dict[torch.device, tuple[Clock, Machine]] = {}
+    benches: dict[torch.device, _Bench] = {}
     for index, cell in enumerate(cells):
         device = resolve_device(cell.backend.device)
-        if device not in clocks:
-            # reading, not writing: lines that the flush left dirty would be written back in the time of the work
-            clock = clock_for(device, num_repeats, "read")
-            clocks[device] = clock, machine_of(clock, device)
-        profiled = _profile(asked[index], played[index], store, clocks[device][0], num_rounds_of(num_repeats))
-        yield CellProfile(index + 1, cell, clocks[device][1], profiled)
+        if device not in benches:
+            benches[device] = _Bench(device, num_repeats)
+        profiled = _profile(asked[index], played[index], store, benches[device], num_rounds_of(num_repeats))
+        yield CellProfile(index + 1, cell, benches[device].machine, profiled)
 
 
 def _for_profile(cell: CellConfig, length: int, num_repeats: int) -> CellConfig:
@@ -75,6 +98,7 @@ def _for_profile(cell: CellConfig, length: int, num_repeats: int) -> CellConfig:
     return replace(
         cell,
         decoding=replace(cell.decoding, max_new_tokens=num_new, ignore_eos=True),
+        backend=replace(cell.backend, prompt_tokens_beside_rounds=None),
         workload=replace(
             cell.workload,
             num_requests=num_slots,
@@ -92,15 +116,17 @@ def _num_speculative_tokens(cell: CellConfig) -> int:
 
 
 def _profile(
-    cell: CellConfig, played: Sequence[Conversation], store: ModelStore, clock: Clock, num_rounds: int
+    cell: CellConfig, played: Sequence[Conversation], store: ModelStore, bench: _Bench, num_rounds: int
 ) -> Profiled:
     """Profile one cell; its engine is gone when the next one needs the memory."""
     backend = LocalBackend(cell, store)
     _check_length(backend)
     backend.prepare(played)
     requests = [request for request in map(backend.first_request, played) if request is not None]
+    # before the engine takes its memory
+    matrix_ways = bench.matrix_ways(backend.target.dtype)
     engine = backend.engine()
-    profile = profile_round(engine, requests, clock, num_rounds)
+    profile = profile_round(engine, requests, bench.clock, num_rounds)
     notes = backend.fallbacks
     if profile.num_invalid:
         notes += (
@@ -109,7 +135,7 @@ def _profile(
         )
     dtype = str(backend.target.dtype).removeprefix("torch.")
     graphs = engine.settings.graphs and engine.target.device.type == "cuda"
-    return Profiled(profile, dtype, graphs, engine.core.name, notes)
+    return Profiled(profile, dtype, graphs, engine.core.name, notes, matrix_ways)
 
 
 def _check_length(backend: LocalBackend) -> None:

@@ -9,31 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from harness.determinants import plain_values
-from harness.engine.floor import FLOOR_DEFINITION
+from harness.engine.floor import BYTES_DEFINITION
+from harness.engine.operations import OPERATIONS_DEFINITION
 from harness.engine.round_profile import Phases
-from harness.kernel_records import Machine, Timing
+from harness.kernel_records import Timing
 from harness.labels import labels
 from harness.plan import Plan, cell_table
 from harness.provenance import provenance
 from harness.records import write_atomically
+from harness.round_floors import FLOORS_DEFINITION, PARTS, RoundFloors, round_floors
 from harness.round_profiles import CellProfile
 from harness.sweep import label
 
 JSON, MARKDOWN = "round_profile.json", "round_profile.md"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 NONE = "–"
 NO_MEASUREMENT = "no measurement"
 ON_A_CPU = (
-    "Run on a CPU, to show that everything runs: the times are no measurement, and there is no bandwidth to say how "
-    "short they could be."
+    "Run on a CPU, to show that everything runs: the times are no measurement, there is no bandwidth to say how short "
+    "they could be, and no time of the host beside the device's, because they are one."
 )
 PHASES = tuple(item.name for item in fields(Phases))
-FLOORS = ("draft", "target", "extend", "round")
 HEADER = (
     *("#", "target", "drafter", "verification", "slots", "K", "tokens per slot"),
     *(f"{name} (ms)" for name in PHASES),
     *("sum of phases (ms)", "step (ms)", "round (ms)", "host (ms)", "host (%)"),
-    *("floor of draft (ms)", "floor of target (ms)", "floor of extend (ms)", "floor (ms)", "step / floor", "TB/s"),
+    *(f"floor of {name} (ms)" for name in PARTS),
+    *("bound by", "floor (ms)", "step / floor", "bytes alone (ms)", "step / bytes", "operations alone (ms)"),
+    *("TB/s", "TFLOP/s"),
     *("accepted", "graphs", "labels"),
 )
 DEFINITIONS = (
@@ -46,11 +49,15 @@ DEFINITIONS = (
     "Step: the five as one piece. Commit and step move the state, so copies that put it back are part of both: a few "
     "microseconds (put_back in the JSON).",
     "Round: wall time between two results of the running engine while all slots decode, at about that length. Host: "
-    "round - step, in percent of the round: launching, reading results and planning, as far as the device does not "
-    "hide it. Below 0: the running engine finds in the L2 what the timed step does not.",
-    FLOOR_DEFINITION,
-    "TB/s: read bandwidth that the floors assume, the best of a few plain ways of reading, measured in the same run. "
-    "TB and GB are powers of ten.",
+    "what a round takes beyond its step, also in percent of the round: launching, reading results and planning, as far "
+    "as the device does not hide it. 0 where a round takes no longer than the step alone, which starts from a cold L2. "
+    "On a CPU the step itself is the host's work, so that there is none.",
+    FLOORS_DEFINITION,
+    BYTES_DEFINITION,
+    OPERATIONS_DEFINITION,
+    "TB/s: read bandwidth that the floors assume, the best of a few plain ways of reading. TFLOP/s: matrix rate that "
+    "they assume, the best of a few large products of random matrices of the target's dtype. Both measured in the same "
+    "run; TB and TFLOP are powers of ten.",
     "Accepted: draft tokens that a slot accepts, on average, in the round that was timed. Graphs: whether the running "
     "engine replays its steps as CUDA graphs.",
 )
@@ -84,7 +91,7 @@ def write_results(results: RoundResults, folder: Path) -> tuple[Path, Path]:
 def to_json(done: CellProfile) -> dict[str, Any]:
     """One cell as plain JSON values."""
     profile, machine = done.found.profile, done.machine
-    floors = {name: _floor_us(done, getattr(profile.floor, f"{name}_bytes")) for name in FLOORS}
+    floors = _floors(done)
     return {
         "number": done.number,
         "config": plain_values(asdict(done.cell)),
@@ -93,19 +100,32 @@ def to_json(done: CellProfile) -> dict[str, Any]:
         "dtype": done.found.dtype,
         "graphs": done.found.graphs,
         "sampling_core": done.found.sampling_core,
-        "machine": asdict(machine) | {"read_bandwidth_bytes_per_s": machine.read_bandwidth},
+        "machine": asdict(machine)
+        | {
+            "read_bandwidth_bytes_per_s": machine.read_bandwidth,
+            "matrix_ways": done.found.matrix_ways,
+            "matrix_rate_operations_per_s": done.found.matrix_rate,
+        },
         "profile": asdict(profile),
         "sum_of_phases_us": profile.phases.sum_us,
-        "host_us": profile.host_us,
-        "host_share": profile.host_share,
-        "floor_us": floors,
+        "host_us": profile.host_us if machine.is_measurement else None,
+        "host_share": profile.host_share if machine.is_measurement else None,
+        "floors": None if floors is None else _floors_json(floors),
     }
+
+
+def _floors_json(floors: RoundFloors) -> dict[str, Any]:
+    parts = {
+        name: part._asdict() | {"us": part.us, "bound_by": part.bound_by}
+        for name, part in zip(PARTS, floors, strict=True)
+    }
+    return parts | {"round": {"bytes_us": floors.bytes_us, "operations_us": floors.operations_us, "us": floors.us}}
 
 
 def to_markdown(results: RoundResults, source: dict[str, Any]) -> str:
     """The whole page; `source` says where it comes from."""
     parts = [f"# {results.plan.name}: a round, phase by phase", ""]
-    parts += [line for machine in _machines(results.cells) for line in (_about(machine), "")]
+    parts += [line for about in dict.fromkeys(map(_about, results.cells)) for line in (about, "")]
     parts += [*_table(HEADER, [_row(done) for done in results.cells]), ""]
     parts += ["## The cells", "", "```", cell_table(results.plan.cells), "```", ""]
     notes = [f"cell {done.number}: {note}" for done in results.cells for note in done.found.notes]
@@ -120,28 +140,28 @@ def line(done: CellProfile, num_cells: int) -> str:
     """One line about a cell, for the console."""
     profile = done.found.profile
     parts = " + ".join(f"{name} {_ms(getattr(profile.phases, name).median_us)}" for name in PHASES)
-    floor = _floor_us(done, profile.floor.round_bytes)
-    bound = f", floor {_ms(floor)} ms" if done.machine.is_measurement else f" ({NO_MEASUREMENT})"
+    floors = _floors(done)
+    beyond = f" ({NO_MEASUREMENT})"
+    if floors is not None:
+        beyond = f", host {_ms(profile.host_us)} ms, floor {_ms(floors.us)} ms"
     return (
-        f"[{done.number}/{num_cells}] {label(done.cell)}: step {_ms(profile.step.median_us)} ms, alone {parts}, "
-        f"host {_ms(profile.host_us)} ms{bound}"
+        f"[{done.number}/{num_cells}] {label(done.cell)}: step {_ms(profile.step.median_us)} ms, alone {parts}{beyond}"
     )
 
 
 def _row(done: CellProfile) -> tuple[str, ...]:
     cell, profile = done.cell, done.found.profile
-    floors = [_floor_us(done, getattr(profile.floor, f"{name}_bytes")) for name in FLOORS]
-    bandwidth, whole = done.machine.read_bandwidth, floors[-1]
+    host = (NONE, NONE)
+    if done.machine.is_measurement:
+        host = _ms(profile.host_us), f"{100 * profile.host_share:.1f}"
     return (
         *(str(done.number), cell.target.name, cell.drafter.kind.value),
         NONE if cell.is_baseline else cell.verification.method.value,
         *(str(profile.num_slots), str(profile.num_speculative_tokens), str(profile.length)),
         *(_time(getattr(profile.phases, name)) for name in PHASES),
         *(_ms(profile.phases.sum_us), _time(profile.step), _time(profile.round)),
-        *(_ms(profile.host_us), f"{100 * profile.host_share:.1f}"),
-        *(_ms(each) for each in floors),
-        NONE if whole is None else f"{profile.step.median_us / whole:.2f}",
-        NONE if bandwidth is None else f"{bandwidth / 1e12:.2f}",
+        *host,
+        *_floor_cells(done),
         *(f"{profile.mean_accepted:.2f}", "yes" if done.found.graphs else "no", "; ".join(_labels(done))),
     )
 
@@ -150,26 +170,36 @@ def _labels(done: CellProfile) -> list[str]:
     return [*([] if done.machine.is_measurement else [NO_MEASUREMENT]), *labels(done.cell)]
 
 
-def _floor_us(done: CellProfile, num_bytes: int) -> float | None:
+def _floors(done: CellProfile) -> RoundFloors | None:
+    """None on a CPU."""
     bandwidth = done.machine.read_bandwidth
-    return None if bandwidth is None else 1e6 * num_bytes / bandwidth
+    return None if bandwidth is None else round_floors(done.found.profile, bandwidth, done.found.matrix_rate)
 
 
-def _machines(cells: Sequence[CellProfile]) -> list[Machine]:
-    """Every device that cells ran on, once."""
-    found: list[Machine] = []
-    for done in cells:
-        if done.machine not in found:
-            found.append(done.machine)
-    return found
+def _floor_cells(done: CellProfile) -> tuple[str, ...]:
+    """From the floors of the parts to the rates that they assume."""
+    floors, bandwidth = _floors(done), done.machine.read_bandwidth
+    if floors is None or bandwidth is None:
+        return (NONE,) * (len(PARTS) + 8)
+    step_us = done.found.profile.step.median_us
+    bounds = (f"{name}: {part.bound_by}" for name, part in zip(PARTS, floors, strict=True) if part.bound_by)
+    return (
+        *(_ms(part.us) for part in floors),
+        *("; ".join(bounds), _ms(floors.us), f"{step_us / floors.us:.2f}"),
+        *(_ms(floors.bytes_us), f"{step_us / floors.bytes_us:.2f}", _ms(floors.operations_us)),
+        *(f"{bandwidth / 1e12:.2f}", f"{done.found.matrix_rate / 1e12:.0f}"),
+    )
 
 
-def _about(machine: Machine) -> str:
+def _about(done: CellProfile) -> str:
+    """The device of a cell and its rates, in words."""
+    machine = done.machine
     if machine.read_bandwidth is None:
         return ON_A_CPU
     return (
-        f"{machine.device}, read bandwidth {machine.read_bandwidth / 1e12:.2f} TB/s, measured in this run; an empty "
-        f"graph takes {machine.empty_graph_us:.1f} us, one small kernel {machine.one_kernel_us:.1f} us."
+        f"{machine.device}, read bandwidth {machine.read_bandwidth / 1e12:.2f} TB/s, matrix rate "
+        f"{done.found.matrix_rate / 1e12:.0f} TFLOP/s in {done.found.dtype}, both measured in this run; an empty graph "
+        f"takes {machine.empty_graph_us:.1f} us, one small kernel {machine.one_kernel_us:.1f} us."
     )
 
 
@@ -177,8 +207,8 @@ def _time(timing: Timing) -> str:
     return f"{_ms(timing.median_us)} ({_ms(timing.lower_us)} to {_ms(timing.upper_us)})"
 
 
-def _ms(time_us: float | None) -> str:
-    return NONE if time_us is None else f"{time_us / 1e3:.3f}"
+def _ms(time_us: float) -> str:
+    return f"{time_us / 1e3:.3f}"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

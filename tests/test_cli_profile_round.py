@@ -15,11 +15,14 @@ import torch
 from experiments import profile_round as command
 from harness.config import CellConfig, DrafterConfig, DrafterKind
 from harness.engine.floor import Floor
+from harness.engine.operations import Operations
 from harness.engine.round_profile import Phases, RoundProfile
 from harness.kernel_records import Machine, Timing
 from harness.plan import Plan
+from harness.round_floors import PARTS
 from harness.round_profiles import CellProfile, Profiled
 from harness.round_report import HEADER, JSON, MARKDOWN, PHASES, RoundResults, line, to_json, to_markdown
+from harness.settings import all_settings
 from tests.tiny_shapes import shape_folder
 
 ROOT = Path(__file__).parents[1]
@@ -59,19 +62,20 @@ def test_every_cell_has_a_row_with_times_of_all_phases(folder):
         # each of six numbers is rounded to a thousandth
         parts = sum(median_ms(row[f"{name} (ms)"]) for name in PHASES)
         assert float(row["sum of phases (ms)"]) == pytest.approx(parts, abs=0.003)
-        host = median_ms(row["round (ms)"]) - median_ms(row["step (ms)"])
-        assert float(row["host (ms)"]) == pytest.approx(host, abs=0.0015)
 
 
-def test_on_a_cpu_every_row_says_that_it_is_no_measurement_and_claims_no_floor(folder):
+def test_on_a_cpu_every_row_says_that_it_is_no_measurement_and_claims_neither_floor_nor_host(folder):
     page = (folder / MARKDOWN).read_text()
-    assert "the times are no measurement, and there is no bandwidth" in page
+    assert "the times are no measurement, there is no bandwidth" in page
     for row in rows_of(page):
-        assert row["labels"] == "no measurement" and row["TB/s"] == row["step / floor"] == "–"
-        assert all(row[name] == "–" for name in HEADER if name.startswith("floor"))
+        assert row["labels"] == "no measurement"
+        since = HEADER.index("host (ms)")
+        assert {row[name] for name in HEADER[since : HEADER.index("TFLOP/s") + 1]} == {"–"}
+    assert "no time of the host beside the device's, because they are one" in page
     for cell in json.loads((folder / JSON).read_text())["cells"]:
         assert cell["machine"]["is_measurement"] is False and cell["machine"]["read_bandwidth_bytes_per_s"] is None
-        assert set(cell["floor_us"].values()) == {None}
+        assert cell["floors"] is cell["host_us"] is cell["host_share"] is None
+        assert cell["machine"]["matrix_rate_operations_per_s"] == max(cell["machine"]["matrix_ways"].values()) > 0
 
 
 def test_the_json_holds_settings_parts_and_provenance(folder):
@@ -91,7 +95,14 @@ def test_the_json_holds_settings_parts_and_provenance(folder):
 
 def test_the_page_ends_with_definitions_and_provenance(folder):
     page = (folder / MARKDOWN).read_text()
-    for words in ("- Floor: bytes that a round must read", "- Round: wall time", '"provenance": {', '"git"'):
+    for words in (
+        "- Floor of a part: the larger",
+        "- Bytes: what a round must read",
+        "- Operations: two for each weight",
+        "- Round: wall time",
+        '"provenance": {',
+        '"git"',
+    ):
         assert words in page
 
 
@@ -179,7 +190,11 @@ def timing(median_us):
 
 @pytest.fixture
 def measured():
-    """A GPU that reads 4 TB/s: 8 GB of the target are 2 ms, 2 GB of drafting 0.5 ms, 0.4 GB of extending 0.1 ms."""
+    """A GPU that reads 4 TB/s and multiplies at 500 TFLOP/s.
+
+    8 GB of the target are 2 ms and its 1.5 TFLOP 3 ms; 2 GB of drafting 0.5 ms and 100 GFLOP 0.2 ms; 0.4 GB of
+    extending 0.1 ms and 10 GFLOP 0.02 ms.
+    """
     floor = Floor(
         target_weight_bytes=7_000_000_000,
         target_cache_bytes=1_000_000_000,
@@ -190,30 +205,82 @@ def measured():
         extend_weight_bytes=300_000_000,
         extend_cache_bytes=100_000_000,
     )
-    phases = Phases(timing(800.0), timing(2500.0), timing(50.0), timing(200.0), timing(20.0))
-    profile = RoundProfile(16, 3, 256, phases, timing(3640.0), timing(6.0), timing(4000.0), 1.25, 0, floor)
+    operations = Operations(
+        num_target_linear=1_400_000_000_000,
+        num_target_attention=100_000_000_000,
+        num_draft_linear=50_000_000_000,
+        num_draft_output=30_000_000_000,
+        num_draft_attention=20_000_000_000,
+        num_extend_linear=6_000_000_000,
+        num_extend_attention=4_000_000_000,
+    )
+    phases = Phases(timing(800.0), timing(3500.0), timing(50.0), timing(200.0), timing(20.0))
+    step, wall = timing(4680.0), timing(5200.0)
+    profile = RoundProfile(16, 3, 256, phases, step, timing(6.0), wall, 1.25, 0, floor, operations)
     machine = Machine("a GPU", True, "read", 60_000_000, {"torch.sum": 4e12, "other": 3e12}, 2.0, 3.0)
     cell = CellConfig(drafter=DrafterConfig(DrafterKind.eagle))
-    return CellProfile(1, cell, machine, Profiled(profile, "bfloat16", True, "triton", ("slower than asked for",)))
+    ways = {"large": 5e14, "small": 4e14}
+    return CellProfile(
+        1, cell, machine, Profiled(profile, "bfloat16", True, "triton", ("slower than asked for",), ways)
+    )
 
 
-def test_floors_are_bytes_over_the_bandwidth(measured):
+def test_a_floor_is_the_larger_of_bytes_and_operations_over_their_rates(measured):
     plan = Plan("run", "run", (measured.cell,), (), Path("folder"), "command")
     page = to_markdown(RoundResults(plan, 256, 50, (measured,)), {})
     (row,) = rows_of(page)
-    assert row["draft (ms)"] == "0.800 (0.790 to 0.810)" and row["sum of phases (ms)"] == "3.570"
-    assert (row["host (ms)"], row["host (%)"]) == ("0.360", "9.0")
+    assert row["draft (ms)"] == "0.800 (0.790 to 0.810)" and row["sum of phases (ms)"] == "4.570"
+    assert (row["host (ms)"], row["host (%)"]) == ("0.520", "10.0")
     floors = [row[name] for name in HEADER if name.startswith("floor")]
-    assert floors == ["0.500", "2.000", "0.100", "2.600"]
-    assert (row["step / floor"], row["TB/s"], row["graphs"], row["labels"]) == ("1.40", "4.00", "yes", "")
-    assert "a GPU, read bandwidth 4.00 TB/s, measured in this run; an empty graph takes 2.0 us" in page
+    assert floors == ["0.500", "3.000", "0.100", "3.600"]
+    assert row["bound by"] == "draft: bytes; target: operations; extend: bytes"
+    assert (row["step / floor"], row["TB/s"], row["TFLOP/s"]) == ("1.30", "4.00", "500")
+    assert (row["bytes alone (ms)"], row["step / bytes"], row["operations alone (ms)"]) == ("2.600", "1.80", "3.220")
+    assert (row["graphs"], row["labels"]) == ("yes", "")
+    assert "a GPU, read bandwidth 4.00 TB/s, matrix rate 500 TFLOP/s in bfloat16, both measured in this run; an" in page
     assert "no measurement" not in page and "- cell 1: slower than asked for" in page
-    assert line(measured, 1).endswith("host 0.360 ms, floor 2.600 ms")
+    assert line(measured, 1).endswith("host 0.520 ms, floor 3.600 ms")
 
 
 def test_the_json_of_a_measurement_has_floors_in_time(measured):
     content = to_json(measured)
-    assert content["floor_us"] == {"draft": 500.0, "target": 2000.0, "extend": 100.0, "round": 2600.0}
-    assert content["host_share"] == pytest.approx(0.09) and content["labels"] == []
+    assert content["floors"] == {
+        "draft": {"bytes_us": 500.0, "operations_us": 200.0, "us": 500.0, "bound_by": "bytes"},
+        "target": {"bytes_us": 2000.0, "operations_us": 3000.0, "us": 3000.0, "bound_by": "operations"},
+        "extend": {"bytes_us": 100.0, "operations_us": 20.0, "us": 100.0, "bound_by": "bytes"},
+        "round": {"bytes_us": 2600.0, "operations_us": 3220.0, "us": 3600.0},
+    }
+    assert content["host_share"] == pytest.approx(0.1) and content["labels"] == []
+    assert content["machine"]["matrix_rate_operations_per_s"] == 5e14
+
+
+def test_a_device_that_reads_slowly_is_bound_by_bytes_everywhere(measured):
     slow = replace(measured, machine=replace(measured.machine, read_ways={"torch.sum": 1e12}))
-    assert to_json(slow)["floor_us"]["round"] == 10_400.0
+    floors = to_json(slow)["floors"]
+    assert floors["round"]["us"] == floors["round"]["bytes_us"] == 10_400.0
+    assert {floors[name]["bound_by"] for name in PARTS} == {"bytes"}
+
+
+def test_a_part_that_does_nothing_is_bound_by_nothing(measured):
+    profile = measured.found.profile
+    target = replace(profile.operations, num_draft_linear=0, num_draft_output=0, num_draft_attention=0)
+    nothing = dict.fromkeys(["draft_weight_bytes", "draft_output_bytes", "draft_cache_bytes", "draft_logit_bytes"], 0)
+    profile = replace(profile, operations=target, floor=replace(profile.floor, **nothing))
+    floors = to_json(replace(measured, found=measured.found._replace(profile=profile)))["floors"]
+    assert floors["draft"] == {"bytes_us": 0.0, "operations_us": 0.0, "us": 0.0, "bound_by": None}
+
+
+def test_a_round_faster_than_its_step_has_no_time_of_the_host(measured):
+    """The running engine finds in the L2 what the timed step does not; that is no time of the host."""
+    profile = replace(measured.found.profile, round=timing(4600.0))
+    assert (profile.host_us, profile.host_share) == (0.0, 0.0)
+
+
+def test_the_help_lists_no_setting_that_is_refused(capsys):
+    assert command.main(["--help"]) == 0
+    listed = set(re.findall(r"^  ([a-z_.]+)=", capsys.readouterr().out, re.M))
+    assert {"decoding.temperature", "measurement.baseline", "backend.graphs", "name"} <= listed
+    assert listed == {key for key in all_settings() if command.takes(key)} < set(all_settings())
+    for key in sorted(set(all_settings()) - listed):
+        value = (*all_settings()[key].choices, 1)[0]
+        assert command.main([f"{key}={value}"]) == 2 and f"{key} is not used here" in capsys.readouterr().err

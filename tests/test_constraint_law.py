@@ -104,7 +104,9 @@ def test_steps_in_parts_give_the_same_tokens(policy, overlaps):
 def test_steps_in_parts_draw_from_the_same_masked_rows(policy):
     """With sampled drafts a mask of the wrong row or of another round shows at once."""
     expected = tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled)
-    assert tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled, graphs=True) == expected
+    for limit in (None, 1):
+        options = {"graphs": True, "prompt_tokens_beside_rounds": limit}
+        assert tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled, **options) == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"graphs": True, "overlaps": True}], ids=["eager", "launched ahead"])

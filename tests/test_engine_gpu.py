@@ -42,6 +42,12 @@ def test_greedy_tokens_equal_the_cpus(drafter, fused, graphs, stores, on_cpu):
     assert texts(on_gpu(cell(drafter, num_prompts=8), graphs, fused), store) == on_cpu
 
 
+def test_prompts_in_portions_give_the_tokens_of_the_cpu(stores, on_cpu):
+    config = on_gpu(cell(DrafterKind.eagle, num_prompts=8), True, True)
+    config = replace(config, backend=replace(config.backend, prompt_tokens_beside_rounds=5))
+    assert texts(config, stores.setdefault(True, ModelStore())) == on_cpu
+
+
 @pytest.mark.parametrize("drafter", [DrafterKind.none, DrafterKind.eagle, DrafterKind.draft_model], ids=str)
 def test_nothing_is_allocated_once_the_engine_runs(drafter):
     """Would catch a tensor made for every round: its memory is found again, its time is not."""

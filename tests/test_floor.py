@@ -139,7 +139,8 @@ def test_greedy_drafts_leave_no_rows():
 
 def test_the_parts_add_up():
     found = floor("eagle3")
-    assert found.round_bytes == sum(getattr(found, item.name) for item in fields(found))
+    parts = found.draft_bytes + found.target_bytes + found.extend_bytes
+    assert parts == sum(getattr(found, item.name) for item in fields(found))
 
 
 def test_half_the_weights_in_half_the_bytes():

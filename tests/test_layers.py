@@ -49,6 +49,7 @@ MEASURING = [
     ["harness.engine"],
     ["harness.backends"],
     ["harness.plan", "harness.progress", "harness.sweep", "harness.round_profiles"],
+    ["harness.round_floors"],
     ["harness.round_report"],
     [
         "harness.overrides",

@@ -57,7 +57,7 @@ def test_an_engine_goes_on_to_the_same_tokens_after_a_profile(kind, graphs):
     assert answers(engine) == expected
     assert (profile.num_slots, profile.length) == (2, NUM_PROMPT + 1)
     assert all(getattr(profile.phases, item.name).min_us > 0 for item in fields(Phases))
-    assert profile.host_us == profile.round.median_us - profile.step.median_us
+    assert profile.host_us == max(0.0, profile.round.median_us - profile.step.median_us)
     assert 0 <= profile.mean_accepted <= profile.num_speculative_tokens and profile.num_invalid == 0
 
 
@@ -143,7 +143,8 @@ def test_an_engine_whose_requests_may_end_early_is_refused():
 
 def test_more_prompts_ask_for_more_output():
     assert output_tokens_needed(2, 10, 3, 32) == 1 + 4 * 33
-    assert output_tokens_needed(512, 256, 3, 32) == 1 + 4 * (32 + 1 + 65)
+    # 65 steps and a last one, which may be up to four portions more beside the rounds of the others
+    assert output_tokens_needed(512, 256, 3, 32) == 1 + 4 * (32 + 1 + 65 + 4)
 
 
 @pytest.mark.gpu

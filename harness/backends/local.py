@@ -282,6 +282,7 @@ class LocalBackend:
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
             guarded=cell.constraint.is_on,
             round_terms=cell.measurement.round_terms and not cell.is_baseline,
+            prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
         return Engine(target, drafter, settings)
 

@@ -26,6 +26,7 @@ from harness.engine.graph_runner import GraphRunner
 from harness.engine.guarded_graph_runner import GuardedGraphRunner
 from harness.engine.guarded_step import settle
 from harness.engine.plan import Plan, make_plan
+from harness.engine.prompt_limit import prompt_limit
 from harness.engine.runner import Begun, EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Limits, Request, Round, Sequence, rounds_of
@@ -76,6 +77,9 @@ class EngineSettings:
     with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `guarded` without `graphs`."""
     guarded: bool = False
     """Requests may have guards, so that the host takes part in steps."""
+    prompt_tokens_beside_rounds: int | None = None
+    """Prompt tokens of a step in which others decode, at most; None is the engine's choice (`prompt_limit`). With
+    `graphs` only; moves tokens by rounding alone."""
 
 
 def room_for_drafts(num_speculative_tokens: int) -> int:
@@ -163,9 +167,11 @@ class Engine:
 
     def _new_runner(self) -> Runner:
         step, num_slots = self.step, self.settings.num_slots
-        if self.settings.guarded:
-            return (GuardedGraphRunner if self.settings.graphs else ConstrainedRunner)(step, num_slots)
-        return GraphRunner(step, num_slots) if self.settings.graphs else EagerRunner(step)
+        if not self.settings.graphs:
+            return ConstrainedRunner(step, num_slots) if self.settings.guarded else EagerRunner(step)
+        row_width = self.settings.num_speculative_tokens + 1
+        limit = prompt_limit(num_slots, row_width, self.settings.prompt_tokens_beside_rounds)
+        return (GuardedGraphRunner if self.settings.guarded else GraphRunner)(step, num_slots, limit)
 
     @property
     def cache_bytes(self) -> int:
@@ -232,7 +238,8 @@ class Engine:
         """Fill the free slots and launch the next step, if there is one to launch."""
         scheduler.admit(self._now())
         runner, limits = self._runner, self.settings.limits
-        plan = make_plan(scheduler.running.values(), limits, runner.most_prompt_tokens, runner.row_width)
+        running = scheduler.running.values()
+        plan = make_plan(running, limits, runner.most_prompt_tokens, runner.row_width, runner.prompt_limit)
         if plan is None:
             return None
         launched = runner.launch(plan)

@@ -1,4 +1,4 @@
-"""The floor of a round: the bytes that it must read, counted from the models themselves.
+"""The bytes that a round must read, counted from the models themselves.
 
 Counted are the weights of the target and the drafter, the keys and values of earlier rounds, and the draft-logit rows
 that are drawn from; not activations, the target's logits, or anything that is written. It knows neither time nor
@@ -20,23 +20,28 @@ from transformers import PreTrainedConfig
 
 from harness.drafters.chain import ChainDrafter
 from harness.drafters.draft_model import DraftModelDrafter
+from harness.engine.model_parts import (
+    embedding_of,
+    experts_of_token,
+    is_merged_experts,
+    joining_parameters,
+    layer_parameters,
+    output_matrix,
+)
 from harness.engine.step import Step
 from harness.models.decoder_layer import cache_shape
-from harness.models.eagle3 import Eagle3Head
-from harness.models.expert_weights import EXPERTS, MERGED
 from harness.models.head import Head
-from harness.models.mtp import MtpHead
 from harness.models.target import TargetModel
 
-FLOOR_DEFINITION = (
-    "Floor: bytes that a round must read, over the read bandwidth. Target: every weight once (of an embedding that is"
+BYTES_DEFINITION = (
+    "Bytes: what a round must read. Target: every weight once (of an embedding that is"
     " not the output matrix too, the rows of the tokens; of E experts, k a token, those that N tokens hit on average "
     "under an even router, E (1 - (1 - k / E)^N)), and the keys and values of all tokens of a slot but the last one, "
     "which the round itself reads. Draft: K times the output matrix that the drafter uses (EAGLE the target's, "
     "EAGLE-3 its own), K - 1 times its head with keys and values, and the draft-logit rows that are drawn from; of a "
     "draft model everything K times. Extend: the head once more, with what joins the target's states. Not counted: "
     "activations, the target's logits, the prompt lookup of ngram, what is written. Experts of a router that is not "
-    "even, and what is read several times but fits into the L2, take less than the floor says."
+    "even, and what is read several times but fits into the L2, take less than that."
 )
 
 
@@ -72,11 +77,6 @@ class Floor:
     def extend_bytes(self) -> int:
         """Of the drafter after verification."""
         return self.extend_weight_bytes + self.extend_cache_bytes
-
-    @property
-    def round_bytes(self) -> int:
-        """Of the whole round."""
-        return self.target_bytes + self.draft_bytes + self.extend_bytes
 
 
 class _Drafting(NamedTuple):
@@ -127,10 +127,10 @@ def _drafting(step: Step, num_slots: int, length: int) -> _Drafting:
 
 def _head(head: Head, num_slots: int, num_tokens: int, length: int) -> _Drafting:
     """K - 1 passes over a pair of each slot, K products with the output matrix, one pass over K + 1 pairs."""
-    output, embedding = _output_matrix(head), _embedding(head)
-    joining = {id(parameter) for parameter in _joining(head)}
-    named = [(name, item) for name, item in head.named_parameters() if item is not output and item is not embedding]
-    top_k = _experts_of_token(head.layer_config)
+    output, embedding = output_matrix(head), embedding_of(head)
+    joining = {id(parameter) for parameter in joining_parameters(head)}
+    named = layer_parameters(head)
+    top_k = experts_of_token(head.layer_config)
 
     def weights(tokens: int) -> int:
         """Of a pass, without what joins the target's states."""
@@ -150,7 +150,7 @@ def _head(head: Head, num_slots: int, num_tokens: int, length: int) -> _Drafting
 
 def _draft_model(model: TargetModel, num_slots: int, num_tokens: int, length: int) -> _Drafting:
     """K passes, the first over two tokens of each slot; the keys of those two are not there before."""
-    output = _output_matrix(model)
+    output = output_matrix(model)
     passes = _model_bytes(model, 2 * num_slots) + (num_tokens - 1) * _model_bytes(model, num_slots)
     token_bytes = _token_bytes(model.config, model.num_layers, model.dtype)
     return _Drafting(
@@ -162,13 +162,8 @@ def _draft_model(model: TargetModel, num_slots: int, num_tokens: int, length: in
 
 def _model_bytes(model: TargetModel, num_tokens: int) -> int:
     """Weights of one forward of a language model over so many tokens, output matrix included."""
-    embedding, output = model.embed_weight, _output_matrix(model)
-    named = [
-        (name, item)
-        for name, item in model.causal_lm.named_parameters()
-        if item is not embedding and item is not output
-    ]
-    layers = _weight_bytes(named, num_tokens, _experts_of_token(model.config))
+    embedding, output = embedding_of(model), output_matrix(model)
+    layers = _weight_bytes(layer_parameters(model), num_tokens, experts_of_token(model.config))
     return layers + output.nbytes + _row_bytes(embedding, output, num_tokens)
 
 
@@ -176,9 +171,7 @@ def _weight_bytes(named: Iterable[tuple[str, nn.Parameter]], num_tokens: int, to
     """Of parameters: all of each, but of merged experts [E, ...] those that the tokens hit on average, k a token."""
     total = 0
     for name, parameter in named:
-        _, experts, merged = name.rpartition(EXPERTS)
-        is_merged = bool(experts) and merged in MERGED
-        share = _share_hit(len(parameter), num_tokens, top_k) if is_merged else 1
+        share = _share_hit(len(parameter), num_tokens, top_k) if is_merged_experts(name) else 1
         total += round(parameter.nbytes * share)
     return total
 
@@ -197,33 +190,3 @@ def _token_bytes(config: PreTrainedConfig, num_layers: int, dtype: torch.dtype) 
     """Keys and values of one token in all layers."""
     num_heads, key_dim, value_dim = cache_shape(config)
     return num_layers * num_heads * (key_dim + value_dim) * dtype.itemsize
-
-
-def _experts_of_token(config: PreTrainedConfig) -> int:
-    """Experts that one token goes through; 0 where the layers have none."""
-    return getattr(config, "num_experts_per_tok", 0)
-
-
-def _output_matrix(model: TargetModel | Head) -> Tensor:
-    """[V, H] what gives the logits."""
-    if isinstance(model, TargetModel):
-        return model.causal_lm.lm_head.weight
-    if isinstance(model, Eagle3Head):
-        return model.lm_head.weight
-    if isinstance(model, MtpHead) and model.config.own_head:
-        return model.block.shared_head["head"].weight
-    return _output_matrix(model.target)
-
-
-def _embedding(head: Head) -> Tensor:
-    """[V, H] what embeds the tokens that a head reads."""
-    own = getattr(head.block if isinstance(head, MtpHead) else head, "embed_tokens", None)
-    return head.target.embed_weight if own is None else own.weight
-
-
-def _joining(head: Head) -> list[nn.Parameter]:
-    """Parameters that make features of the target's states; what makes them of the head's own is part of a pass."""
-    if not isinstance(head, Eagle3Head):
-        return []
-    parts = [getattr(head, name, None) for name in ("fc", "fc_norm", "input_norm")]
-    return [parameter for part in parts if part is not None for parameter in part.parameters()]

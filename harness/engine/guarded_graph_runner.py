@@ -16,6 +16,7 @@ from harness.engine.draft_masks import GuardedDrafts
 from harness.engine.graph_runner import GraphRunner, StepSize, _Captured
 from harness.engine.guarded_step import GuardedStep, drafting_slots, guards_of
 from harness.engine.plan import Plan
+from harness.engine.prompt_limit import PromptLimit
 from harness.engine.runner import Begun, Launched, fetch
 from harness.engine.step import Step
 from harness.engine.step_parts import CapturedParts, StepParts
@@ -25,8 +26,8 @@ from kernels.contract import Draft
 class GuardedGraphRunner(GraphRunner):
     """Launches drafts and forward of a step; `Begun.finish` does the rest."""
 
-    def __init__(self, step: Step, num_slots: int) -> None:
-        super().__init__(step, num_slots)
+    def __init__(self, step: Step, num_slots: int, prompt_limit: PromptLimit | None = None) -> None:
+        super().__init__(step, num_slots, prompt_limit)
         self._guarded = GuardedStep(step, num_slots)
         self._most_masks = num_slots * self.row_width
         self._parts: dict[StepSize, StepParts] = {}

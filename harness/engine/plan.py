@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from harness.engine.prompt_limit import PromptLimit
 from harness.engine.sequence import Limits, Sequence
 
 
@@ -47,7 +48,13 @@ class Plan(NamedTuple):
         return max(sequence.slot for sequence in self.participants) + 1
 
 
-def make_plan(running: Iterable[Sequence], limits: Limits, most_tokens: int, row_width: int) -> Plan | None:
+def make_plan(
+    running: Iterable[Sequence],
+    limits: Limits,
+    most_tokens: int,
+    row_width: int,
+    prompt_limit: PromptLimit | None = None,
+) -> Plan | None:
     """The next step; None when nobody can go on before the step under way has been read.
 
     A sequence that will have reached its length with what is under way does not decode again. Prompts are read in the
@@ -58,18 +65,28 @@ def make_plan(running: Iterable[Sequence], limits: Limits, most_tokens: int, row
         limits: where requests end.
         most_tokens: prompt tokens of the step, rows rounded up.
         row_width: tokens of a row; 0 reads every prompt in one piece, however long.
+        prompt_limit: of the prompt tokens of a step with rounds; None for none. Only with rows.
     """
-    decoding: list[Sequence] = []
-    chunks: list[Chunk] = []
+    going_on = [sequence for sequence in running if sequence.finish_reason is None]
+    waiting = [sequence for sequence in going_on if not sequence.is_prompt_read]
+    decoding = tuple(
+        sequence
+        for sequence in going_on
+        if sequence.is_prompt_read and sequence.fewest_output_tokens < limits.max_new_tokens
+    )
     room = most_tokens
-    for sequence in running:
-        if sequence.finish_reason is not None:
-            continue
-        if sequence.is_prompt_read:
-            if sequence.fewest_output_tokens < limits.max_new_tokens:
-                decoding.append(sequence)
-            continue
-        left = sequence.num_prompt_tokens - sequence.num_prompt_tokens_read
+    if prompt_limit is not None:
+        num_left = sum(sequence.num_prompt_tokens_left for sequence in waiting)
+        room = prompt_limit.room(len(decoding), len(waiting), num_left, most_tokens)
+    chunks = _chunks(waiting, room, row_width)
+    return Plan(decoding, chunks) if decoding or chunks else None
+
+
+def _chunks(waiting: Iterable[Sequence], room: int, row_width: int) -> tuple[Chunk, ...]:
+    """The prompt tokens that a step reads; see make_plan."""
+    chunks: list[Chunk] = []
+    for sequence in waiting:
+        left = sequence.num_prompt_tokens_left
         if row_width:
             left = min(left, max(room // row_width, 0 if chunks else 1) * row_width)
         elif chunks and left > room:
@@ -78,4 +95,4 @@ def make_plan(running: Iterable[Sequence], limits: Limits, most_tokens: int, row
             start = sequence.num_prompt_tokens_read
             chunks.append(Chunk(sequence, start, start + left))
             room -= -(-left // row_width) * row_width if row_width else left
-    return Plan(tuple(decoding), tuple(chunks)) if decoding or chunks else None
+    return tuple(chunks)

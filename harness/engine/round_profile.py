@@ -3,7 +3,7 @@
     draft, target, verify, extend, commit    each timed alone, on what the phases before it left
     step                                     all of them as one piece of work
     round                                    wall time between two results of the running engine
-    host                                     round - step: what the device does not hide
+    host                                     round - step, not below 0: what the device does not hide
 
 On a GPU every piece is the replay of a CUDA graph from a cold L2, whatever the engine itself does; for `round` the
 engine runs as it is. The slots hold real prompts, read by the step itself, so that tokens, experts and acceptance are
@@ -23,6 +23,7 @@ from harness.engine.engine import Engine
 from harness.engine.fill_slots import fill_slots
 from harness.engine.floor import Floor, floor_of
 from harness.engine.kept_state import KeptState, where_a_round_starts
+from harness.engine.operations import Operations, operations_of
 from harness.engine.round_time import output_tokens_needed, round_time
 from harness.engine.sequence import Request
 from harness.engine.step import Step
@@ -69,11 +70,15 @@ class RoundProfile:
     num_invalid: int
     """Slots whose verification, in that round, met a row without a distribution or an impossible draft."""
     floor: Floor
+    operations: Operations
 
     @property
     def host_us(self) -> float:
-        """What a round takes beyond its step; below 0 where the engine finds in the L2 what the timed step does not."""
-        return self.round.median_us - self.step.median_us
+        """What a round takes beyond its step, of which nothing is hidden behind the device; 0 where it takes less.
+
+        Without a meaning on a CPU, where the step itself is the host's work.
+        """
+        return max(0.0, self.round.median_us - self.step.median_us)
 
     @property
     def host_share(self) -> float:
@@ -136,6 +141,7 @@ def _split(step: Step, requests: Sequence[Request], length: int, clock: Clock, w
         mean_accepted=float(verified.verdict.num_accepted.double().mean()),
         num_invalid=int(verified.verdict.invalid.sum()),
         floor=floor_of(step, len(requests), length),
+        operations=operations_of(step, len(requests), length),
     )
 
 

@@ -17,6 +17,7 @@ from harness.constraint.guard import Guard
 from harness.constraint.ruling import Ruling
 from harness.engine.inputs import in_pieces
 from harness.engine.plan import Plan
+from harness.engine.prompt_limit import PromptLimit
 from harness.engine.step import Step, StepOutput
 
 
@@ -76,6 +77,11 @@ class Runner(Protocol):
         """Prompt tokens that a step can read, unless a single prompt in one piece is longer."""
         ...
 
+    @property
+    def prompt_limit(self) -> PromptLimit | None:
+        """Of the prompt tokens of a step with rounds; None where they cost the same in any step."""
+        ...
+
     def prepare(self) -> None:
         """Do what takes long and is needed once."""
         ...
@@ -89,6 +95,8 @@ class EagerRunner:
     row_width = 0
     most_prompt_tokens = 4096
     """Bounds the memory of a forward's activations."""
+    prompt_limit = None
+    """Prompts have a forward of their own, and every portion would read the weights once more."""
 
     def __init__(self, step: Step) -> None:
         assert not step.joins

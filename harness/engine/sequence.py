@@ -91,8 +91,13 @@ class Sequence:
         return len(self.request.token_ids)
 
     @property
+    def num_prompt_tokens_left(self) -> int:
+        """Prompt tokens that no step launched so far reads."""
+        return self.num_prompt_tokens - self.num_prompt_tokens_read
+
+    @property
     def is_prompt_read(self) -> bool:
-        return self.num_prompt_tokens_read == self.num_prompt_tokens
+        return self.num_prompt_tokens_left == 0
 
     @property
     def longest_length(self) -> int:

@@ -1,0 +1,152 @@
+"""The arithmetic of a round, against counts by hand on tiny models and against what torch multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from harness.engine.fill_slots import fill_slots
+from harness.engine.operations import Operations, operations_of
+from harness.kernel_bench.clock import WallClock
+from harness.kernel_bench.matrix_rate import CPU_SIZES, matrix_rates
+from harness.kernel_records import Timing
+from harness.models.target import TargetModel
+from tests.tiny_engines import NUM_SLOTS, tiny_engine, tiny_requests
+from tests.tiny_glm import random_glm
+from tests.tiny_models import VOCAB_SIZE, random_target, word_tokenizer
+
+NUM_TOKENS, LENGTH = 2, 10
+READ = NUM_SLOTS * (NUM_TOKENS + 1)
+"""Tokens of the target's forward, and pairs of the head's last pass."""
+KEYS_OF_ROUND = 10 + 11 + 12
+"""That the tokens of a slot see: the last of ten sees ten."""
+H, QUERIES, KEYS, INNER, NUM_LAYERS = 24, 6 * 8, 2 * 8, 40, 7
+LAYER = 2 * QUERIES * H + 2 * KEYS * H + 3 * INNER * H
+"""Weights of the matrices of a layer."""
+OUTPUT = VOCAB_SIZE * H
+OF_KEY = 2 * 6 * (8 + 8)
+"""Six query heads, whatever the number of key heads."""
+TARGET = {
+    "num_target_linear": 2 * READ * (NUM_LAYERS * LAYER + OUTPUT),
+    "num_target_attention": NUM_SLOTS * NUM_LAYERS * KEYS_OF_ROUND * OF_KEY,
+}
+
+
+def operations(kind, num_slots=NUM_SLOTS, **options):
+    engine = tiny_engine(kind, num_speculative_tokens=NUM_TOKENS, **options)
+    return operations_of(engine.step, num_slots, LENGTH)
+
+
+def chain(layer, joining, output):
+    """One pass over one pair of a slot, K output matrices, one pass over K + 1 pairs."""
+    return Operations(
+        **TARGET,
+        num_draft_linear=2 * NUM_SLOTS * layer,
+        num_draft_output=2 * NUM_SLOTS * NUM_TOKENS * output,
+        num_draft_attention=NUM_SLOTS * 10 * OF_KEY,
+        num_extend_linear=2 * READ * (layer + joining),
+        num_extend_attention=NUM_SLOTS * KEYS_OF_ROUND * OF_KEY,
+    )
+
+
+def test_a_llama_without_drafts_multiplies_one_token_of_a_slot():
+    expected = Operations(2 * NUM_SLOTS * (NUM_LAYERS * LAYER + OUTPUT), NUM_SLOTS * NUM_LAYERS * 10 * OF_KEY)
+    assert operations("none") == expected
+
+
+def test_a_tied_output_matrix_multiplies_all_the_same():
+    target = random_target("qwen3", tie_word_embeddings=True)
+    assert operations("ngram", target=target) == Operations(**TARGET)
+
+
+def test_an_eagle_head_uses_the_targets_output_matrix():
+    assert operations("eagle") == chain(2 * H * H + LAYER, 0, OUTPUT)
+
+
+def test_an_eagle3_head_has_a_smaller_output_matrix_and_joins_states_once():
+    assert operations("eagle3") == chain(LAYER + (QUERIES + 2 * KEYS) * H, 3 * H * H, 9 * H)
+
+
+def test_an_mtp_layer_with_its_own_output_matrix():
+    assert operations("mtp") == chain(LAYER + 2 * H * H, 0, OUTPUT)
+
+
+def test_a_draft_model_reads_two_tokens_of_a_slot_first():
+    assert operations("draft_model") == Operations(
+        **TARGET,
+        num_draft_linear=2 * NUM_SLOTS * 3 * LAYER,
+        num_draft_output=2 * NUM_SLOTS * NUM_TOKENS * OUTPUT,
+        num_draft_attention=NUM_SLOTS * (9 + 10 + 11) * OF_KEY,
+    )
+
+
+GLM_ATTENTION = H * 18 + 18 * 5 * 20 + H * 22 + 14 * 5 * 22 + 50 * H
+EXPERT = 3 * H * 16
+GLM_LAYER = GLM_ATTENTION + 6 * H + (1 + 2) * EXPERT
+"""The router, the shared expert, and the two of six that a token goes through."""
+GLM_OF_KEY = 2 * 5 * (22 + 14)
+"""Latent and rotated key, 14 + 8, and the latent again as the value."""
+
+
+@pytest.mark.parametrize("num_slots", [1, 3])
+def test_of_experts_those_count_that_a_token_goes_through(num_slots):
+    """One dense layer and two with experts; whatever the number of tokens, unlike the bytes."""
+    found = operations("mtp", num_slots=num_slots, target=TargetModel(random_glm(), word_tokenizer()))
+    read, head = num_slots * 3, GLM_LAYER + 2 * H * H
+    assert found == Operations(
+        num_target_linear=2 * read * (GLM_ATTENTION + 3 * H * 40 + 2 * GLM_LAYER + OUTPUT),
+        num_target_attention=num_slots * 3 * KEYS_OF_ROUND * GLM_OF_KEY,
+        num_draft_linear=2 * num_slots * head,
+        num_draft_output=2 * num_slots * NUM_TOKENS * OUTPUT,
+        num_draft_attention=num_slots * 10 * GLM_OF_KEY,
+        num_extend_linear=2 * read * head,
+        num_extend_attention=num_slots * KEYS_OF_ROUND * GLM_OF_KEY,
+    )
+
+
+def multiplied(work: Callable[[], object]) -> int:
+    """Operations of the products with weights that torch is asked for; those of attention have batches."""
+    with FlopCounterMode(display=False) as counter:
+        work()
+    counts = counter.get_flop_counts().get("Global", {})
+    return sum(counts.get(operation, 0) for operation in (torch.ops.aten.mm, torch.ops.aten.addmm))
+
+
+@pytest.mark.parametrize("kind", ["none", "eagle", "eagle3", "mtp", "draft_model", "ngram"])
+def test_torch_multiplies_as_much_with_weights_in_a_round(kind):
+    """Would catch a pass, an output matrix or a token that is counted twice or left out."""
+    step = tiny_engine(kind, num_speculative_tokens=3).step
+    inputs = fill_slots(step, tiny_requests(NUM_SLOTS, LENGTH - 1))
+    found = operations_of(step, NUM_SLOTS, LENGTH)
+    with torch.inference_mode():
+        assert multiplied(lambda: step.draft(inputs)) == found.num_draft_linear + found.num_draft_output
+        drafted = step.draft(inputs)
+        assert multiplied(lambda: step.score(inputs, drafted)) == found.num_target_linear
+        scored = step.score(inputs, drafted)
+        verified = step.verify(inputs, drafted, scored)
+        assert multiplied(lambda: step.extend(inputs, scored, verified)) == found.num_extend_linear
+
+
+def test_the_parts_add_up():
+    found = operations("eagle3")
+    assert found.num_target == sum(TARGET.values())
+    assert found.num_draft == found.num_draft_linear + found.num_draft_output + found.num_draft_attention
+    assert found.num_extend == found.num_extend_linear + found.num_extend_attention
+
+
+class SecondLong:
+    """Every piece of work takes a second."""
+
+    def time(self, work, in_graph=True):
+        work()
+        return Timing(1e6, 1e6, 1e6, 1e6, 2, False)
+
+
+def test_a_product_and_a_sum_are_two_operations_and_rates_are_per_second():
+    cpu = torch.device("cpu")
+    found = matrix_rates(SecondLong(), cpu, torch.bfloat16)
+    assert list(found.values()) == [2 * rows * inner * columns for rows, inner, columns in CPU_SIZES]
+    assert all(rate > 0 for rate in matrix_rates(WallClock(2), cpu, torch.float32).values())

@@ -1,0 +1,187 @@
+"""Prompts read in portions beside rounds: how large a portion is, when the limit is lifted, and that no token moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from harness.config import BackendConfig, CellConfig
+from harness.determinants import determinants, without_effect
+from harness.drafters.chain import ChainDrafter, DrafterShape
+from harness.drafters.draft_model import DraftModelDrafter
+from harness.drafters.none import NoDrafter
+from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.graph_runner import StepSize, step_sizes
+from harness.engine.inputs import num_rows
+from harness.engine.plan import make_plan
+from harness.engine.prompt_limit import FULL_FORWARD, LEAST_TOKENS, PromptLimit, prompt_limit
+from harness.engine.sequence import Limits, Request, Sequence
+from kernels.contract import DraftSampling, Verification, VerificationMethod
+from tests.tiny_engines import tiny_head
+from tests.tiny_models import VOCAB_SIZE, random_target
+
+MOST, WIDTH = 400, 4
+ADAPTS, FIXED = PromptLimit(8, is_fixed=False), PromptLimit(8, is_fixed=True)
+
+
+@pytest.mark.parametrize(
+    ("num_slots", "row_width", "expected"),
+    [(16, 4, 64), (16, 1, 112), (16, 6, 36), (7, 3, 105), (31, 4, 32), (32, 4, None), (64, 6, None)],
+    ids=["half", "no drafts", "least, whole rows", "odd rows", "least", "full", "more than full"],
+)
+def test_a_portion_fills_the_forward_that_rounds_leave_room_in(num_slots, row_width, expected):
+    found = prompt_limit(num_slots, row_width)
+    assert (None if found is None else found.num_tokens) == expected
+    if found is not None:
+        assert found.num_tokens >= LEAST_TOKENS and not found.is_fixed
+        assert found.num_tokens + num_slots * row_width < FULL_FORWARD + LEAST_TOKENS + row_width
+
+
+def test_a_limit_that_is_set_counts_whole_rows_and_at_least_one():
+    assert [prompt_limit(64, 6, most).num_tokens for most in (1, 6, 35, 64)] == [6, 6, 30, 60]
+
+
+@pytest.mark.parametrize(
+    ("counts", "adapting", "fixed"),
+    [((13, 3, 32), 8, 8), ((13, 3, 33), MOST, 8), ((9, 3, 9), MOST, 8), ((10, 3, 9), 8, 8), ((0, 1, 9), MOST, MOST)],
+    ids=["four steps", "more than four steps", "a quarter waits", "less than a quarter waits", "nobody decodes"],
+)
+def test_the_limit_is_lifted_where_portions_cost_more_than_they_save(counts, adapting, fixed):
+    """Counts of requests that decode, that wait, and tokens left. Would catch prompts that pile up for good."""
+    assert (ADAPTS.room(*counts, MOST), FIXED.room(*counts, MOST)) == (adapting, fixed)
+    assert FIXED.room(*counts, most_tokens=4) == 4
+
+
+def sequences(*prompts):
+    """(prompt tokens, prompt tokens read) of each; those that are read decode."""
+    found = []
+    for slot, (size, read) in enumerate(prompts):
+        sequence = Sequence(Request(str(slot), "toy", 0, 0, slot, (0,) * size), slot, 0.0)
+        sequence.num_prompt_tokens_read = read
+        found.append(sequence)
+    return found
+
+
+def chunks(prompts, limit):
+    plan = make_plan(sequences(*prompts), Limits(10, frozenset()), MOST, WIDTH, limit)
+    return [(chunk.sequence.slot, chunk.start, chunk.stop) for chunk in plan.chunks]
+
+
+DECODING = [(2, 2)] * 9
+
+
+def test_prompts_that_wait_share_a_portion_in_their_order():
+    waiting = [*DECODING, (9, 4), (30, 0), (5, 0)]
+    assert chunks(waiting, PromptLimit(16, is_fixed=True)) == [(9, 4, 9), (10, 0, 8)]
+    assert chunks(waiting, None) == [(9, 4, 9), (10, 0, 30), (11, 0, 5)]
+
+
+def test_nothing_is_limited_while_nobody_decodes():
+    assert chunks([(9, 4), (30, 0)], FIXED) == [(0, 4, 9), (1, 0, 30)]
+    finished = sequences((9, 9), (30, 0))
+    finished[0].token_ids += [1] * 10
+    plan = make_plan(finished, Limits(10, frozenset()), MOST, WIDTH, FIXED)
+    assert not plan.decoding and plan.chunks[0].stop == 30
+
+
+def test_a_full_portion_has_a_size_of_its_own():
+    sizes = step_sizes(16, 342, rows_beside_rounds=6)
+    assert StepSize(16, 6) in sizes and StepSize(16, 6) not in step_sizes(16, 342)
+    assert all(before < after for before, after in pairwise(sizes)), "sizes are tried from the smallest"
+    assert step_sizes(16, 342, 16) == step_sizes(16, 342), "one that is there is not captured twice"
+
+
+NUM_SLOTS, NUM_TOKENS, CAPACITY = 6, 2, 60
+PROMPTS = (3, 31, 4, 17, 5, 2, 25, 1, 9, 33, 6)
+
+
+def engine(kind, limit, **options):
+    target, shape = random_target(seed=3), DrafterShape(NUM_SLOTS, CAPACITY, NUM_TOKENS, VOCAB_SIZE)
+    if kind == "none":
+        drafter = NoDrafter()
+    elif kind == "draft_model":
+        drafter = DraftModelDrafter(random_target(seed=9, num_hidden_layers=1), DraftSampling.sampled, shape)
+    else:
+        drafter = ChainDrafter(tiny_head(kind, target), DraftSampling.sampled, shape)
+    settings = EngineSettings(
+        num_slots=NUM_SLOTS,
+        capacity=CAPACITY,
+        num_speculative_tokens=0 if kind == "none" else NUM_TOKENS,
+        sampling=SamplingSettings(0.8),
+        verification=Verification(VerificationMethod.probabilistic),
+        limits=Limits(14, frozenset(range(6))),
+        prompt_tokens_beside_rounds=limit,
+        **options,
+    )
+    return Engine(target, drafter, settings)
+
+
+def played(made):
+    """Tokens and counts of every request, and the (decoding requests, prompt rows) of every step."""
+    steps, launch = [], made._runner.launch
+
+    def watched(plan):
+        steps.append((len(plan.decoding), num_rows(plan, made.settings.num_speculative_tokens)))
+        return launch(plan)
+
+    made._runner.launch = watched
+    asked = [
+        Request(str(row), "toy", 0, 0, 50 + row, tuple((7 * row + 3 * place) % VOCAB_SIZE for place in range(size)))
+        for row, size in enumerate(PROMPTS)
+    ]
+    records = made.run(asked, lambda record: None).requests
+    counts = {
+        record.prompt_id: (record.output_token_ids, [item.num_accepted_tokens for item in record.rounds])
+        for record in records
+    }
+    return counts, steps
+
+
+@pytest.mark.parametrize("kind", ["none", "eagle", "mtp", "draft_model"])
+def test_tokens_do_not_depend_on_the_limit(kind):
+    """Prompts shorter and longer than it, one row at a time up to all at once, launched ahead or not.
+
+    Would catch a portion whose later part does not see the earlier one, and a drafter that starts amid a prompt.
+    """
+    width = 1 if kind == "none" else NUM_TOKENS + 1
+    expected, _ = played(engine(kind, None))
+    for limit, overlaps in ((1, False), (6, True), (15, True), (2048, False), (None, True)):
+        found, steps = played(engine(kind, limit, graphs=True, overlaps=overlaps))
+        assert found == expected, f"limit {limit}"
+        beside = [rows for num_decoding, rows in steps if num_decoding]
+        if limit is not None:
+            assert max(beside) <= max(1, limit // width)
+        assert any(beside) and any(rows for num_decoding, rows in steps if not num_decoding)
+
+
+def test_every_step_with_a_portion_is_of_a_size_that_is_captured_before():
+    made = engine("eagle", 6, graphs=True)
+    played(made)
+    assert set(made._runner._steps) == set(made._runner.sizes) and StepSize(NUM_SLOTS, 2) in made._runner._steps
+
+
+def cell(**backend):
+    return CellConfig(backend=BackendConfig(**backend))
+
+
+def test_a_cell_whose_prompts_have_no_rows_ignores_the_limit():
+    key = "backend.prompt_tokens_beside_rounds"
+    limited, free = (cell(graphs=False, prompt_tokens_beside_rounds=limit) for limit in (64, None))
+    assert determinants(limited) == determinants(free)
+    found = without_effect([key], [limited])
+    assert found is not None and found[0] == key and "backend.graphs=true" in found[1]
+    assert without_effect([key], [limited, cell(prompt_tokens_beside_rounds=64)]) is None
+
+
+def test_a_limit_makes_another_cell_and_none_keeps_the_identity_of_older_ones():
+    limited, free = (cell(graphs=True, prompt_tokens_beside_rounds=limit) for limit in (64, None))
+    assert determinants(limited) != determinants(free)
+    assert "prompt_tokens_beside_rounds" not in determinants(free)["backend"]
+    assert determinants(replace(limited, backend=replace(limited.backend, device="cpu"))) != determinants(free)
+
+
+def test_a_limit_of_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"backend.prompt_tokens_beside_rounds: expected 1 or more, or null, found 0"):
+        BackendConfig(prompt_tokens_beside_rounds=0)
