@@ -19,6 +19,7 @@ from harness.replay.estimators import Estimator, reaching
 from harness.replay.recorded import read_recording
 from harness.replay.replayed import num_ended_drafts, replay
 from harness.replay.rules import recorded_rule, replayed_rules, rule_name
+from harness.replay.tables import width_text
 from harness.round_terms import COLUMNS, TERMS_SUFFIX
 from kernels.contract import Verification, VerificationMethod
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record, simulated_run
@@ -164,6 +165,22 @@ def test_a_cell_whose_terms_are_missing_is_named(copied_run, capsys):
     next((copied_run / "cells").glob(f"*{TERMS_SUFFIX}")).unlink()
     assert command.main([str(copied_run)]) == 0
     assert "note: no terms recorded: eagle" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (5.0, "5.00 times narrower"),
+        (0.96, "1.04 times wider"),
+        (1.004, "as wide"),
+        (0.996, "as wide"),
+        (math.nan, "n/a"),
+        (0.0, "n/a"),
+    ],
+)
+def test_a_wider_interval_is_called_wider(ratio, text):
+    """Would catch "0.96 times narrower"."""
+    assert width_text(ratio) == text
 
 
 @pytest.mark.parametrize(

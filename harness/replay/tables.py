@@ -33,9 +33,10 @@ ESTIMATORS = (
     "up to 2 s K tokens. For lossy methods only the first is recorded."
 )
 SAMPLED_TEXT = (
-    "sampled: the run's own acceptance length on these drafts, beside the run's own method; narrower: width of its "
-    "interval / width of the replayed one (given the drafts). Both hold the variation between prompts, which no replay "
-    "removes."
+    "sampled: the run's own acceptance length on these drafts, beside the method that made them; – beside the others. "
+    "replayed interval: how much narrower (width of the sampled one / its own) or wider (the inverse) it is, given the "
+    "drafts, than the sampled one; n/a where one of them has no width. Both hold the variation between prompts, which "
+    "no replay removes."
 )
 LIMITS = (
     "What a replay cannot say: the contexts are those that the recorded method visited, so a method that would start "
@@ -50,9 +51,11 @@ SAME_LAW_NOTE = (
 )
 DIFFERENCE_TEXT = (
     "sampled: difference of the acceptance lengths (full drafts) of the run's cells with the two methods, paired by "
-    "prompt, where one of them made these drafts; narrower: width of its interval / width of the replayed one. The two "
-    "differ in what they estimate: each sampled length is on its own drafts."
+    "prompt, where one of them made these drafts; replayed interval: how much narrower or wider it is than the sampled "
+    "one. The two differ in what they estimate: each sampled length is on its own drafts. – where the run did not play "
+    "both methods, or neither made these drafts."
 )
+WIDTH = "replayed interval"
 TITLES = {Estimator.given: "length, given the drafts", Estimator.before: "length, before the draw"}
 
 
@@ -65,7 +68,7 @@ def replay_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Table:
     for cell, group in _by_cell(cells, frame):
         for method, found in group.groupby("verification", sort=False):
             rows.append((*_settings(cell, extra), *_method_texts(str(method), found)))
-    header += ["sampled", "narrower", "left out", "labels"]
+    header += ["sampled", WIDTH, "left out", "labels"]
     by_position = "by position: probability that at least i tokens are accepted, given the drafts."
     left_out = "left out: drafts with a drafted end-of-sequence token."
     notes = (BASIS, ESTIMATORS, by_position, SAMPLED_TEXT, left_out, LIMITS, SAME_LAW_NOTE, INTERVALS)
@@ -89,13 +92,13 @@ def _method_texts(method: str, found: pd.DataFrame) -> list[str]:
     lengths = [_text(rows[item.value], "length") if item.value in rows else NONE for item in TITLES]
     positions = [name for name in given if name.startswith("acceptance_per_pos_") and name[-1].isdigit()]
     rates = " / ".join(format_value(given[name], "percent") for name in positions if not pd.isna(given[name]))
-    sampled, narrower = NONE, NONE
+    sampled, width = NONE, NONE
     if given["is_own"]:
-        sampled, narrower = _text(given, "sampled_length"), _times(given["width_ratio"])
+        sampled, width = _text(given, "sampled_length"), width_text(given["width_ratio"])
     labels = [str(given["recorded_labels"])]
     labels += [str(given["guarantee"])] if given["guarantee"] != Guarantee.lossless.value else []
     label = "; ".join(dict.fromkeys(item for item in labels if item))
-    return [str(given["num_drafts"]), method, *lengths, rates, sampled, narrower, str(given["num_ended_drafts"]), label]
+    return [str(given["num_drafts"]), method, *lengths, rates, sampled, width, str(given["num_ended_drafts"]), label]
 
 
 def differences_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Table:
@@ -103,7 +106,7 @@ def differences_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Tabl
     cells = [item.cell for item in replayed]
     extra = varying(cells, SURROUNDINGS)
     titles = [title.replace("length, ", "") for title in TITLES.values()]
-    header = (*extra, "T", "drafter", "K", "drafts of", "comparison", *titles, "sampled", "narrower")
+    header = (*extra, "T", "drafter", "K", "drafts of", "comparison", *titles, "sampled", WIDTH)
     rows = []
     for cell, group in _by_cell(cells, frame):
         for (first, second), found in group.groupby(["first", "second"], sort=False):
@@ -124,12 +127,21 @@ def _difference_texts(found: pd.DataFrame) -> list[str]:
     texts = [_text(rows[item.value], "difference", signed=True) if item.value in rows else NONE for item in TITLES]
     if pd.isna(given["sampled_difference"]):
         return [*texts, NONE, NONE]
-    return [*texts, _text(given, "sampled_difference", signed=True), _times(given["width_ratio"])]
+    return [*texts, _text(given, "sampled_difference", signed=True), width_text(given["width_ratio"])]
 
 
 def _text(row: dict[Any, Any], name: str, *, signed: bool = False) -> str:
     return format_estimate(Estimate(*(row[item] for item in with_interval(name))), "length", signed=signed)
 
 
-def _times(ratio: float) -> str:
-    return NOT_AVAILABLE if pd.isna(ratio) else f"{format_value(ratio, 'length')} times"
+def width_text(ratio: float) -> str:
+    """A ratio of widths, sampled / replayed, in words: "1.04 times wider" where the replayed interval is the wider one.
+
+    n/a where one of the two has no width.
+    """
+    if pd.isna(ratio) or ratio == 0:
+        return NOT_AVAILABLE
+    text = format_value(max(ratio, 1 / ratio), "length")
+    if text == format_value(1.0, "length"):
+        return "as wide"
+    return f"{text} times {'narrower' if ratio > 1 else 'wider'}"
