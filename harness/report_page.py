@@ -32,7 +32,7 @@ def _lines(results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn
             yield from _section(item)
     yield "\n## Figures\n"
     for figure in figures:
-        yield f"{figure_caption(figure, results)}:\n\n![{figure.kind.text}](figures/{figure.path.name})\n"
+        yield f"{figure_caption(figure)}:\n\n![{figure.kind.text}](figures/{figure.path.name})\n"
     for item in made:
         if not item.kind.before_figures:
             yield from _section(item)
@@ -43,10 +43,9 @@ def _lines(results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn
     yield "\nColumns of tables/cells.csv: `python -m experiments.report --columns`.\n"
 
 
-def figure_caption(figure: Drawn, results: Results) -> str:
+def figure_caption(figure: Drawn) -> str:
     """What a figure shows, and the labels of the cells in it."""
-    drawn = dict.fromkeys(cell["labels"] for cell in results.cells if cell["labels"] and not cell.is_baseline)
-    labels = f" (cells labelled {', '.join(drawn)})" if drawn else ""
+    labels = f" (cells labelled {', '.join(figure.labels)})" if figure.labels else ""
     place = f"; {figure.place}" if figure.place else ""
     return f"{figure.kind.text}, with intervals{labels}{place}"
 

@@ -18,6 +18,7 @@ from harness.figures.sweep import LENGTH, draw_sweep
 from harness.figures.tradeoff import draw_tradeoff
 from harness.figures.write import write_figures
 from harness.metrics import analyse
+from harness.report_page import figure_caption
 from harness.runs import read_runs
 from kernels.contract import VerificationMethod
 from tests.synthetic_cells import analysed, config, shortened_cell, simulated_cell, simulated_run
@@ -54,6 +55,20 @@ def test_the_same_records_give_the_same_file(tmp_path):
     cells = cells_of(tmp_path / "run", temperatures=(1.0,))
     first, second = (drawn(cells, tmp_path / name)[0] for name in ("a", "b"))
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_caption_names_the_labels_of_the_cells_in_its_figure_only(tmp_path):
+    """Would catch "cells labelled biased" below a figure that leaves those cells out: here at another temperature."""
+
+    def cell_at(depth, temperature, **changes):
+        settings = config(drafting__num_speculative_tokens=depth, decoding__temperature=temperature)
+        return simulated_cell(settings, [0.5] * depth, num_prompts=3, **changes)
+
+    cells = analysed(cell_at(2, 1.0), cell_at(3, 1.0), cell_at(2, 0.5, labels=("biased",)))
+    captions = {figure.kind.name: figure_caption(figure) for figure in write_figures(cells, tmp_path)}
+    assert set(captions) == {"methods", "acceptance_by_position", "by_temperature", "by_depth"}
+    labelled = {name for name, text in captions.items() if text.endswith("with intervals (cells labelled biased)")}
+    assert labelled == {"acceptance_by_position", "by_temperature"}
 
 
 def test_pdf_beside_png(tmp_path):

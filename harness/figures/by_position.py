@@ -22,7 +22,7 @@ SERIES_INCHES = 0.6
 
 def draw_by_position(sheet: Sheet) -> Figure:
     """Unconditional acceptance rates at the main K of a sheet."""
-    sheet = sheet.at_main_depth()
+    sheet = sheet.narrowed(("temperature",))
     temperatures, drafters, series = _some(sheet.temperatures), sheet.drafters, sheet.series
     width = PANEL_INCHES + SERIES_INCHES * max(0, len(series) - FEW_SERIES)
     spread = 0.4 if len(series) <= FEW_SERIES else 0.7

@@ -60,14 +60,10 @@ def draw_heat_map(sheet: Sheet, across: HeatAxis, down: HeatAxis, name: str) -> 
     Returns:
         None where the two were not swept against each other, or the metric has no value.
     """
-    numbers = {side.axis for side in (across, down)}
-    fixed = []
-    if DEPTH not in numbers:
-        sheet = sheet.at_main_depth()
-        fixed.append(f"K = {sheet.main_depth}")
-    if TEMPERATURE not in numbers:
-        sheet = sheet.at_warmest()
-        fixed.append(f"T = {sheet.temperatures[-1]:g}")
+    numbers = [side.axis for side in (across, down) if side.axis]
+    sheet = sheet.narrowed([axis.name for axis in numbers])
+    fixed = [] if DEPTH in numbers else [f"K = {sheet.main_depth}"]
+    fixed += [] if TEMPERATURE in numbers else [f"T = {sheet.temperatures[-1]:g}"]
     if not _is_crossed(sheet, across, down) or all(isnan(cell.estimate(name).value) for cell in sheet.cells):
         return None
     if across.axis is None and len(down.places(sheet)) < MAX_NAMES_ACROSS < len(across.places(sheet)):

@@ -19,6 +19,7 @@ from harness.figures.methods import draw_methods
 from harness.figures.sheet import Sheet
 from harness.figures.sweep import LENGTH, draw_sweep
 from harness.figures.tradeoff import draw_tradeoff
+from harness.tables import SURROUNDINGS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,14 +34,18 @@ class FigureKind:
     text: str
     """What it shows, printed with it."""
     draw: Callable[[Sheet], Figure | None]
-    along: tuple[str, ...] = ()
-    """Settings of SURROUNDINGS that it has on an axis; cells that differ in another one are drawn apart."""
+    axes: tuple[str, ...] = ()
+    """Settings that it has on an axis."""
+
+    @property
+    def along(self) -> tuple[str, ...]:
+        """Those of SURROUNDINGS among them; cells that differ in another one are drawn apart."""
+        return tuple(name for name in self.axes if name in SURROUNDINGS)
 
 
 def _sweep(axis: Axis) -> FigureKind:
     text = f"Mean acceptance length (full drafts) and speedup against {axis.short}"
-    along = (axis.name,) if axis.is_surrounding else ()
-    return FigureKind(f"by_{axis.stem}", text, partial(draw_sweep, axis=axis), along)
+    return FigureKind(f"by_{axis.stem}", text, partial(draw_sweep, axis=axis), (axis.name,))
 
 
 HEAT_METRICS = {LENGTH: "length", "speedup": "speedup"}
@@ -48,14 +53,14 @@ HEAT_METRICS = {LENGTH: "length", "speedup": "speedup"}
 
 
 def _heat_maps(across: HeatAxis, down: HeatAxis) -> list[FigureKind]:
-    along = tuple(side.axis.name for side in (across, down) if side.axis and side.axis.is_surrounding)
+    axes = tuple(side.axis.name for side in (across, down) if side.axis)
     what = {"length": "Mean acceptance length (full drafts)", "speedup": "Speedup"}
     return [
         FigureKind(
             f"{short}_by_{across.stem}_and_{down.stem}",
             f"{what[short]} by {across.short} and {down.short}",
             partial(draw_heat_map, across=across, down=down, name=name),
-            along,
+            axes,
         )
         for name, short in HEAT_METRICS.items()
     ]
@@ -64,7 +69,12 @@ def _heat_maps(across: HeatAxis, down: HeatAxis) -> list[FigureKind]:
 NUMBER_PAIRS = [(number(first), number(second)) for first, second in combinations(NUMBER_AXES, 2)]
 FIGURES: tuple[FigureKind, ...] = (
     FigureKind("methods", "Mean acceptance length (full drafts) and speedup of every method", draw_methods),
-    FigureKind("acceptance_by_position", "Unconditional acceptance rate by draft position", draw_by_position),
+    FigureKind(
+        "acceptance_by_position",
+        "Unconditional acceptance rate by draft position",
+        draw_by_position,
+        (TEMPERATURE.name,),
+    ),
     FigureKind(
         "length_by_distance", "Mean acceptance length (full drafts) against distance from the target", draw_tradeoff
     ),

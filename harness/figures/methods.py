@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def draw_methods(sheet: Sheet) -> Figure:
     """The methods at the main K and the highest temperature of a sheet."""
-    sheet = sheet.at_main_depth().at_warmest()
+    sheet = sheet.narrowed(())
     drafters, series = sheet.drafters, sheet.series
     has_speedup = any(not isnan(cell.speedup.value) for cell in sheet.cells)
     columns = [(LENGTH, LENGTH_LABEL.replace("\n", " "))]

@@ -40,6 +40,11 @@ class Sheet:
         return sorted({cell["num_speculative_tokens"] for cell in self.cells})
 
     @property
+    def labels(self) -> list[str]:
+        """The labels of its cells."""
+        return list(dict.fromkeys(cell["labels"] for cell in self.cells if cell["labels"]))
+
+    @property
     def main_depth(self) -> int:
         """The K with the most cells, the largest of them."""
         counts = Counter(cell["num_speculative_tokens"] for cell in self.cells)
@@ -80,11 +85,14 @@ class Sheet:
         """A sheet of the cells that recorded their distance."""
         return replace(self, cells=tuple(cell for cell in self.cells if cell.record.cell_id in self.distances))
 
-    def at_main_depth(self) -> Sheet:
-        return self.part(num_speculative_tokens=self.main_depth)
+    def narrowed(self, axes: Collection[str]) -> Sheet:
+        """The cells at the main K and the highest temperature, except along those of the two that are on an axis.
 
-    def at_warmest(self) -> Sheet:
-        return self.part(temperature=self.temperatures[-1])
+        Args:
+            axes: names of settings that a figure has on its axes.
+        """
+        narrow = self if "num_speculative_tokens" in axes else self.part(num_speculative_tokens=self.main_depth)
+        return narrow if "temperature" in axes else narrow.part(temperature=narrow.temperatures[-1])
 
 
 def of_series(cells: Sequence[Cell], key: tuple[str, str]) -> list[Cell]:

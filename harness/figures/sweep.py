@@ -28,13 +28,9 @@ LEAST_VALUES = 3
 
 def draw_sweep(sheet: Sheet, axis: Axis) -> Figure | None:
     """The sweep of one setting, the others at the main K and the highest temperature; None where it was not swept."""
-    fixed = []
-    if axis is not DEPTH:
-        sheet = sheet.at_main_depth()
-        fixed.append(f"K = {sheet.main_depth}")
-    if axis is not TEMPERATURE:
-        sheet = sheet.at_warmest()
-        fixed.append(f"T = {sheet.temperatures[-1]:g}")
+    sheet = sheet.narrowed((axis.name,))
+    fixed = [] if axis is DEPTH else [f"K = {sheet.main_depth}"]
+    fixed += [] if axis is TEMPERATURE else [f"T = {sheet.temperatures[-1]:g}"]
     values = axis.values(sheet.cells)
     if len(values) < (LEAST_VALUES if axis.is_surrounding else 2):
         return None

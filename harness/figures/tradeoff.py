@@ -25,8 +25,7 @@ NO_DISTANCE = Estimate(0.0, 0.0, 0.0)
 
 def draw_tradeoff(sheet: Sheet) -> Figure | None:
     """The methods at the main K and the highest temperature; None where no lossy one recorded its distance."""
-    sheet = sheet.at_main_depth().at_warmest()
-    sheet = sheet.with_distance()
+    sheet = sheet.narrowed(()).with_distance()
     if not any(cell["guarantee"] == "lossy" for cell in sheet.cells):
         return None
     figure, panels = grid(1, len(sheet.drafters), (3.4, 2.4), sharey="all")

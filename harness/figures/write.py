@@ -21,6 +21,8 @@ class Drawn(NamedTuple):
     """Of the first format."""
     place: str
     """What its cells share, where there are several figures of a kind."""
+    labels: tuple[str, ...]
+    """Of the cells in it."""
 
 
 def write_figures(
@@ -48,7 +50,8 @@ def write_figures(
             folder.mkdir(parents=True, exist_ok=True)
             for suffix in formats:
                 figure.savefig(folder / f"{stem}.{suffix}", metadata=WITHOUT_DATES.get(suffix))
-            drawn.append(Drawn(kind, folder / f"{stem}.{formats[0]}", place))
+            labels = tuple(sheet.narrowed(kind.axes).labels)
+            drawn.append(Drawn(kind, folder / f"{stem}.{formats[0]}", place, labels))
     return drawn
 
 

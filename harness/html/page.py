@@ -97,7 +97,7 @@ def _sections(results: Results, made, figures, comparison: RunComparison | None)
         yield _differences(comparison)
     yield from (_table_section(item) for item in tables if item.kind.before_figures)
     if figures:
-        views = [_figure_view(figure, figure_caption(figure, results)) for figure in figures]
+        views = [_figure_view(figure, figure_caption(figure)) for figure in figures]
         yield Section("figures", "Figures", figures=tuple(views))
     yield from (_table_section(item) for item in tables if not item.kind.before_figures)
     yield _values_section("settings", "Settings", [cell.record.config for cell in results.cells])
