@@ -18,6 +18,10 @@ from harness.constraint_config import ConstraintConfig
 from harness.model_config import DrafterConfig, DrafterKind, TargetConfig, Weights, require
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 
+MOST_SPECULATIVE_TOKENS = 32
+"""K at most: what the kernels take under every method (block verification holds the positions as the bits of a number),
+and the same for all, so that no method of a sweep is left without a partner."""
+
 
 class DraftSamplingChoice(Enum):
     """Draft sampling as configured; `auto` is resolved by the verification method."""
@@ -72,7 +76,7 @@ class DraftingConfig:
     """How much is proposed, and how it is drawn."""
 
     num_speculative_tokens: int = 4
-    """K, draft tokens proposed per round."""
+    """K, draft tokens proposed per round; 32 at most."""
     sampling: DraftSamplingChoice = DraftSamplingChoice.auto
     """How the proposal is drawn; auto takes what the verification method is made for."""
     cache_dtype: CacheDtype = CacheDtype.auto
@@ -84,9 +88,9 @@ class DraftingConfig:
 
     def __post_init__(self) -> None:
         require(
-            self.num_speculative_tokens >= 0,
+            0 <= self.num_speculative_tokens <= MOST_SPECULATIVE_TOKENS,
             "drafting.num_speculative_tokens",
-            "0 or more",
+            f"0 to {MOST_SPECULATIVE_TOKENS}",
             self.num_speculative_tokens,
         )
 

@@ -63,6 +63,10 @@ def test_help_names_every_group_option_and_setting(capsys):
             "verification.synthetic_length: expected 1 or more, up to K + 1, found inf",
         ),
         (["verification.delta=nan", "verification=typical", "drafter=mtp"], "delta must be positive and finite"),
+        (
+            ["drafter=mtp", "drafting.num_speculative_tokens=4,2000"],
+            "drafting.num_speculative_tokens: expected 0 to 32, found 2000",
+        ),
         (["decoding.top_p=nan"], "decoding.top_p: expected a value in (0, 1], found nan"),
         (["backend.device=cuda:x"], "backend.device: expected auto, cpu, cuda or cuda:N, found cuda:x"),
     ],

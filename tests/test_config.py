@@ -9,6 +9,7 @@ import pytest
 
 from harness.acceptance_profiles import AcceptanceProfile
 from harness.config import (
+    MOST_SPECULATIVE_TOKENS,
     BackendConfig,
     CellConfig,
     DecodingConfig,
@@ -28,6 +29,7 @@ from harness.labels import labels
 from harness.plan import with_baselines
 from harness.records import identity
 from kernels.contract import DraftSampling, VerificationMethod
+from kernels.verify import MOST_BLOCK_DRAFTS
 
 METHODS = list(VerificationMethod)
 INF, NAN = float("inf"), float("nan")
@@ -61,6 +63,10 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         (lambda: DecodingConfig(min_p=1.0), "decoding.min_p"),
         (lambda: DecodingConfig(max_new_tokens=0), "decoding.max_new_tokens"),
         (lambda: DraftingConfig(-1), "drafting.num_speculative_tokens"),
+        (
+            lambda: DraftingConfig(MOST_SPECULATIVE_TOKENS + 1),
+            "drafting.num_speculative_tokens: expected 0 to 32, found 33",
+        ),
         (lambda: DrafterConfig(ngram_min=5), "drafter.ngram_min"),
         (lambda: VerificationConfig(epsilon=0.0), "epsilon"),
         (lambda: VerificationConfig(leniency=1.5), "leniency"),
@@ -99,6 +105,11 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
 def test_a_value_out_of_range_is_refused_with_its_name(build, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         build()
+
+
+def test_the_most_draft_tokens_are_those_that_every_kernel_takes():
+    """Would catch a K that one method of a sweep runs and another refuses in the middle of it."""
+    assert DraftingConfig(MOST_SPECULATIVE_TOKENS).num_speculative_tokens == MOST_BLOCK_DRAFTS
 
 
 @pytest.mark.parametrize(
