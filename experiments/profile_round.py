@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from harness.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
-from harness.plan import Plan, cell_table, make_folder
+from harness.plan import Plan, cell_table, made_folder
 from harness.settings import SettingsError, group_options
 
 USAGE = """\
@@ -109,12 +109,12 @@ def run(plan: Plan, length: int, num_repeats: int) -> int:
 
     for values, reason in plan.skipped:
         print(f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}", file=sys.stderr)
-    make_folder(plan.folder)
     finished: list[CellProfile] = []
-    for done in profile_cells(plan.cells, length, num_repeats):
-        finished.append(done)
-        print(line(done, len(plan.cells)), flush=True)
-        paths = write_results(RoundResults(plan, length, num_repeats, tuple(finished)), plan.folder)
+    with made_folder(plan.folder):
+        for done in profile_cells(plan.cells, length, num_repeats):
+            finished.append(done)
+            print(line(done, len(plan.cells)), flush=True)
+            paths = write_results(RoundResults(plan, length, num_repeats, tuple(finished)), plan.folder)
     print(f"report: {', '.join(map(str, paths))}", file=sys.stderr)
     return SUCCESS
 

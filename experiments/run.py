@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
-from harness.plan import Plan, cell_table, make_folder
+from harness.plan import Plan, cell_table, made_folder
 from harness.runs import MANIFEST
 from harness.settings import group_options
 
@@ -65,9 +65,15 @@ def run(plan: Plan, row_format: str | None) -> int:
     """Run the cells of a plan and report what was finished, also after an interruption."""
     for values, reason in plan.skipped:
         print(f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}", file=sys.stderr)
-    make_folder(plan.folder)
-    say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
-    say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.remarks)
+    with made_folder(plan.folder):
+        say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
+        say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.remarks)
+        _run_and_report(plan, row_format)
+    return SUCCESS
+
+
+def _run_and_report(plan: Plan, row_format: str | None) -> None:
+    """Run the cells and report those that were finished."""
     finished: list[str] = []
     try:
         run_plan(plan, finished)
@@ -78,7 +84,6 @@ def run(plan: Plan, row_format: str | None) -> int:
             report(plan.folder, row_format)
         raise
     report(plan.folder, row_format)
-    return SUCCESS
 
 
 def say(*texts: str) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -63,21 +64,40 @@ def with_baselines(cells: Sequence[CellConfig]) -> tuple[CellConfig, ...]:
     return tuple(_each_once(canonical(cell) for cell in ordered))
 
 
-def make_folder(folder: Path) -> None:
+@contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
     """Make the folder of a run, before anything is loaded, and see that files can be written there.
+
+    What was made is removed again if the run ends without a file in it.
 
     Raises:
         SettingsError: it cannot be made or written to.
     """
+    made: list[Path] = []
     try:
+        made += [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
+        _remove_empty(made)
         reason = error.strerror or type(error).__name__
         raise SettingsError(
             f"output.folder: expected a folder that can be made and written to, found {str(folder)!r} ({reason})"
         ) from error
+    try:
+        yield
+    finally:
+        _remove_empty(made)
+
+
+def _remove_empty(made: Sequence[Path]) -> None:
+    """Remove folders, and those in the first, as far as nothing lies in them; inner ones first."""
+    inner = [path for folder in made[:1] for path in folder.glob("*") if path.is_dir()]
+    for path in (*inner, *made):
+        # not empty, or never made
+        with suppress(OSError):
+            path.rmdir()
 
 
 def cell_table(cells: Sequence[CellConfig]) -> str:

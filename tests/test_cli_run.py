@@ -214,6 +214,38 @@ def test_what_goes_wrong_in_the_run_is_one_line_or_a_traceback(monkeypatch, caps
         command.main([*arguments, "--debug"])
 
 
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), ValueError("the folder holds no weights")], ids=["key", "value"]
+)
+def test_a_run_that_fails_before_its_first_file_leaves_no_folder(error, monkeypatch, tmp_path):
+    """Would catch an empty results folder that looks like a run's."""
+
+    def run_plan(plan, finished_cells):
+        (plan.folder / "cells").mkdir()
+        raise error
+
+    monkeypatch.setattr(command, "run_plan", run_plan)
+    assert command.main(["drafter=mtp", f"output.folder={tmp_path / 'runs' / 'new'}"]) in (1, 130)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_fails_removes_nothing_that_was_there_or_that_it_wrote(monkeypatch, tmp_path):
+    """Would catch data lost with the folder of a run that failed: a file of its own, and a folder made before it."""
+    (tmp_path / "mine" / "notes").mkdir(parents=True)
+
+    def run_plan(plan, finished_cells):
+        (plan.folder / "cells").mkdir()
+        (plan.folder / "cells" / "terms.npz").write_bytes(b"terms")
+        raise ValueError("the disk is full")
+
+    monkeypatch.setattr(command, "run_plan", run_plan)
+    assert command.main(["drafter=mtp", f"output.folder={tmp_path / 'new'}"]) == 1
+    assert (tmp_path / "new" / "cells" / "terms.npz").read_bytes() == b"terms"
+    monkeypatch.setattr(command, "run_plan", stop(KeyboardInterrupt()))
+    assert command.main(["drafter=mtp", f"output.folder={tmp_path / 'mine'}"]) == 130
+    assert (tmp_path / "mine" / "notes").is_dir()
+
+
 def test_listing_the_cells_makes_no_folder(tmp_path, capsys):
     assert command.main(["--list", "drafter=mtp", f"output.folder={tmp_path / 'new'}"]) == 0
     assert not (tmp_path / "new").exists()
