@@ -128,6 +128,8 @@ def test_every_experiment_says_what_it_shows_and_what_it_does_not(experiment):
     plan = plan_of(experiment)
     assert plan.shows.strip().endswith(".") and plan.does_not_show.strip().endswith(".")
     text = (CONF / "experiment" / f"{experiment}.yaml").read_text()
+    words = " ".join(text.replace("\n# ", " ").split())
+    assert not re.search(r"\.\.|,,|\b(\w+) \1\b", words), "a doubled full stop, comma or word"
     assert len(plan.cells) == NUM_CELLS.get(experiment, len(plan.cells))
     assert experiment not in NUM_CELLS or f"# {NUM_CELLS[experiment]} cells:" in text
 
