@@ -15,10 +15,10 @@ def value_rows(mappings: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def distinct_values(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Dotted name -> the different values that the mappings have, as text, in their order."""
+    """Dotted name -> the different values of the mappings that have it, as text, in their order."""
     flat = [flattened(item) for item in mappings]
     names = dict.fromkeys(name for item in flat for name in item)
-    return {name: list(dict.fromkeys(item.get(name, "") for item in flat)) for name in names}
+    return {name: list(dict.fromkeys(item[name] for item in flat if name in item)) for name in names}
 
 
 def listed(values: Sequence[str]) -> str:

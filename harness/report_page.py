@@ -15,6 +15,12 @@ from harness.report_tables import MadeTables
 from harness.results import Results
 from harness.run_summary import RunSummary, run_summary
 from harness.table import Table
+from harness.used_settings import used_settings
+
+SETTINGS_NOTE = (
+    "Settings that no cell uses are left out; where only some cells use one, as the baseline uses none of drafting and "
+    "verification, the values are theirs."
+)
 
 
 def report_page(results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn]) -> str:
@@ -37,7 +43,8 @@ def _lines(results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn
         if not item.kind.before_figures:
             yield from _section(item)
     yield "\n## Settings\n"
-    yield from _value_lines([cell.record.config for cell in results.cells])
+    yield f"{SETTINGS_NOTE}\n"
+    yield from _value_lines([used_settings(cell.record.config) for cell in results.cells])
     yield "\n## Provenance\n"
     yield from _value_lines([cell.record.provenance for cell in results.cells])
     yield "\nColumns of tables/cells.csv: `python -m experiments.report --columns`.\n"

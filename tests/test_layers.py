@@ -70,6 +70,7 @@ READING = [
         "harness.runs",
         "harness.same_tokens",
         "harness.sums",
+        "harness.used_settings",
     ],
     ["harness.cell_tables", "harness.estimates"],
     ["harness.metrics"],

@@ -19,12 +19,13 @@ from harness.figures.write import Drawn
 from harness.html.table_view import TableView, table_view
 from harness.notices import notices
 from harness.plain_text import value_rows
-from harness.report_page import figure_caption
+from harness.report_page import SETTINGS_NOTE, figure_caption
 from harness.report_tables import MadeTables
 from harness.results import Results
 from harness.run_comparison import RunComparison
 from harness.run_summary import run_summary
 from harness.table import Table
+from harness.used_settings import used_settings
 
 CSS_PIXELS_PER_INCH = 96
 
@@ -100,7 +101,8 @@ def _sections(results: Results, made, figures, comparison: RunComparison | None)
         views = [_figure_view(figure, figure_caption(figure)) for figure in figures]
         yield Section("figures", "Figures", figures=tuple(views))
     yield from (_table_section(item) for item in tables if not item.kind.before_figures)
-    yield _values_section("settings", "Settings", [cell.record.config for cell in results.cells])
+    settings = [used_settings(cell.record.config) for cell in results.cells]
+    yield _values_section("settings", "Settings", settings, SETTINGS_NOTE)
     yield _values_section("provenance", "Provenance", [cell.record.provenance for cell in results.cells])
 
 
@@ -115,9 +117,9 @@ def _differences(comparison: RunComparison) -> Section:
     return Section("differences", comparison.title, remarks=comparison.remarks, tables=tuple(tables))
 
 
-def _values_section(anchor: str, title: str, mappings: Sequence[Mapping[str, Any]]) -> Section:
+def _values_section(anchor: str, title: str, mappings: Sequence[Mapping[str, Any]], *paragraphs: str) -> Section:
     table = Table(title, ("name", "value"), tuple(value_rows(mappings)))
-    return Section(f"section-{anchor}", title, tables=(table_view(table, anchor),))
+    return Section(f"section-{anchor}", title, paragraphs, tables=(table_view(table, anchor),))
 
 
 def _figure_view(figure: Drawn, caption: str) -> FigureView:
