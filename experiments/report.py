@@ -47,7 +47,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.columns:
         print(column_dictionary(), end="")
     elif options.other is not None:
-        page = write_comparison(options.path, options.other, _folder(options, options.other))
+        page, remarks = write_comparison(options.path, options.other, _folder(options, options.other))
+        for line in remarks:
+            print(f"note: {line}", file=sys.stderr)
         print(f"comparison: {page}", file=sys.stderr)
     elif options.format:
         _emit(rows(read_results(options.path), options.format), options.output)

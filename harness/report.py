@@ -111,12 +111,15 @@ def write_results(
     return [*(folder / name for name in texts), *paths]
 
 
-def write_comparison(first: Path, second: Path, output: Path) -> Path:
-    """Write one page of HTML about two runs and their differences; returns its path.
+def write_comparison(first: Path, second: Path, output: Path) -> tuple[Path, tuple[str, ...]]:
+    """Write one page of HTML about two runs and their differences.
 
     Args:
         first, second: run folders, cells folders or cell files.
         output: the page, if it ends in .html, or the folder that it goes to.
+
+    Returns:
+        Its path, and what must be said of the comparison: why cells or differences are missing, and what to do.
 
     Raises:
         ValueError: as `harness.run_comparison.read_two_runs`.
@@ -130,7 +133,7 @@ def write_comparison(first: Path, second: Path, output: Path) -> Path:
         figures = write_figures(results.cells, Path(folder), distances=distances(results))
         text = html_page(results, make_tables(results), figures, comparison)
     write_atomically(page, text.encode())
-    return page
+    return page, comparison.remarks
 
 
 def own_files() -> dict[str, re.Pattern[str]]:

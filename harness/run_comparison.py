@@ -1,7 +1,6 @@
 """Differences between two runs: settings, provenance, and the metrics of cells that match, paired by prompt.
 
-Cells match when they agree in every setting that varies within either run; a setting that each run holds at one value
-may differ, and is then listed. Runs on different prompts do not match at all. Baselines are matched with baselines.
+Which cells match, and why others do not: `harness.cell_matching`. A setting that differs between the runs is listed.
 This module knows settings and metrics; it does not know how a comparison is printed.
 """
 
@@ -11,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.cell_matching import RULE, Pair, Side, matching_cells, matching_remarks, why_unmatched
 from harness.definitions import footnotes, metric
 from harness.estimates import paired_difference, paired_ratio
 from harness.metrics import Cell, analyse
 from harness.number_format import format_value
-from harness.plain_text import distinct_values, flattened, listed
+from harness.plain_text import distinct_values, listed
 from harness.results import Results
 from harness.runs import Run, read_runs
 from harness.table import Table
@@ -28,23 +28,21 @@ from harness.tables import (
     label_notes,
     label_suffix,
     metric_text,
-    summary_order,
 )
+from harness.used_settings import used_settings
 
 COMPARED = ("acceptance_rate", "full_draft_length", "output_tokens_per_s", "ttft_p50_ms")
 AS_RATIO = ("output_tokens_per_s",)
 """Compared as second / first, the others as second - first."""
-PROMPT_SETTINGS = ("workload.dataset", "workload.subset", "workload.split", "workload.column")
-"""With the file's name: what must agree before prompts of the same id are the same prompts."""
 IDENTITY_NOTE = (
     "same answers: requests (prompt, turn, copy) of both cells whose output tokens are identical, of those that both "
     "have. Equal settings and seeds on the same machine with the same versions give the same tokens."
 )
-OTHER_PROMPTS = "The runs are on different prompts, so no cells are paired."
 DRIFT_NOTE = (
     "The two runs were not interleaved: differences of times and throughputs hold whatever changed on the machine "
     "between them, which no interval here covers."
 )
+EMPTY_NOTE = "–: a baseline has no drafts to accept; a difference needs prompts in common."
 
 
 @dataclass(frozen=True)
@@ -90,55 +88,18 @@ def _with_own_names(first: Run, second: Run) -> tuple[Run, Run]:
 
 def compare_runs(first_name: str, first: Sequence[Cell], second_name: str, second: Sequence[Cell]) -> RunComparison:
     """Compare the cells of two runs."""
-    pairs = matching_cells(first, second)
-    names, sides = (first_name, second_name), (first, second)
-    configs, provenances = (
-        [[getattr(cell.record, part) for cell in side] for side in sides] for part in ("config", "provenance")
-    )
+    sides = Side(first_name, tuple(first)), Side(second_name, tuple(second))
+    pairs, names = matching_cells(*sides), (first_name, second_name)
+    configs = [[used_settings(cell.record.config) for cell in side.cells] for side in sides]
+    provenances = [[cell.record.provenance for cell in side.cells] for side in sides]
     tables = [
         _values_table("Settings that differ", names, *configs),
         _values_table("Provenance that differs", names, *provenances),
         _difference_table(names, pairs),
-        _unmatched_table(names, sides, pairs),
+        _unmatched_table(*sides, pairs),
     ]
-    remarks = () if _same_prompts(first, second) else (OTHER_PROMPTS,)
+    remarks = tuple(matching_remarks(*sides, pairs))
     return RunComparison(first_name, second_name, tuple(table for table in tables if table.rows), remarks)
-
-
-def matching_cells(first: Sequence[Cell], second: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
-    """The pairs of cells that match, in the order of a summary."""
-    if not _same_prompts(first, second):
-        return []
-    pairs = []
-    for is_baseline in (True, False):
-        sides = [[cell for cell in cells if cell.is_baseline is is_baseline] for cells in (first, second)]
-        names = _varying(sides[0]) | _varying(sides[1])
-        left, right = ({_values(cell, names): cell for cell in side} for side in sides)
-        pairs += [(cell, right[key]) for key, cell in left.items() if key in right]
-    return sorted(pairs, key=lambda pair: summary_order(pair[0]))
-
-
-def _same_prompts(first: Sequence[Cell], second: Sequence[Cell]) -> bool:
-    left, right = (
-        {
-            (cell["workload"], *(flattened(cell.record.config).get(name, "") for name in PROMPT_SETTINGS))
-            for cell in cells
-        }
-        for cells in (first, second)
-    )
-    return left == right
-
-
-def _varying(cells: Sequence[Cell]) -> set[str]:
-    """The settings that do not have one value in all cells."""
-    flat = [flattened(cell.record.config) for cell in cells]
-    names = {name for item in flat for name in item}
-    return {name for name in names if len({item.get(name, "") for item in flat}) > 1}
-
-
-def _values(cell: Cell, names: set[str]) -> tuple[str, ...]:
-    flat = flattened(cell.record.config)
-    return tuple(flat.get(name, "") for name in sorted(names))
 
 
 def _values_table(title: str, names: tuple[str, str], first: Sequence[Mapping], second: Sequence[Mapping]) -> Table:
@@ -152,36 +113,37 @@ def _values_table(title: str, names: tuple[str, str], first: Sequence[Mapping], 
     return Table(title, ("name", *names), tuple(rows))
 
 
-def _unmatched_table(names: tuple[str, str], sides: Sequence[Sequence[Cell]], pairs: Sequence[tuple]) -> Table:
-    """The cells that only one of the runs has."""
-    rows: list[tuple[str, str]] = []
-    for index, (name, cells) in enumerate(zip(names, sides, strict=True)):
+def _unmatched_table(first: Side, second: Side, pairs: Sequence[Pair]) -> Table:
+    """The cells that only one of the runs has, and why."""
+    rows: list[tuple[str, str, str]] = []
+    for index, (own, other) in enumerate(((first, second), (second, first))):
         matched = {pair[index].record.cell_id for pair in pairs}
-        rows += [(name, _cell_text(cell)) for cell in cells if cell.record.cell_id not in matched]
-    return Table("Cells without a partner", ("run", "cell"), tuple(rows))
+        alone = [cell for cell in own.cells if cell.record.cell_id not in matched]
+        rows += [(own.name, _cell_text(cell), why_unmatched(cell, own, other)) for cell in alone]
+    return Table("Cells without a partner", ("run", "cell", "why"), tuple(rows), (RULE,))
 
 
-def _difference_table(names: tuple[str, str], pairs: Sequence[tuple[Cell, Cell]]) -> Table:
+def _difference_table(names: tuple[str, str], pairs: Sequence[Pair]) -> Table:
     header = ["T", "drafter", "K", "verification", "drafts", "prompts in common", "same answers"]
     for name in COMPARED:
         how = "ratio" if name in AS_RATIO else "difference"
         label = metric(name).label
         header += [f"{label}, {names[0]}", f"{label}, {names[1]}", f"{label}, {how}"]
-    rows = [_difference_row(*pair) for pair in pairs]
+    rows = [_difference_row(pair) for pair in pairs]
     shown = [cell for pair in pairs for cell in pair]
-    notes = (*footnotes(list(COMPARED)), IDENTITY_NOTE, DRIFT_NOTE, *label_notes(shown))
+    notes = (*footnotes(list(COMPARED)), IDENTITY_NOTE, DRIFT_NOTE, EMPTY_NOTE, *label_notes(shown))
     return Table(f"Paired differences, {names[1]}{MINUS}{names[0]}", tuple(header), tuple(rows), notes)
 
 
-def _difference_row(first: Cell, second: Cell) -> tuple[str, ...]:
-    common = set(first.estimates.sums.prompt_ids) & set(second.estimates.sums.prompt_ids)
+def _difference_row(pair: Pair) -> tuple[str, ...]:
+    first, second = pair
     texts = [
         _both(f"{first['temperature']:g}", f"{second['temperature']:g}"),
         _both(drafter_name(first), drafter_name(second)),
         _both(*(NONE if cell.is_baseline else str(cell["num_speculative_tokens"]) for cell in (first, second))),
         _both(_method(first), _method(second)),
         _both(first.drafts or NONE, second.drafts or NONE),
-        str(len(common)),
+        str(pair.num_common_prompts),
         _same_answers(first, second),
     ]
     for name in COMPARED:
@@ -189,7 +151,7 @@ def _difference_row(first: Cell, second: Cell) -> tuple[str, ...]:
             texts += [NONE] * 3
         else:
             texts += [format_value(cell.estimate(name).value, metric(name).style) for cell in (first, second)]
-            texts.append(_difference_text(first, second, name) if common else NONE)
+            texts.append(_difference_text(first, second, name) if pair.num_common_prompts else NONE)
     return tuple(texts)
 
 

@@ -83,7 +83,7 @@ READING = [
     ["harness.lossy_table"],
     ["harness.draft_dtype_table"],
     ["harness.answers"],
-    ["harness.notices", "harness.report_tables", "harness.run_comparison"],
+    ["harness.cell_matching", "harness.notices", "harness.report_tables", "harness.run_comparison"],
     ["harness.report_page"],
     ["harness.html"],
     ["harness.report", "harness.replay"],

@@ -1,6 +1,7 @@
 """Differences between two runs: which cells match, what is paired, and what is said about the rest."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -53,7 +54,9 @@ def test_a_setting_that_one_run_sweeps_matches_value_by_value():
     """Would catch a block cell paired with a strict one because the other run has a single method."""
     tables, _ = compared(run_of("strict", "block"), run_of("block"))
     assert column(tables[PAIRED], "verification") == ["baseline", "block"]
-    assert tables["Cells without a partner"].rows == (("old", "eagle3, K = 3, T = 1, strict, sampled drafts"),)
+    (row,) = tables["Cells without a partner"].rows
+    assert row[:2] == ("old", "eagle3, K = 3, T = 1, strict, sampled drafts")
+    assert row[2] == "verification.method is strict, there block"
 
 
 def test_the_difference_is_the_second_less_the_first():
@@ -69,7 +72,93 @@ def test_other_prompts_are_not_paired():
     """Would catch prompts of two data sets paired because their ids are numbers in both."""
     tables, remarks = compared(run_of("strict"), run_of("strict", workload__path="questions.jsonl"))
     assert PAIRED not in tables and len(tables["Cells without a partner"].rows) == 4
-    assert remarks == ("The runs are on different prompts, so no cells are paired.",)
+    assert column(tables["Cells without a partner"], "why") == ["other prompts"] * 4
+    (remark,) = remarks
+    assert remark.startswith("The runs are on different prompts (old: builtin; new: questions.jsonl), so no cells are")
+    assert "Run one of the two again with the workload of the other" in remark
+
+
+def swept(depths, *, baselines=1, **changes):
+    """A run of strict verification at some depths."""
+    records = [simulated_cell(baseline_settings(**changes), [], num_prompts=3)] * baselines
+    for depth in depths:
+        settings = config(verification__method="strict", drafting__num_speculative_tokens=depth, **changes)
+        records.append(simulated_cell(settings, [0.5] * depth, num_prompts=3))
+    return analysed(*records)
+
+
+def test_runs_without_a_common_cell_say_which_setting_keeps_them_apart():
+    """Would catch an empty comparison without a word."""
+    tables, (remark,) = compared(swept((1, 2), baselines=0), swept((3, 4), baselines=0))
+    assert PAIRED not in tables
+    assert remark.startswith("No cells are paired: drafting.num_speculative_tokens is 1, 2 in old and 3, 4 in new. ")
+    assert "Run one of the two again with values that the other has" in remark
+    assert column(tables["Cells without a partner"], "why")[0] == "drafting.num_speculative_tokens is 1, there 3, 4"
+
+
+def test_runs_with_nothing_but_baselines_in_common_say_so():
+    _, (remark,) = compared(swept((1, 2)), swept((3, 4)))
+    assert remark.startswith("Only baselines are paired: drafting.num_speculative_tokens is 1, 2 in old and 3, 4")
+    _, (remark,) = compared(swept((1, 2)), swept(()))
+    assert remark.startswith("Only baselines are paired: new has no cells with a drafter. ")
+    _, (remark,) = compared(swept((), baselines=1), swept((3,), baselines=0))
+    assert remark.startswith("No cells are paired: old has no cells with a drafter. ")
+
+
+def test_values_that_both_runs_have_but_never_together_are_named():
+    def crossed(*pairs):
+        cells = [
+            simulated_cell(
+                config(drafting__num_speculative_tokens=depth, decoding__temperature=temperature), [0.5], num_prompts=3
+            )
+            for depth, temperature in pairs
+        ]
+        return analysed(*cells)
+
+    tables, (remark,) = compared(crossed((1, 0.5), (2, 1.0)), crossed((1, 1.0), (2, 0.5)))
+    names = "decoding.temperature, drafting.num_speculative_tokens"
+    assert f"No cells are paired: no combination of {names} is in both runs. " in remark
+    whys = column(tables["Cells without a partner"], "why")
+    assert whys == [f"no cell there with this combination of {names}"] * 4
+
+
+def test_pairs_without_a_common_prompt_say_what_chose_other_prompts():
+    """Would catch columns of dashes for two seeds that took different prompts, without a word."""
+    first, second = run_of("strict"), run_of("strict", seed=1, workload__num_prompts=4)
+    records = [
+        replace(
+            cell.record,
+            requests=tuple(replace(item, prompt_id=f"other {item.prompt_id}") for item in cell.record.requests),
+        )
+        for cell in second
+    ]
+    tables, (remark,) = compared(first, analysed(*records))
+    assert column(tables[PAIRED], "prompts in common") == ["0", "0"]
+    assert column(tables[PAIRED], "acceptance rate (%), difference") == ["–", "–"]
+    assert remark.startswith(
+        "2 of 2 pairs have no prompt in common (seed is 0 in old and 1 in new; workload.num_prompts"
+    )
+    assert any("a difference needs prompts in common" in note for note in tables[PAIRED].notes)
+
+
+def test_runs_of_two_seeds_on_the_same_prompts_are_paired_and_the_seed_is_listed():
+    """Would catch seeds that keep runs apart although every prompt is in both."""
+    tables, remarks = compared(run_of("strict"), run_of("strict", seed=1))
+    assert tables["Settings that differ"].rows == (("seed", "0", "1"),) and remarks == ()
+    assert column(tables[PAIRED], "prompts in common") == ["4", "4"]
+
+
+def test_the_command_says_on_the_terminal_and_on_the_page_why_nothing_is_paired(tmp_path, capsys):
+    for name, depth in (("a", 2), ("b", 3)):
+        simulated_run(
+            tmp_path / name, temperatures=(1.0,), methods=("strict",), depths=(depth, depth + 2), num_prompts=2
+        )
+    assert command.main([str(tmp_path / "a"), str(tmp_path / "b"), "--html"]) == 0
+    why = (
+        "Only baselines are paired: drafting.num_speculative_tokens is 2, 4 in a and 3, 5 in b. Cells are paired where"
+    )
+    assert f"note: {why}" in capsys.readouterr().err
+    assert why in (tmp_path / "b" / "comparison.html").read_text()
 
 
 def test_runs_of_the_same_name_are_told_apart(tmp_path):
