@@ -78,6 +78,10 @@ HOST = {
     for phase in ("before", "boundary", "after")
 }
 OVERHEAD = "speed before and after / that of policy none, paired by prompt"
+GAPS = (
+    "–: the baseline drafts and verifies nothing; under / none, the policy none itself, or no cell with it at the same "
+    "settings. n/a: nothing to divide by, such as no judged answer, no draft token or no round of that phase."
+)
 
 
 def boundary_table(cells: Sequence[Cell]) -> Table | None:
@@ -97,7 +101,7 @@ def boundary_table(cells: Sequence[Cell]) -> Table | None:
         rows += [_row(cell, extra, metrics, reference) for cell in members]
     notes = [f"{item.label}: {item.definition}." for item in [VALID, REFUSED, BEFORE, AFTER]]
     notes += [f"tok/s before, after: {SPEED['before'].definition}.", f"before / none, after / none: {OVERHEAD}."]
-    notes += [f"host us/round: {HOST['before'].definition}.", INTERVALS, TIME_INTERVALS, *label_notes(shown)]
+    notes += [f"host us/round: {HOST['before'].definition}.", GAPS, INTERVALS, TIME_INTERVALS, *label_notes(shown)]
     return Table("The end of reasoning", tuple(header), tuple(rows), tuple(notes))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from harness.axes import Line, lines_along
 from harness.definitions import footnotes
 from harness.estimates import Estimate
+from harness.gap_notes import gap_notes
 from harness.metrics import Cell
 from harness.table import Table
 from harness.tables import SURROUNDINGS, column_name, drafter_name, estimate_text, label_notes, varying
@@ -35,7 +36,9 @@ def concurrency_tables(cells: Sequence[Cell]) -> list[Table]:
     header = [*extra, "T", "drafter", "K", "verification", "requests in flight", "acceptance length, full drafts"]
     header += ["baseline (tok/s)", "throughput (tok/s)", "speedup", "speculation"]
     rows = [_row(line, cell, extra) for line in lines for cell in line.cells]
-    notes = (VERDICTS, *footnotes(list(METRICS)), *label_notes(cells))
+    shown = [cell for line in lines for cell in line.cells]
+    without = ["– under baseline: see speedup."] if any(cell.baseline is None for cell in shown) else []
+    notes = (VERDICTS, *footnotes(list(METRICS)), *gap_notes(shown, METRICS), *without, *label_notes(cells))
     return [Table("Where speculation pays", tuple(header), tuple(rows), notes)]
 
 

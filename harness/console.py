@@ -12,8 +12,9 @@ from typing import IO, TYPE_CHECKING
 
 from harness.comparison import expected_difference, groups, same_law
 from harness.estimates import Estimate, paired_difference, paired_ratio
+from harness.gap_notes import gap_notes
 from harness.metrics import Cell
-from harness.number_format import format_estimate, format_value
+from harness.number_format import NOT_AVAILABLE, format_estimate, format_value
 from harness.records import EXPECTED_METHODS
 from harness.tables import (
     NONE,
@@ -43,6 +44,10 @@ LEGEND = (
     "with fewer than 2 prompts, and where all prompts share one time); differences, ratios and the speedup are paired "
     "by prompt."
 )
+SHOWN_METRICS = (
+    *("acceptance_rate", "full_draft_length", *(f"expected_length_{method}" for method in EXPECTED_METHODS)),
+    *("output_tokens_per_s", "speedup"),
+)
 
 
 def print_summary(cells: Sequence[Cell], stream: IO[str] | None = None) -> None:
@@ -55,7 +60,7 @@ def print_summary(cells: Sequence[Cell], stream: IO[str] | None = None) -> None:
     console = _console(stream)
     for block in blocks(cells):
         _print_block(console, block, cells)
-    for text in (LEGEND, *label_notes(cells)):
+    for text in (LEGEND, *gap_notes(cells, SHOWN_METRICS), *label_notes(cells)):
         console.print(text, style="dim", markup=False, highlight=False)
 
 
@@ -128,7 +133,7 @@ def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
         format_value(cell.estimate("acceptance_rate").value, "percent"),
         " ".join(format_value(rate, "percent", decimals=0) for rate in rates),
         estimate_text(cell, "full_draft_length"),
-        "/".join(format_value(value, "length") for value in expected) if expected[0] == expected[0] else NONE,
+        "/".join(format_value(value, "length") for value in expected) if expected[0] == expected[0] else NOT_AVAILABLE,
         *timed,
     ]
 

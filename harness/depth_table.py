@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from harness.axes import Line, lines_along
 from harness.definitions import footnotes
 from harness.estimates import Estimate, paired_ratio
+from harness.gap_notes import gap_notes
 from harness.metrics import Cell
 from harness.table import Table
 from harness.tables import (
@@ -107,7 +108,9 @@ def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
     for choice in choices:
         numbers = [estimate_text(choice.best, name) for name in ("output_tokens_per_s", "speedup")]
         rows.append((*_settings(choice, extra), str(_depth(choice.best)), ", ".join(choice.equals) or "none", *numbers))
-    return Table("Best draft depth", header, tuple(rows), (SELECTION, *footnotes(["output_tokens_per_s", "speedup"])))
+    names = ["output_tokens_per_s", "speedup"]
+    notes = (SELECTION, *footnotes(names), *gap_notes([choice.best for choice in choices], names))
+    return Table("Best draft depth", header, tuple(rows), notes)
 
 
 def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
@@ -120,5 +123,6 @@ def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table
             shown += [estimate_text(cell, name) for name in METRICS[1:]]
             share = "1" if cell is choice.best else metric_text(ratio, "output_tokens_per_s", style="length")
             rows.append((*_settings(choice, extra), str(_depth(cell)), *shown, share, verdict))
-    notes = (SELECTION, ROUND, *footnotes(list(METRICS)), *label_notes([c for item in choices for c in item.cells]))
+    cells = [cell for choice in choices for cell in choice.cells]
+    notes = (SELECTION, ROUND, *footnotes(list(METRICS)), *gap_notes(cells, METRICS), *label_notes(cells))
     return Table("Throughput by draft depth", tuple(header), tuple(rows), notes)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from harness.comparison import Group, groups
 from harness.definitions import footnotes
 from harness.estimates import Estimate, paired_difference
+from harness.gap_notes import gap_notes
 from harness.lossy_table import distance
 from harness.metrics import Cell
 from harness.number_format import format_estimate, format_value
@@ -31,11 +32,12 @@ BIAS = (
 BOUND = (
     "bound: total variation between the distribution that the first draft token was drawn from and the one in the "
     "cache, in the same units, averaged likewise; the bias of probabilistic verification cannot be larger, in any "
-    "round."
+    "round. A dash where it was not recorded (measurement.round_terms=false)."
 )
 DIFFERENCE = (
     "difference: of the acceptance length to the first row of the same method, paired by prompt. The cells share their "
-    "random numbers, so a text is the same in both until rounding changes a token; an exact 0 says that it never did."
+    "random numbers, so a text is the same in both until rounding changes a token; an exact 0 says that it never did. "
+    "–: that first row."
 )
 MEMORY = "draft-logit cache: with the row statistics beside it, which are kept only where drafts are drawn from it."
 HEADER = (
@@ -79,7 +81,15 @@ def _table(group: Group, title: str, terms: Mapping[tuple[str, str], Recorded]) 
     for alike in by_method.values():
         ordered = sorted(alike, key=_rank)
         rows += [_row(cell, ordered[0], terms.get((cell["run"], cell["cell_id"]))) for cell in ordered]
-    notes = (BIAS, BOUND, DIFFERENCE, MEMORY, *footnotes([METRIC]), *label_notes(group.cells))
+    notes = (
+        BIAS,
+        BOUND,
+        DIFFERENCE,
+        MEMORY,
+        *footnotes([METRIC]),
+        *gap_notes(group.cells, [METRIC]),
+        *label_notes(group.cells),
+    )
     return Table(title, HEADER, tuple(rows), notes)
 
 

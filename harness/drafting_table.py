@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.comparison import DRAFT_ORDER, METHOD_ORDER, Group, groups, law, method_name
 from harness.definitions import footnotes
+from harness.gap_notes import gap_notes
 from harness.metrics import Cell
 from harness.table import Table
 from harness.tables import NONE, estimate_text, group_title, label_notes, label_suffix
@@ -17,6 +18,7 @@ from harness.tables import NONE, estimate_text, group_title, label_notes, label_
 METRIC = "full_draft_length"
 SAMPLINGS = tuple(name for name in DRAFT_ORDER if name)
 SHOWN = "Each entry is the acceptance length of full drafts."
+NOT_RUN = "–: this pair was not run."
 MARKS = "abcdefghijklmnopqrstuvwxyz"
 Skipped = tuple[Mapping[str, Any], str]
 """The swept values of a combination that was left out, and why."""
@@ -77,13 +79,16 @@ def _table(group: Group, title: str, reasons: Mapping[tuple[str, str], str]) -> 
             return NONE
         return f"no meaning ({numbers.setdefault(reason, str(len(numbers) + 1))})"
 
+    below = [*footnotes([METRIC]), *gap_notes(group.cells, [METRIC]), *label_notes(group.cells)]
     rows = tuple((name, *(entry(name, sampling) for sampling in SAMPLINGS)) for name in sorted(methods, key=_rank))
     notes = [
         f"({mark}): {', '.join(names)} follow one law, so any difference between them is noise." for mark, names in laws
     ]
     notes += [f"({number}): {reason}" for reason, number in numbers.items()]
+    if any(NONE in row for row in rows):
+        notes.append(NOT_RUN)
     header = ("verification", *(f"{sampling} drafts" for sampling in SAMPLINGS))
-    return Table(title, header, rows, (SHOWN, *notes, *footnotes([METRIC]), *label_notes(group.cells)))
+    return Table(title, header, rows, (SHOWN, *notes, *below))
 
 
 def _marks(group: Group) -> tuple[dict[tuple[str, ...], str], list[tuple[str, list[str]]]]:

@@ -56,6 +56,8 @@ DEFINITIONS = (
     "ceiling, and the time of an empty graph.",
     "Workspace: scratch memory that the core holds. Extra: most memory held during a call beyond its arguments, "
     "workspace and results included. Launches: kernels, copies and fills of a call, counted in its graph.",
+    "–: a draw has no drafts, so no K and no accepted tokens; a workspace is held by the project's own core only; "
+    "bandwidths, memory and launches are counted on a GPU only; a case that was not timed has no number.",
     "Agreement: how many of the decisions compared with the reference on the same random streams, in this batch and "
     "before it was timed, differed; all within rounding of their boundary. Peers draw with random numbers of their "
     "own.",

@@ -14,6 +14,7 @@ import numpy as np
 from harness.comparison import groups
 from harness.definitions import footnotes
 from harness.estimates import Estimate, paired_difference
+from harness.gap_notes import gap_notes
 from harness.metrics import Cell
 from harness.number_format import format_estimate
 from harness.replay.recorded import Recorded, recorded_cells
@@ -27,6 +28,9 @@ DISTANCE = (
     "distribution there, in percent; worked out in closed form and averaged over the rounds whose drafts count in "
     "full, in the contexts that the method itself came to. 0 for lossless methods, by definition. Later tokens of a "
     "round are not in it, nor is how distances add up over a text."
+)
+NO_DIFFERENCE = (
+    "–: the row that the others are compared with, or there is none; n/a as a distance: no draft counts in full."
 )
 METRICS = ("full_draft_length", "acceptance_rate", "speedup")
 
@@ -49,10 +53,12 @@ def lossy_tables(
             method = references.get(group.first["run"])
             reference = next((cell for cell in group.cells if cell["verification"] == method), None)
             rows = tuple(_row(cell, terms[cell["cell_id"]], reference) for cell in shown)
-            notes = (DISTANCE, *footnotes(list(METRICS)), *label_notes(shown))
+            below = [*footnotes(list(METRICS)), *gap_notes(shown, METRICS), *label_notes(shown)]
             title = f"Acceptance against distance: {group_title(group, cells)}"
             header = ("verification", "distance (%)", "acceptance length, full drafts", f"{MINUS_REFERENCE}{method}")
-            tables.append(Table(title, (*header, "acceptance rate (%)", "speedup"), rows, notes))
+            tables.append(
+                Table(title, (*header, "acceptance rate (%)", "speedup"), rows, (DISTANCE, NO_DIFFERENCE, *below))
+            )
     return tables
 
 

@@ -19,7 +19,7 @@ from harness.used_settings import used_settings
 
 SETTINGS_NOTE = (
     "Settings that no cell uses are left out; where only some cells use one, as the baseline uses none of drafting and "
-    "verification, the values are theirs."
+    "verification, the values are theirs. –: not set (null)."
 )
 
 

@@ -58,6 +58,7 @@ DEFINITIONS = (
     "TB/s: read bandwidth that the floors assume, the best of a few plain ways of reading. TFLOP/s: matrix rate that "
     "they assume, the best of a few large products of random matrices of the target's dtype. Both measured in the same "
     "run; TB and TFLOP are powers of ten.",
+    "–: the baseline verifies nothing; floors, TB/s and TFLOP/s need the rates of a GPU.",
     "Accepted: draft tokens that a slot accepts, on average, in the round that was timed. Graphs: whether the running "
     "engine replays its steps as CUDA graphs.",
 )

@@ -14,6 +14,7 @@ from harness.acceptance_profiles import AcceptanceProfile
 from harness.comparison import SAME_LAW, Group, expected_difference, groups, method_name, method_rank, same_law
 from harness.definitions import LABEL_NOTES, footnotes, metric
 from harness.estimates import Estimate, paired_difference, paired_ratio
+from harness.gap_notes import gap_notes
 from harness.labels import RANDOM_WEIGHTS
 from harness.metrics import Cell
 from harness.model_config import Weights, checkpoint_name
@@ -159,7 +160,7 @@ def summary_table(cells: Sequence[Cell]) -> Table:
         numbers += [estimate_text(cell, name) for name in timed]
         cache = format_value(cell.record.draft_logit_cache_bytes / 2**20, "length")
         rows.append((*settings, *numbers, NONE if cell.is_baseline else cache, cell["labels"]))
-    notes = (*footnotes([*shown, *timed]), *label_notes(cells))
+    notes = (*footnotes([*shown, *timed]), *gap_notes(cells, [*shown, *timed]), *label_notes(cells))
     return Table("All cells", tuple(header), tuple(rows), notes)
 
 
@@ -223,7 +224,8 @@ def _method_table(group: Group, first: Cell, title: str) -> Table:
     rows = [metric_row(name) for name in metrics]
     rows += [count_row(name, label) for name, label in PER_METHOD_COUNTS.items()]
     rows += [metric_row(name) for name in positions]
-    notes = [*footnotes([*metrics, *positions]), "Differences of percentages are in percentage points."]
+    names = [*metrics, *positions]
+    notes = [*footnotes(names), *gap_notes(shown, names), "Differences of percentages are in percentage points."]
     return Table(title, tuple(header), tuple(rows), (*notes, *_remarks(group.cells), *label_notes(shown), PR_NAMES))
 
 
@@ -316,8 +318,11 @@ def paired_table(cells: Sequence[Cell]) -> Table:
     notes = footnotes([*PAIRED_METRICS, "output_tokens_per_s"])
     notes.append(
         "expected length, same drafts: difference of the expected acceptance lengths of the two methods, both on the "
-        "drafts of the one named second."
+        "drafts of the one named second. –: drafts are drawn differently, or only "
+        f"{', '.join(EXPECTED_METHODS)} have it recorded."
     )
+    drafted = [cell for cell in cells if not cell.is_baseline]
+    notes += gap_notes(drafted, [*PAIRED_METRICS, *(f"expected_length_{item}" for item in EXPECTED_METHODS)])
     notes += [SAME_LAW, DIFFERENT_DRAFTS, *label_notes(cells)]
     return Table("Paired differences", tuple(header), tuple(rows), tuple(notes))
 

@@ -76,7 +76,7 @@ READING = [
     ["harness.metrics"],
     ["harness.comparison", "harness.number_format"],
     ["harness.certification_results", "harness.frame_text", "harness.table"],
-    ["harness.latex", "harness.tables"],
+    ["harness.gap_notes", "harness.latex", "harness.tables"],
     ["harness.axes", "harness.console", "harness.figures"],
     ["harness.concurrency_table", "harness.depth_table", "harness.drafting_table"],
     ["harness.boundary_table", "harness.replay.recorded", "harness.results", "harness.run_summary"],
