@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.config import DrafterConfig, TargetConfig, Weights
+from harness.config import DrafterConfig, TargetConfig
+from harness.model_config import Weights
 from harness.settings import SettingsError
 
 ALONE = "there, but of no use without the other"

@@ -21,9 +21,9 @@ from harness.config import (
     DraftingConfig,
     DraftSamplingChoice,
     TargetConfig,
-    Weights,
     WorkloadConfig,
 )
+from harness.model_config import Weights
 from harness.models import free_memory
 from harness.models.free_memory import Need, check_fits, free_bytes
 from harness.models.outline import OUTLINE

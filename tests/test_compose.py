@@ -11,10 +11,11 @@ import pytest
 from harness import compose as compose_module
 from harness import settings
 from harness.compose import compose_plan
-from harness.config import CellConfig, DrafterKind, Weights
+from harness.config import CellConfig, DrafterKind
 from harness.constraint_config import PolicyKind
 from harness.determinants import METHOD_PARAMETERS, USED_ONLY_WITH
 from harness.labels import labels
+from harness.model_config import Weights
 from harness.overrides import read_overrides
 from harness.settings import CONF, SettingsError, all_settings, group_options
 from kernels.contract import VerificationMethod

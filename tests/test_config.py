@@ -21,11 +21,11 @@ from harness.config import (
     MeasurementConfig,
     TargetConfig,
     VerificationConfig,
-    Weights,
     WorkloadConfig,
 )
 from harness.determinants import canonical, determinants, with_rates
 from harness.labels import labels
+from harness.model_config import Weights
 from harness.plan import with_baselines
 from harness.records import identity
 from kernels.contract import DraftSampling, VerificationMethod

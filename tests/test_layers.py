@@ -14,6 +14,7 @@ STEM = [
     ["kernels"],
     [
         "harness.acceptance_profiles",
+        "harness.combinations",
         "harness.config",
         "harness.constraint_config",
         "harness.determinants",

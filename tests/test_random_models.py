@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.config import DrafterConfig, DrafterKind, Weights
+from harness.config import DrafterConfig, DrafterKind
 from harness.drafters.load import draw_head, load_head
+from harness.model_config import Weights
 from harness.models.random_head import DRAFT_VOCAB_SIZE, random_eagle, random_eagle3, random_mtp
 from harness.models.random_target import architecture, random_target
 from harness.models.shape import read_shape, shape_names

@@ -11,16 +11,9 @@ from experiments import run as command
 from experiments.prompt import headline
 from harness.backends.local import LocalBackend
 from harness.backends.model_store import ModelStore
-from harness.config import (
-    BackendConfig,
-    CellConfig,
-    DecodingConfig,
-    DrafterConfig,
-    DrafterKind,
-    Weights,
-    WorkloadConfig,
-)
+from harness.config import BackendConfig, CellConfig, DecodingConfig, DrafterConfig, DrafterKind, WorkloadConfig
 from harness.console import print_summary
+from harness.model_config import Weights
 from harness.prompt import Prompt
 from harness.prompt_length import exact_length
 from harness.records import FinishReason, read_cell

@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from harness.config import CacheDtype, CellConfig, DrafterConfig, DrafterKind, Weights
+from harness.config import CacheDtype, CellConfig, DrafterConfig, DrafterKind
 from harness.drafters.chain import ChainDrafter, DrafterShape, Head
 from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
+from harness.model_config import Weights
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
 from harness.models.eagle import EagleHead, load_eagle
 from harness.models.eagle3 import Eagle3Head, load_eagle3
