@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.definitions import TEXT_COLUMNS, column_names
+from harness.columns import TEXT_COLUMNS, column_names
 from harness.runs import CELLS, SUFFIX
 
 CELLS_TABLE = Path("tables") / "cells.csv"

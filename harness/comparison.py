@@ -13,7 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from harness.definitions import PAIRED_COLUMNS, metric
+from harness.columns import PAIRED_COLUMNS
+from harness.definitions import metric
 from harness.estimates import Estimate, paired, paired_difference, paired_ratio
 from harness.metrics import Cell
 from harness.records import EXPECTED_METHODS

@@ -1,8 +1,8 @@
-"""What every number in the results means: the one set of definitions.
+"""What every metric of the results means: the one set of definitions.
 
 The tables print these texts below themselves, results/README.md lists them, and `harness.estimates` computes the
-metrics from the same entries. Of the draft tokens that round r proposes, K_r count as evidence (`EVIDENCE`); it accepts
-the first A_r of these.
+metrics from the same entries. Settings and counts: `harness.columns`. Of the draft tokens that round r proposes, K_r
+count as evidence (`EVIDENCE`); it accepts the first A_r of these.
 This module knows names and texts, no records.
 """
 
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from harness.labels import OTHER_DRAFTS, RANDOM_WEIGHTS
 from harness.records import EXPECTED_METHODS
 
-PER_POSITION = "<i>"
-"""Stands for the position 1, 2, .. in the names of per-position columns."""
-
 EVIDENCE = (
     "K_r is settled before verification: the smallest of the draft tokens proposed, the tokens still allowed less 1, "
     "and the draft tokens before the first drafted end-of-sequence token. A draft token from which on the evidence "
     "would be one-sided (a rejection seen, an acceptance cut off) is not evidence, as counting it would bias the rates "
     "downwards."
+)
+DRAFTS = (
+    "rounds with at least one draft token as evidence; rounds with K_r = 0 (the prefill's draw, nothing proposed, one "
+    "token still allowed, an end-of-sequence token drafted first) emit tokens but are no drafts"
 )
 INTERVALS = (
     "Brackets hold bootstrap intervals (95 % unless set otherwise): prompts are drawn again, all turns and copies of a "
@@ -80,14 +81,6 @@ class Metric:
     """Name of the latency in `harness.sums` and level in [0, 1]."""
     of_tokens: bool = False
     """Determined by the law of the tokens alone, not by time: methods of the same law have the same value."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column without an interval: a setting or a count."""
-
-    unit: str
-    definition: str
 
 
 METRICS: dict[str, Metric] = {
@@ -250,155 +243,9 @@ def metric(name: str) -> Metric:
     return position_metrics(int(name.rsplit("_", 1)[1]))[name]
 
 
-SETTINGS: dict[str, Column] = {
-    "run": Column("", "name of the run folder"),
-    "cell_id": Column("", "identity of the cell: hash of everything that determines its result"),
-    "target": Column("", "label of the target"),
-    "target_weights": Column("", "where the target's weights come from: checkpoint, or random"),
-    "drafter": Column("", "who proposes; none is the autoregressive baseline"),
-    "drafter_path": Column("", "checkpoint or named shape of the drafter; empty for the built-in one"),
-    "drafter_weights": Column("", "where the drafter's weights come from; empty for a drafter without a network"),
-    "num_speculative_tokens": Column("tokens", "K, draft tokens proposed per round; 0 for the baseline"),
-    "draft_sampling": Column(
-        "", "how the proposal is drawn: greedy (one-hot), sampled, coupled; empty for the baseline"
-    ),
-    "draft_cache_dtype": Column(
-        "", "floating-point type of the draft-logit cache; empty where there is none (greedy drafts, the baseline)"
-    ),
-    "drawn_from": Column(
-        "",
-        "what drafts are drawn from: stored (the cached logits) or unrounded (as the drafter gave them); empty without "
-        "a draft-logit cache",
-    ),
-    "verification": Column("", "verification method with its parameters; empty for the baseline"),
-    "guarantee": Column("", "what the method promises: lossless, lossy, biased, synthetic"),
-    "labels": Column("", "printed with every number of the cell; several are separated by a semicolon"),
-    "temperature": Column("", "temperature; 0 is greedy decoding"),
-    "top_k": Column("tokens", "top-k; 0 is off"),
-    "top_p": Column("", "top-p; 1 is off"),
-    "min_p": Column("", "min-p; 0 is off"),
-    "max_new_tokens": Column("tokens", "output tokens of a request at most"),
-    "ignore_eos": Column("", "requests went on past the end-of-sequence token, which inflates acceptance"),
-    "workload": Column("", "prompts: builtin, a file or a data set"),
-    "constraint": Column(
-        "", "policy at the end of reasoning, with the parser and the kind of grammar; empty where none is looked for"
-    ),
-    "prompt_tokens": Column("tokens", "exact length that every prompt was cut or repeated to; 0: as they are"),
-    "max_concurrency": Column("", "requests in flight at most"),
-    "device": Column("", "where the target ran"),
-    "dtype": Column("", "floating-point type of the target"),
-    "seed": Column("", "seed of the run"),
-    "baseline_cell_id": Column("", "the baseline that the speedup refers to; empty if the run has none"),
-}
-
-COUNTS: dict[str, Column] = {
-    "num_prompts": Column("", "prompts, the units of resampling"),
-    "num_requests": Column("", "requests: every turn of every copy of a prompt"),
-    "num_skipped_turns": Column("", "turns left out because they did not fit"),
-    "num_prompt_tokens": Column("tokens", "prompt tokens of all requests"),
-    "num_output_tokens": Column("tokens", "output tokens of all requests"),
-    "num_rounds": Column("", "rounds of all requests, the draw that ends the prefill included"),
-    "num_drafts": Column(
-        "",
-        "rounds with at least one draft token as evidence; rounds with K_r = 0 (the prefill's draw, nothing proposed, "
-        "one token still allowed, an end-of-sequence token drafted first) emit tokens but are no drafts",
-    ),
-    "num_full_drafts": Column("", "drafts that count in full: every proposed token is evidence"),
-    "num_draft_tokens": Column("tokens", f"draft tokens that count as evidence: sum of K_r. {EVIDENCE}"),
-    "num_accepted_tokens": Column(
-        "tokens", "accepted draft tokens among those that count: sum of A_r; never a recovered or bonus token"
-    ),
-    "num_expected_drafts": Column(
-        "", "drafts that count in full, if the expected acceptance was recorded for all of them, else 0"
-    ),
-    "num_cut_eos": Column("", "rounds cut by the end-of-sequence token"),
-    "num_cut_length": Column("", "rounds cut by the length limit"),
-    "num_cut_grammar": Column("", "rounds cut by a grammar"),
-    "draft_logit_cache_bytes": Column(
-        "bytes", "draft-logit cache: slots * K * (draft vocabulary * bytes per element, and 16 of row statistics)"
-    ),
-    "target_cache_bytes": Column(
-        "bytes", "key-value cache of the target, its spare slot included; 0 in records that did not count it yet"
-    ),
-    "drafter_cache_bytes": Column(
-        "bytes",
-        "key-value cache of the drafter, its spare slot included; 0 for a drafter without one, and in records that did "
-        "not count it yet",
-    ),
-    "num_target_parameters": Column("", "parameters of the target"),
-    "num_drafter_parameters": Column("", "parameters of the drafter"),
-    "fallbacks": Column("", "what changed speed or results without being asked for; separated by a semicolon"),
-}
-
-TEXT_COLUMNS = frozenset(
-    (
-        *("run", "cell_id", "target", "target_weights", "drafter", "drafter_path", "drafter_weights"),
-        *("draft_sampling", "draft_cache_dtype", "drawn_from", "verification", "guarantee", "labels", "workload"),
-        *("constraint", "device", "dtype"),
-        *("baseline_cell_id", "fallbacks"),
-    )
-)
-"""Columns that hold text; an empty text is a value of its own. The others hold numbers, ignore_eos a truth value."""
-
-POSITION_COUNTS: dict[str, Column] = {
-    "num_draft_tokens_per_pos": Column("tokens", "rounds with K_r >= i: denominator of the unconditional rate"),
-    "num_reached_per_pos": Column(
-        "tokens", "rounds with K_r >= i and A_r >= i - 1: denominator of the conditional rate"
-    ),
-    "num_accepted_tokens_per_pos": Column("tokens", "rounds with A_r >= i"),
-}
-
-
-PAIRED_COLUMNS: dict[str, Column] = {
-    **{name: SETTINGS[name] for name in ("run", "target", "drafter", "num_speculative_tokens", "temperature")},
-    **{
-        f"{side}_{name}": Column("", f"{SETTINGS[name].definition.partition(';')[0]}, of the cell named {side}")
-        for side in ("first", "second")
-        for name in ("cell_id", "verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")
-    },
-    "num_prompts": Column("", "prompts that both cells have; only these are compared"),
-    "metric": Column(
-        "", "column of the cells that is compared; expected_length: of both methods on the first's drafts"
-    ),
-    "kind": Column("", "difference: second - first; ratio: second / first"),
-    "value": Column("as the metric, or a ratio", "the difference or ratio"),
-    "low": Column("as value", "lower end of its interval, paired by prompt"),
-    "high": Column("as value", "upper end of it"),
-    "same_law": Column("", "the two cannot differ in this metric, so a value other than 0 is noise"),
-}
-"""Columns of tables/paired.csv, one row per pair of cells and metric."""
-
-
-def column_names(num_positions: int) -> list[str]:
-    """The columns of the results, in order, for drafts of up to so many positions."""
-    names = [*SETTINGS, *COUNTS]
-    for name in [*METRICS, "speedup"]:
-        names += with_interval(name)
-    for position in range(1, num_positions + 1):
-        names += [f"{name}_{position}" for name in POSITION_COUNTS]
-        for name in position_metrics(position):
-            names += with_interval(name)
-    return names
-
-
-def with_interval(name: str) -> tuple[str, str, str]:
-    """The three columns of a metric."""
-    return name, f"{name}_low", f"{name}_high"
-
-
-def dictionary() -> list[tuple[str, str, str]]:
-    """(column, unit, definition) of every column; intervals and positions are written once, as a pattern."""
-    rows = [(name, item.unit, item.definition) for name, item in (SETTINGS | COUNTS).items()]
-    rows += [(name, item.unit, item.definition) for name, item in (METRICS | {"speedup": SPEEDUP}).items()]
-    rows += [(f"{name}_{PER_POSITION}", item.unit, item.definition) for name, item in POSITION_COUNTS.items()]
-    for name, item in position_metrics(0).items():
-        rows.append((name.removesuffix("0") + PER_POSITION, item.unit, item.definition))
-    return rows
-
-
 def footnotes(names: list[str]) -> list[str]:
     """The texts below a table that shows these metrics: what each means, once, and how the intervals are made."""
-    counted = [f"drafts: {COUNTS['num_drafts'].definition}", f"evidence: {EVIDENCE}"]
+    counted = [f"drafts: {DRAFTS}", f"evidence: {EVIDENCE}"]
     texts = dict.fromkeys([*counted, *(_footnote(name) for name in names)])
     timed = any(not metric(name).of_tokens for name in names)
     return [*texts, INTERVALS, *([TIME_INTERVALS] if timed else [])]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.definitions import metric, with_interval
+from harness.columns import with_interval
+from harness.definitions import metric
 from harness.estimates import Estimate
 from harness.number_format import format_estimate, without_width_zero
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.definitions import Column
+from harness.columns import Column
 
 KERNEL_COLUMNS: dict[str, Column] = {
     "work": Column("", "what was timed: verify, draw, coupled_draw"),

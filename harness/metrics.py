@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from harness.cell_tables import find_cell_tables, read_cell_tables
-from harness.definitions import COUNTS, POSITION_COUNTS, column_names, with_interval
+from harness.columns import COUNTS, POSITION_COUNTS, column_names, with_interval
 from harness.determinants import METHOD_PARAMETERS
 from harness.estimates import NOT_AVAILABLE, Estimate, Estimates, paired_ratio
 from harness.labels import weights_label

@@ -1,7 +1,7 @@
 """What a run leaves behind: rounds, requests, cells. The seam between the engine and everything that reads results.
 
 Left of the records a GPU may be needed; right of them a laptop without torch is enough. A record cannot be built
-inconsistent. Definitions of the counts: harness.definitions. This module does not know models, torch or Hydra.
+inconsistent. Definitions of the counts: harness.columns. This module does not know models, torch or Hydra.
 """
 
 from __future__ import annotations

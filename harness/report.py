@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from harness.columns import dictionary
 from harness.console import print_summary
-from harness.definitions import dictionary
 from harness.lossy_table import distances
 from harness.metrics import results_frame
 from harness.records import write_atomically

@@ -64,6 +64,7 @@ MEASURING = [
 READING = [
     ["harness.boundary_sums"],
     [
+        "harness.columns",
         "harness.definitions",
         "harness.highlight",
         "harness.intervals",

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from harness.certification_results import COLUMNS, load_certification
+from harness.columns import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
 from harness.comparison import comparisons_frame
-from harness.definitions import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
 from harness.kernel_columns import KERNEL_COLUMNS
 from harness.metrics import load_results
 from harness.records import write_atomically, write_cell

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from harness import estimates, intervals
-from harness.definitions import with_interval
+from harness.columns import with_interval
 from harness.estimates import Estimates, paired, paired_difference, paired_ratio
 from harness.metrics import analyse
 from harness.runs import Run

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from experiments import report as command
+from harness.columns import column_names
 from harness.console import WIDTH, paired_lines, print_summary
-from harness.definitions import column_names
 from harness.metrics import analyse, load_results
 from harness.notices import notices
 from harness.records import write_cell

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from harness.columns import with_interval
 from harness.comparison import method_name, method_rank
-from harness.definitions import with_interval
 from harness.estimates import Estimate
 from harness.figures.style import LOOKS, RC, REFERENCE_LINE, SPARE_LOOKS, WITHOUT_DATES, Look
 from harness.metrics import Cell

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from harness.columns import with_interval
 from harness.comparison import groups
-from harness.definitions import with_interval
 from harness.estimates import NOT_AVAILABLE, Estimate, paired_difference
 from harness.metrics import Cell
 from harness.replay.estimators import Estimator, estimators_of

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from harness.definitions import INTERVALS, with_interval
+from harness.columns import with_interval
+from harness.definitions import INTERVALS
 from harness.estimates import Estimate
 from harness.metrics import Cell
 from harness.number_format import NOT_AVAILABLE, format_estimate, format_value
