@@ -25,6 +25,8 @@ from triton.backends.driver import DriverBase
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
+Launch = tuple[str, Callable[[], Any]]
+"""What a launch is called in the result, and a function that launches kernels on tensors of the CPU."""
 WARP_SIZE = 32
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -143,7 +145,7 @@ def _compiling_only(target: int) -> Iterator[_Recorder]:
         JITFunction.run, driver._active, knobs.nvidia.dump_ptxas_log, knobs.compilation.always_compile = before
 
 
-def compile_for(target: int, launches: Iterable[tuple[str, Callable[[], Any]]]) -> list[CompiledVariant]:
+def compile_for(target: int, launches: Iterable[Launch]) -> list[CompiledVariant]:
     """Compile everything that some launches would run.
 
     Args:

@@ -44,6 +44,7 @@ MEASURING = [
     ["harness.compile_check"],
     ["harness.kernel_bench"],
     ["harness.models"],
+    ["harness.compiled_core", "harness.compiled_layers"],
     ["harness.constraint"],
     ["harness.boundary_cost"],
     ["harness.drafters"],
