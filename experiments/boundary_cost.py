@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from harness.boundary_cost.config import PREFIX, BoundaryCostConfig
-from harness.command_line import SUCCESS, CommandParser, exit_code_of, plain_settings_help
-from harness.plain_settings import read_plain_settings
+from harness.command_line import SUCCESS
+from harness.plain_command import PlainCommand
 
 USAGE = """\
 usage: python -m experiments.boundary_cost [cost.setting=VALUE ..] [--debug]
@@ -24,16 +24,7 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    return exit_code_of(lambda: _main(arguments), "--debug" in arguments)
-
-
-def _main(arguments: Sequence[str]) -> int:
-    options, settings = CommandParser().parse(arguments)
-    if options.help:
-        print("\n".join([USAGE, plain_settings_help(BoundaryCostConfig, PREFIX), "", EXAMPLES]))
-        return SUCCESS
-    return run(read_plain_settings(BoundaryCostConfig, PREFIX, settings))
+    return PlainCommand(BoundaryCostConfig, PREFIX, USAGE, EXAMPLES).call(run, arguments)
 
 
 def run(config: BoundaryCostConfig) -> int:

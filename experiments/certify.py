@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.certification.config import PREFIX, CertifyConfig
-from harness.command_line import FAILED, SUCCESS, CommandParser, exit_code_of, plain_settings_help
-from harness.plain_settings import read_plain_settings
+from harness.command_line import FAILED, SUCCESS
+from harness.plain_command import PlainCommand
 
 USAGE = """\
 usage: python -m experiments.certify [certify.setting=VALUE ..] [--debug]
@@ -28,16 +28,7 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    return exit_code_of(lambda: _main(arguments), "--debug" in arguments)
-
-
-def _main(arguments: Sequence[str]) -> int:
-    options, settings = CommandParser().parse(arguments)
-    if options.help:
-        print("\n".join([USAGE, plain_settings_help(CertifyConfig, PREFIX), "", EXAMPLES]))
-        return SUCCESS
-    return run(read_plain_settings(CertifyConfig, PREFIX, settings))
+    return PlainCommand(CertifyConfig, PREFIX, USAGE, EXAMPLES).call(run, arguments)
 
 
 def run(config: CertifyConfig) -> int:

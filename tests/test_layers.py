@@ -61,6 +61,7 @@ MEASURING = [
         "harness.command_line",
         "harness.recorded_plan",
     ],
+    ["harness.plain_command"],
 ]
 READING = [
     ["harness.boundary_sums"],

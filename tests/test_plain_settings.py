@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import agreement, bench_kernels, certify
+from experiments import agreement, bench_kernels, boundary_cost, certify
 from harness.agreement.config import AgreementConfig
+from harness.boundary_cost.config import BoundaryCostConfig
 from harness.certification.config import CertifyConfig
 from harness.command_line import plain_settings_help
 from harness.device_choice import Device, chosen_device
@@ -22,6 +23,7 @@ EVERY_COMMAND = pytest.mark.parametrize(
     [
         pytest.param(agreement, AgreementConfig, "agreement", id="agreement"),
         pytest.param(bench_kernels, BenchConfig, "bench", id="bench_kernels"),
+        pytest.param(boundary_cost, BoundaryCostConfig, "cost", id="boundary_cost"),
         pytest.param(certify, CertifyConfig, "certify", id="certify"),
     ],
 )
@@ -145,10 +147,29 @@ def test_every_setting_of_a_command_is_in_its_help_and_has_a_meaning(command, sc
 
 @EVERY_COMMAND
 def test_a_wrong_setting_of_a_command_is_one_line_and_exit_code_2(command, schema, prefix, capsys):
-    assert command.main([f"{prefix}.devise=cpu"]) == 2
+    assert command.main([f"{prefix}.outptu=elsewhere"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: unknown setting '{prefix}.devise' (did you mean {prefix}.device?)")
+    assert error.startswith(f"error: unknown setting '{prefix}.outptu' (did you mean {prefix}.output?)")
     assert error.count("\n") == 1
+
+
+@EVERY_COMMAND
+def test_the_settings_that_are_given_reach_the_run_and_its_result_is_the_exit_code(
+    command, schema, prefix, monkeypatch, capsys
+):
+    """Would catch a command that runs with its defaults, or that ends well whatever its run has found."""
+    found = []
+    monkeypatch.setattr(command, "run", lambda config: found.append(config) or 1)
+    assert command.main([f"{prefix}.output=elsewhere"]) == 1
+    assert found == [schema(output="elsewhere")]
+
+    def fail(config):
+        raise ValueError("no such core")
+
+    monkeypatch.setattr(command, "run", fail)
+    assert command.main([]) == 1 and capsys.readouterr().err == "error: no such core\n"
+    with pytest.raises(ValueError, match="no such core"):
+        command.main(["--debug"])
 
 
 @EVERY_COMMAND
