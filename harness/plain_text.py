@@ -15,9 +15,11 @@ def value_rows(mappings: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def distinct_values(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Dotted name -> the different values of the mappings that have it, as text, in their order."""
+    """Dotted name -> the different values of the mappings that have it, as text, in their order; sections together."""
     flat = [flattened(item) for item in mappings]
-    names = dict.fromkeys(name for item in flat for name in item)
+    names = list(dict.fromkeys(name for item in flat for name in item))
+    sections = list(dict.fromkeys(name.partition(".")[0] for name in names))
+    names.sort(key=lambda name: sections.index(name.partition(".")[0]))
     return {name: list(dict.fromkeys(item[name] for item in flat if name in item)) for name in names}
 
 

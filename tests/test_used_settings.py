@@ -64,6 +64,9 @@ def test_the_report_lists_no_setting_that_no_cell_uses(tmp_path):
     assert "| drafting.num_speculative_tokens | 3 |" in markdown and "| drafter.kind | none, eagle3 |" in markdown
     for name in ("verification.epsilon", "drafter.ngram_max", "workload.split", "constraint.parser"):
         assert name not in markdown and name not in html
+    names = [line.split(" | ")[0] for line in markdown.partition("## Settings")[2].splitlines()]
+    start = names.index("| drafter.kind")
+    assert names[start + 1] == "| drafter.path", "the drafter's settings stand together"
     for page in (markdown, html):
         assert "Settings that no cell uses are left out" in page
 
