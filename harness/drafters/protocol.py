@@ -95,6 +95,8 @@ class TargetStep:
     last: Tensor
     """[B] int64, number of the last token of each slot whose next token is known; any number for a slot that has none
     yet."""
+    is_held: Tensor | None = None
+    """[B] bool, slots whose round was not decided: the next one starts from where this one did. None: no slot."""
 
 
 class Drafter(Protocol):
