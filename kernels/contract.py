@@ -219,7 +219,7 @@ class Verdict:
     nothing, or, where it looks at temperatures first, raises a ValueError as the reference does."""
 
 
-ANY_TOKEN, NO_TOKEN = -1, -2
+ANY_TOKEN, NO_TOKEN = -(2**31), -1
 """In the place of a token of an ending: every token fits, or none."""
 
 
@@ -229,5 +229,5 @@ class Held:
 
     num_draft_tokens: Tensor
     """[R] int64; -1 for rows that emit nothing, the held ones among them."""
-    is_held: Tensor
-    """[R] bool."""
+    is_undecided: Tensor
+    """[R] bool, these rows."""

@@ -26,7 +26,7 @@ def _hold_kernel(
     lengths,  # [R]
     endings,  # [>= R, M]
     counts,  # [R]
-    is_held,  # [R] as bytes
+    is_undecided,  # [R] as bytes
     num_drafts,  # K
     draft_stride,
     token_stride,
@@ -52,8 +52,9 @@ def _hold_kernel(
         is_whole = is_whole & ((wanted == ANY) | (tl.where(is_told, told, draft) == wanted))
     held = tl.max(is_whole.to(tl.int32), axis=0)
     count = tl.where(is_round, drafted, tl.minimum(role, 1) - 1)
-    tl.store(counts + row, tl.where(held > 0, -1, count))
-    tl.store(is_held + row, held.to(tl.uint8))
+    count = tl.where(held > 0, -1, count)
+    tl.store(counts + row, count)
+    tl.store(is_undecided + row, (count < 0).to(tl.uint8))
 
 
 def hold(
@@ -76,7 +77,8 @@ def hold(
             none, so that a row with one is never held.
 
     Returns:
-        What `verify` takes for `num_draft_tokens`, and which rows are held.
+        What `verify` takes for `num_draft_tokens`, and which rows emit nothing: those held and those
+        with nothing to decide.
 
     Raises:
         ValueError: a tensor's shape, type or layout is not as above.
@@ -99,9 +101,9 @@ def hold(
     if not endings.is_contiguous():
         raise ValueError(f"endings must lie together, found strides {endings.stride()}")
     counts = torch.empty_like(decides)
-    is_held = torch.empty(num_rows, dtype=torch.bool, device=decides.device)
+    is_undecided = torch.empty(num_rows, dtype=torch.bool, device=decides.device)
     if num_rows == 0:
-        return Held(counts, is_held)
+        return Held(counts, is_undecided)
     _hold_kernel[(num_rows,)](
         decides=decides,
         num_draft_tokens=num_draft_tokens,
@@ -110,7 +112,7 @@ def hold(
         lengths=lengths,
         endings=endings,
         counts=counts,
-        is_held=is_held.view(torch.uint8),
+        is_undecided=is_undecided.view(torch.uint8),
         num_drafts=num_drafts,
         draft_stride=draft_ids.stride(0),
         token_stride=token_ids.stride(0),
@@ -118,4 +120,4 @@ def hold(
         BLOCK=triton.next_power_of_2(num_drafts + 1),
         num_warps=1,
     )
-    return Held(counts, is_held)
+    return Held(counts, is_undecided)

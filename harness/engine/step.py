@@ -76,8 +76,8 @@ class Verified(NamedTuple):
     """With -1 draft tokens for slots that emit nothing, those that are held back among them; 0 for those at the end of
     their prompt."""
     verdict: Verdict
-    is_held: Tensor | None = None
-    """[B] slots that were held back; None where none could be."""
+    is_undecided: Tensor | None = None
+    """[B] slots that emit nothing; None where none could be held back."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class Step:
         self, inputs: StepInputs, drafted: Drafted, scored: Scored, mask: TokenMask | None = None, holds: bool = False
     ) -> Verified:
         """Decide what each slot emits; `mask` is of the B * T target rows; for `holds` see the call."""
-        batch, state, is_held = drafted.batch, self.state, None
+        batch, state, is_undecided = drafted.batch, self.state, None
         if holds:
-            counts, is_held = self._held(inputs, drafted)
+            counts, is_undecided = self._held(inputs, drafted)
         else:
             proposed = drafted.draft.num_draft_tokens
             counts = torch.where(inputs.decides == DECODES, proposed, inputs.decides.clamp(max=1) - 1)
@@ -138,10 +138,10 @@ class Step:
         streams = Streams(batch.streams.seeds, state.lengths[: batch.num_rows], batch.streams.rounds)
         sampling = batch.sampling
         verdict = self.core.verify(scored.logits, draft, sampling, self.verification, streams, mask=mask)
-        return Verified(draft, verdict, is_held)
+        return Verified(draft, verdict, is_undecided)
 
     def _held(self, inputs: StepInputs, drafted: Drafted) -> tuple[Tensor, Tensor]:
-        """([B] draft tokens to verify, [B] whether the slot is held back)."""
+        """([B] draft tokens to verify, [B] whether the slot emits nothing)."""
         draft, state, num_rows = drafted.draft, self.state, drafted.batch.num_rows
         held = self.core.hold(
             decides=inputs.decides,
@@ -151,7 +151,7 @@ class Step:
             lengths=state.lengths[:num_rows],
             endings=state.endings,
         )
-        return held.num_draft_tokens, held.is_held
+        return held.num_draft_tokens, held.is_undecided
 
     def extend(self, inputs: StepInputs, scored: Scored, verified: Verified) -> None:
         """Tell the drafter what the target has read and what came of it."""
@@ -162,7 +162,7 @@ class Step:
             ReadPart(part.rows, part.token_ids, ids, part.positions, part.length, part.has_prompts, output)
             for part, ids, output in zip(scored.parts, next_ids, scored.outputs, strict=True)
         )
-        self.drafter.extend(TargetStep(inputs.decides.numel(), read, last, verified.is_held))
+        self.drafter.extend(TargetStep(inputs.decides.numel(), read, last, verified.is_undecided))
 
     def commit(self, scored: Scored, verified: Verified) -> StepOutput:
         """Append what was emitted to the tokens that the device keeps; the host cuts and counts in its own time."""

@@ -35,4 +35,5 @@ def hold(
         is_whole &= (wanted == ANY_TOKEN) | ((told == wanted) & (places >= 0))
     is_held = is_round & (is_whole & (columns <= num_draft_tokens.unsqueeze(1))).any(dim=1)
     counts = torch.where(is_round, num_draft_tokens, decides.clamp(max=1) - 1)
-    return Held(torch.where(is_held, -1, counts), is_held)
+    counts = torch.where(is_held, -1, counts)
+    return Held(counts, counts < 0)
