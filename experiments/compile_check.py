@@ -21,6 +21,7 @@ from torch import Tensor
 
 import kernels
 from harness.compile_check import CompiledVariant, compile_for, complaints, kernels_in, to_text
+from harness.engine.slots import MOST_ENDING_TOKENS
 from harness.models import fused
 from harness.models.fused.absorb_queries import absorb_queries
 from harness.models.fused.add_rms_norm import add_rms_norm
@@ -41,6 +42,7 @@ from kernels.contract import Draft, Sampling, Streams, TokenMask, Verification
 from kernels.contract import VerificationMethod as Method
 from kernels.coupled import coupled_draw
 from kernels.draw import draw
+from kernels.hold import hold
 from kernels.logprobs import logprobs
 from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
@@ -169,6 +171,14 @@ def _draw(
     logits, stats = torch.empty(num_requests, vocab_size, dtype=dtype), new_row_stats(num_requests)
     sampling = _sampling(num_requests, truncates)
     draw(logits, sampling, _streams(num_requests), Purpose.draft, target_ids, stats, mask=mask)
+
+
+def _hold(num_drafts: int) -> None:
+    ones = torch.ones(NUM_REQUESTS, dtype=torch.int64)
+    drafts, tokens, endings = (
+        torch.zeros(NUM_REQUESTS, size, dtype=torch.int64) for size in (num_drafts, CAPACITY, MOST_ENDING_TOKENS)
+    )
+    hold(ones, num_drafts * ones, drafts, tokens, ones, endings)
 
 
 def _coupled_draw(
@@ -359,12 +369,19 @@ def other_layers(dtype: torch.dtype) -> Iterator[Launch]:
     yield "GLM-4.7-Flash, 128 tokens of a row", partial(_latents, GLM_47_FLASH_LATENTS, dtype, 128)
 
 
+def holds() -> Iterator[Launch]:
+    """With and without drafts."""
+    yield "hold, no drafts", partial(_hold, 0)
+    yield f"hold, {NUM_DRAFTS} drafts", partial(_hold, NUM_DRAFTS)
+
+
 def kinds() -> Iterator[Launch]:
     """Every kind of kernel once."""
     bfloat16 = DTYPES[0]
     yield from every_method(bfloat16)
     yield from truncated(bfloat16, (Method.block,))
     yield from masked(bfloat16, (Method.block,))
+    yield from holds()
     yield from layers(bfloat16)
     yield from built_in_layers(bfloat16)
 
@@ -387,6 +404,7 @@ def special_calls() -> Iterator[Launch]:
     yield from masked(torch.bfloat16, Method)
     yield from masked(torch.float32, (Method.block,))
     yield from other_masked_shapes(torch.bfloat16)
+    yield from holds()
 
 
 SHARES: tuple[tuple[int, Callable[[], Iterator[Launch]]], ...] = (
