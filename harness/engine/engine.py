@@ -186,7 +186,7 @@ class Engine:
         under_way: _UnderWay | None = None
         while not scheduler.is_done:
             scheduler.admit(self._now())
-            launched = None if under_way and self._must_wait(under_way, scheduler) else self._launch(scheduler)
+            launched = None if under_way and self._must_wait(scheduler) else self._launch(scheduler)
             if not self._overlaps and launched is not None:
                 under_way, launched = self._measured(launched), None
             if under_way is not None:
@@ -218,11 +218,12 @@ class Engine:
         self._began += time.perf_counter() - stopped
         return result
 
-    def _must_wait(self, under_way: _UnderWay, scheduler: Scheduler) -> bool:
-        """Whether the next step needs the host's answer to the one under way: in either the host takes part."""
-        if not self.settings.guarded:
-            return False
-        return not under_way.launched.is_whole or any(item.needs_host for item in scheduler.running.values())
+    def _must_wait(self, scheduler: Scheduler) -> bool:
+        """Whether the next step needs the host's answer to the one under way.
+
+        So it is too where the host takes part in the one under way: who needed it there does until that is read.
+        """
+        return self.settings.guarded and any(item.needs_host for item in scheduler.running.values())
 
     def _launch(self, scheduler: Scheduler) -> _UnderWay | None:
         """Launch the next step, if there is one to launch."""
