@@ -23,7 +23,7 @@ from tests.toy_markov import toy_engine, toy_requests, transitions
 Method = VerificationMethod
 POLICIES = ["late", "commit", "mask"]
 VOCAB_SIZE = 4
-NUM_REQUESTS = 40
+NUM_REQUESTS = 25
 
 
 class UnknownEnding(OneToken):
@@ -104,9 +104,12 @@ def guards_of(policy, parser, count=NUM_REQUESTS):
     return [guard_of(policy, parser=PARSERS[parser]()) for _ in range(count)]
 
 
-@pytest.mark.parametrize("overlaps", [False, True], ids=["one after another", "launched ahead"])
 @pytest.mark.parametrize("parser", PARSERS)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("policy", "overlaps"),
+    [("late", True), ("commit", True), ("mask", True), ("mask", False)],
+    ids=["late", "commit", "mask", "mask, one step after another"],
+)
 def test_every_round_is_that_of_steps_with_the_host(policy, parser, overlaps):
     """Would catch a marker that the device misses, a held round that moved a stream, a length or the drafter's state, a
     request behind its boundary in a step without masks, and other counts."""
@@ -200,7 +203,7 @@ def test_a_parser_that_is_wrong_about_its_ending_is_found_out(num_tokens):
         play(guards, num_tokens, graphs=True, overlaps=True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     policy=st.sampled_from(POLICIES),
     marker=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=MOST_ENDING_TOKENS + 1),
