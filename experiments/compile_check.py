@@ -18,7 +18,7 @@ import torch
 
 import kernels
 from harness.compile_check import CompiledVariant, Launch, compile_for, complaints, kernels_in, to_text
-from harness.compiled_core import every_method, masked, other_masked_shapes, other_shapes, truncated
+from harness.compiled_core import every_method, holds, masked, other_masked_shapes, other_shapes, truncated
 from harness.compiled_layers import built_in_layers, layers, other_layers, products
 from harness.models import fused
 from harness.models.fused.skinny_linear import MEASURED_CAPABILITY
@@ -36,6 +36,7 @@ def kinds() -> Iterator[Launch]:
     yield from every_method(bfloat16)
     yield from truncated(bfloat16, (Method.block,))
     yield from masked(bfloat16, (Method.block,))
+    yield from holds()
     yield from layers(bfloat16)
     yield from built_in_layers(bfloat16)
 
@@ -58,6 +59,7 @@ def special_calls() -> Iterator[Launch]:
     yield from masked(torch.bfloat16, Method)
     yield from masked(torch.float32, (Method.block,))
     yield from other_masked_shapes(torch.bfloat16)
+    yield from holds()
 
 
 SHARES: tuple[tuple[int, Callable[[], Iterator[Launch]]], ...] = (

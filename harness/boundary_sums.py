@@ -19,8 +19,11 @@ PHASES = ("before", "boundary", "after")
 OF_PHASE = ("num_rounds", "num_tokens", "time_s", "host_us")
 OF_TOKENS = ("num_draft_tokens", "num_accepted_tokens")
 OF_REQUEST = ("num_finished", "num_judged", "num_valid", "num_length_cut", "num_unanswered", "num_refused_tokens")
+OF_PATH = ("num_whole_rounds", "num_guarded_rounds", "num_held_steps")
+"""Rounds of steps that ran as a whole, those in which the host took part, steps of which nothing stayed."""
 NAMES = (
     *OF_REQUEST,
+    *OF_PATH,
     *(f"{name}_{phase}" for name in OF_TOKENS for phase in ("before", "after")),
     *(f"{name}_{phase}" for name in OF_PHASE for phase in PHASES),
 )
@@ -54,6 +57,9 @@ def _of_request(request: RequestRecord) -> dict[str, float]:
         amounts = 1, item.num_output_tokens, item.share_s, item.host_us
         for name, amount in zip(OF_PHASE, amounts, strict=True):
             values[f"{name}_{phase}"] += amount
+        path = item.is_whole is True, item.is_whole is False, item.num_held_steps
+        for name, amount in zip(OF_PATH, path, strict=True):
+            values[name] += amount
         free = item.num_free_tokens or 0
         for name, count in zip(OF_TOKENS, (item.num_draft_tokens, item.num_accepted_tokens), strict=True):
             values[f"{name}_before"] += min(count, free)

@@ -77,6 +77,17 @@ HOST = {
     )
     for phase in ("before", "boundary", "after")
 }
+PATHS = {
+    "rounds whole": "boundary_num_whole_rounds",
+    "rounds with the host": "boundary_num_guarded_rounds",
+    "rounds held": "boundary_num_held_steps",
+}
+PATHS_NOTE = (
+    "rounds whole, with the host, held: of requests that are held to a grammar, rounds of steps that ran as one piece, "
+    "as without a grammar; those in which the host looked at the drafts before they were verified; and those that the "
+    "device held back because reasoning might end in them, which emit nothing and are run again with the host. All 0 "
+    "in records from before they were counted"
+)
 OVERHEAD = "speed before and after / that of policy none, paired by prompt"
 GAPS = (
     "–: the baseline drafts and verifies nothing; under / none, the policy none itself, or no cell with it at the same "
@@ -93,7 +104,7 @@ def boundary_table(cells: Sequence[Cell]) -> Table | None:
     metrics = [VALID, REFUSED, BEFORE, AFTER, *SPEED.values()]
     header = [*extra, "T", "drafter", "K", "verification", "policy", "finished", "cut by length", "no answer"]
     header += [item.label for item in metrics] + ["before / none", "after / none"]
-    header += [item.label for item in HOST.values()] + ["labels"]
+    header += [*(item.label for item in HOST.values()), *PATHS, "labels"]
     rows = []
     for _, group in groupby(sorted(shown, key=_place), key=_place):
         members = sorted(group, key=lambda cell: POLICIES.index(cell["constraint"].split(" ", 1)[0]))
@@ -101,7 +112,14 @@ def boundary_table(cells: Sequence[Cell]) -> Table | None:
         rows += [_row(cell, extra, metrics, reference) for cell in members]
     notes = [f"{item.label}: {item.definition}." for item in [VALID, REFUSED, BEFORE, AFTER]]
     notes += [f"tok/s before, after: {SPEED['before'].definition}.", f"before / none, after / none: {OVERHEAD}."]
-    notes += [f"host us/round: {HOST['before'].definition}.", GAPS, INTERVALS, TIME_INTERVALS, *label_notes(shown)]
+    notes += [
+        f"host us/round: {HOST['before'].definition}.",
+        f"{PATHS_NOTE}.",
+        GAPS,
+        INTERVALS,
+        TIME_INTERVALS,
+        *label_notes(shown),
+    ]
     return Table("The end of reasoning", tuple(header), tuple(rows), tuple(notes))
 
 
@@ -122,6 +140,7 @@ def _row(cell: Cell, extra: Sequence[str], metrics: Sequence[Metric], reference:
     values = [_text(cell, item) for item in metrics]
     values += [_ratio_text(reference, cell, item) for item in SPEED.values()]
     values += [_text(cell, item) for item in HOST.values()]
+    values += [format_value(cell.estimates.total(name), "count") for name in PATHS.values()]
     return (*settings, cell["constraint"], *counts, *values, cell["labels"])
 
 

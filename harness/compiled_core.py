@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from harness.compile_check import Launch
+from harness.engine.slots import MOST_ENDING_TOKENS
 from kernels.contract import Draft, Sampling, Streams, TokenMask, Verification
 from kernels.contract import VerificationMethod as Method
 from kernels.coupled import coupled_draw
 from kernels.draw import draw
+from kernels.hold import hold
 from kernels.logprobs import logprobs
 from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
@@ -25,6 +27,8 @@ from kernels.verify import verify
 VOCAB_SIZE, ODD_VOCAB_SIZE, LARGEST_VOCAB_SIZE, DRAFT_VOCAB_SIZE = 128_256, 128_255, 262_144, 32_000
 TOY_VOCAB_SIZE = 8
 NUM_REQUESTS, NUM_DRAFTS = 16, 3
+CAPACITY = 2048
+"""Positions of a slot."""
 MANY_REQUESTS = 300
 """So many that a program of the first pass reads two sets of chunks, and one of the second has 8 warps."""
 
@@ -96,6 +100,14 @@ def _draw(
     draw(logits, sampling, _streams(num_requests), Purpose.draft, target_ids, stats, mask=mask)
 
 
+def _hold(num_drafts: int) -> None:
+    ones = torch.ones(NUM_REQUESTS, dtype=torch.int64)
+    drafts, tokens, endings = (
+        torch.zeros(NUM_REQUESTS, size, dtype=torch.int64) for size in (num_drafts, CAPACITY, MOST_ENDING_TOKENS)
+    )
+    hold(ones, num_drafts * ones, drafts, tokens, ones, endings)
+
+
 def _coupled_draw(
     dtype: torch.dtype, *, truncates: bool = False, small_vocabulary: bool = False, masked: bool = False
 ) -> None:
@@ -119,6 +131,12 @@ def every_method(dtype: torch.dtype) -> Iterator[Launch]:
     yield f"draw, {name}", partial(_draw, dtype)
     yield f"coupled draw, {name}", partial(_coupled_draw, dtype)
     yield f"logprobs, {name}", partial(_logprobs, dtype)
+
+
+def holds() -> Iterator[Launch]:
+    """With and without drafts."""
+    yield "hold, no drafts", partial(_hold, 0)
+    yield f"hold, {NUM_DRAFTS} drafts", partial(_hold, NUM_DRAFTS)
 
 
 def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:

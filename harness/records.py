@@ -79,6 +79,11 @@ class RoundRecord:
     """Emitted tokens that were cut off again, for whatever reason."""
     host_us: float = 0.0
     """Microseconds that the host spent on the constraint."""
+    is_whole: bool | None = None
+    """Whether its step ran as one piece, as without a constraint; False: the host took part in it. None where nothing
+    is held to a grammar."""
+    num_held_steps: int = 0
+    """Steps in front of it that held the request back and decided nothing, because reasoning may have ended in them."""
 
     def __post_init__(self) -> None:
         # The messages are built only on failure: a run holds millions of rounds.
@@ -115,6 +120,8 @@ class RoundRecord:
             raise InconsistentRecordError(
                 f"num_free_tokens: expected 0 to {proposed}, the proposed tokens, found {self.num_free_tokens}"
             )
+        if self.num_held_steps < 0:
+            raise InconsistentRecordError(f"num_held_steps: expected 0 or more, found {self.num_held_steps}")
         if self.num_cut_tokens < 0 or (self.num_cut_tokens > 0 and self.cut_reason is None):
             raise InconsistentRecordError(
                 f"num_cut_tokens: expected 0 or more, and none without a cut_reason, found {self.num_cut_tokens}"
@@ -262,7 +269,13 @@ _ROUND_COLUMNS = (
     "share_s",
     "expected_accepted",
 )
-_CONSTRAINT_COLUMNS = {"num_free_tokens": None, "num_cut_tokens": 0, "host_us": 0.0}
+_CONSTRAINT_COLUMNS = {
+    "num_free_tokens": None,
+    "num_cut_tokens": 0,
+    "host_us": 0.0,
+    "is_whole": None,
+    "num_held_steps": 0,
+}
 """Columns that are written only where some round differs from these values, and may be missing."""
 _CONSTRAINT_FIELDS = ("num_reasoning_tokens", "answer_is_valid")
 """Fields of a request that are written only where they are known."""

@@ -217,3 +217,17 @@ class Verdict:
     draft token that its own draft distribution cannot have produced; that draft token and those after it were not
     accepted. Greedy verification is not defined at a temperature above 0: there a core flags the request and accepts
     nothing, or, where it looks at temperatures first, raises a ValueError as the reference does."""
+
+
+ANY_TOKEN, NO_TOKEN = -(2**31), -1
+"""In the place of a token of an ending: every token fits, or none."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Which rows of a round wait for the host."""
+
+    num_draft_tokens: Tensor
+    """[R] int64; -1 for rows that emit nothing, the held ones among them."""
+    is_undecided: Tensor
+    """[R] bool, these rows."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Drawn, RowStats, Sampling, Streams, TokenMask, Verdict, Verification
+from kernels.contract import Draft, Drawn, Held, RowStats, Sampling, Streams, TokenMask, Verdict, Verification
 from kernels.streams import Purpose
 
 if TYPE_CHECKING:
@@ -66,6 +66,20 @@ class CoupledDraw(Protocol):
     ) -> Drawn: ...
 
 
+class Hold(Protocol):
+    """See kernels.hold."""
+
+    def __call__(
+        self,
+        decides: Tensor,
+        num_draft_tokens: Tensor,
+        draft_ids: Tensor,
+        token_ids: Tensor,
+        lengths: Tensor,
+        endings: Tensor,
+    ) -> Held: ...
+
+
 @dataclass(frozen=True)
 class Core:
     """One implementation of the sampling core; what it needs beside its arguments, it owns."""
@@ -75,6 +89,7 @@ class Core:
     verify: Verify
     draw: Draw
     coupled_draw: CoupledDraw
+    hold: Hold
     workspace: Workspace | None = None
     """The scratch memory that its functions share; None where they need none."""
 
@@ -83,15 +98,17 @@ def reference_core() -> Core:
     """The executable specification, on any device."""
     from kernels.reference.coupled import coupled_draw
     from kernels.reference.draw import draw
+    from kernels.reference.hold import hold
     from kernels.reference.verify import verify
 
-    return Core("reference", verify, draw, coupled_draw)
+    return Core("reference", verify, draw, coupled_draw, hold)
 
 
 def triton_core() -> Core:
     """The kernels, with a workspace that all calls share: they must follow one another on one stream of work."""
     from kernels.coupled import coupled_draw
     from kernels.draw import draw
+    from kernels.hold import hold
     from kernels.verify import verify
     from kernels.workspace import Workspace
 
@@ -101,6 +118,7 @@ def triton_core() -> Core:
         partial(verify, workspace=workspace),
         partial(draw, workspace=workspace),
         partial(coupled_draw, workspace=workspace),
+        hold,
         workspace,
     )
 

@@ -14,8 +14,9 @@ from tests.synthetic_cells import analysed, cell_record, config, request_record,
 def guarded(prompt_id, policy):
     """Two tokens, the boundary in the second round with its marker drafted second, an answer in two more rounds."""
     cut = {"num_output": 2, "cut": CutReason.grammar, "num_cut_tokens": 2} if policy == "commit" else {}
+    cut |= {} if policy == "none" else {"is_whole": False, "num_held_steps": 2}
     rounds = [
-        round_record(2, 1, 1.0, num_free_tokens=2, host_us=2.0),
+        round_record(2, 1, 1.0, num_free_tokens=2, host_us=2.0, **({} if policy == "none" else {"is_whole": True})),
         round_record(2, 2, 2.0, num_proposed=3, num_free_tokens=2, host_us=8.0, **cut),
         round_record(2, 0, 3.0, num_free_tokens=0, host_us=30.0),
         round_record(2, 2, 4.0, num_free_tokens=0, host_us=50.0),
@@ -71,4 +72,6 @@ def test_the_table_has_a_row_for_each_policy_and_leaves_other_cells_out():
     assert [row["policy"].split()[0] for row in rows] == ["none", "late", "commit", "mask"]
     assert [row["valid (%)"].split()[0] for row in rows] == ["100.0", "66.7", "100.0", "100.0"]
     assert rows[2]["tokens refused per 100 requests"].startswith("200.00")
+    assert [rows[2][name] for name in ("rounds whole", "rounds with the host", "rounds held")] == ["3", "3", "6"]
+    assert rows[0]["rounds whole"] == rows[0]["rounds with the host"] == "0"
     assert rows[0]["before / none"] == "–" and rows[3]["after / none"].startswith("1.00")

@@ -1,4 +1,4 @@
-"""Guarded requests on a GPU: steps in parts as CUDA graphs, launched ahead until somebody is behind the boundary."""
+"""Guarded requests on a GPU: steps as one CUDA graph, launched ahead, until somebody may be behind the boundary."""
 
 import pytest
 import torch
@@ -28,22 +28,52 @@ pytestmark = [
 ]
 
 
+def play(policy, drafter, temperature=1.0, parser="zoo", **backend):
+    config = CellConfig(
+        drafter=DrafterConfig(drafter),
+        drafting=DraftingConfig(4),
+        decoding=DecodingConfig(temperature=temperature, max_new_tokens=160),
+        workload=WorkloadConfig(path=str(FILE), layout=Layout.plain, num_prompts=40),
+        constraint=ConstraintConfig(policy, parser=parser),
+        backend=BackendConfig(device="cuda", max_concurrency=12, **backend),
+        measurement=MeasurementConfig(expected_acceptance=False),
+    )
+    engine = LocalBackend(config)
+    return engine, engine.generate(conversations(load_prompts(config.workload, 0), config.workload, 0))
+
+
+def paths(run):
+    """(rounds of whole steps, rounds with the host, steps held back)."""
+    rounds = [item for request in run.requests for item in request.rounds]
+    is_whole = [item.is_whole for item in rounds]
+    return is_whole.count(True), is_whole.count(False), sum(item.num_held_steps for item in rounds)
+
+
 @pytest.mark.parametrize("drafter", [DrafterKind.eagle3, DrafterKind.draft_model, DrafterKind.ngram, DrafterKind.none])
 @pytest.mark.parametrize("policy", [PolicyKind.commit, PolicyKind.mask], ids=lambda item: item.value)
 def test_every_finished_answer_is_valid(policy, drafter):
     """Would catch a graph that reads masks, drafts or counts of another round, and a boundary seen too late."""
-    config = CellConfig(
-        drafter=DrafterConfig(drafter),
-        drafting=DraftingConfig(4),
-        decoding=DecodingConfig(temperature=1.0, max_new_tokens=160),
-        workload=WorkloadConfig(path=str(FILE), layout=Layout.plain, num_prompts=40),
-        constraint=ConstraintConfig(policy),
-        backend=BackendConfig(device="cuda", max_concurrency=12),
-        measurement=MeasurementConfig(expected_acceptance=False),
-    )
-    backend = LocalBackend(config)
-    run = backend.generate(conversations(load_prompts(config.workload, 0), config.workload, 0))
+    backend, run = play(policy, drafter)
     assert backend.uses_graphs and backend.num_invalid == 0
     finished = [item for item in run.requests if item.finish_reason.value == "grammar"]
     assert len(finished) >= 30 and all(item.answer_is_valid for item in finished)
     assert all(item.num_reasoning_tokens is not None for item in finished)
+
+
+@pytest.mark.parametrize("drafter", [DrafterKind.eagle3, DrafterKind.none])
+@pytest.mark.parametrize("policy", [PolicyKind.commit, PolicyKind.mask], ids=lambda item: item.value)
+def test_greedy_tokens_are_those_of_steps_with_the_host(policy, drafter):
+    """Would catch a held step that moved a length, a stream or a drafter's state, and a boundary the device missed."""
+    _, found = play(policy, drafter, temperature=0.0, dtype="float32")
+    _, expected = play(policy, drafter, temperature=0.0, dtype="float32", graphs=False)
+    tokens = [
+        {(item.prompt_id, item.sample): item.output_token_ids for item in run.requests} for run in (found, expected)
+    ]
+    assert tokens[0] == tokens[1]
+    assert min(paths(found)) > 0 and paths(expected)[0] == 0
+
+
+@pytest.mark.parametrize("policy", [PolicyKind.commit, PolicyKind.mask], ids=lambda item: item.value)
+def test_in_front_of_the_boundary_every_step_is_whole(policy):
+    _, run = play(policy, DrafterKind.eagle3, parser="never")
+    assert paths(run) == (sum(len(request.rounds) for request in run.requests), 0, 0)

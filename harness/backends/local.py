@@ -25,7 +25,7 @@ from harness.workload import Conversation
 
 STEP_BY_STEP = (
     "while the answer of some request follows its grammar, no step is launched ahead, and drafts are drawn operation by"
-    " operation"
+    " operation; a round in which reasoning may end is run again with the host, and no step is launched ahead of it"
 )
 STAND_IN_NOTE = " has no tokenizer: the zoo's stands in, and its tokens mean nothing to random weights"
 

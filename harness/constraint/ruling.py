@@ -21,3 +21,5 @@ class Ruling(NamedTuple):
     """Microseconds that the host spent on it."""
     is_masked: bool = False
     """Verification took place under masks."""
+    is_whole: bool = False
+    """Its step ran as one piece, and the host looked at it afterwards."""

@@ -112,8 +112,8 @@ class ChainDrafter:
             output = self.head(part.next_ids, self.head.features(part.output), part.positions, view)
             hidden.append(output.hidden.flatten(0, 1))
             features.append(output.next_features.flatten(0, 1))
-        self._hidden[: step.num_rows] = torch.cat(hidden)[step.last]
-        self._features[: step.num_rows] = torch.cat(features)[step.last]
+        _keep(self._hidden[: step.num_rows], torch.cat(hidden)[step.last], step.is_undecided)
+        _keep(self._features[: step.num_rows], torch.cat(features)[step.last], step.is_undecided)
 
     def clear(self, slot: int) -> None:
         """Zero a slot's keys, values and states, so that a NaN in them does not reach its next request."""
@@ -134,3 +134,18 @@ class ChainDrafter:
                 hidden, features = output.hidden[:, 0], output.next_features[:, 0]
             drafted.append(self._logits.draw(self.head.logits(hidden), batch, step))
         return self._logits.draft(drafted, batch)
+
+
+def _keep(
+    # [B, H]
+    kept: Tensor,
+    # [B, H]
+    found: Tensor,
+    # [B] bool
+    is_undecided: Tensor | None,
+) -> None:
+    """Replace what is kept of the slots, but for those of which nothing was decided."""
+    if is_undecided is None:
+        kept.copy_(found)
+    else:
+        torch.where(is_undecided.unsqueeze(1), kept, found.to(kept.dtype), out=kept)

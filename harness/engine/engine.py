@@ -6,15 +6,17 @@ functions of a request's seed, position and own round count.
 
 With CUDA graphs the next step is launched before the last one has been read, so that the host's work is hidden behind
 the device's. A request that ended in the step just read is then in the next one too; what that step made of it is
-thrown away and counted nowhere. Where the engine also measures what the methods expect on the drafts, it works one step
-after another: it looks at a step's drafts and logits, the clock stopped, before the next one overwrites them.
+thrown away and counted nowhere. A request in whose round reasoning may end is held back by the device: the step decides
+nothing of it, and the host takes part in the next one. Where the engine also measures what the methods expect on the
+drafts, it works one step after another: it looks at a step's drafts and logits, the clock stopped, before the next one
+overwrites them.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -27,7 +29,7 @@ from harness.engine.guarded_graph_runner import GuardedGraphRunner
 from harness.engine.guarded_step import settle
 from harness.engine.plan import Plan, make_plan
 from harness.engine.prompt_limit import prompt_limit
-from harness.engine.runner import Begun, EagerRunner, Launched, Runner
+from harness.engine.runner import EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Limits, Request, Round, Sequence, rounds_of
 from harness.engine.slots import SlotState
@@ -115,18 +117,6 @@ class _UnderWay(NamedTuple):
     """If it has been measured."""
 
 
-class _Begun(NamedTuple):
-    """A step of which at least the beginning has been launched."""
-
-    plan: Plan
-    launched: Launched | Begun
-
-    def whole(self) -> _UnderWay:
-        """The same with its end launched too."""
-        launched = self.launched.finish() if isinstance(self.launched, Begun) else self.launched
-        return _UnderWay(self.plan, launched, None)
-
-
 FollowUp = Callable[[RequestRecord], Request | None]
 Measured = TypeVar("Measured")
 
@@ -195,14 +185,15 @@ class Engine:
         self._terms = []
         under_way: _UnderWay | None = None
         while not scheduler.is_done:
-            begun = None if under_way and self._must_wait(scheduler) else self._launch(scheduler)
-            if not self._overlaps and begun is not None:
-                under_way, begun = self._measured(begun.whole()), None
+            scheduler.admit(self._now())
+            launched = None if under_way and self._must_wait(scheduler) else self._launch(scheduler)
+            if not self._overlaps and launched is not None:
+                under_way, launched = self._measured(launched), None
             if under_way is not None:
                 self._take_in(under_way, scheduler, finished, follow_up)
-            elif begun is None:
+            elif launched is None:
                 self._idle(scheduler.seconds_to_wait(self._now()))
-            under_way = None if begun is None else begun.whole()
+            under_way = launched
         run = EngineRun(tuple(finished), self._now() - start_s, self._num_invalid, tuple(self._terms))
         if under_way is not None:
             # nobody needs it, and its time must not be the next run's
@@ -228,15 +219,14 @@ class Engine:
         return result
 
     def _must_wait(self, scheduler: Scheduler) -> bool:
-        """Whether the next step needs the host's answer to the one under way: its drafts are drawn under masks."""
-        if not self.settings.guarded:
-            return False
-        guards = [sequence.request.guard for sequence in scheduler.running.values()]
-        return any(guard is not None and guard.is_behind for guard in guards)
+        """Whether the next step needs the host's answer to the one under way.
 
-    def _launch(self, scheduler: Scheduler) -> _Begun | None:
-        """Fill the free slots and launch the next step, if there is one to launch."""
-        scheduler.admit(self._now())
+        So it is too where the host takes part in the one under way: who needed it there does until that is read.
+        """
+        return self.settings.guarded and any(item.needs_host for item in scheduler.running.values())
+
+    def _launch(self, scheduler: Scheduler) -> _UnderWay | None:
+        """Launch the next step, if there is one to launch."""
         runner, limits = self._runner, self.settings.limits
         running = scheduler.running.values()
         plan = make_plan(running, limits, runner.most_prompt_tokens, runner.row_width, runner.prompt_limit)
@@ -249,7 +239,7 @@ class Engine:
                 chunk.sequence.launch(1)
         for sequence in plan.decoding:
             sequence.launch(self.settings.num_speculative_tokens + 1)
-        return _Begun(plan, launched)
+        return _UnderWay(plan, launched, None)
 
     def _measured(self, under_way: _UnderWay) -> _UnderWay:
         """The same with what is measured on its drafts, if anything is asked for."""
@@ -283,28 +273,21 @@ class Engine:
         self._read_s = now
         deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
         slots = [sequence.slot for sequence in deciding]
-        rulings = self._rulings(under_way.launched, rows, slots)
-        decided = dict(zip(slots, rounds_of(rows, self.settings.num_speculative_tokens, slots), strict=True))
+        decided = rounds_of(rows, self.settings.num_speculative_tokens, slots)
+        rulings = _rulings(under_way.launched, decided)
         for sequence in going_on:
             if sequence.slot not in decided:
                 sequence.carry(share_s)
                 continue
             round_ = decided[sequence.slot]
-            if sequence.slot in rulings:
-                round_ = replace(round_, ruling=rulings[sequence.slot])
+            if round_.is_held:
+                sequence.hold(share_s)
+                continue
+            round_ = round_._replace(ruling=rulings.get(sequence.slot))
             round_ = _with_measures(round_, under_way.measures, sequence.slot)
             sequence.append_round(round_, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
-
-    def _rulings(self, launched: Launched, rows: list[list[int]], slots: list[int]) -> Mapping[int, Ruling]:
-        """What constraints say of a step, by slot."""
-        guards = {slot: launched.guards[slot] for slot in slots if slot in launched.guards}
-        if not guards:
-            return launched.rulings
-        rulings, cuts = settle(guards, rows, self.settings.num_speculative_tokens)
-        assert all(rulings[slot].is_complete for slot in cuts), "something is cut that the device has taken in"
-        return rulings
 
     def _retire(
         self, ended: list[Sequence], scheduler: Scheduler, finished: list[RequestRecord], follow_up: FollowUp
@@ -321,6 +304,20 @@ class Engine:
             scheduler.release(sequence, follow_up(record))
 
 
+def _rulings(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, Ruling]:
+    """What constraints say of a step, by slot."""
+    decided = [slot for slot, round_ in rounds.items() if not round_.is_held]
+    guards = {slot: launched.guards[slot] for slot in decided if slot in launched.guards}
+    if not guards:
+        return launched.rulings
+    if launched.is_whole:
+        for slot, guard in guards.items():
+            guard.look_back(rounds[slot].draft_ids)
+    rulings, cuts = settle(guards, rounds)
+    assert all(rulings[slot].is_complete for slot in cuts), "something is cut that the device has taken in"
+    return rulings
+
+
 def _with_measures(round_: Round, measures: _Measures | None, slot: int) -> Round:
     is_masked = round_.ruling is not None and round_.ruling.is_masked
     if measures is None or not round_.draft_ids or is_masked:
@@ -328,4 +325,4 @@ def _with_measures(round_: Round, measures: _Measures | None, slot: int) -> Roun
         return round_
     strict, probabilistic, block = measures.expected[slot]
     terms = None if measures.terms is None else of_slot(measures.terms, slot, len(round_.draft_ids))
-    return replace(round_, expected_accepted=(strict, probabilistic, block), terms=terms)
+    return round_._replace(expected_accepted=(strict, probabilistic, block), terms=terms)

@@ -19,7 +19,7 @@ from torch import Tensor
 from harness.engine.inputs import in_rows, num_rows, step_inputs
 from harness.engine.plan import Plan
 from harness.engine.prompt_limit import PromptLimit
-from harness.engine.runner import Begun, Launched, fetch
+from harness.engine.runner import Launched, fetch
 from harness.engine.slots import StepInputs
 from harness.engine.step import Step, StepOutput
 
@@ -42,6 +42,8 @@ class _Captured:
 
     inputs: Tensor
     """[5 * B + P * (T + 3)] int64: fields of slots, then rows of prompts."""
+    given: StepInputs
+    """The same as a step takes them."""
     run: Callable[[], StepOutput]
     last: list[int] | None = None
     """What `inputs` holds."""
@@ -68,7 +70,7 @@ class GraphRunner:
             if size not in self._steps:
                 self._steps[size] = self._capture(size)
 
-    def launch(self, plan: Plan) -> Launched | Begun:
+    def launch(self, plan: Plan) -> Launched:
         return fetch(self._take_in(plan).run())
 
     def _take_in(self, plan: Plan) -> _Captured:
@@ -107,23 +109,26 @@ class GraphRunner:
         return inputs, step_inputs(inputs[:num_fields].view(5, size.num_slots), rows, capacity)
 
     def _capture(self, size: StepSize) -> _Captured:
-        step = self.step
         inputs, given = self._new_inputs(size)
         if not inputs.is_cuda:
-            return _Captured(inputs, lambda: step(given))
+            return _Captured(inputs, given, lambda: self._run(given))
         # kernels are compiled and scratch memory grows outside of the capture
-        step(given)
+        self._run(given)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            output = step(given)
+            output = self._run(given)
         self._pool = graph.pool()
 
         def replay() -> StepOutput:
             graph.replay()
             return output
 
-        return _Captured(inputs, replay)
+        return _Captured(inputs, given, replay)
+
+    def _run(self, given: StepInputs) -> StepOutput:
+        """The step that is captured."""
+        return self.step(given)
 
 
 def step_sizes(num_slots: int, most_prompt_rows: int, rows_beside_rounds: int = 0) -> list[StepSize]:

@@ -1,9 +1,10 @@
-"""Steps whose requests may have guards, in parts that are CUDA graphs.
+"""Steps whose requests may have guards: as one CUDA graph where the host need not take part, else in parts.
 
-While nobody is behind the boundary, the host looks at the drafts when the target's forward is still running, and
-launches the rest behind it: the drafts are copied beside the forward. So the device does not wait, and the next step
-can be launched ahead. Behind the boundary the drafts are drawn operation by operation, under masks that the host makes
-one after the other; everything else are graphs all the same, but for the rare step of which something may be cut.
+In front of the boundary a step is one graph, launched ahead as without guards; the device itself holds back a slot in
+whose round reasoning may end (see Step). What is held back runs again in parts, as everything does while somebody is
+behind the boundary: the host looks at the drafts beside the target's forward, and launches the rest behind it. Behind
+the boundary drafts are drawn operation by operation, under masks that the host makes one after the other; everything
+else are graphs all the same, but for the rare step of which something may be cut.
 """
 
 from __future__ import annotations
@@ -17,57 +18,70 @@ from harness.engine.graph_runner import GraphRunner, StepSize, _Captured
 from harness.engine.guarded_step import GuardedStep, drafting_slots, guards_of
 from harness.engine.plan import Plan
 from harness.engine.prompt_limit import PromptLimit
-from harness.engine.runner import Begun, Launched, fetch
-from harness.engine.step import Step
+from harness.engine.runner import Launched, fetch
+from harness.engine.slots import StepInputs, ending_row
+from harness.engine.step import Step, StepOutput
 from harness.engine.step_parts import CapturedParts, StepParts
 from kernels.contract import Draft
 
 
 class GuardedGraphRunner(GraphRunner):
-    """Launches drafts and forward of a step; `Begun.finish` does the rest."""
+    """A step in parts must have been read before another is launched, and be launched when all before it were."""
 
     def __init__(self, step: Step, num_slots: int, prompt_limit: PromptLimit | None = None) -> None:
         super().__init__(step, num_slots, prompt_limit)
         self._guarded = GuardedStep(step, num_slots)
         self._most_masks = num_slots * self.row_width
         self._parts: dict[StepSize, StepParts] = {}
+        self._endings = [ending_row(None)] * num_slots
+        """What the device has of them."""
         is_cuda = step.target.device.type == "cuda"
         self._beside = torch.cuda.Stream(step.target.device) if is_cuda else None
 
-    def launch(self, plan: Plan) -> Launched | Begun:
-        self._take_in(plan)
-        parts = self._parts[self._size(plan)]
+    def launch(self, plan: Plan) -> Launched:
+        captured = self._take_in(plan)
+        self._write_endings(plan)
         guards = guards_of(plan)
+        if not any(item.needs_host for item in plan.deciding):
+            return fetch(captured.run())._replace(guards=guards, is_whole=True)
+        parts, drafting = self._parts[self._size(plan)], drafting_slots(plan)
+        self._guarded.masks.clear()
         parts.draft()
-        if any(guard.is_behind for guard in guards.values()):
-            return self._run_behind(plan, parts, guards)
+        behind = {slot: guards[slot] for slot in drafting if guards[slot].is_behind}
+        if behind:
+            return self._run_behind(parts, guards, drafting, behind)
         shown = self._show(parts.drafted.draft)
         parts.score()
-        return Begun(lambda: self._finish(plan, parts, shown))
-
-    def _finish(self, plan: Plan, parts: StepParts, shown: _Shown) -> Launched:
-        """Look at the drafts, and launch what follows them."""
-        # requests that ended in the step before are still in the plan, and nobody asks about them
-        guards, drafting = guards_of(plan), drafting_slots(plan)
         drafts, counts = shown.read()
         worthwhile = list(counts)
-        self._guarded.masks.clear()
         rows = self._guarded.look_ahead(guards, drafting, worthwhile, drafts)
         return self._end(parts, guards, rows, worthwhile if worthwhile != counts else None, None)
 
-    def _run_behind(self, plan: Plan, parts: StepParts, guards: dict[int, Guard]) -> Launched:
-        """A step that somebody behind the boundary takes part in, from its drafts to its end."""
-        step, masks, drafting = self.step, self._guarded.masks, drafting_slots(plan)
-        behind = {slot: guards[slot] for slot in drafting if guards[slot].is_behind}
-        masks.clear()
+    def _write_endings(self, plan: Plan) -> None:
+        """Tell the device how the reasoning of requests that begin ends, where it does not know."""
+        for chunk in plan.chunks:
+            slot, guard = chunk.sequence.slot, chunk.sequence.request.guard
+            row = ending_row(None if guard is None else guard.parser.ending)
+            if chunk.start == 0 and row != self._endings[slot]:
+                source = torch.tensor(row)
+                if self.step.state.endings.is_cuda:
+                    source = source.pin_memory()
+                self.step.state.endings[slot].copy_(source, non_blocking=True)
+                self._endings[slot] = row
+
+    def _run_behind(
+        self, parts: StepParts, guards: dict[int, Guard], drafting: set[int], behind: dict[int, Guard]
+    ) -> Launched:
+        """A step in which somebody behind the boundary drafts, from its drafts to its end."""
+        step = self.step
         num_rows = parts.given.decides.numel()
-        masked = GuardedDrafts(behind, masks, num_rows, step.num_speculative_tokens, step.target.device)
-        draft = step.draft(parts.given, masked if behind else None).draft
+        masked = GuardedDrafts(behind, self._guarded.masks, num_rows, step.num_speculative_tokens, step.target.device)
+        draft = step.draft(parts.given, masked).draft
         drafts, counts = draft.token_ids.tolist(), draft.num_draft_tokens.tolist()
         parts.write(draft.token_ids, counts)
         parts.score()
         worthwhile = list(counts)
-        rows = self._guarded.look_ahead(guards, drafting, worthwhile, drafts, masked if behind else None)
+        rows = self._guarded.look_ahead(guards, drafting, worthwhile, drafts, masked)
         return self._end(parts, guards, rows, worthwhile if worthwhile != counts else None, masked.rows)
 
     def _end(
@@ -91,15 +105,16 @@ class GuardedGraphRunner(GraphRunner):
         return fetch(parts.end_masked() if len(words) else parts.end())._replace(guards=guards)
 
     def _capture(self, size: StepSize) -> _Captured:
-        inputs, given = self._new_inputs(size)
-        if inputs.is_cuda:
-            captured = CapturedParts(self.step, given, self._most_masks, self._pool)
-            self._pool = captured.pool
-            self._parts[size] = captured
+        captured = super()._capture(size)
+        if captured.inputs.is_cuda:
+            parts = CapturedParts(self.step, captured.given, self._most_masks, self._pool)
+            self._parts[size], self._pool = parts, parts.pool
         else:
-            self._parts[size] = StepParts(self.step, given, self._most_masks)
-        # launched in parts only
-        return _Captured(inputs, self._parts[size].end)
+            self._parts[size] = StepParts(self.step, captured.given, self._most_masks)
+        return captured
+
+    def _run(self, given: StepInputs) -> StepOutput:
+        return self.step(given, holds=True)
 
     def _show(self, draft: Draft) -> _Shown:
         """Copy drafts to the host beside what is launched next."""

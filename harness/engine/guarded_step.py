@@ -20,7 +20,7 @@ from harness.engine.cut_verdict import cut_verdict
 from harness.engine.draft_masks import GuardedDrafts
 from harness.engine.plan import Plan
 from harness.engine.runner import Launched
-from harness.engine.sequence import rounds_of
+from harness.engine.sequence import Round, rounds_of
 from harness.engine.slots import StepInputs
 from harness.engine.step import Drafted, Scored, Step
 from kernels.contract import TokenMask
@@ -98,7 +98,7 @@ class GuardedStep:
             mask = TokenMask(self.masks.words.to(device), flat)
         verified = step.verify(inputs, drafted._replace(draft=fewer), scored, mask)
         decided = step.decided(verified).cpu()
-        rulings, cuts = settle(guards, decided.tolist(), step.num_speculative_tokens)
+        rulings, cuts = settle(guards, rounds_of(decided.tolist(), step.num_speculative_tokens, guards))
         if cuts:
             num_kept = [cuts.get(slot, step.num_speculative_tokens + 1) for slot in range(len(decided))]
             verified = cut_verdict(verified, torch.tensor(num_kept, device=device))
@@ -106,15 +106,12 @@ class GuardedStep:
         return Launched(step.commit(scored, verified), decided, None, rulings)
 
 
-def settle(
-    guards: Mapping[int, Guard], rows: Sequence[Sequence[int]], num_speculative_tokens: int
-) -> tuple[dict[int, Ruling], dict[int, int]]:
-    """What the guards say of the tokens that a step emitted (see StepOutput.decided), and how many stay where not all
-    do."""
-    slots = list(guards)
+def settle(guards: Mapping[int, Guard], rounds: Mapping[int, Round]) -> tuple[dict[int, Ruling], dict[int, int]]:
+    """What the guards say of the tokens that a step emitted, by slot, and how many stay where not all do."""
     rulings, cuts = {}, {}
-    for slot, round_ in zip(slots, rounds_of(rows, num_speculative_tokens, slots), strict=True):
-        ruling = rulings[slot] = guards[slot].settle(round_.emitted)
+    for slot, guard in guards.items():
+        round_ = rounds[slot]
+        ruling = rulings[slot] = guard.settle(round_.emitted)
         if ruling.num_kept_tokens < len(round_.emitted):
             cuts[slot] = ruling.num_kept_tokens
     return rulings, cuts

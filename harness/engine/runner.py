@@ -7,7 +7,7 @@ It does not know requests beyond their plan, limits or time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -33,6 +33,8 @@ class Launched(NamedTuple):
     """What constraints say of the round, by slot."""
     guards: Mapping[int, Guard] = {}
     """Guards, by slot, that have not seen yet what verification emitted; while a request goes on, none of it is cut."""
+    is_whole: bool = False
+    """The guards have not seen the drafts either; where they had to, the device held the slot back."""
 
     def wait(self) -> None:
         """Wait until the result is on the host."""
@@ -43,13 +45,6 @@ class Launched(NamedTuple):
         """See StepOutput; waits for it."""
         self.wait()
         return self.host.tolist()
-
-
-class Begun(NamedTuple):
-    """A step of which only the beginning is under way."""
-
-    finish: Callable[[], Launched]
-    """Launches the rest; whatever the host must know for it has been read by then."""
 
 
 def fetch(output: StepOutput) -> Launched:
@@ -86,7 +81,7 @@ class Runner(Protocol):
         """Do what takes long and is needed once."""
         ...
 
-    def launch(self, plan: Plan) -> Launched | Begun: ...
+    def launch(self, plan: Plan) -> Launched: ...
 
 
 class EagerRunner:

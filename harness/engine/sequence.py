@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from harness.constraint.guard import Guard
 from harness.constraint.parsers.parser import ReasoningParser
@@ -47,13 +48,14 @@ class Limits:
     """Empty to go on past the end of sequence."""
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """What a step decided for one request, on the host."""
 
     emitted: list[int]
     draft_ids: list[int]
     is_invalid: bool
+    is_held: bool = False
+    """Nothing was decided: reasoning may end in the round, and the host must see its drafts first."""
     expected_accepted: tuple[float, float, float] | None = None
     """Of the chain methods, given these drafts."""
     ruling: Ruling | None = None
@@ -73,11 +75,15 @@ class Sequence:
     num_prompt_tokens_read: int = 0
     """By the steps launched so far."""
     finish_reason: FinishReason | None = None
+    is_held: bool = False
+    """Its last step held it back."""
     is_tainted: bool = False
     """The model gave this request a row without a distribution; its slot may hold NaN."""
     _under_way: deque[int] = field(default_factory=deque)
     """Most tokens that each step emits which was launched and not yet read."""
     _carried_s: float = 0.0
+    _num_held_steps: int = 0
+    """Since the last round."""
     _rounds: list[RoundRecord] = field(default_factory=list)
     _drafted: list[list[int]] = field(default_factory=list)
     """Drafts of each round, where somebody will ask for them."""
@@ -106,12 +112,18 @@ class Sequence:
 
     @property
     def fewest_output_tokens(self) -> int:
-        """Output tokens that it has at least by then, since every step emits one."""
+        """Output tokens that it has at least by then, since every step emits one unless it is held back."""
         return len(self.token_ids) - self.num_prompt_tokens + len(self._under_way)
 
     @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether the host must see the drafts of its next round before they are verified."""
+        guard = self.request.guard
+        return guard is not None and (self.is_held or guard.needs_drafts)
 
     def launch(self, most_tokens: int) -> None:
         """Count a step that emits 1..most_tokens tokens of this sequence as launched."""
@@ -120,6 +132,13 @@ class Sequence:
     def carry(self, share_s: float) -> None:
         """Take a share of a step that emits nothing of this sequence: it counts with the next one that does."""
         self._carried_s += share_s
+
+    def hold(self, share_s: float) -> None:
+        """Take in that the oldest step under way held the sequence back: it is as if it had not been, but for time."""
+        self._under_way.popleft()
+        self.carry(share_s)
+        self._num_held_steps += 1
+        self.is_held = True
 
     def append_round(self, decided: Round, limits: Limits, arrival_s: float, share_s: float) -> None:
         """Commit what the oldest step under way emitted, and remember the round.
@@ -138,8 +157,8 @@ class Sequence:
         self.is_tainted |= decided.is_invalid
         if decided.terms is not None and _is_whole(result, decided):
             self._terms.append(DraftTerms(len(self._rounds), decided.terms))
-        self._rounds.append(_record(result, decided, arrival_s, self._carried_s + share_s))
-        self._carried_s = 0.0
+        self._rounds.append(_record(result, decided, arrival_s, self._carried_s + share_s, self._num_held_steps))
+        self._carried_s, self._num_held_steps, self.is_held = 0.0, 0, False
         if self.request.parser is not None:
             self._drafted.append(decided.draft_ids)
 
@@ -189,7 +208,7 @@ def _is_whole(result: Commit, decided: Round) -> bool:
     return result.num_draft_tokens == len(decided.draft_ids) > 0
 
 
-def _record(result: Commit, decided: Round, arrival_s: float, share_s: float) -> RoundRecord:
+def _record(result: Commit, decided: Round, arrival_s: float, share_s: float, num_held_steps: int) -> RoundRecord:
     ruling = decided.ruling
     return RoundRecord(
         num_proposed_tokens=len(decided.draft_ids),
@@ -203,16 +222,20 @@ def _record(result: Commit, decided: Round, arrival_s: float, share_s: float) ->
         num_free_tokens=None if ruling is None else ruling.num_free_tokens,
         num_cut_tokens=result.num_cut_tokens,
         host_us=0.0 if ruling is None else ruling.host_us,
+        is_whole=None if ruling is None else ruling.is_whole,
+        num_held_steps=num_held_steps,
     )
 
 
-def rounds_of(decided: SequenceOf[SequenceOf[int]], num_speculative_tokens: int, slots: SequenceOf[int]) -> list[Round]:
-    """The rounds of some slots from the rows that a step left (see StepOutput.decided)."""
+def rounds_of(
+    decided: SequenceOf[SequenceOf[int]], num_speculative_tokens: int, slots: Iterable[int]
+) -> dict[int, Round]:
+    """The rounds of some slots that a step decided about, from the rows that it left (see StepOutput.decided)."""
     width = num_speculative_tokens + 1
-    found = []
+    found = {}
     for slot in slots:
         row = decided[slot]
         num_accepted, num_drafted, invalid = row[width + num_speculative_tokens :]
         drafted = row[width : width + max(num_drafted, 0)]
-        found.append(Round(list(row[: num_accepted + 1]), list(drafted), bool(invalid)))
+        found[slot] = Round(list(row[: num_accepted + 1]), list(drafted), bool(invalid), num_drafted < 0)
     return found

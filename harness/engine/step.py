@@ -28,7 +28,8 @@ class StepOutput(NamedTuple):
     """What a step leaves on the device."""
 
     decided: Tensor
-    """[B, T + K + 3] int64: emitted tokens, draft tokens, number accepted, number drafted (-1: none), invalid."""
+    """[B, T + K + 3] int64: emitted tokens, draft tokens, number accepted, number drafted (-1: nothing was decided),
+    invalid."""
     logits: Tensor
     """[B * T, V], T rows a slot."""
     draft: Draft
@@ -72,8 +73,11 @@ class Verified(NamedTuple):
     """A step after verification."""
 
     draft: Draft
-    """With -1 draft tokens for slots that emit nothing, 0 for those at the end of their prompt."""
+    """With -1 draft tokens for slots that emit nothing, those that are held back among them; 0 for those at the end of
+    their prompt."""
     verdict: Verdict
+    is_undecided: Tensor | None = None
+    """[B] slots that emit nothing; None where none could be held back."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +96,15 @@ class Step:
     joins: bool
     """All parts in one forward, whose rows are all T wide; else one forward a part, decoding rows read in place."""
 
-    def __call__(self, inputs: StepInputs) -> StepOutput:
-        """Run the step; the order of work on the device is the order of the calls."""
+    def __call__(self, inputs: StepInputs, holds: bool = False) -> StepOutput:
+        """Run the step; the order of work on the device is the order of the calls.
+
+        With `holds` a slot in whose round reasoning may end is held back: it emits nothing, and the next step finds it
+        as this one did, random streams included.
+        """
         drafted = self.draft(inputs)
         scored = self.score(inputs, drafted)
-        verified = self.verify(inputs, drafted, scored)
+        verified = self.verify(inputs, drafted, scored, holds=holds)
         self.extend(inputs, scored, verified)
         return self.commit(scored, verified)
 
@@ -116,15 +124,34 @@ class Step:
         wanted = (first.unsqueeze(1) + columns).clamp_(max=len(hidden) - 1)
         return Scored(parts, outputs, first, self.target.logits(hidden[wanted.flatten()]))
 
-    def verify(self, inputs: StepInputs, drafted: Drafted, scored: Scored, mask: TokenMask | None = None) -> Verified:
-        """Decide what each slot emits; `mask` is of the B * T target rows."""
-        batch, state = drafted.batch, self.state
-        counts = torch.where(inputs.decides == DECODES, drafted.draft.num_draft_tokens, inputs.decides.clamp(max=1) - 1)
+    def verify(
+        self, inputs: StepInputs, drafted: Drafted, scored: Scored, mask: TokenMask | None = None, holds: bool = False
+    ) -> Verified:
+        """Decide what each slot emits; `mask` is of the B * T target rows; for `holds` see the call."""
+        batch, state, is_undecided = drafted.batch, self.state, None
+        if holds:
+            counts, is_undecided = self._held(inputs, drafted)
+        else:
+            proposed = drafted.draft.num_draft_tokens
+            counts = torch.where(inputs.decides == DECODES, proposed, inputs.decides.clamp(max=1) - 1)
         draft = replace(drafted.draft, num_draft_tokens=counts)
         streams = Streams(batch.streams.seeds, state.lengths[: batch.num_rows], batch.streams.rounds)
         sampling = batch.sampling
         verdict = self.core.verify(scored.logits, draft, sampling, self.verification, streams, mask=mask)
-        return Verified(draft, verdict)
+        return Verified(draft, verdict, is_undecided)
+
+    def _held(self, inputs: StepInputs, drafted: Drafted) -> tuple[Tensor, Tensor]:
+        """([B] draft tokens to verify, [B] whether the slot emits nothing)."""
+        draft, state, num_rows = drafted.draft, self.state, drafted.batch.num_rows
+        held = self.core.hold(
+            decides=inputs.decides,
+            num_draft_tokens=draft.num_draft_tokens,
+            draft_ids=draft.token_ids,
+            token_ids=state.token_ids,
+            lengths=state.lengths[:num_rows],
+            endings=state.endings,
+        )
+        return held.num_draft_tokens, held.is_undecided
 
     def extend(self, inputs: StepInputs, scored: Scored, verified: Verified) -> None:
         """Tell the drafter what the target has read and what came of it."""
@@ -135,7 +162,7 @@ class Step:
             ReadPart(part.rows, part.token_ids, ids, part.positions, part.length, part.has_prompts, output)
             for part, ids, output in zip(scored.parts, next_ids, scored.outputs, strict=True)
         )
-        self.drafter.extend(TargetStep(inputs.decides.numel(), read, last))
+        self.drafter.extend(TargetStep(inputs.decides.numel(), read, last, verified.is_undecided))
 
     def commit(self, scored: Scored, verified: Verified) -> StepOutput:
         """Append what was emitted to the tokens that the device keeps; the host cuts and counts in its own time."""

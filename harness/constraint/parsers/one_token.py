@@ -13,6 +13,10 @@ class OneToken(ReasoningParser):
     def __init__(self, marker_id: int) -> None:
         self.marker_id = marker_id
 
+    @property
+    def ending(self) -> tuple[int, ...]:
+        return (self.marker_id,)
+
     def start(self) -> State:
         return 0
 

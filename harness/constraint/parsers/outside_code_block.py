@@ -27,6 +27,10 @@ class OutsideCodeBlock(ReasoningParser):
         self._anew = marker.start()
         self._texts = texts_with_backticks
 
+    @property
+    def ending(self) -> tuple[int, ...]:
+        return self.marker.ending
+
     def start(self) -> State:
         return False, 0, self._anew
 

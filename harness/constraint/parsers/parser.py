@@ -15,7 +15,16 @@ State = Hashable
 
 
 class ReasoningParser(ABC):
-    """Finds the end of reasoning. A new kind writes `start`, `step` and, where it can, a cheaper `may_end_in`."""
+    """Finds the end of reasoning. A new kind writes `start`, `step` and, where it can, `ending` and a cheaper
+    `may_end_in`."""
+
+    @property
+    def ending(self) -> tuple[int, ...]:
+        """Tokens that every end of reasoning ends with, so that a device can tell rounds that cannot hold one.
+
+        They may stand elsewhere too. Empty where there are no such tokens: the host then sees every draft first.
+        """
+        return ()
 
     @abstractmethod
     def start(self) -> State | None:

@@ -21,6 +21,10 @@ class SeveralTokens(ReasoningParser):
         self.marker_ids = tuple(marker_ids)
         self._borders = _borders(self.marker_ids)
 
+    @property
+    def ending(self) -> tuple[int, ...]:
+        return self.marker_ids
+
     def start(self) -> State:
         return 0
 
