@@ -183,12 +183,12 @@ def test_draws(settings: Settings, mapped: bool):
     from kernels.new_row_stats import new_row_stats
 
     logits, sampling, mask, ids = draw_arguments(settings, mapped)
-    streams, kept, expected = moved(streams_of(6, 41), DEVICE), new_row_stats(6, device=DEVICE), new_row_stats(6)
+    streams, kept, expected = moved(streams_of(6, 41), DEVICE), *(new_row_stats(6, device=DEVICE) for _ in range(2))
     with poisoned_allocations():
         found = draw(logits, sampling, streams, Purpose.draft, ids, row_stats=kept, mask=mask)
     assert_same_drawn(found, reference_draw(logits, sampling, streams, Purpose.draft, ids, mask=mask))
-    keep_row_stats(processed(without_forbidden(logits, mask, ids), sampling), sampling, moved(expected, DEVICE))
-    assert_same_law(kept, moved(expected, DEVICE))
+    keep_row_stats(processed(without_forbidden(logits, mask, ids), sampling), sampling, expected)
+    assert_same_law(kept, expected)
 
 
 def assert_same_law(found: RowStats, expected: RowStats) -> None:
