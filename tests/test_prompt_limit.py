@@ -1,4 +1,4 @@
-"""Prompts read in portions beside rounds: how large a portion is, when the limit is lifted, and that no token moves."""
+"""Prompts read in portions beside rounds: how large a portion is, when it holds, and that no token moves."""
 
 from __future__ import annotations
 
@@ -13,45 +13,15 @@ from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.none import NoDrafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
-from harness.engine.graph_runner import StepSize, step_sizes
+from harness.engine.graph_runner import MOST_PROMPT_TOKENS, StepSize, step_sizes
 from harness.engine.inputs import num_rows
 from harness.engine.plan import make_plan
-from harness.engine.prompt_limit import FULL_FORWARD, LEAST_TOKENS, PromptLimit, prompt_limit
 from harness.engine.sequence import Limits, Request, Sequence
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_engines import tiny_head
 from tests.tiny_models import VOCAB_SIZE, random_target
 
 MOST, WIDTH = 400, 4
-ADAPTS, FIXED = PromptLimit(8, is_fixed=False), PromptLimit(8, is_fixed=True)
-
-
-@pytest.mark.parametrize(
-    ("num_slots", "row_width", "expected"),
-    [(16, 4, 64), (16, 1, 112), (16, 6, 36), (7, 3, 105), (31, 4, 32), (32, 4, None), (64, 6, None)],
-    ids=["half", "no drafts", "least, whole rows", "odd rows", "least", "full", "more than full"],
-)
-def test_a_portion_fills_the_forward_that_rounds_leave_room_in(num_slots, row_width, expected):
-    found = prompt_limit(num_slots, row_width)
-    assert (None if found is None else found.num_tokens) == expected
-    if found is not None:
-        assert found.num_tokens >= LEAST_TOKENS and not found.is_fixed
-        assert found.num_tokens + num_slots * row_width < FULL_FORWARD + LEAST_TOKENS + row_width
-
-
-def test_a_limit_that_is_set_counts_whole_rows_and_at_least_one():
-    assert [prompt_limit(64, 6, most).num_tokens for most in (1, 6, 35, 64)] == [6, 6, 30, 60]
-
-
-@pytest.mark.parametrize(
-    ("counts", "adapting", "fixed"),
-    [((13, 3, 32), 8, 8), ((13, 3, 33), MOST, 8), ((9, 3, 9), MOST, 8), ((10, 3, 9), 8, 8), ((0, 1, 9), MOST, MOST)],
-    ids=["four steps", "more than four steps", "a quarter waits", "less than a quarter waits", "nobody decodes"],
-)
-def test_the_limit_is_lifted_where_portions_cost_more_than_they_save(counts, adapting, fixed):
-    """Counts of requests that decode, that wait, and tokens left. Would catch prompts that pile up for good."""
-    assert (ADAPTS.room(*counts, MOST), FIXED.room(*counts, MOST)) == (adapting, fixed)
-    assert FIXED.room(*counts, most_tokens=4) == 4
 
 
 def sequences(*prompts):
@@ -64,25 +34,49 @@ def sequences(*prompts):
     return found
 
 
-def chunks(prompts, limit):
-    plan = make_plan(sequences(*prompts), Limits(10, frozenset()), MOST, WIDTH, limit)
+def chunks(prompts, limit, most_tokens=MOST):
+    plan = make_plan(sequences(*prompts), Limits(10, frozenset()), most_tokens, WIDTH, limit)
     return [(chunk.sequence.slot, chunk.start, chunk.stop) for chunk in plan.chunks]
 
 
 DECODING = [(2, 2)] * 9
+LONG = [(30, 0)] * 12
 
 
 def test_prompts_that_wait_share_a_portion_in_their_order():
     waiting = [*DECODING, (9, 4), (30, 0), (5, 0)]
-    assert chunks(waiting, PromptLimit(16, is_fixed=True)) == [(9, 4, 9), (10, 0, 8)]
+    assert chunks(waiting, 16) == [(9, 4, 9), (10, 0, 8)]
     assert chunks(waiting, None) == [(9, 4, 9), (10, 0, 30), (11, 0, 5)]
 
 
+@pytest.mark.parametrize(
+    ("limit", "num_tokens"),
+    [(1, 4), (4, 4), (7, 4), (13, 12), (MOST + 1, 30)],
+    ids=["less than a row", "one row", "not two rows", "three rows", "more than a step"],
+)
+def test_a_limit_counts_whole_rows_and_at_least_one(limit, num_tokens):
+    assert chunks([*DECODING, (30, 0)], limit) == [(9, 0, num_tokens)]
+    assert chunks([*DECODING, (30, 0)], limit, most_tokens=4) == [(9, 0, 4)], "a step has no more room than without it"
+
+
+@pytest.mark.parametrize("num_decoding", [1, 9])
+def test_a_limit_holds_however_much_waits(num_decoding):
+    """Would catch a limit that is lifted where many wait, or where what waits is long."""
+    assert chunks([*DECODING[:num_decoding], *LONG], 8) == [(num_decoding, 0, 8)]
+
+
+@pytest.mark.parametrize("num_decoding", [1, 9])
+def test_without_a_limit_everything_that_fits_is_read_beside_rounds(num_decoding):
+    """Would catch a default that holds prompts back."""
+    found = chunks([*DECODING[:num_decoding], *LONG], None)
+    assert found == [(num_decoding + row, 0, 30) for row in range(12)]
+
+
 def test_nothing_is_limited_while_nobody_decodes():
-    assert chunks([(9, 4), (30, 0)], FIXED) == [(0, 4, 9), (1, 0, 30)]
+    assert chunks([(9, 4), (30, 0)], 8) == [(0, 4, 9), (1, 0, 30)]
     finished = sequences((9, 9), (30, 0))
     finished[0].token_ids += [1] * 10
-    plan = make_plan(finished, Limits(10, frozenset()), MOST, WIDTH, FIXED)
+    plan = make_plan(finished, Limits(10, frozenset()), MOST, WIDTH, 8)
     assert not plan.decoding and plan.chunks[0].stop == 30
 
 
@@ -154,6 +148,16 @@ def test_tokens_do_not_depend_on_the_limit(kind):
         if limit is not None:
             assert max(beside) <= max(1, limit // width)
         assert any(beside) and any(rows for num_decoding, rows in steps if not num_decoding)
+
+
+@pytest.mark.parametrize(
+    ("limit", "num_rows_of_portion"),
+    [(1, 1), (7, 2), (15, 5), (10**6, -(-MOST_PROMPT_TOKENS // (NUM_TOKENS + 1)))],
+    ids=["less than a row", "not three rows", "five rows", "more than a step"],
+)
+def test_the_rows_of_a_portion_are_a_size(limit, num_rows_of_portion):
+    free, limited = (set(engine("eagle", each, graphs=True)._runner.sizes) for each in (None, limit))
+    assert limited == free | {StepSize(NUM_SLOTS, num_rows_of_portion)}
 
 
 def test_every_step_with_a_portion_is_of_a_size_that_is_captured_before():

@@ -14,7 +14,7 @@ class ConstrainedRunner:
 
     row_width = 0
     most_prompt_tokens = EagerRunner.most_prompt_tokens
-    prompt_limit = EagerRunner.prompt_limit
+    most_beside_rounds = EagerRunner.most_beside_rounds
 
     def __init__(self, step: Step, num_slots: int) -> None:
         assert not step.joins

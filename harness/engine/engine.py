@@ -28,7 +28,6 @@ from harness.engine.graph_runner import GraphRunner
 from harness.engine.guarded_graph_runner import GuardedGraphRunner
 from harness.engine.guarded_step import settle
 from harness.engine.plan import Plan, make_plan
-from harness.engine.prompt_limit import prompt_limit
 from harness.engine.runner import EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Limits, Request, Round, Sequence, rounds_of
@@ -80,8 +79,8 @@ class EngineSettings:
     guarded: bool = False
     """Requests may have guards, so that the host takes part in steps."""
     prompt_tokens_beside_rounds: int | None = None
-    """Prompt tokens of a step in which others decode, at most; None is the engine's choice (`prompt_limit`). With
-    `graphs` only; moves tokens by rounding alone."""
+    """Prompt tokens of a step in which others decode, at most, in whole rows and at least one; None for no limit. With
+    `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding alone."""
 
 
 def room_for_drafts(num_speculative_tokens: int) -> int:
@@ -159,8 +158,7 @@ class Engine:
         step, num_slots = self.step, self.settings.num_slots
         if not self.settings.graphs:
             return ConstrainedRunner(step, num_slots) if self.settings.guarded else EagerRunner(step)
-        row_width = self.settings.num_speculative_tokens + 1
-        limit = prompt_limit(num_slots, row_width, self.settings.prompt_tokens_beside_rounds)
+        limit = self.settings.prompt_tokens_beside_rounds
         return (GuardedGraphRunner if self.settings.guarded else GraphRunner)(step, num_slots, limit)
 
     @property
@@ -229,7 +227,7 @@ class Engine:
         """Launch the next step, if there is one to launch."""
         runner, limits = self._runner, self.settings.limits
         running = scheduler.running.values()
-        plan = make_plan(running, limits, runner.most_prompt_tokens, runner.row_width, runner.prompt_limit)
+        plan = make_plan(running, limits, runner.most_prompt_tokens, runner.row_width, runner.most_beside_rounds)
         if plan is None:
             return None
         launched = runner.launch(plan)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from harness.engine.inputs import in_rows, num_rows, step_inputs
 from harness.engine.plan import Plan
-from harness.engine.prompt_limit import PromptLimit
 from harness.engine.runner import Launched, fetch
 from harness.engine.slots import StepInputs
 from harness.engine.step import Step, StepOutput
@@ -52,14 +51,15 @@ class _Captured:
 class GraphRunner:
     """Launches the steps of one engine as graphs."""
 
-    def __init__(self, step: Step, num_slots: int, prompt_limit: PromptLimit | None = None) -> None:
+    def __init__(self, step: Step, num_slots: int, most_beside_rounds: int | None = None) -> None:
         assert step.joins
         self.step = step
-        self.prompt_limit = prompt_limit
+        self.most_beside_rounds = most_beside_rounds
         self.row_width = step.num_speculative_tokens + 1
         most_rows = -(-MOST_PROMPT_TOKENS // self.row_width)
         self.most_prompt_tokens = most_rows * self.row_width
-        rows_beside_rounds = 0 if prompt_limit is None else min(prompt_limit.num_tokens // self.row_width, most_rows)
+        limit = most_beside_rounds
+        rows_beside_rounds = None if limit is None else min(max(1, limit // self.row_width), most_rows)
         self.sizes = step_sizes(num_slots, most_rows, rows_beside_rounds)
         self._steps: dict[StepSize, _Captured] = {}
         self._pool: Any = None
@@ -131,16 +131,17 @@ class GraphRunner:
         return self.step(given)
 
 
-def step_sizes(num_slots: int, most_prompt_rows: int, rows_beside_rounds: int = 0) -> list[StepSize]:
+def step_sizes(num_slots: int, most_prompt_rows: int, rows_beside_rounds: int | None = None) -> list[StepSize]:
     """The sizes that are captured, from the smallest: without prompts for powers of two of slots, with them for all.
 
     A step with prompts is bound by arithmetic, and padded rows cost as much as others: hence sizes halfway between, and
-    one of `rows_beside_rounds`, the most that prompts have beside rounds (0: no limit).
+    one of `rows_beside_rounds`, the most that prompts have beside rounds (None: no limit).
     """
     slots = _powers(1, num_slots)
     powers = _powers(min(FEWEST_PROMPT_ROWS, most_prompt_rows), most_prompt_rows)
     halfway = ((smaller + larger) // 2 for smaller, larger in pairwise(powers))
-    rows = sorted({*powers, *halfway, rows_beside_rounds} - {0})
+    limit = () if rows_beside_rounds is None else (rows_beside_rounds,)
+    rows = sorted({*powers, *halfway, *limit})
     return [StepSize(each, 0) for each in slots] + [StepSize(num_slots, each) for each in rows]
 
 

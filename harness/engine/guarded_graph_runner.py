@@ -17,7 +17,6 @@ from harness.engine.draft_masks import GuardedDrafts
 from harness.engine.graph_runner import GraphRunner, StepSize, _Captured
 from harness.engine.guarded_step import GuardedStep, drafting_slots, guards_of
 from harness.engine.plan import Plan
-from harness.engine.prompt_limit import PromptLimit
 from harness.engine.runner import Launched, fetch
 from harness.engine.slots import StepInputs, ending_row
 from harness.engine.step import Step, StepOutput
@@ -28,8 +27,8 @@ from kernels.contract import Draft
 class GuardedGraphRunner(GraphRunner):
     """A step in parts must have been read before another is launched, and be launched when all before it were."""
 
-    def __init__(self, step: Step, num_slots: int, prompt_limit: PromptLimit | None = None) -> None:
-        super().__init__(step, num_slots, prompt_limit)
+    def __init__(self, step: Step, num_slots: int, most_beside_rounds: int | None = None) -> None:
+        super().__init__(step, num_slots, most_beside_rounds)
         self._guarded = GuardedStep(step, num_slots)
         self._most_masks = num_slots * self.row_width
         self._parts: dict[StepSize, StepParts] = {}

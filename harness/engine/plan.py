@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from harness.engine.prompt_limit import PromptLimit
 from harness.engine.sequence import Limits, Sequence
 
 
@@ -53,19 +52,20 @@ def make_plan(
     limits: Limits,
     most_tokens: int,
     row_width: int,
-    prompt_limit: PromptLimit | None = None,
+    most_beside_rounds: int | None = None,
 ) -> Plan | None:
     """The next step; None when nobody can go on before the step under way has been read.
 
     A sequence that will have reached its length with what is under way does not decode again. Prompts are read in the
-    order given, in rows of `row_width` tokens, as many as fit into `most_tokens`; the first one always gets a row.
+    order given, in rows of `row_width` tokens, as many as fit into the step; the first one always gets a row.
 
     Args:
         running: the sequences that occupy slots, in the order of their admission.
         limits: where requests end.
         most_tokens: prompt tokens of the step, rows rounded up.
         row_width: tokens of a row; 0 reads every prompt in one piece, however long.
-        prompt_limit: of the prompt tokens of a step with rounds; None for none. Only with rows.
+        most_beside_rounds: prompt tokens of a step in which somebody decodes, rows rounded down; None for no limit
+            beyond most_tokens.
     """
     going_on = [sequence for sequence in running if sequence.finish_reason is None]
     waiting = [sequence for sequence in going_on if not sequence.is_prompt_read]
@@ -74,11 +74,8 @@ def make_plan(
         for sequence in going_on
         if sequence.is_prompt_read and sequence.fewest_output_tokens < limits.max_new_tokens
     )
-    room = most_tokens
-    if prompt_limit is not None:
-        num_left = sum(sequence.num_prompt_tokens_left for sequence in waiting)
-        room = prompt_limit.room(len(decoding), len(waiting), num_left, most_tokens)
-    chunks = _chunks(waiting, room, row_width)
+    limit = most_beside_rounds if decoding else None
+    chunks = _chunks(waiting, most_tokens if limit is None else min(limit, most_tokens), row_width)
     return Plan(decoding, chunks) if decoding or chunks else None
 
 

@@ -91,7 +91,7 @@ def profile_round(engine: Engine, requests: Sequence[Request], clock: Clock, num
     """Profile a round of an engine that is not running; its slots are left empty, as far as the next run is concerned.
 
     Args:
-        engine: goes on past the end of sequence, and allows `output_tokens_needed`.
+        engine: goes on past the end of sequence, allows `output_tokens_needed`, and limits no prompts beside rounds.
         requests: one for each slot that takes part, all with L - 1 prompt tokens.
         clock: for the device of the engine.
         num_rounds: rounds of the running engine, 2 or more.

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from harness.engine.engine import Engine
 from harness.engine.graph_runner import MOST_PROMPT_TOKENS
-from harness.engine.prompt_limit import MOST_STEPS
 from harness.engine.sequence import Request
 from harness.kernel_bench.clock import timing_of
 from harness.kernel_records import Timing
@@ -29,9 +28,7 @@ def output_tokens_needed(num_slots: int, length: int, num_speculative_tokens: in
     The first ones may decode at full acceptance while the prompts of the last are still being read.
     """
     width = num_speculative_tokens + 1
-    num_full_steps = num_slots * (length + width) // MOST_PROMPT_TOKENS
-    # what does not fit into the first step may be read in portions
-    num_prompt_steps = 1 + (num_full_steps + MOST_STEPS if num_full_steps else 0)
+    num_prompt_steps = 1 + num_slots * (length + width) // MOST_PROMPT_TOKENS
     return 1 + width * (num_rounds + num_prompt_steps)
 
 

@@ -17,7 +17,6 @@ from harness.constraint.guard import Guard
 from harness.constraint.ruling import Ruling
 from harness.engine.inputs import in_pieces
 from harness.engine.plan import Plan
-from harness.engine.prompt_limit import PromptLimit
 from harness.engine.step import Step, StepOutput
 
 
@@ -73,8 +72,8 @@ class Runner(Protocol):
         ...
 
     @property
-    def prompt_limit(self) -> PromptLimit | None:
-        """Of the prompt tokens of a step with rounds; None where they cost the same in any step."""
+    def most_beside_rounds(self) -> int | None:
+        """Prompt tokens of a step in which somebody decodes; None for no limit of its own."""
         ...
 
     def prepare(self) -> None:
@@ -90,7 +89,7 @@ class EagerRunner:
     row_width = 0
     most_prompt_tokens = 4096
     """Bounds the memory of a forward's activations."""
-    prompt_limit = None
+    most_beside_rounds = None
     """Prompts have a forward of their own, and every portion would read the weights once more."""
 
     def __init__(self, step: Step) -> None:
