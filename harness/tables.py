@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from math import isnan
+from math import inf, isnan
+from typing import Any
 
 from harness.acceptance_profiles import AcceptanceProfile
 from harness.comparison import SAME_LAW, Group, expected_difference, groups, method_name, method_rank, same_law
@@ -175,10 +176,15 @@ def _recorded(names: Sequence[str], cells: Sequence[Cell]) -> list[str]:
 
 def summary_order(cell: Cell) -> tuple:
     """Sorts cells for a summary: target, settings, temperature, baseline first, drafter, K, method."""
-    surroundings = tuple(str(cell[name]) for name in SURROUNDINGS)
+    surroundings = tuple(_in_order(cell[name]) for name in SURROUNDINGS)
     drafter = ("" if cell.is_baseline else drafter_name(cell), cell["num_speculative_tokens"])
     rank = (-1, 0, "") if cell.is_baseline else method_rank(cell)
     return cell["target"], cell["temperature"], surroundings, drafter, rank
+
+
+def _in_order(value: Any) -> tuple[float, str]:
+    """Sorts numbers by their size, before names."""
+    return (float(value), "") if isinstance(value, (int, float)) else (inf, str(value))
 
 
 def method_tables(cells: Sequence[Cell], references: Mapping[str, str | None] | None = None) -> list[Table]:

@@ -1,6 +1,6 @@
 """Figures: which are drawn, that they are images with every method in them, and that styles cannot be confused."""
 
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import matplotlib.image
 import pytest
@@ -13,7 +13,7 @@ from harness.figures.heat_map import draw_heat_map
 from harness.figures.kinds import FIGURES
 from harness.figures.methods import draw_methods
 from harness.figures.sheet import sheets
-from harness.figures.style import HEAT_COLORS, LOOKS, RC, SPARE_LOOKS
+from harness.figures.style import HEAT_COLORS, LOOKS, RC, SPARE_LOOKS, spare_looks
 from harness.figures.sweep import LENGTH, draw_sweep
 from harness.figures.tradeoff import draw_tradeoff
 from harness.figures.write import write_figures
@@ -113,6 +113,19 @@ def test_every_method_has_a_style_of_its_own_that_survives_grey():
     looks = [*LOOKS.values(), *SPARE_LOOKS]
     assert len({look.marker for look in looks}) == len({look.color for look in looks}) == len(looks)
     assert all(luminance(look.color) < 0.75 for look in looks)
+
+
+def test_many_series_are_told_apart():
+    """Would catch two of more than eight series of one method drawn alike, in colour or in grey."""
+    looks = list(islice(spare_looks(), 4 * len(SPARE_LOOKS)))
+    assert tuple(looks[: len(SPARE_LOOKS)]) == SPARE_LOOKS
+    assert len({(look.color, look.marker) for look in looks}) == len(looks)
+    assert len({(look.marker, look.linestyle) for look in looks}) == len(looks)
+
+
+def test_a_marker_shows_on_an_interval():
+    """Would catch a plus, whose arms lie on the lines of the intervals."""
+    assert not {"+", "|", "_", ",", ""} & {look.marker for look in (*LOOKS.values(), *SPARE_LOOKS)}
 
 
 def test_series_of_one_method_are_told_apart_and_labelled():

@@ -106,6 +106,14 @@ def test_a_time_that_all_prompts_share_has_no_interval():
     assert metric_text(Estimate(1.0, 0.9, 1.1), "ttft_p50_ms") == "1.00 [0.90, 1.10]"
 
 
+def test_rows_of_a_sweep_are_in_the_order_of_its_numbers():
+    """Would catch 128 requests in flight before 16, as text is sorted."""
+    sweep = [
+        simulated_cell(config(backend__max_concurrency=number), [0.6, 0.5, 0.4], num_prompts=3) for number in (128, 2, 16)
+    ]
+    assert column_of(summary_table(analysed(*sweep)), "max_concurrency") == ["2", "16", "128"]
+
+
 def test_counts_are_grouped_from_ten_thousand_on():
     assert [format_value(value, "count") for value in (0, 9999, 246348)] == ["0", "9999", "246,348"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.comparison import method_name, method_rank
 from harness.estimates import Estimate
-from harness.figures.style import LOOKS, SPARE_LOOKS, Look
+from harness.figures.style import LOOKS, Look, spare_looks
 from harness.metrics import Cell
 from harness.tables import SURROUNDINGS, drafter_name, drafts_text, label_suffix, target_name, varying
 
@@ -57,7 +57,7 @@ class Sheet:
         for cell in sorted(self.cells, key=method_rank):
             keys.setdefault(series_key(cell), cell)
         samplings = Counter(verification for verification, _ in keys)
-        spare, used, found = iter(SPARE_LOOKS * 4), set(), {}
+        spare, used, found = spare_looks(), set(), {}
         for key, cell in keys.items():
             method = method_name(cell)
             look = LOOKS[method] if method in LOOKS and method not in used else next(spare)

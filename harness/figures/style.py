@@ -7,12 +7,14 @@ This module knows looks, neither cells nor matplotlib.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
 from typing import Any, NamedTuple
 
 
 class Look(NamedTuple):
     color: str
-    marker: str
+    marker: Any
     linestyle: Any
 
 
@@ -33,11 +35,12 @@ SPARE_LOOKS = (
     Look("#999933", "p", "-."),
     Look("#AA4499", "d", ":"),
     Look("#117733", "x", (0, (5, 1, 1, 1, 1, 1))),
-    Look("#CC6677", "+", (0, (2, 2))),
+    Look("#CC6677", (4, 1, 0), (0, (2, 2))),
     Look("#44AA99", "8", (0, (8, 2, 2, 2))),
     Look("#A08A1E", "H", (0, (1, 3))),
 )
-"""For further series of the same method: other parameters, other drafts, another draft-logit cache."""
+"""For further series of the same method: other parameters, other drafts, another draft-logit cache. None is a plus,
+which an interval drawn through it would hide."""
 
 DPI = 160
 RC = {
@@ -67,3 +70,16 @@ HEAT_COLORS = "cividis"
 """Lightness rises evenly, for colour-blind readers and in grey."""
 NOT_RUN_LOOK = {"facecolor": "#F2F2F2", "edgecolor": "#AAAAAA", "hatch": "////", "linewidth": 0}
 """Cells of a heat map that were not run."""
+
+
+def spare_looks() -> Iterator[Look]:
+    """The spare looks without end, then their colours with other markers and lines.
+
+    The first four rounds differ pairwise in colour with marker, and in marker with line, so that they are told apart in
+    grey too.
+    """
+    for step in count():
+        for index, look in enumerate(SPARE_LOOKS):
+            marker = SPARE_LOOKS[(index + step) % len(SPARE_LOOKS)].marker
+            line = SPARE_LOOKS[(index + 3 * step) % len(SPARE_LOOKS)].linestyle
+            yield Look(look.color, marker, line)

@@ -15,7 +15,7 @@ import pandas as pd
 from harness.columns import with_interval
 from harness.comparison import method_name, method_rank
 from harness.estimates import Estimate
-from harness.figures.style import LOOKS, RC, REFERENCE_LINE, SPARE_LOOKS, WITHOUT_DATES, Look
+from harness.figures.style import LOOKS, RC, REFERENCE_LINE, WITHOUT_DATES, Look, spare_looks
 from harness.metrics import Cell
 from harness.replay.estimators import Estimator
 from harness.replay.replayed import SAMPLED, Replayed, series_name
@@ -90,7 +90,7 @@ def _place(cell: Cell) -> str:
 
 def _series(replayed: Sequence[Replayed]) -> list[_Series]:
     """One look per method in all figures; further parameters of a method take the spare ones."""
-    spare, used, looks = iter(SPARE_LOOKS * 4), set(), {}
+    spare, used, looks = spare_looks(), set(), {}
     for rule in dict.fromkeys(rule for item in replayed for rule in item.rules):
         name = rule.method.value
         looks[rule] = LOOKS[name] if name not in used else next(spare)
