@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from harness.figures.style import LOOKS, RC, SPARE_LOOKS, WITHOUT_DATES, Look
+from harness.figures.save import save_figure
+from harness.figures.style import LOOKS, RC, SPARE_LOOKS, Look
 from harness.kernel_goals import CORE_NAMES
 from harness.kernel_records import KernelResults, Machine, Measurement
 from harness.kernel_report import NO_MEASUREMENT
@@ -46,7 +47,7 @@ def write_figure(results: KernelResults, folder: Path) -> Path:
         figure.legend(loc="outside lower center", ncols=4, fontsize=8)
         path = folder / FILE_NAME
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata=WITHOUT_DATES["png"])
+        save_figure(figure, path)
     return path
 
 

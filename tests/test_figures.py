@@ -2,8 +2,10 @@
 
 from itertools import islice, pairwise
 
+import matplotlib as mpl
 import matplotlib.image
 import pytest
+from matplotlib.figure import Figure
 
 from harness.estimates import Estimate
 from harness.figures.axis import SURROUNDING_AXES, TEMPERATURE
@@ -12,6 +14,7 @@ from harness.figures.heat_axis import DRAFTER, DRAFTING, METHOD, VERIFICATION
 from harness.figures.heat_map import draw_heat_map
 from harness.figures.kinds import FIGURES
 from harness.figures.methods import draw_methods
+from harness.figures.save import save_figure
 from harness.figures.sheet import sheets
 from harness.figures.style import HEAT_COLORS, LOOKS, RC, SPARE_LOOKS, spare_looks
 from harness.figures.sweep import LENGTH, draw_sweep
@@ -69,6 +72,21 @@ def test_a_caption_names_the_labels_of_the_cells_in_its_figure_only(tmp_path):
     assert set(captions) == {"methods", "acceptance_by_position", "by_temperature", "by_depth"}
     labelled = {name for name, text in captions.items() if text.endswith("with intervals (cells labelled biased)")}
     assert labelled == {"acceptance_by_position", "by_temperature"}
+
+
+def test_a_png_is_light_and_keeps_its_colors(tmp_path):
+    """Would catch colours lost to the palette, and a file of full colours again."""
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(4, 3))
+        axes = figure.subplots()
+        axes.imshow([[i / 63 for i in range(64)]] * 8, cmap=HEAT_COLORS, aspect="auto")
+        for index, look in enumerate((*LOOKS.values(), *SPARE_LOOKS)):
+            axes.plot([5, 40], [index / 3, index / 4], color=look.color, marker=look.marker)
+        save_figure(figure, tmp_path / "light.png")
+        figure.savefig(tmp_path / "full.png")
+    light, full = (matplotlib.image.imread(tmp_path / f"{name}.png")[..., :3] for name in ("light", "full"))
+    assert abs(light - full).mean() < 0.005
+    assert (tmp_path / "light.png").stat().st_size < 0.7 * (tmp_path / "full.png").stat().st_size
 
 
 def test_pdf_beside_png(tmp_path):

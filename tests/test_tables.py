@@ -108,9 +108,8 @@ def test_a_time_that_all_prompts_share_has_no_interval():
 
 def test_rows_of_a_sweep_are_in_the_order_of_its_numbers():
     """Would catch 128 requests in flight before 16, as text is sorted."""
-    sweep = [
-        simulated_cell(config(backend__max_concurrency=number), [0.6, 0.5, 0.4], num_prompts=3) for number in (128, 2, 16)
-    ]
+    numbers = (128, 2, 16)
+    sweep = [simulated_cell(config(backend__max_concurrency=number), [0.6, 0.5], num_prompts=3) for number in numbers]
     assert column_of(summary_table(analysed(*sweep)), "max_concurrency") == ["2", "16", "128"]
 
 

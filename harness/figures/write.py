@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from harness.estimates import Estimate
 from harness.figures.kinds import FIGURES, FigureKind
+from harness.figures.save import save_figure
 from harness.figures.sheet import Sheet, sheets
-from harness.figures.style import RC, WITHOUT_DATES
+from harness.figures.style import RC
 from harness.metrics import Cell
 
 
@@ -49,7 +50,7 @@ def write_figures(
             stem = kind.name if number == 1 else f"{kind.name}_{number}"
             folder.mkdir(parents=True, exist_ok=True)
             for suffix in formats:
-                figure.savefig(folder / f"{stem}.{suffix}", metadata=WITHOUT_DATES.get(suffix))
+                save_figure(figure, folder / f"{stem}.{suffix}")
             labels = tuple(sheet.narrowed(kind.axes).labels)
             drawn.append(Drawn(kind, folder / f"{stem}.{formats[0]}", place, labels))
     return drawn

@@ -15,7 +15,8 @@ import pandas as pd
 from harness.columns import with_interval
 from harness.comparison import method_name, method_rank
 from harness.estimates import Estimate
-from harness.figures.style import LOOKS, RC, REFERENCE_LINE, WITHOUT_DATES, Look, spare_looks
+from harness.figures.save import save_figure
+from harness.figures.style import LOOKS, RC, REFERENCE_LINE, Look, spare_looks
 from harness.metrics import Cell
 from harness.replay.estimators import Estimator
 from harness.replay.replayed import SAMPLED, Replayed, series_name
@@ -52,8 +53,8 @@ def write_figure(
     with mpl.rc_context(RC):
         figure = _draw(replayed, differences)
         paths = [folder / f"replay.{kind}" for kind in formats]
-        for path, kind in zip(paths, formats, strict=True):
-            figure.savefig(path, metadata=WITHOUT_DATES.get(kind))
+        for path in paths:
+            save_figure(figure, path)
     return paths
 
 
