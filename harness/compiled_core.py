@@ -100,12 +100,12 @@ def _draw(
     draw(logits, sampling, _streams(num_requests), Purpose.draft, target_ids, stats, mask=mask)
 
 
-def _hold(num_drafts: int) -> None:
+def _hold(num_drafts: int, *, holds_back: bool = True) -> None:
     ones = torch.ones(NUM_REQUESTS, dtype=torch.int64)
     drafts, tokens, endings = (
         torch.zeros(NUM_REQUESTS, size, dtype=torch.int64) for size in (num_drafts, CAPACITY, MOST_ENDING_TOKENS)
     )
-    hold(ones, num_drafts * ones, drafts, tokens, ones, endings)
+    hold(ones, num_drafts * ones, drafts, tokens, ones, endings if holds_back else None)
 
 
 def _coupled_draw(
@@ -134,9 +134,10 @@ def every_method(dtype: torch.dtype) -> Iterator[Launch]:
 
 
 def holds() -> Iterator[Launch]:
-    """With and without drafts."""
-    yield "hold, no drafts", partial(_hold, 0)
-    yield f"hold, {NUM_DRAFTS} drafts", partial(_hold, NUM_DRAFTS)
+    """With and without drafts, with and without anybody who may be held."""
+    for num_drafts, words in ((0, "no drafts"), (NUM_DRAFTS, f"{NUM_DRAFTS} drafts")):
+        yield f"hold, {words}", partial(_hold, num_drafts)
+        yield f"hold nobody, {words}", partial(_hold, num_drafts, holds_back=False)
 
 
 def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:

@@ -76,7 +76,7 @@ class Hold(Protocol):
         draft_ids: Tensor,
         token_ids: Tensor,
         lengths: Tensor,
-        endings: Tensor,
+        endings: Tensor | None,
     ) -> Held: ...
 
 

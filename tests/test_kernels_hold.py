@@ -97,6 +97,24 @@ def test_rows_of_larger_tables():
     assert reference_hold(**arguments).num_draft_tokens.tolist() == [3, -1, 3]
 
 
+@pytest.mark.parametrize("num_drafts", [0, 3], ids=["no drafts", "drafts"])
+def test_where_nobody_is_held_drafts_are_counted_all_the_same(num_drafts):
+    """Would catch a kernel that takes the absence of endings for endings that always fit."""
+    arguments = {
+        "decides": tensor([ROUND, ONE_TOKEN, NOTHING]),
+        "num_draft_tokens": tensor([num_drafts] * 3),
+        "draft_ids": torch.full((3, num_drafts), 9, dtype=torch.int64, device=DEVICE),
+        "token_ids": tensor([[9, 9, 9, 9]] * 3),
+        "lengths": tensor([2, 2, 2]),
+        "endings": None,
+    }
+    with poisoned_allocations():
+        found = hold(**arguments)
+    for each in (found, reference_hold(**arguments)):
+        assert each.num_draft_tokens.tolist() == [num_drafts, 0, -1]
+        assert each.is_undecided.tolist() == [False, False, True]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

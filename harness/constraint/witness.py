@@ -1,6 +1,6 @@
-"""What is known of a request that no policy watches over: the boundary, found when the request has ended.
+"""What is known of a request that no policy watches over: the boundary, found when the whole run has ended.
 
-Nothing is looked at while it runs, so that policy `none` is a reference of speed.
+Nothing is looked at while requests run, so that policy `none` is a reference of speed.
 """
 
 from __future__ import annotations

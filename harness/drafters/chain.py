@@ -142,10 +142,7 @@ def _keep(
     # [B, H]
     found: Tensor,
     # [B] bool
-    is_undecided: Tensor | None,
+    is_undecided: Tensor,
 ) -> None:
     """Replace what is kept of the slots, but for those of which nothing was decided."""
-    if is_undecided is None:
-        kept.copy_(found)
-    else:
-        torch.where(is_undecided.unsqueeze(1), kept, found.to(kept.dtype), out=kept)
+    torch.where(is_undecided.unsqueeze(1), kept, found.to(kept.dtype), out=kept)

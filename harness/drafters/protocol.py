@@ -95,9 +95,9 @@ class TargetStep:
     last: Tensor
     """[B] int64, number of the last token of each slot whose next token is known; any number for a slot that has none
     yet."""
-    is_undecided: Tensor | None = None
+    is_undecided: Tensor
     """[B] bool, slots of which nothing was decided: what is kept of them stays, as the next step starts from where this
-    one did. None: it may be lost."""
+    one did."""
 
 
 class Drafter(Protocol):

@@ -116,6 +116,19 @@ class _UnderWay(NamedTuple):
     """If it has been measured."""
 
 
+class _Finished(NamedTuple):
+    """A request that has ended."""
+
+    record: RequestRecord
+    """As far as it is known while others run."""
+    unwatched: Sequence | None
+    """The request, where only its parser knows where its reasoning ended."""
+
+    def completed(self) -> RequestRecord:
+        """The record with everything in it."""
+        return self.record if self.unwatched is None else self.unwatched.witnessed(self.record)
+
+
 FollowUp = Callable[[RequestRecord], Request | None]
 Measured = TypeVar("Measured")
 
@@ -172,14 +185,15 @@ class Engine:
 
         Args:
             requests: in the order of admission; where they arrive one by one, in that of their arrival.
-            follow_up: called with each finished request; may return the next turn of its conversation.
+            follow_up: called with each finished request, of which the end of reasoning is known only if it has a
+                guard; may return the next turn of its conversation.
             start_s: what the clock of the records shows at the start.
         """
         self._runner.prepare()
         self._began = time.perf_counter() - start_s
         self._num_invalid, self._read_s = 0, start_s
         scheduler = Scheduler(self.settings.num_slots, requests)
-        finished: list[RequestRecord] = []
+        finished: list[_Finished] = []
         self._terms = []
         under_way: _UnderWay | None = None
         while not scheduler.is_done:
@@ -192,11 +206,13 @@ class Engine:
             elif launched is None:
                 self._idle(scheduler.seconds_to_wait(self._now()))
             under_way = launched
-        run = EngineRun(tuple(finished), self._now() - start_s, self._num_invalid, tuple(self._terms))
+        wall_s = self._now() - start_s
         if under_way is not None:
             # nobody needs it, and its time must not be the next run's
             under_way.launched.wait()
-        return run
+        # what no guard watched over is looked at now, so that it takes no time of the run
+        requests = tuple(item.completed() for item in finished)
+        return EngineRun(requests, wall_s, self._num_invalid, tuple(self._terms))
 
     def _now(self) -> float:
         return time.perf_counter() - self._began
@@ -259,7 +275,7 @@ class Engine:
         return under_way._replace(measures=self._unclocked(measure))
 
     def _take_in(
-        self, under_way: _UnderWay, scheduler: Scheduler, finished: list[RequestRecord], follow_up: FollowUp
+        self, under_way: _UnderWay, scheduler: Scheduler, finished: list[_Finished], follow_up: FollowUp
     ) -> None:
         """Wait for a step, commit what it decided, and let go of the requests that ended."""
         plan, rows = under_way.plan, under_way.launched.decided()
@@ -288,11 +304,11 @@ class Engine:
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
 
     def _retire(
-        self, ended: list[Sequence], scheduler: Scheduler, finished: list[RequestRecord], follow_up: FollowUp
+        self, ended: list[Sequence], scheduler: Scheduler, finished: list[_Finished], follow_up: FollowUp
     ) -> None:
         for sequence in ended:
             record = sequence.to_record()
-            finished.append(record)
+            finished.append(_Finished(record, sequence if sequence.is_unwatched else None))
             if self.settings.round_terms:
                 self._terms.append(sequence.to_terms())
             if sequence.is_tainted:

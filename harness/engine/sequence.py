@@ -120,6 +120,11 @@ class Sequence:
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
+    def is_unwatched(self) -> bool:
+        """Whether the end of its reasoning is looked for, but by no guard."""
+        return self.request.parser is not None and self.request.guard is None
+
+    @property
     def needs_host(self) -> bool:
         """Whether the host must see the drafts of its next round before they are verified."""
         guard = self.request.guard
@@ -163,16 +168,14 @@ class Sequence:
             self._drafted.append(decided.draft_ids)
 
     def to_record(self) -> RequestRecord:
-        """The record of a finished request."""
+        """The record of a finished request; `witnessed` adds what is missing of one that is unwatched."""
         assert self.finish_reason is not None
-        request, rounds, num_reasoning = self.request, self._rounds, None
+        request, num_reasoning = self.request, None
         if request.guard is not None:
             num_reasoning = request.guard.num_reasoning_tokens
             if num_reasoning is not None and num_reasoning > len(self.output_token_ids):
                 # the request ended, at its length or an end of sequence, in front of the marker just seen
                 num_reasoning = None
-        elif request.parser is not None:
-            num_reasoning, rounds = self._witnessed(request.parser)
         return RequestRecord(
             prompt_id=request.prompt_id,
             category=request.category,
@@ -183,19 +186,25 @@ class Sequence:
             output_token_ids=tuple(self.output_token_ids),
             finish_reason=self.finish_reason,
             submitted_s=self.submitted_s,
-            rounds=tuple(rounds),
+            rounds=tuple(self._rounds),
             num_reasoning_tokens=num_reasoning,
         )
 
-    def _witnessed(self, parser: ReasoningParser) -> tuple[int | None, list[RoundRecord]]:
-        """Where reasoning ended, and the rounds with what they held of it."""
+    def witnessed(self, record: RequestRecord) -> RequestRecord:
+        """The record with where reasoning ended, and what the rounds held of it, of a request that is unwatched.
+
+        It takes several microseconds a round, all at once; done while the clock runs it would stall everybody's rounds
+        whenever a request ends.
+        """
+        assert self.request.parser is not None
         emitted, start = [], self.num_prompt_tokens
         for item in self._rounds:
             emitted.append(self.token_ids[start : start + item.num_output_tokens])
             start += item.num_output_tokens
-        found = witness(parser, emitted, self._drafted)
+        found = witness(self.request.parser, emitted, self._drafted)
         pairs = zip(self._rounds, found.num_free_tokens, strict=True)
-        return found.num_reasoning_tokens, [replace(item, num_free_tokens=free) for item, free in pairs]
+        rounds = tuple(replace(item, num_free_tokens=free) for item, free in pairs)
+        return replace(record, rounds=rounds, num_reasoning_tokens=found.num_reasoning_tokens)
 
     def to_terms(self) -> RequestTerms:
         """The recorded terms of its full drafts."""

@@ -20,7 +20,7 @@ from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, Targ
 from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput
-from kernels.contract import Draft, Sampling, Streams, TokenMask, Verdict, Verification
+from kernels.contract import Draft, Held, Sampling, Streams, TokenMask, Verdict, Verification
 from kernels.core import Core
 
 
@@ -76,8 +76,8 @@ class Verified(NamedTuple):
     """With -1 draft tokens for slots that emit nothing, those that are held back among them; 0 for those at the end of
     their prompt."""
     verdict: Verdict
-    is_undecided: Tensor | None = None
-    """[B] slots that emit nothing; None where none could be held back."""
+    is_undecided: Tensor
+    """[B] bool, slots that emit nothing."""
 
 
 @dataclass(frozen=True)
@@ -128,30 +128,24 @@ class Step:
         self, inputs: StepInputs, drafted: Drafted, scored: Scored, mask: TokenMask | None = None, holds: bool = False
     ) -> Verified:
         """Decide what each slot emits; `mask` is of the B * T target rows; for `holds` see the call."""
-        batch, state, is_undecided = drafted.batch, self.state, None
-        if holds:
-            counts, is_undecided = self._held(inputs, drafted)
-        else:
-            proposed = drafted.draft.num_draft_tokens
-            counts = torch.where(inputs.decides == DECODES, proposed, inputs.decides.clamp(max=1) - 1)
-        draft = replace(drafted.draft, num_draft_tokens=counts)
+        batch, state, held = drafted.batch, self.state, self._held(inputs, drafted, holds)
+        draft = replace(drafted.draft, num_draft_tokens=held.num_draft_tokens)
         streams = Streams(batch.streams.seeds, state.lengths[: batch.num_rows], batch.streams.rounds)
         sampling = batch.sampling
         verdict = self.core.verify(scored.logits, draft, sampling, self.verification, streams, mask=mask)
-        return Verified(draft, verdict, is_undecided)
+        return Verified(draft, verdict, held.is_undecided)
 
-    def _held(self, inputs: StepInputs, drafted: Drafted) -> tuple[Tensor, Tensor]:
-        """([B] draft tokens to verify, [B] whether the slot emits nothing)."""
+    def _held(self, inputs: StepInputs, drafted: Drafted, holds: bool) -> Held:
+        """Draft tokens to verify, and slots that emit nothing: one operation, whether or not some may be held back."""
         draft, state, num_rows = drafted.draft, self.state, drafted.batch.num_rows
-        held = self.core.hold(
+        return self.core.hold(
             decides=inputs.decides,
             num_draft_tokens=draft.num_draft_tokens,
             draft_ids=draft.token_ids,
             token_ids=state.token_ids,
             lengths=state.lengths[:num_rows],
-            endings=state.endings,
+            endings=state.endings if holds else None,
         )
-        return held.num_draft_tokens, held.is_undecided
 
     def extend(self, inputs: StepInputs, scored: Scored, verified: Verified) -> None:
         """Tell the drafter what the target has read and what came of it."""

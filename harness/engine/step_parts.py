@@ -109,6 +109,10 @@ class CapturedParts(StepParts):
         self._score, _ = self._captured(super().score)
         self._end_free, self._output_free = self._captured(super().end)
         self._end_under_masks, self._output_under_masks = self._captured(super().end_masked)
+        # the first replay of a graph brings it to the device
+        for replay in (self.draft, self.score, self.end, self.end_masked):
+            replay()
+        torch.cuda.synchronize()
 
     def _captured(self, part: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         """The graph of a part, and what it returned; its memory comes from the pool that all share."""

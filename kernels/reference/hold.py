@@ -1,4 +1,4 @@
-"""Which rows of a round are held back: those in which reasoning may end. The specification of kernels.hold."""
+"""How many drafts each row of a round verifies, and which are held back. The specification of kernels.hold."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ def hold(
     draft_ids: Tensor,
     token_ids: Tensor,
     lengths: Tensor,
-    endings: Tensor,
+    endings: Tensor | None,
 ) -> Held:
     """See kernels.hold."""
+    is_round = decides == 1
+    counts = torch.where(is_round, num_draft_tokens, decides.clamp(max=1) - 1)
+    if endings is None:
+        return Held(counts, counts < 0)
     num_rows, num_drafts = draft_ids.shape
     device = draft_ids.device
-    is_round = decides == 1
     starts = torch.where(is_round, lengths, 1).unsqueeze(1)
     # the last token and the drafts behind it, each as the last of a window
     columns = torch.arange(num_drafts + 1, device=device)
@@ -34,6 +37,5 @@ def hold(
             told = torch.where(places < starts, told, drafted)
         is_whole &= (wanted == ANY_TOKEN) | ((told == wanted) & (places >= 0))
     is_held = is_round & (is_whole & (columns <= num_draft_tokens.unsqueeze(1))).any(dim=1)
-    counts = torch.where(is_round, num_draft_tokens, decides.clamp(max=1) - 1)
     counts = torch.where(is_held, -1, counts)
     return Held(counts, counts < 0)
