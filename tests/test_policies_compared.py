@@ -1,5 +1,5 @@
-"""Policies are compared on equal work: a guard adds nothing to a step in front of the boundary, and the reference of speed
-does no work of its own while the clock runs."""
+"""Policies are compared on equal work: a guard adds nothing to a step in front of the boundary, and the reference of
+speed does nothing of its own while the clock runs."""
 
 from collections import Counter
 from dataclasses import replace

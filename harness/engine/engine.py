@@ -211,8 +211,8 @@ class Engine:
             # nobody needs it, and its time must not be the next run's
             under_way.launched.wait()
         # what no guard watched over is looked at now, so that it takes no time of the run
-        requests = tuple(item.completed() for item in finished)
-        return EngineRun(requests, wall_s, self._num_invalid, tuple(self._terms))
+        records = tuple(item.completed() for item in finished)
+        return EngineRun(records, wall_s, self._num_invalid, tuple(self._terms))
 
     def _now(self) -> float:
         return time.perf_counter() - self._began

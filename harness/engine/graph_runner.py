@@ -129,8 +129,8 @@ class GraphRunner:
     def _rehearse(self, captured: _Captured) -> None:
         """Launch a step in which nobody decides, as often as steps are under way at once.
 
-        The first replay of a graph brings it to the device, and the first copies of a size take pinned memory: time that
-        belongs to no request, and to no arm of a comparison that happens to come first.
+        The first replay of a graph brings it to the device, and the first copies of a size take pinned memory: time
+        that belongs to no request, and to no arm of a comparison that happens to come first.
         """
         if captured.inputs.is_cuda:
             values = captured.inputs.tolist()
