@@ -10,6 +10,7 @@ from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
 from harness.engine.graph_runner import StepSize, step_sizes
+from harness.engine.kept_state import where_a_round_starts
 from harness.engine.plan import make_plan
 from harness.engine.sequence import Limits, Request, Sequence
 from harness.models.eagle import EagleConfig, EagleHead
@@ -43,6 +44,37 @@ def summary(run):
         for record in run.requests
     }
     return {(record.prompt_id, record.turn): record.output_token_ids for record in run.requests}, rounds
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["plain", "guarded"])
+def test_a_rehearsed_step_leaves_everything_as_it_was(guarded):
+    """Would catch a size that, replayed before the clock starts, moves a slot or what the drafter keeps of it."""
+    engine = toy_engine(
+        TARGET,
+        DRAFT,
+        VerificationMethod.probabilistic,
+        DraftSampling.sampled,
+        num_speculative_tokens=2,
+        max_new_tokens=9,
+        num_slots=3,
+        graphs=True,
+        guarded=guarded,
+    )
+    engine.run(requests([1, 4, 2, 7]), lambda record: None)
+    state, runner = engine.step.state, engine._runner
+
+    def kept():
+        slots = [state.token_ids[: state.spare], state.endings]
+        return [item.clone() for item in (*slots, *where_a_round_starts(engine.step))]
+
+    before = kept()
+    with torch.inference_mode():
+        for size in runner.sizes:
+            # as it was captured: nobody decides
+            rows, _ = runner._new_inputs(size)
+            runner._steps[size].inputs.copy_(rows)
+            runner._rehearse(runner._steps[size])
+    assert len(before) > 5 and all(torch.equal(*pair) for pair in zip(before, kept(), strict=True))
 
 
 @pytest.mark.parametrize("way", WAYS[1:], ids=words)

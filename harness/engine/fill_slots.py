@@ -24,7 +24,6 @@ def fill_slots(step: Step, requests: SequenceOf[Request]) -> StepInputs:
     sequences = [Sequence(request, slot, 0.0) for slot, request in enumerate(requests)]
     num_tokens, width = sequences[0].num_prompt_tokens, step.num_speculative_tokens + 1
     size = num_tokens
-    # every slot takes part in every step: what the drafter has kept of a slot is lost in a step without it
     if step.joins:
         size = width * max(1, MOST_PROMPT_TOKENS // (width * len(sequences)))
     for start in range(0, num_tokens, size):

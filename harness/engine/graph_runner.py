@@ -70,8 +70,9 @@ class GraphRunner:
         """Capture every size, the largest first, so that the smaller ones find room in its memory."""
         for size in reversed(self.sizes):
             if size not in self._steps:
-                self._steps[size] = self._capture(size)
-                self._rehearse(self._steps[size])
+                captured = self._steps[size] = self._capture(size)
+                if captured.inputs.is_cuda:
+                    self._rehearse(captured)
 
     def launch(self, plan: Plan) -> Launched:
         return fetch(self._take_in(plan).run())
@@ -132,12 +133,12 @@ class GraphRunner:
         The first replay of a graph brings it to the device, and the first copies of a size take pinned memory: time
         that belongs to no request, and to no arm of a comparison that happens to come first.
         """
-        if captured.inputs.is_cuda:
-            values = captured.inputs.tolist()
-            for _ in range(STEPS_UNDER_WAY):
-                _copy_in(values, captured.inputs)
-                fetch(captured.run())
-            torch.cuda.synchronize()
+        values = captured.inputs.tolist()
+        under_way = []
+        for _ in range(STEPS_UNDER_WAY):
+            _copy_in(values, captured.inputs)
+            under_way.append(fetch(captured.run()))
+        under_way[-1].wait()
 
     def _run(self, given: StepInputs) -> StepOutput:
         """The step that is captured."""
