@@ -120,8 +120,11 @@ class RoundRecord:
             raise InconsistentRecordError(
                 f"num_free_tokens: expected 0 to {proposed}, the proposed tokens, found {self.num_free_tokens}"
             )
-        if self.num_held_steps < 0:
-            raise InconsistentRecordError(f"num_held_steps: expected 0 or more, found {self.num_held_steps}")
+        if self.num_held_steps and (self.num_held_steps < 0 or self.is_whole is not False):
+            raise InconsistentRecordError(
+                "num_held_steps: expected 0 or more, and none but in front of a round in which the host took part, "
+                f"found {self.num_held_steps} with is_whole = {self.is_whole}"
+            )
         if self.num_cut_tokens < 0 or (self.num_cut_tokens > 0 and self.cut_reason is None):
             raise InconsistentRecordError(
                 f"num_cut_tokens: expected 0 or more, and none without a cut_reason, found {self.num_cut_tokens}"

@@ -41,6 +41,9 @@ ROUND = {
         pytest.param({"share_s": -0.1}, "share_s >= 0", id="negative share of time"),
         pytest.param({"expected_accepted": (1.0, 2.0)}, "3 values", id="a method's expectation is missing"),
         pytest.param({"expected_accepted": (1.0, 2.0, 4.1)}, r"\[0, 4\]", id="expects more than was proposed"),
+        pytest.param({"num_held_steps": -1, "is_whole": False}, "num_held_steps", id="held less than never"),
+        pytest.param({"num_held_steps": 1, "is_whole": True}, "num_held_steps", id="held, and then without the host"),
+        pytest.param({"num_held_steps": 1}, "num_held_steps", id="held, and nothing guards it"),
     ],
 )
 def test_inconsistent_rounds_are_refused(changes, message):
@@ -100,6 +103,9 @@ def test_inconsistent_cells_are_refused():
         cell_record([request], target_cache_bytes=-1)
 
 
+HELD = {"is_whole": False, "num_held_steps": 2}
+
+
 def example_cell():
     """A cell with a cut, a missing expectation and every optional field."""
     rounds = [
@@ -107,8 +113,12 @@ def example_cell():
         round_record(3, 2, 0.1 + 0.2, expected=(1 / 3, 0.5, 2.0)),
         round_record(1, 1, 0.7, num_proposed=3, cut=CutReason.eos),
     ]
+    guarded = [
+        round_record(0, 0, 0.1, num_free_tokens=0, host_us=1 / 3, is_whole=True),
+        round_record(2, 1, 0.7, num_free_tokens=1, num_cut_tokens=1, cut=CutReason.grammar, **HELD),
+    ]
     return cell_record(
-        [request_record(rounds), request_record(rounds, turn=1)],
+        [request_record(rounds), request_record(rounds, turn=1), request_record(guarded, turn=2)],
         wall_s=1 / 3,
         fallbacks=("no chat template",),
         labels=("lossy",),
@@ -168,6 +178,12 @@ def lose_caches(data):
     del data["target_cache_bytes"], data["drafter_cache_bytes"]
 
 
+def lose_paths(data):
+    for request in data["requests"]:
+        for name in ("is_whole", "num_held_steps"):
+            request["rounds"].pop(name, None)
+
+
 def accept_too_much(data):
     data["requests"][0]["rounds"]["num_accepted_tokens"][1] = 9
 
@@ -175,6 +191,15 @@ def accept_too_much(data):
 def test_a_record_from_before_caches_were_counted_is_read(tmp_path):
     cell = read_cell(altered(example_cell(), tmp_path, lose_caches))
     assert (cell.target_cache_bytes, cell.drafter_cache_bytes) == (0, 0)
+
+
+def test_a_record_from_before_paths_were_counted_is_read(tmp_path):
+    cell = example_cell()
+    read = read_cell(altered(cell, tmp_path, lose_paths))
+    rounds = [item for request in read.requests for item in request.rounds]
+    assert {(item.is_whole, item.num_held_steps) for item in rounds} == {(None, 0)}
+    # and nothing else is lost
+    assert [item.host_us for item in rounds] == [item.host_us for each in cell.requests for item in each.rounds]
 
 
 @pytest.mark.parametrize(
