@@ -49,3 +49,17 @@ def second_pass_registers(method: Method, truncates: bool, num_warps: int, is_ma
     if method is Method.block and not truncates:
         return 128
     return 80 if num_warps <= 4 else 64
+
+
+def truncated_pass_registers(is_short: bool, num_warps: int) -> int:
+    """Limit for kernels.truncation.
+
+    Args:
+        is_short: rows are one short chunk, read by up to 4 warps; longer ones take up to 16.
+        num_warps: of a program.
+    """
+    if is_short:
+        # 19 programs of one warp share a multiprocessor, where 255 registers let 8.
+        return 104 if num_warps == 1 else 128
+    # Without a limit the compiler may keep to half of that, and spill.
+    return 128 if num_warps == 16 else 255
