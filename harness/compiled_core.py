@@ -25,8 +25,8 @@ from kernels.streams import Purpose
 from kernels.verify import verify
 
 VOCAB_SIZE, ODD_VOCAB_SIZE, LARGEST_VOCAB_SIZE, DRAFT_VOCAB_SIZE = 128_256, 128_255, 262_144, 32_000
-TOY_VOCAB_SIZE, SHORT_VOCAB_SIZE = 8, 200
-"""Rows of one short chunk: a warp, and four where the row may be cut."""
+TOY_VOCAB_SIZE, SHORT_VOCAB_SIZE, ALIGNED_SHORT_VOCAB_SIZE = 8, 200, 256
+"""Rows of one short chunk, the last read 16 bytes at a time; where they may be cut the last two take four warps."""
 NUM_REQUESTS, NUM_DRAFTS = 16, 3
 CAPACITY = 2048
 """Positions of a slot."""
@@ -158,6 +158,7 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
         "odd vocabulary": {"vocab_size": ODD_VOCAB_SIZE},
         "toy vocabulary": {"vocab_size": TOY_VOCAB_SIZE},
         "toy vocabulary, truncated": {"vocab_size": TOY_VOCAB_SIZE, "truncates": True},
+        "aligned short vocabulary": {"vocab_size": ALIGNED_SHORT_VOCAB_SIZE},
         "many requests": {"num_requests": MANY_REQUESTS},
         "many requests, truncated": {"num_requests": MANY_REQUESTS, "truncates": True},
         "largest vocabulary, 8 drafts": {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},

@@ -169,7 +169,9 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         GROUP=group,
         UNROLL=min(8 if method is Method.block else 4, shape.chunk // (32 * group)),
         num_warps=parts,
-        maxnreg=first_pass_registers(method, logits.dtype, round_.target.is_aligned, capability(), round_.is_masked),
+        maxnreg=first_pass_registers(
+            method, logits.dtype, round_.target.is_aligned, capability(), round_.is_masked, is_short
+        ),
         **shared,
     )
 
@@ -208,7 +210,7 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
         DEPTH=depth,
         UNROLL=4 if is_aligned and not is_short else 1,
         num_warps=num_warps,
-        maxnreg=truncated_pass_registers(is_short, num_warps),
+        maxnreg=truncated_pass_registers(is_short, num_warps, capability()),
         **shared,
     )
 
