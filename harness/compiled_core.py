@@ -25,7 +25,8 @@ from kernels.streams import Purpose
 from kernels.verify import verify
 
 VOCAB_SIZE, ODD_VOCAB_SIZE, LARGEST_VOCAB_SIZE, DRAFT_VOCAB_SIZE = 128_256, 128_255, 262_144, 32_000
-TOY_VOCAB_SIZE = 8
+TOY_VOCAB_SIZE, SHORT_VOCAB_SIZE, ALIGNED_SHORT_VOCAB_SIZE = 8, 200, 256
+"""Rows of one short chunk, the last read 16 bytes at a time; where they may be cut the last two take four warps."""
 NUM_REQUESTS, NUM_DRAFTS = 16, 3
 CAPACITY = 2048
 """Positions of a slot."""
@@ -157,6 +158,8 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
         "no statistics, packed rows": {"with_stats": False, "packed": True},
         "odd vocabulary": {"vocab_size": ODD_VOCAB_SIZE},
         "toy vocabulary": {"vocab_size": TOY_VOCAB_SIZE},
+        "toy vocabulary, truncated": {"vocab_size": TOY_VOCAB_SIZE, "truncates": True},
+        "aligned short vocabulary": {"vocab_size": ALIGNED_SHORT_VOCAB_SIZE},
         "many requests": {"num_requests": MANY_REQUESTS},
         "many requests, truncated": {"num_requests": MANY_REQUESTS, "truncates": True},
         "largest vocabulary, 8 drafts": {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},
@@ -164,6 +167,11 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
     for method in (Method.probabilistic, Method.block, Method.strict):
         for words, chosen in options.items():
             yield f"verify {method.value}, {words}", partial(_verify, method, dtype, **chosen)
+    short: dict[str, Any] = {"vocab_size": SHORT_VOCAB_SIZE, "truncates": True}
+    for method in (Method.block, Method.coupled):
+        yield f"verify {method.value}, short vocabulary, truncated", partial(_verify, method, dtype, **short)
+        name = f"verify {method.value}, masked, short vocabulary, truncated"
+        yield name, partial(_verify, method, dtype, masked=True, **short)
     yield "verify pr35461, many requests", partial(_verify, Method.pr35461, dtype, num_requests=MANY_REQUESTS)
     yield "draw, odd vocabulary", partial(_draw, dtype, vocab_size=ODD_VOCAB_SIZE)
     yield "draw, many requests", partial(_draw, dtype, num_requests=2 * MANY_REQUESTS)

@@ -1,8 +1,8 @@
 """What the kernels are given: groups of pointers and sizes, so that a launch reads as a sentence.
 
-Every field that is a tensor here is a pointer inside a kernel. Letters as in kernels.contract, and C chunks of CHUNK
-tokens in a row. Row r * (K + 1) + i of a buffer belongs to request r and to the target's row after its first i draft
-tokens, however the rows of the logits lie.
+Every field that is a tensor here is a pointer inside a kernel. Letters as in kernels.contract, and C chunks in a row
+(kernels.workspace.chunk_size). Row r * (K + 1) + i of a buffer belongs to request r and to the target's row after its
+first i draft tokens, however the rows of the logits lie.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from triton.runtime.jit import JITFunction
 from kernels.arguments import DraftRows, DraftTokens, Output, RoundState, RowBuffers, StreamState, TargetRows
 from kernels.contract import Sampling, Streams, VerificationMethod
 from kernels.emission import _emission_kernel
-from kernels.register_limits import first_pass_registers, second_pass_registers
+from kernels.register_limits import first_pass_registers, second_pass_registers, truncated_pass_registers
 from kernels.row_stats import _row_stats_kernel
 from kernels.truncation import _truncated_rows_kernel
 from kernels.workspace import SHORT_CHUNK, Shape, Workspace
@@ -38,9 +38,8 @@ MANY_PROGRAMS, MANY_DRAWING_PROGRAMS = 8192, 4096
 """From so many on a program of the first pass reads two sets of chunks instead of one: fewer begin and end."""
 DEPTH = 4
 """Groups of 16 bytes for which there is room in one window for each thread of it, and tokens."""
-SHORT_GROUP, SHORT_DEPTH, SHORT_REGISTERS = 2, 1, 104
-"""Of the search in a row that is one short chunk, whose tokens are few for a thread: tokens of a group, the same room,
-and registers of a thread, so that 19 warps share a multiprocessor instead of 8."""
+SHORT_GROUP, SHORT_DEPTH = 2, 1
+"""Tokens of a group, and the same room, for the search in a row that is one short chunk: few tokens for a thread."""
 UNUSED_LOW_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
 """Low bits of a float32 that are always 0 when it comes from the given type."""
 
@@ -170,7 +169,9 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         GROUP=group,
         UNROLL=min(8 if method is Method.block else 4, shape.chunk // (32 * group)),
         num_warps=parts,
-        maxnreg=first_pass_registers(method, logits.dtype, round_.target.is_aligned, capability(), round_.is_masked),
+        maxnreg=first_pass_registers(
+            method, logits.dtype, round_.target.is_aligned, capability(), round_.is_masked, is_short
+        ),
         **shared,
     )
 
@@ -209,8 +210,7 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
         DEPTH=depth,
         UNROLL=4 if is_aligned and not is_short else 1,
         num_warps=num_warps,
-        # Without a limit the compiler may keep to half of that, and spill.
-        maxnreg=SHORT_REGISTERS if is_short else 128 if num_warps == 16 else 255,
+        maxnreg=truncated_pass_registers(is_short, num_warps, capability()),
         **shared,
     )
 

@@ -18,9 +18,9 @@ Method = VerificationMethod
 
 
 def first_pass_registers(
-    method: Method, dtype: torch.dtype, is_aligned: bool, capability: int, is_masked: bool
+    method: Method, dtype: torch.dtype, is_aligned: bool, capability: int, is_masked: bool, is_short: bool
 ) -> int | None:
-    """Limit for kernels.row_stats with 4 warps; None leaves the choice to the compiler.
+    """Limit for kernels.row_stats with up to 4 warps; None leaves the choice to the compiler.
 
     Args:
         method: the rule.
@@ -28,12 +28,13 @@ def first_pass_registers(
         is_aligned: rows are read 16 bytes at a time; else every token takes an address of its own.
         capability: of the GPU times ten.
         is_masked: some row may have a mask.
+        is_short: rows are one short chunk, and the program that reads a row prepares its judgement too.
     """
     if is_masked and is_aligned:
         return 128 if method is Method.block else None if method is Method.coupled else 96
     if method is Method.block and is_aligned:
-        # With 96 or 112 the code for other generations spills 16 bytes.
-        return 80 if capability == 90 else 128
+        # With 96 or 112 the code for other generations spills 16 bytes, with 80 that for short rows 4.
+        return 80 if capability == 90 and not is_short else 128
     spills = dtype == torch.float32 and capability >= 100
     if method is Method.coupled or not is_aligned or spills:
         return None
@@ -49,3 +50,19 @@ def second_pass_registers(method: Method, truncates: bool, num_warps: int, is_ma
     if method is Method.block and not truncates:
         return 128
     return 80 if num_warps <= 4 else 64
+
+
+def truncated_pass_registers(is_short: bool, num_warps: int, capability: int) -> int:
+    """Limit for kernels.truncation.
+
+    Args:
+        is_short: rows are one short chunk, read by up to 4 warps; longer ones take up to 16.
+        num_warps: of a program.
+        capability: of the GPU times ten.
+    """
+    if is_short:
+        # At 104 a multiprocessor has room for 19 programs of one warp, and for 8 at 255. The code of more warps spills
+        # at 104, and so does that for other generations, which at 128 still spills a little.
+        return 104 if num_warps == 1 and capability == 90 else 168
+    # Without a limit the compiler may keep to half of that, and spill.
+    return 128 if num_warps == 16 else 255

@@ -8,10 +8,10 @@ and min-p needs no search. What survives are the tokens at or above the largest 
 
 1. one pass over the row: the maximum M, the mass S, and the largest logit that each thread has seen. The smallest of
    the 32 in a warp has some 1,000 tokens of a row at or above it: the guess where a first window begins;
-2. another pass, over a row that is in the L2 cache by now, marks the groups of tokens, 16 bytes each, that reach into
-   the window. Its tokens are packed into a few registers of each thread, and if the window holds the threshold, the
-   search ends among them. Else the next window begins below it, as deep as the mean distance of the tokens above lets
-   expect about as many again;
+2. another pass, over a row that is in the L2 cache by now, marks the groups of tokens that reach into the window: of 16
+   bytes each, or of two tokens in a short row. Its tokens are packed into a few registers of each thread, and if the
+   window holds the threshold, the search ends among them. Else the next window begins below it, as deep as the mean
+   distance of the tokens above lets expect about as many again;
 3. a row whose threshold lies too deep for that, such as a flat one at a high temperature, is searched by whole passes.
 
 Every step of a search weighs the tokens above four probes at once, and leaves a fifth of the interval that the

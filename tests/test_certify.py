@@ -1,6 +1,7 @@
 """Certification end to end on the reference: it passes what is right and fails what is wrong, and says so."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 from types import ModuleType
@@ -135,13 +136,14 @@ def test_a_green_run_exits_with_0_and_writes_what_it_found(tmp_path, capsys):
 
 
 def test_the_report_says_what_its_power_is_of(tmp_path, capsys):
-    """Mixed cells pool their profiles, and rows of a spread vocabulary are played less often."""
+    """Mixed cells pool their profiles; rows of a spread vocabulary are played less often, and no others are long."""
     arguments = ["certify.device=cpu", "certify.controls=false", "certify.methods=block", "certify.samples=1000"]
     arguments += ["certify.cells=bfloat16", f"certify.output={tmp_path}"]
     assert main(arguments) == 0
     text = (tmp_path / MARKDOWN).read_text()
     assert "in every cell but 1 in a spread vocabulary" in text
     assert "averaged over its 4 profiles: of one profile alone it takes 2 times as much" in text
+    assert re.search(r"Rows: \d+ cells have rows of a few tokens, 1 in a spread vocabulary rows of 6,149", text)
     outcomes = {outcome["name"]: outcome for outcome in json.loads((tmp_path / JSON).read_text())["outcomes"]}
     assert outcomes[SPREAD[0]]["is_spread"] and outcomes[SPREAD[0]]["num_profiles"] == 1
 

@@ -10,8 +10,10 @@ from typing import Any
 
 from harness.certification.certify import Certification
 from harness.certification.judge import FALSE_ALARM, POWER, RESERVE, VARIATION, Outcome, Verdict
+from harness.certification.worlds import NUM_SPREAD_IDS
 from harness.determinants import plain_values
 from harness.provenance import provenance
+from kernels.workspace import SHORT_CHUNK
 
 COLUMNS = (
     "cell",
@@ -98,6 +100,7 @@ def notes(result: Certification) -> list[str]:
         "A cell plays requests of a toy Markov pair over several rounds, in slots that are used again, with the "
         "subject's own drafts and random streams, and compares the joint law of the first tokens with the exact one "
         "(Pearson, rare sequences pooled).",
+        _of_rows(found),
         "TV estimate: excess probability of the sequences that were too frequent in one half of the requests, measured "
         "on the other half; its mean is at most the TV, and 0 for an exact sampler. Hence also values below 0.",
         "Controls are wrong on purpose and made from the project's own core on this device.",
@@ -111,6 +114,17 @@ def _but_spread(found: Sequence[Outcome]) -> str:
         return ""
     largest = max(outcome.detectable for outcome in spread)
     return f" but {len(spread)} in a spread vocabulary (fewer requests; TV {largest:.4f} with {POWER:g} there)"
+
+
+def _of_rows(found: Sequence[Outcome]) -> str:
+    """Which cells play the code for long rows, where a core has code of its own for short ones."""
+    num_spread = sum(outcome.is_spread for outcome in found)
+    return (
+        f"Rows: {len(found) - num_spread} cells have rows of a few tokens, {num_spread} in a spread vocabulary rows of "
+        f"{NUM_SPREAD_IDS:,}. What a core runs for longer rows only (the project's kernels: beyond {SHORT_CHUNK} "
+        "tokens) is certified by the latter alone, with their power; beside them `python -m experiments.agreement` "
+        "compares rows of a real vocabulary with the reference, decision by decision."
+    )
 
 
 def _of_profiles(found: Sequence[Outcome]) -> str:
