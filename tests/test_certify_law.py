@@ -101,10 +101,17 @@ def test_cells_have_names_of_their_own_and_small_ones_are_among_the_full():
     assert {cell.name for cell in small_cells()} <= set(names)
 
 
-@pytest.mark.parametrize("cell", spread_cells(), ids=lambda cell: cell.name)
-def test_in_a_spread_vocabulary_the_law_stays_that_of_the_pair(cell):
+@pytest.mark.parametrize(
+    ("cell", "profile"),
+    [
+        pytest.param(cell, profile, id=f"{cell.name}, T {profile.temperature:g}")
+        for cell in spread_cells()
+        for profile in cell.profiles
+    ],
+)
+def test_in_a_spread_vocabulary_the_law_stays_that_of_the_pair(cell, profile):
     """Of what the subject sees, and of the drafts; no cut hangs on the mass of the tokens below it."""
-    world, (profile,) = cell.world.in_dtype(DTYPES[cell.dtype]), cell.profiles
+    world = cell.world.in_dtype(DTYPES[cell.dtype])
     assert world.token_ids is not None
     sampling = sampling_of(profile, world.num_states)
     seen = process(world.rows_seen(world.target_logits), sampling).exp()

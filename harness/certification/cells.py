@@ -26,7 +26,7 @@ GREEDY, SAMPLED, COUPLED = DraftSampling.greedy, DraftSampling.sampled, DraftSam
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 ALONE = Profile()
 TRUNCATIONS: dict[str, tuple[World, tuple[Profile, ...]]] = {
-    "none": (PLAIN, (ALONE,)),
+    "none": (PLAIN, (ALONE, Profile(temperature=0.7))),
     "top-k": (WIDE, (Profile(top_k=4),)),
     "top-p": (WIDE, (Profile(temperature=0.8, top_p=0.8),)),
     "min-p": (WIDE, (Profile(temperature=1.3, min_p=0.3),)),
@@ -40,8 +40,10 @@ TRUNCATIONS: dict[str, tuple[World, tuple[Profile, ...]]] = {
         ),
     ),
 }
-"""Truncation of a cell: the pair, and the sampling parameters that its requests take in turn. `mixed` mixes greedy
-requests with sampled ones that cut differently."""
+"""Truncation of a cell: the pair, and the sampling parameters that its requests take in turn. `none` takes two
+temperatures, because at 1 nobody sees one that is forgotten. `mixed` mixes greedy requests with sampled ones that cut
+differently."""
+UNCUT_BESIDE_CUT = (Profile(temperature=1.4), Profile(temperature=0.9, top_k=4, top_p=0.85))
 DRAFTS: tuple[tuple[VerificationMethod, DraftSampling, bool], ...] = (
     (Method.strict, SAMPLED, True),
     (Method.strict, GREEDY, False),
@@ -162,6 +164,9 @@ def special_cells(dtypes: tuple[str, ...]) -> list[Cell]:
     cells += [_cell(method, COUPLED, False) for method in (Method.strict, Method.coupled)]
     cells += [replace(cell, row_stats=False) for cell in (probabilistic, block)]
     cells += [replace(cell, lengths=RAGGED, padded_rows=True) for cell in (probabilistic, block)]
+    cells += [
+        replace(cell, world=WIDE, truncation="some cut", profiles=UNCUT_BESIDE_CUT) for cell in (probabilistic, block)
+    ]
     cells += [replace(_cell(Method.greedy, GREEDY, False), profiles=(Profile(temperature=0.0),))]
     cells += [replace(probabilistic, verification=Verification(Method.lenient, leniency=1.0))]
     return cells

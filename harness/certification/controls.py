@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harness.certification.broken_block import Mistake, broken_verify
 from harness.certification.cells import COUPLED, RAGGED, SAMPLED, Cell, Method
+from harness.certification.law import Profile
 from harness.certification.subject import Functions, Subject
 from harness.certification.worlds import CONTROL, MASKED_CONTROL, World
 from kernels.contract import Draft, Drawn, Sampling, Streams, TokenMask, Verdict, Verification
@@ -92,6 +93,27 @@ def _mask_forgotten_in_the_draft(subject: Subject) -> Subject:
     return _altered(subject, verify=verify)
 
 
+def _temperature_forgotten(subject: Subject) -> Subject:
+    """Sampled requests that nothing is cut from are drawn and verified at temperature 1."""
+
+    def without(sampling: Sampling) -> Sampling:
+        cuts = (sampling.top_k > 0) | (sampling.top_p < 1) | (sampling.min_p > 0)
+        kept = cuts | (sampling.temperature == 0)
+        return replace(sampling, temperature=torch.where(kept, sampling.temperature, 1.0))
+
+    def draw(
+        logits: Tensor, sampling: Sampling, streams: Streams, purpose: Purpose, draft_to_target: Tensor | None = None
+    ) -> Drawn:
+        return subject.draw(logits, without(sampling), streams, purpose, draft_to_target)
+
+    def verify(
+        target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+    ) -> Verdict:
+        return subject.verify(target_logits, draft, without(sampling), verification, streams)
+
+    return _altered(subject, draw=draw, verify=verify)
+
+
 def _offset(world: World, offset: float) -> World:
     """The same law; in bfloat16, logits of this size are coarse."""
     return replace(world, draft_logits=world.draft_logits + offset)
@@ -132,6 +154,11 @@ def controls() -> list[Control]:
             "probabilistic, mask forgotten in the draft rows",
             replace(probabilistic, world=MASKED_CONTROL),
             _mask_forgotten_in_the_draft,
+        ),
+        Control(
+            "probabilistic, temperature forgotten where nothing is cut",
+            replace(probabilistic, profiles=(Profile(temperature=0.7),)),
+            _temperature_forgotten,
         ),
         Control("typical (lossy)", method(Verification(Method.typical)), _unchanged),
         Control("lenient, l = 0.7 (lossy)", method(Verification(Method.lenient, leniency=0.7)), _unchanged),

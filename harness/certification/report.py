@@ -103,6 +103,7 @@ def notes(result: Certification) -> list[str]:
         _of_rows(found),
         "TV estimate: excess probability of the sequences that were too frequent in one half of the requests, measured "
         "on the other half; its mean is at most the TV, and 0 for an exact sampler. Hence also values below 0.",
+        "accepted % is not tested: a method that accepts fewer draft tokens than it could still has the right law.",
         "Controls are wrong on purpose and made from the project's own core on this device.",
     ] + ([f"Subject: {result.remark}"] if result.remark else [])
 
@@ -133,8 +134,9 @@ def _of_profiles(found: Sequence[Outcome]) -> str:
     if most == 1:
         return ""
     return (
-        f" In a mixed cell that is the deviation averaged over its {most} profiles: of one profile alone it takes "
-        f"{most**0.5:g} times as much to be seen as surely, but that a greedy one may emit nothing else than it does."
+        f" Where requests take several temperatures or cuts in turn, up to {most}, that is the deviation averaged over "
+        f"them: of one of {most} alone it takes {most**0.5:.3g} times as much to be seen as surely, but that a greedy "
+        "one may emit nothing else than it does."
     )
 
 
