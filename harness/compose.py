@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.config import CellConfig, MeaninglessCombinationError
+from harness.constraint.check_constraints import check_constraints
 from harness.determinants import without_effect
 from harness.models.shape import shape_names
 from harness.overrides import Given, check_given, read_overrides
@@ -89,6 +90,7 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
     _check_paths(cells)
     _check_shapes(cells)
     _check_target_names(cells)
+    check_constraints(cells)
     _check_effect(given, cells)
     name = root.name or (experiment if experiment != "null" else "run")
     if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):

@@ -68,6 +68,11 @@ def test_help_names_every_group_option_and_setting(capsys):
             "drafting.num_speculative_tokens: expected 0 to 32, found 2000",
         ),
         (["decoding.top_p=nan"], "decoding.top_p: expected a value in (0, 1], found nan"),
+        (
+            ["drafter=eagle", "constraint=commit", "constraint.parser=qwen"],
+            "constraint.parser: expected one of zoo, qwen3, glm,",
+        ),
+        (["drafter=eagle", "constraint=mask", "constraint.parser=nowhere:parser"], "(No module named 'nowhere')"),
         (["backend.device=cuda:x"], "backend.device: expected auto, cpu, cuda or cuda:N, found cuda:x"),
     ],
 )
@@ -80,6 +85,17 @@ def test_a_mistake_gets_one_line_on_standard_error_and_exit_code_2(arguments, me
     assert captured.err.startswith("error: ")
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_a_grammar_that_cannot_be_followed_is_a_mistake_of_the_settings(monkeypatch, capsys):
+    """Would catch a bad grammar that is found beside a loaded model, or called a prompt that is too long."""
+    pytest.importorskip("llguidance", reason="needs the extra grammar")
+    monkeypatch.setattr(command, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
+    arguments = ["drafter=eagle", "constraint=commit", "constraint.kind=regex", "constraint.grammar='[0-9'"]
+    assert command.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: constraint.grammar: expected a regex that llguidance can follow, it says: ")
+    assert "unclosed character class" in line and "found '[0-9': mend it" in line
 
 
 def test_the_list_shows_what_differs(capsys):

@@ -10,7 +10,8 @@ pytest.importorskip("llguidance", reason="needs the extra grammar")
 
 from transformers import AutoTokenizer
 
-from harness.constraint.grammar import GrammarCompiler, UnusableGrammarError
+from harness.constraint.grammar import GrammarCompiler
+from harness.constraint.grammar_text import UnusableGrammarError, check_grammar
 from harness.constraint.masks import Masks, words_of
 from harness.constraint.validity import is_valid
 from harness.constraint_config import ConstraintConfig, GrammarKind, PolicyKind
@@ -117,10 +118,10 @@ def test_a_grammar_that_cannot_be_followed_is_refused(kind, grammar, compiler):
 
 def test_without_the_library_the_error_says_what_to_install(tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(ValueError, match=r"rejection-lab\[grammar\]"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[grammar\]'"):
         GrammarCompiler(tokenizer, VOCAB_SIZE, {END}).matcher(GrammarKind.regex, "a")
     monkeypatch.setitem(sys.modules, "jsonschema.validators", None)
-    with pytest.raises(ValueError, match=r"rejection-lab\[grammar\]"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[grammar\]'"):
         is_valid(GrammarKind.json_schema, SCHEMA, "{}")
 
 
@@ -150,3 +151,13 @@ def test_words_of_some_tokens_allow_just_these():
 def test_a_grammar_of_another_kind_needs_its_text():
     with pytest.raises(ValueError, match="the text of a grammar with"):
         ConstraintConfig(PolicyKind.mask, kind=GrammarKind.regex)
+
+
+def test_a_grammar_is_checked_without_a_tokenizer_and_the_whole_reason_is_said():
+    """Would catch a message that stops before the reason, and a bad grammar that is found only beside a model."""
+    check_grammar(GrammarKind.regex, "[0-9]+")
+    with pytest.raises(UnusableGrammarError, match="unclosed character class") as caught:
+        check_grammar(GrammarKind.regex, "[0-9")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UnusableGrammarError, match="uniqueItems"):
+        check_grammar(GrammarKind.json_schema, '{"type": "array", "uniqueItems": true}')

@@ -129,8 +129,25 @@ def test_a_prompt_whose_schema_cannot_be_followed_is_left_out_and_said(store):
     easy = Prompt("easy", "test", ("Say something.",), '{"type": "integer"}')
     config = cell(PolicyKind.mask, DrafterKind.ngram, decoding=DecodingConfig(max_new_tokens=4))
     _, run = play(config, store, [Conversation(hard, 0, 1), Conversation(easy, 0, 2)])
-    assert run.num_skipped_turns == 1 and [item.prompt_id for item in run.requests] == ["easy"]
-    assert any("schema llguidance cannot follow" in note for note in run.fallbacks)
+    assert run.num_skipped_turns == 0 and [item.prompt_id for item in run.requests] == ["easy"]
+    (note,) = [note for note in run.fallbacks if "schema llguidance cannot follow" in note]
+    assert note.startswith("1 prompts") and "prompt hard: " in note and "uniqueItems" in note
+
+
+def test_nothing_but_unusable_schemas_is_not_called_a_matter_of_length(store):
+    """Would catch the advice to take shorter prompts where a schema is at fault."""
+    hard = Conversation(Prompt("hard", "test", ("Say something.",), '{"type": "array", "uniqueItems": true}'), 0, 1)
+    long = Conversation(Prompt("long", "test", ("word " * 2000,), '{"type": "integer"}'), 0, 1)
+    backend = LocalBackend(cell(PolicyKind.mask, DrafterKind.ngram), store)
+    with pytest.raises(ValueError, match=r"found none among 1; 1 have an unusable schema \(prompt hard: .*uniqueItems"):
+        backend.prepare([hard])
+    with pytest.raises(ValueError, match=r"found none among 2; 1 are longer: .*; 1 have an unusable schema"):
+        backend.prepare([hard, long])
+
+
+def test_a_grammar_for_every_answer_that_cannot_be_followed_is_refused_at_once(store):
+    with pytest.raises(ValueError, match=r"constraint\.grammar: .*unclosed character class.*; found '\[0-9'"):
+        LocalBackend(cell(PolicyKind.mask, kind=GrammarKind.regex, grammar="[0-9"), store)
 
 
 def test_a_prompt_without_a_schema_is_refused(store):

@@ -9,7 +9,7 @@ from harness.backends.cell_memory import CacheBytes, CellMemory, cell_memory, ch
 from harness.backends.model_store import ModelStore
 from harness.chat import EncodedChat, chat_messages, decode_answer, encode_chat
 from harness.config import CellConfig, TooLong
-from harness.constraint.grammar import UnusableGrammarError
+from harness.constraint.grammar_text import UnusableGrammarError
 from harness.constraint.requirement import Requirement
 from harness.drafters.chain import DrafterShape
 from harness.drafters.load import LoadedHead, build_drafter
@@ -65,6 +65,8 @@ class LocalBackend:
         self._kept: Engine | None = None
         self._requirement = _requirement(cell, outline)
         self._grammars: dict[str, str] = {}
+        self._unusable: dict[str, str] = {}
+        """Why the schema of a prompt cannot be followed, by the prompt's id."""
 
     @property
     def target(self) -> TargetModel:
@@ -98,12 +100,30 @@ class LocalBackend:
             )
         self._limit = longest
         if all(self.first_request(item) is None for item in conversations):
-            raise ValueError(
-                f"workload: expected a prompt of at most {longest - num_new} tokens beside its answer, found none "
-                f"among {len(conversations)}; lower decoding.max_new_tokens or take shorter prompts"
-            )
+            raise ValueError(self._nothing_fits(conversations, longest - num_new))
         self._limit = self._sequence_limit(conversations)
         self._is_prepared, self._kept = True, None
+
+    def _nothing_fits(self, conversations: Sequence[Conversation], most_tokens: int) -> str:
+        """Why no conversation can be played: prompts that are too long, told apart from unusable schemas."""
+        num_unusable = sum(item.prompt.prompt_id in self._unusable for item in conversations)
+        num_long = len(conversations) - num_unusable
+        parts = [f"found none among {len(conversations)}"]
+        if num_long:
+            advice = "lower decoding.max_new_tokens or take shorter prompts"
+            parts.append(f"{num_long} are longer: {advice}" if num_unusable else advice)
+        if num_unusable:
+            parts.append(f"{num_unusable} have an unusable schema ({self._first_unusable}): mend the schemas")
+        schema = " with a schema that llguidance can follow" if num_unusable else ""
+        return (
+            f"workload: expected a prompt of at most {most_tokens} tokens beside its answer{schema}, {'; '.join(parts)}"
+        )
+
+    @property
+    def _first_unusable(self) -> str:
+        """The first prompt whose schema cannot be followed, and why."""
+        prompt_id, reason = next(iter(self._unusable.items()))
+        return f"prompt {prompt_id}: {reason}"
 
     def memory(self) -> CellMemory:
         """What the cell will keep on its device, with slots as long as was measured."""
@@ -173,6 +193,11 @@ class LocalBackend:
         notes = [*self.target.fallbacks, *self.target.round_fallbacks(round_tokens), *head, *self._notes]
         if self.cell.constraint.is_on and self.uses_graphs:
             notes.append(STEP_BY_STEP)
+        if self._unusable:
+            notes.append(
+                f"{len(self._unusable)} prompts whose schema llguidance cannot follow were left out, the first of them "
+                f"{self._first_unusable}"
+            )
         if self.num_invalid:
             notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)
@@ -214,8 +239,8 @@ class LocalBackend:
         except UnusableGrammarError as error:
             if self.cell.workload.too_long is TooLong.error:
                 raise ValueError(f"prompt {prompt.prompt_id}: {error}") from error
-            self._num_skipped += len(prompt.turns) - request.turn
-            self._notes["prompts whose schema llguidance cannot follow were left out"] = None
+            # counted apart from turns that do not fit
+            self._unusable[prompt.prompt_id] = str(error)
             return None
         self._grammars[prompt.prompt_id] = grammar
         return replace(request, guard=watch.guard, parser=watch.parser)

@@ -10,15 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from harness.constraint.grammar_text import library_grammar, unusable
 from harness.constraint_config import GrammarKind
-
-NOT_INSTALLED = (
-    "constraint: grammars need the package llguidance, found none; install it with pip install 'rejection-lab[grammar]'"
-)
-
-
-class UnusableGrammarError(ValueError):
-    """A grammar that the library cannot follow."""
 
 
 class GrammarMatcher:
@@ -81,27 +74,19 @@ class GrammarCompiler:
         return GrammarMatcher(self._compiled[key].deep_copy())
 
     def _compile(self, kind: GrammarKind, text: str) -> Any:
-        try:
-            from llguidance import LLMatcher
-        except ImportError as error:
-            raise ValueError(NOT_INSTALLED) from error
+        grammar = library_grammar(kind, text)
+        from llguidance import LLMatcher
+
         if self._vocabulary is None:
             self._vocabulary = self._convert()
-        grammar_of: dict[GrammarKind, Any] = {
-            GrammarKind.json_schema: LLMatcher.grammar_from_json_schema,
-            GrammarKind.regex: LLMatcher.grammar_from_regex,
-            GrammarKind.lark: LLMatcher.grammar_from_lark,
-        }
         matcher: Any
         try:
-            matcher = LLMatcher(self._vocabulary, grammar_of[kind](text), log_level=0)
+            matcher = LLMatcher(self._vocabulary, grammar, log_level=0)
             reason = str(matcher.get_error())
         except ValueError as error:
             reason = str(error)
         if reason:
-            raise UnusableGrammarError(
-                f"expected a {kind.value} that llguidance can follow, it says: {reason.splitlines()[0]}"
-            )
+            raise unusable(kind, reason)
         return matcher
 
     def _convert(self) -> Any:

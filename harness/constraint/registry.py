@@ -30,13 +30,22 @@ def build_parser(name: str, tokenizer: Any) -> ReasoningParser:
     Raises:
         ValueError: no such parser, or the tokenizer has no such marker.
     """
+    return _maker(name)(tokenizer)
+
+
+def check_parser(name: str) -> None:
+    """Raises ValueError when there is no such parser, whatever the tokenizer."""
+    _maker(name)
+
+
+def _maker(name: str) -> Callable[[Any], ReasoningParser]:
     if ":" in name:
-        return _imported(name)(tokenizer)
+        return _imported(name)
     if name not in PARSERS:
         raise ValueError(
             f"constraint.parser: expected one of {', '.join(PARSERS)}, or PACKAGE.MODULE:NAME, found {name}"
         )
-    return PARSERS[name](tokenizer)
+    return PARSERS[name]
 
 
 def token_id(tokenizer: Any, text: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from harness.constraint.grammar import GrammarCompiler
+from harness.constraint.grammar_text import UnusableGrammarError, refusal
 from harness.constraint.guard import Guard
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies.by_kind import POLICIES
@@ -35,7 +36,8 @@ class Requirement:
             eos_token_ids: tokens that end an answer.
 
         Raises:
-            ValueError: the tokenizer lacks the marker, or what judges answers is not installed.
+            ValueError: the tokenizer lacks the marker, what judges answers is not installed, or the grammar of every
+                answer cannot be followed.
         """
         assert config.policy is not None
         check_judge(config.kind)
@@ -44,6 +46,11 @@ class Requirement:
         self._policy = POLICIES.get(config.policy)
         self._compiler = GrammarCompiler(tokenizer, vocab_size, eos_token_ids)
         self._tokenizer = tokenizer
+        if config.grammar is not None:
+            try:
+                self._compiler.matcher(config.kind, config.grammar)
+            except UnusableGrammarError as error:
+                raise refusal(config.grammar, error) from error
 
     def grammar(self, prompt_id: str, schema: str | None) -> str:
         """The grammar of a prompt's answer; raises ValueError when there is none."""
@@ -59,7 +66,7 @@ class Requirement:
         """What goes with a request; also where nothing guards it, its grammar must be one that could be followed.
 
         Raises:
-            ValueError: the grammar cannot be followed.
+            UnusableGrammarError: the grammar cannot be followed.
         """
         matcher = self._compiler.matcher(self.config.kind, grammar)
         if self._policy is None:

@@ -13,8 +13,7 @@ from typing import Any
 from harness.constraint_config import GrammarKind
 
 NOT_INSTALLED = (
-    "constraint: answers are judged by the package jsonschema, found none; install it with "
-    "pip install 'rejection-lab[grammar]'"
+    "constraint: answers are judged by the package jsonschema, found none; install it with pip install -e '.[grammar]'"
 )
 
 
