@@ -15,7 +15,7 @@ usage: python -m experiments.again PATH [--output FOLDER]
 
 Runs every cell of a run again from the settings in its records, without the files in conf/, writes records and report
 to PATH-again, and says whether every request got the same tokens: with the same seeds, machine and versions it must.
-Exits with 1 when one did not. PATH is a run folder with its records.
+Exits with 1 when one did not, with 2 when there is nothing to compare. PATH is a run folder with its records.
 
 options:
   --output FOLDER       folder of the new run; by itself PATH-again
@@ -51,7 +51,11 @@ def again(path: Path, output: Path | None, command: str) -> int:
     from harness.runs import read_runs
     from harness.same_tokens import same_tokens
 
-    runs = read_runs(path)
+    try:
+        runs = read_runs(path)
+    except ValueError as error:
+        # nothing was compared: not the exit code of other tokens
+        raise SettingsError(str(error)) from error
     if len(runs) != 1:
         raise SettingsError(f"expected one run at {path}, found {len(runs)}; name one of its folders")
     folder = path.with_name(f"{path.name}-again") if output is None else output

@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from harness.config import CellConfig, MeaninglessCombinationError
 from harness.constraint.check_constraints import check_constraints
 from harness.determinants import without_effect
+from harness.models.check_model_configs import check_model_configs
 from harness.models.shape import shape_names
 from harness.overrides import Given, check_given, read_overrides
 from harness.plan import Plan, with_baselines
@@ -90,8 +91,9 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
     _check_paths(cells)
     _check_shapes(cells)
     _check_target_names(cells)
-    check_constraints(cells)
     _check_effect(given, cells)
+    check_constraints(cells)
+    check_model_configs(cells)
     name = root.name or (experiment if experiment != "null" else "run")
     if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
         raise SettingsError(f"name: expected letters, digits, dots, dashes and underscores, found {name!r}")

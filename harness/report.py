@@ -19,11 +19,10 @@ from harness.report_page import report_page
 from harness.report_tables import OWN_TABLES, make_tables, table_files
 from harness.results import Results, read_results
 from harness.run_comparison import read_two_runs
-from harness.runs import CELLS
+from harness.runs import CELLS, REPORT
 from harness.tables import summary_table
 
 ROW_FORMATS = ("csv", "json", "md")
-REPORT = "report.md"
 HTML_REPORT = "report.html"
 COMPARISON = "comparison.html"
 

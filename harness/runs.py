@@ -15,6 +15,8 @@ from harness.records import CellRecord, read_cell
 
 MANIFEST = "run.json"
 CELLS = "cells"
+REPORT = "report.md"
+TABLES = "tables"
 SUFFIX = ".json.gz"
 
 
@@ -66,11 +68,24 @@ def is_run(folder: Path) -> bool:
 
 
 def _with_cells(path: Path, runs: list[Run]) -> list[Run]:
-    if not any(run.cells for run in runs):
+    if any(run.cells for run in runs):
+        return runs
+    reported = next((run for run in runs if is_report(run.folder)), None)
+    if reported is None:
         raise ValueError(
             f"{path}: no finished cells, expected at least one {CELLS}/*{SUFFIX}; has the run got that far?"
         )
-    return runs
+    command = reported.manifest.get("command")
+    again = f"; run it again with: {command}" if command else ""
+    raise ValueError(
+        f"{path}: expected records ({CELLS}/*{SUFFIX}), found none: those of run {reported.name} are not kept here. "
+        f"Its report is {reported.folder / REPORT}, its tables are beside it{again}"
+    )
+
+
+def is_report(folder: Path) -> bool:
+    """Whether a report of a run lies in a folder."""
+    return (folder / REPORT).is_file() and (folder / TABLES).is_dir()
 
 
 def _read_run(folder: Path) -> Run:

@@ -101,7 +101,7 @@ def test_settings_that_this_version_does_not_have_are_an_error(folders):
     ],
 )
 def test_a_mistake_is_one_line(arguments, message, folders, capsys):
-    assert command.main([item.format(zoo=folders / "zoo") for item in arguments]) != 0
+    assert command.main([item.format(zoo=folders / "zoo") for item in arguments]) == 2
     assert message in capsys.readouterr().err
 
 

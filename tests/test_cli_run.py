@@ -98,6 +98,47 @@ def test_a_grammar_that_cannot_be_followed_is_a_mistake_of_the_settings(monkeypa
     assert "unclosed character class" in line and "found '[0-9': mend it" in line
 
 
+@pytest.mark.parametrize(
+    ("role", "fields", "arguments", "message"),
+    [
+        (
+            "target",
+            {"model_type": "mistral", "vocab_size": 6144},
+            ["drafter=ngram"],
+            "target.path: expected model_type llama, qwen3 or glm4_moe_lite, found 'mistral' in",
+        ),
+        (
+            "drafter",
+            {"vocab_size": 6145},
+            ["drafter=eagle"],
+            "expected vocab_size 6144, that of target zoo, found 6145",
+        ),
+        (
+            "drafter",
+            {"transformer_layer_config": {"vocab_size": 32001}, "draft_vocab_size": 6144},
+            ["drafter=eagle3"],
+            "expected vocab_size 6144, that of target zoo, found 32001",
+        ),
+        (
+            "drafter",
+            {"model_type": "llama", "vocab_size": 32002},
+            ["drafter=draft_model"],
+            "drafter.path: expected vocab_size 6144, that of target zoo, found 32002",
+        ),
+    ],
+    ids=["model type", "EAGLE", "speculators layout", "draft model"],
+)
+def test_a_model_that_does_not_fit_is_a_mistake_of_the_settings(
+    role, fields, arguments, message, monkeypatch, capsys, tmp_path
+):
+    """Would catch a folder that is only looked at when the run has begun."""
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    monkeypatch.setattr(command, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
+    assert command.main([*arguments, f"{role}.path={tmp_path}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line and "config.json" in line
+
+
 def test_the_list_shows_what_differs(capsys):
     assert command.main(["--list", "drafter=mtp", "verification=strict,block", "decoding.top_p=0.8,1"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments import again, replay, report
 from harness.certification_results import COLUMNS, load_certification
 from harness.columns import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
 from harness.comparison import comparisons_frame
@@ -132,6 +133,28 @@ def test_errors_name_the_path_and_what_is_wrong(tmp_path, make, message):
     with pytest.raises(ValueError, match=message) as error:
         load_results(tmp_path / "run")
     assert str(tmp_path / "run") in str(error.value)
+
+
+def only_a_report(folder):
+    simulated_run(folder, methods=("strict",), num_prompts=2)
+    shutil.rmtree(folder / "cells")
+    (folder / "tables").mkdir()
+    (folder / "report.md").write_text("# A report\n")
+    manifest = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(manifest | {"command": "python -m experiments.run drafter=mtp"}))
+
+
+@pytest.mark.parametrize("module", [report, again, replay])
+@pytest.mark.parametrize("parent", [False, True], ids=["a run", "a folder of runs"])
+def test_a_report_whose_records_were_not_kept_is_told_from_a_run_that_did_not_get_that_far(
+    module, parent, tmp_path, capsys
+):
+    """Would catch advice to wait for a run that has long been reported, and the exit code of other tokens."""
+    only_a_report(tmp_path / "run")
+    assert module.main([str(tmp_path if parent else tmp_path / "run")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"those of run run are not kept here. Its report is {tmp_path / 'run' / 'report.md'}," in line
+    assert line.endswith("run it again with: python -m experiments.run drafter=mtp")
 
 
 def without_records(folder):

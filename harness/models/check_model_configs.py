@@ -1,0 +1,105 @@
+"""What config.json says against a run, found before anything is loaded: model types and sizes of vocabularies.
+
+JSON and paths only. Models that do not lie in a folder yet, files that cannot be read and fields that are left out are
+for the loader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.config import CellConfig, DrafterConfig, DrafterKind, TargetConfig
+from harness.model_config import Weights
+from harness.models.shape import SHAPES, read_shape
+from harness.models.zoo import ZOO
+from harness.settings import SettingsError
+
+MODEL_TYPES = ("llama", "qwen3", "glm4_moe_lite")
+"""Of the targets that can be run; their layers are in `harness.models.decoder_layer`."""
+CONFIG = "config.json"
+
+
+class _Described(NamedTuple):
+    """The fields of one model and where they come from."""
+
+    fields: dict[str, Any]
+    source: Path
+
+    @property
+    def vocab_size(self) -> object:
+        """Of the layer, where a file tells it apart from the head; None where the file does not say."""
+        layer = self.fields.get("transformer_layer_config")
+        return (layer if isinstance(layer, dict) else self.fields).get("vocab_size")
+
+
+def check_model_configs(cells: Sequence[CellConfig]) -> None:
+    """Compare what is known of the models of a run with what can be run.
+
+    Raises:
+        SettingsError: a target of a type that is not supported, or a drafter with another vocabulary size.
+    """
+    checked: list[tuple[TargetConfig, DrafterConfig]] = []
+    for cell in cells:
+        models = cell.target, cell.drafter
+        if models not in checked:
+            checked.append(models)
+            _check(*models)
+
+
+def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
+    described = _target(target)
+    if described is None:
+        return
+    model_type = described.fields.get("model_type")
+    # code that comes with a checkpoint may turn one type into another
+    if model_type is not None and model_type not in MODEL_TYPES and not target.trust_remote_code:
+        raise SettingsError(
+            f"target.path: expected model_type {', '.join(MODEL_TYPES[:-1])} or {MODEL_TYPES[-1]}, found "
+            f"{model_type!r} in {described.source}; choose a target that this version runs"
+        )
+    proposer = _drafter(drafter)
+    if proposer is None or None in (described.vocab_size, proposer.vocab_size):
+        return
+    if proposer.vocab_size != described.vocab_size:
+        key = "drafter.shape" if drafter.shape is not None else "drafter.path"
+        raise SettingsError(
+            f"{key}: expected vocab_size {described.vocab_size}, that of target {target.name}, found "
+            f"{proposer.vocab_size} in {proposer.source}; the drafter was made for another target, choose one for this"
+        )
+
+
+def _target(target: TargetConfig) -> _Described | None:
+    if target.shape is not None:
+        return _of_shape(target.shape)
+    return _of_folder(ZOO / "target" if target.path is None else Path(target.path))
+
+
+def _drafter(drafter: DrafterConfig) -> _Described | None:
+    """None also for a head that takes its sizes from the target."""
+    if not drafter.has_model:
+        return None
+    if drafter.shape is not None:
+        return _of_shape(drafter.shape)
+    if drafter.path is not None:
+        return _of_folder(Path(drafter.path))
+    follows = drafter.weights is Weights.random and drafter.kind is not DrafterKind.draft_model
+    if follows or drafter.kind is DrafterKind.mtp:
+        return None
+    return _of_folder(ZOO / drafter.kind.value)
+
+
+def _of_shape(name: str) -> _Described:
+    return _Described(read_shape(name).config, SHAPES / f"{name}.json")
+
+
+def _of_folder(folder: Path) -> _Described | None:
+    source = folder.expanduser() / CONFIG
+    try:
+        fields = json.loads(source.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # the loader says what is missing or broken
+        return None
+    return _Described(fields, source) if isinstance(fields, dict) else None
