@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import IO, TYPE_CHECKING
 
+from harness.boundary_lines import boundary_lines
 from harness.comparison import expected_difference, groups, same_law
 from harness.estimates import Estimate, paired_difference, paired_ratio
 from harness.gap_notes import gap_notes
@@ -92,9 +93,15 @@ def _print_block(console: Console, block: Sequence[Cell], cells: Sequence[Cell])
     parts += [f"{name} = {first[name]}" for name in varying(cells, SURROUNDINGS) if name != "target"]
     console.print(" · ".join(parts), style="bold", markup=False)
     console.print(_table(block, with_depth=bool(depths), width=console.width))
-    for line in paired_lines(block):
+    for line in [*boundary_lines(_shown(block)), *paired_lines(block)]:
         console.print(f"  {line}", style="cyan", markup=False)
     console.print()
+
+
+def _shown(block: Sequence[Cell]) -> list[Cell]:
+    """The cells of a block, their baseline first."""
+    baseline = block[0].baseline
+    return [*([baseline] if baseline else []), *(cell for cell in block if not cell.is_baseline)]
 
 
 def _table(block: Sequence[Cell], *, with_depth: bool, width: int) -> RichTable:
@@ -103,8 +110,7 @@ def _table(block: Sequence[Cell], *, with_depth: bool, width: int) -> RichTable:
 
     names = ["method", "drafts", *(["K"] if with_depth else []), "acc %", "by position"]
     names += ["length", "expected", "tok/s", "speedup"]
-    baseline = block[0].baseline
-    shown = [*([baseline] if baseline else []), *(cell for cell in block if not cell.is_baseline)]
+    shown = _shown(block)
     lines = [_texts(cell, with_depth=with_depth) for cell in shown]
     needed = sum(max(map(len, column)) for column in zip(names, *lines, strict=True))
     gap = 2 if needed + 2 * (len(names) - 1) <= width else 1

@@ -5,8 +5,10 @@ import io
 
 import pytest
 
+from harness.boundary_lines import NEVER_ENDED, boundary_lines
 from harness.boundary_sums import boundary_values
 from harness.boundary_table import boundary_table
+from harness.console import print_summary
 from harness.records import CutReason, FinishReason
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record
 
@@ -75,3 +77,22 @@ def test_the_table_has_a_row_for_each_policy_and_leaves_other_cells_out():
     assert [rows[2][name] for name in ("rounds whole", "rounds with the host", "rounds held")] == ["3", "3", "6"]
     assert rows[0]["rounds whole"] == rows[0]["rounds with the host"] == "0"
     assert rows[0]["before / none"] == "–" and rows[3]["after / none"].startswith("1.00")
+
+
+def test_the_summary_says_what_became_of_the_answers():
+    """Would catch a console summary of a constrained run without its main result."""
+    stream = io.StringIO()
+    print_summary(analysed(cell("late")), stream)
+    (line,) = [line for line in stream.getvalue().splitlines() if "answers, " in line]
+    assert "finished 3, cut by length 0, valid (%) 66.7" in line and NEVER_ENDED not in line
+    plain = cell_record([request_record([round_record(2, 1, 1.0)])])
+    assert boundary_lines(analysed(plain)) == []
+
+
+def test_the_summary_says_when_no_request_reached_the_end_of_its_reasoning():
+    rounds = [round_record(2, 1, 1.0, num_free_tokens=2)]
+    ended = {"num_reasoning_tokens": None, "answer_is_valid": None, "finish_reason": FinishReason.length}
+    constraint = {"policy": "mask", "parser": "zoo", "kind": "json_schema", "grammar": None}
+    requests = [request_record(rounds, name, **ended) for name in "ab"]
+    (line,) = boundary_lines(analysed(cell_record(requests, settings=config(constraint=constraint))))
+    assert "finished 0, cut by length 2, valid (%) n/a" in line and line.endswith(NEVER_ENDED)

@@ -1,0 +1,27 @@
+"""What became of the answers of cells that look for the end of reasoning, in one line per cell for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.boundary_table import VALID
+from harness.metrics import Cell
+from harness.number_format import format_estimate, format_value
+from harness.tables import baseline_name
+
+COUNTS = {"finished": "boundary_num_finished", "cut by length": "boundary_num_length_cut"}
+NEVER_ENDED = "no request reached the end of its reasoning, so no answer was judged; raise decoding.max_new_tokens"
+
+
+def boundary_lines(cells: Sequence[Cell]) -> list[str]:
+    """A line for each of the cells that looks for the end of reasoning: answers finished, cut, and valid."""
+    return [_line(cell) for cell in cells if "boundary_num_judged" in cell.estimates.sums.sums]
+
+
+def _line(cell: Cell) -> str:
+    depth = "" if cell.is_baseline else f" at K = {cell['num_speculative_tokens']}"
+    name = baseline_name(cell) if cell.is_baseline else f"{cell.method}{depth}"
+    counts = [f"{label} {format_value(cell.estimates.total(key), 'count')}" for label, key in COUNTS.items()]
+    valid = f"{VALID.label} {format_estimate(cell.estimates.of(VALID), VALID.style)}"
+    notes = [NEVER_ENDED] if all(item.num_reasoning_tokens is None for item in cell.record.requests) else []
+    return f"answers, {name}: {'; '.join([', '.join([*counts, valid]), *notes])}"
