@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.boundary_table import VALID
 from harness.metrics import Cell
-from harness.number_format import format_estimate, format_value
+from harness.number_format import format_estimate, format_value, without_width_zero
 from harness.tables import baseline_name
 
 COUNTS = {"finished": "boundary_num_finished", "cut by length": "boundary_num_length_cut"}
@@ -22,6 +22,6 @@ def _line(cell: Cell) -> str:
     depth = "" if cell.is_baseline else f" at K = {cell['num_speculative_tokens']}"
     name = baseline_name(cell) if cell.is_baseline else f"{cell.method}{depth}"
     counts = [f"{label} {format_value(cell.estimates.total(key), 'count')}" for label, key in COUNTS.items()]
-    valid = f"{VALID.label} {format_estimate(cell.estimates.of(VALID), VALID.style)}"
+    valid = f"{VALID.label} {format_estimate(without_width_zero(cell.estimates.of(VALID)), VALID.style)}"
     notes = [NEVER_ENDED] if all(item.num_reasoning_tokens is None for item in cell.record.requests) else []
     return f"answers, {name}: {'; '.join([', '.join([*counts, valid]), *notes])}"
