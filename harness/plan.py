@@ -93,7 +93,10 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 def _remove_empty(made: Sequence[Path]) -> None:
     """Remove folders, and those in the first, as far as nothing lies in them; inner ones first."""
-    inner = [path for folder in made[:1] for path in folder.glob("*") if path.is_dir()]
+    inner: list[Path] = []
+    # a name that is too long was never made
+    with suppress(OSError):
+        inner = [path for folder in made[:1] for path in folder.glob("*") if path.is_dir()]
     for path in (*inner, *made):
         # not empty, or never made
         with suppress(OSError):

@@ -87,6 +87,13 @@ def test_a_mistake_gets_one_line_on_standard_error_and_exit_code_2(arguments, me
     assert captured.err.count("\n") == 1
 
 
+def test_a_name_that_is_too_long_in_a_folder_that_is_not_there_yet_is_a_mistake_too(capsys, tmp_path):
+    """Would catch the bare error of the system, and the folders around it left behind."""
+    assert command.main(["drafter=mtp", f"output.folder={tmp_path / 'new' / ('n' * 300)}"]) == 2
+    assert "output.folder: expected a folder that can be made" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_grammar_that_cannot_be_followed_is_a_mistake_of_the_settings(monkeypatch, capsys):
     """Would catch a bad grammar that is found beside a loaded model, or called a prompt that is too long."""
     pytest.importorskip("llguidance", reason="needs the extra grammar")
