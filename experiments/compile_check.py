@@ -29,11 +29,10 @@ USAGE = f"""\
 usage: python -m experiments.compile_check [--debug]
 
 Compiles every kernel of the sampling core and of the fused layers as its own launches ask, without a GPU: all variants
-for sm_{TARGETS[0]}, and every kind of kernel once for {" and ".join(f"sm_{target}" for target in TARGETS[1:])}. Prints \
-registers, shared memory, stack and
-spills of every variant when all are done, after about ten minutes of two CPU cores. Exits with 1 when a variant spills
-registers, or when a kernel of these packages is launched by none of the calls (harness/compiled_core.py,
-harness/compiled_layers.py). It has no settings.
+for sm_{TARGETS[0]}, and every kind of kernel once for {" and ".join(f"sm_{target}" for target in TARGETS[1:])}.
+Prints registers, shared memory, stack and spills of every variant when all are done, after about ten minutes of two CPU
+cores. Exits with 1 when a variant spills registers, or when a kernel of these packages is launched by none of the calls
+(harness/compiled_core.py, harness/compiled_layers.py). It has no settings.
 
 options:
   --debug     a full traceback where otherwise one line says what is wrong
