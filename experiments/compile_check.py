@@ -1,33 +1,42 @@
-"""Compile every kernel of the sampling core and of the fused layers for GPUs that need not be there; refuse spills.
-
-    python -m experiments.compile_check
-
-Prints registers, shared memory, stack and spills of every variant. Exit status 1 when one spills registers, or when a
-kernel of these packages is launched by none of the calls (`harness.compiled_core`, `harness.compiled_layers`).
-"""
+"""python -m experiments.compile_check: compile every GPU kernel for GPUs that need not be there; refuse spills."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
 import kernels
+from harness.command_line import FAILED, SUCCESS, CommandParser, exit_code_of
 from harness.compile_check import CompiledVariant, Launch, compile_for, complaints, kernels_in, to_text
 from harness.compiled_core import every_method, holds, masked, other_masked_shapes, other_shapes, truncated
 from harness.compiled_layers import built_in_layers, layers, other_layers, products
 from harness.models import fused
 from harness.models.fused.skinny_linear import MEASURED_CAPABILITY
+from harness.settings import SettingsError
 from kernels.contract import VerificationMethod as Method
 
 TARGETS = (90, 80, 100)
 ONLY_TARGETS = {"_skinny_linear_kernel": 10 * MEASURED_CAPABILITY[0] + MEASURED_CAPABILITY[1]}
 """Of kernels that run on GPUs of one compute capability: it. They are compiled for no other."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+USAGE = f"""\
+usage: python -m experiments.compile_check [--debug]
+
+Compiles every kernel of the sampling core and of the fused layers as its own launches ask, without a GPU: all variants
+for sm_{TARGETS[0]}, and every kind of kernel once for {" and ".join(f"sm_{target}" for target in TARGETS[1:])}.
+Prints registers, shared memory, stack and spills of every variant when all are done, after about ten minutes of two CPU
+cores. Exits with 1 when a variant spills registers, or when a kernel of these packages is launched by none of the calls
+(harness/compiled_core.py, harness/compiled_layers.py). It has no settings.
+
+options:
+  --debug     a full traceback where otherwise one line says what is wrong
+  -h, --help  this text"""
 
 
 def kinds() -> Iterator[Launch]:
@@ -76,7 +85,24 @@ def compile_share(number: int) -> list[CompiledVariant]:
     return compile_for(target, calls())
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    return exit_code_of(lambda: _main(arguments), "--debug" in arguments)
+
+
+def _main(arguments: Sequence[str]) -> int:
+    options, others = CommandParser().parse(arguments)
+    if options.help:
+        print(USAGE)
+        return SUCCESS
+    if others:
+        raise SettingsError(f"expected no arguments, found {' '.join(others)}; --help says what is compiled")
+    return check()
+
+
+def check() -> int:
+    """Compile everything, print what was found of every variant, and on standard error what is wrong."""
     wrong: list[str] = []
     expected = kernels_in(kernels) | kernels_in(fused)
     num_processes = min(len(SHARES), os.cpu_count() or 1)
@@ -89,7 +115,7 @@ def main() -> int:
     print(f"\n{len(found)} variants of {len({item.kernel for item in found})} kernels compiled")
     for line in wrong:
         print(line, file=sys.stderr)
-    return 1 if wrong else 0
+    return FAILED if wrong else SUCCESS
 
 
 if __name__ == "__main__":

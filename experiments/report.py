@@ -47,8 +47,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.columns:
         print(column_dictionary(), end="")
     elif options.other is not None:
-        page, remarks = write_comparison(options.path, options.other, _folder(options, options.other))
-        for line in remarks:
+        page, comparison = write_comparison(options.path, options.other, _folder(options, options.other))
+        print(comparison.summary)
+        for line in comparison.remarks:
             print(f"note: {line}", file=sys.stderr)
         print(f"comparison: {page}", file=sys.stderr)
     elif options.format:

@@ -1,9 +1,10 @@
-"""What a reader must know about a report: cells that are missing or were skipped, fallbacks, labels."""
+"""What a reader must know about a report: cells that are missing or were skipped, drift, fallbacks, labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.block_drift import block_drift
 from harness.intervals import FEWEST_PROMPTS
 from harness.metrics import Cell
 from harness.plain_text import plain_text
@@ -31,6 +32,13 @@ def notices(results: Results) -> list[str]:
     narrow = [cell for cell in results.cells if 2 <= cell.estimates.num_prompts < FEWEST_PROMPTS]
     if narrow:
         found.append(f"{len(narrow)} cells have fewer than {FEWEST_PROMPTS} prompts: their intervals are too narrow")
+    drifts = [(cell, block_drift(cell)) for cell in results.cells]
+    found += [
+        f"blocks of {_name(cell)} differ by {drift:.0%} in their speedup, more than prompts explain: the machine was "
+        "busy, or drifts; run again"
+        for cell, drift in drifts
+        if drift is not None
+    ]
     num_skipped = sum(cell.record.num_skipped_turns for cell in results.cells)
     if num_skipped:
         found.append(f"{num_skipped} turns were left out because they did not fit (sum over cells)")

@@ -18,7 +18,7 @@ from harness.records import write_atomically
 from harness.report_page import report_page
 from harness.report_tables import OWN_TABLES, make_tables, table_files
 from harness.results import Results, read_results
-from harness.run_comparison import read_two_runs
+from harness.run_comparison import RunComparison, read_two_runs
 from harness.runs import CELLS, REPORT
 from harness.tables import summary_table
 
@@ -110,7 +110,7 @@ def write_results(
     return [*(folder / name for name in texts), *paths]
 
 
-def write_comparison(first: Path, second: Path, output: Path) -> tuple[Path, tuple[str, ...]]:
+def write_comparison(first: Path, second: Path, output: Path) -> tuple[Path, RunComparison]:
     """Write one page of HTML about two runs and their differences.
 
     Args:
@@ -118,7 +118,7 @@ def write_comparison(first: Path, second: Path, output: Path) -> tuple[Path, tup
         output: the page, if it ends in .html, or the folder that it goes to.
 
     Returns:
-        Its path, and what must be said of the comparison: why cells or differences are missing, and what to do.
+        Its path and the comparison, whose remarks say why cells or differences are missing, and what to do.
 
     Raises:
         ValueError: as `harness.run_comparison.read_two_runs`.
@@ -132,7 +132,7 @@ def write_comparison(first: Path, second: Path, output: Path) -> tuple[Path, tup
         figures = write_figures(results.cells, Path(folder), distances=distances(results))
         text = html_page(results, make_tables(results), figures, comparison)
     write_atomically(page, text.encode())
-    return page, comparison.remarks
+    return page, comparison
 
 
 def own_files() -> dict[str, re.Pattern[str]]:

@@ -6,6 +6,7 @@ This module knows settings and metrics; it does not know how a comparison is pri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,6 +54,8 @@ class RunComparison:
     second: str
     tables: tuple[Table, ...]
     remarks: tuple[str, ...]
+    summary: str
+    """How many cells are paired, and the largest differences."""
 
     @property
     def title(self) -> str:
@@ -99,7 +102,32 @@ def compare_runs(first_name: str, first: Sequence[Cell], second_name: str, secon
         _unmatched_table(*sides, pairs),
     ]
     remarks = tuple(matching_remarks(*sides, pairs))
-    return RunComparison(first_name, second_name, tuple(table for table in tables if table.rows), remarks)
+    shown = tuple(table for table in tables if table.rows)
+    return RunComparison(first_name, second_name, shown, remarks, _summary(pairs))
+
+
+def _summary(pairs: Sequence[Pair]) -> str:
+    parts = [f"{len(pairs)} cells paired"]
+    for name in ("full_draft_length", "output_tokens_per_s"):
+        sizes = [(_size(pair, name), number) for number, pair in enumerate(pairs)]
+        known = [item for item in sizes if math.isfinite(item[0])]
+        if known:
+            first, second = pairs[max(known)[1]]
+            what = "ratio furthest from 1" if name in AS_RATIO else "largest difference"
+            text = _difference_text(first, second, name)
+            parts.append(f"{metric(name).label}, {what}: {text} ({_cell_text(second)})")
+    return "; ".join(parts)
+
+
+def _size(pair: Pair, name: str) -> float:
+    """How much a metric of two cells differs; nan where it cannot be compared."""
+    first, second = pair
+    if not pair.num_common_prompts or (first.is_baseline and metric(name).of_tokens):
+        return math.nan
+    if name in AS_RATIO:
+        ratio = paired_ratio(first.estimates, second.estimates, name).value
+        return abs(math.log(ratio)) if ratio > 0 else math.nan
+    return abs(paired_difference(first.estimates, second.estimates, name).value)
 
 
 def _values_table(title: str, names: tuple[str, str], first: Sequence[Mapping], second: Sequence[Mapping]) -> Table:

@@ -15,7 +15,7 @@ from harness.agreement.config import AgreementConfig, Candidate
 from harness.agreement.counts import Agreement, Disagreement, total
 from harness.agreement.proportion import lower_bound, upper_bound
 from harness.agreement.rates import excessive_rates
-from harness.agreement.report import is_green
+from harness.agreement.report import headline, is_green
 from harness.agreement.rounding import ROUNDING
 from harness.agreement.rows import DraftedRound, RoundShape, drafted_round
 from harness.agreement.run import Cell, CellResult, cells_of, compare_cell
@@ -243,7 +243,9 @@ def test_entry_point_writes_a_report(tmp_path, capsys):
     assert record["provenance"]["python"]
     page = (tmp_path / "found" / "report.md").read_text()
     assert "| probabilistic |" in page and "| Zipf | bfloat16 | top-p | 2 |" in page
-    assert "0 unexplained" in capsys.readouterr().out
+    assert "0 unexplained" in page
+    told = "the reference against itself: checks this command, not the kernels"
+    assert told in page and told in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -269,3 +271,19 @@ def test_triton_on_a_cpu_needs_the_interpreter(monkeypatch, capsys):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert main(["agreement.core=triton", "agreement.device=cpu"]) == 2
     assert "expected TRITON_INTERPRET=1 in the environment on a CPU, found none" in capsys.readouterr().err
+
+
+def test_without_a_gpu_nothing_is_compared_unless_a_core_is_given(monkeypatch, capsys, tmp_path):
+    """Would catch a green outcome of the reference compared with itself."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main([f"agreement.output={tmp_path / 'found'}"]) == 2
+    told = capsys.readouterr()
+    assert "agreement.core=auto: expected a GPU, found a CPU" in told.err and told.out == ""
+    for way in ("triton with TRITON_INTERPRET=1", "agreement.core=reference to check the command only"):
+        assert way in told.err
+    assert not (tmp_path / "found").exists()
+
+
+def test_only_the_reference_is_said_to_be_compared_with_itself():
+    assert headline("reference", [], []).startswith("the reference against itself")
+    assert "itself" not in headline("triton", [], [])

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import textwrap
 from dataclasses import replace
 from types import ModuleType
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from experiments.certify import main
+from harness.certification import subject
 from harness.certification.cells import DRAFTS, RAGGED, full_cells, small_cells
 from harness.certification.controls import controls
 from harness.certification.goodness_of_fit import fit
@@ -224,6 +226,81 @@ def test_a_wrong_subject_is_one_clear_line(path, message, capsys):
     assert message in str(error.value)
     assert main([*FAST, f"certify.subject={path}"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+ONE_CELL = ["certify.device=cpu", "certify.samples=1000", "certify.controls=false", "certify.methods=probabilistic"]
+
+
+@pytest.mark.parametrize(
+    ("altered", "message"),
+    [
+        (
+            {"verify": lambda *given, **others: (1, 2)},
+            "expected verify to return a kernels.contract.Verdict, found a tuple",
+        ),
+        ({"draw": lambda *given, **others: None}, "expected draw to return a kernels.contract.Drawn, found a NoneType"),
+        ({"coupled_draw": None}, "expected coupled_draw of what a_subject:make returns to be a function"),
+    ],
+    ids=["a tuple for a verdict", "nothing drawn", "no function"],
+)
+def test_a_subject_that_returns_something_else_is_one_clear_line(altered, message, monkeypatch, tmp_path, capsys):
+    path = subject_module(monkeypatch, replace(reference(CPU), **altered))
+    assert main([*ONE_CELL, f"certify.subject={path}", f"certify.output={tmp_path}"]) == 2
+    told = capsys.readouterr().err
+    assert message in told and told.count("\n") == 1
+
+
+def test_a_verdict_of_another_shape_is_one_clear_line(monkeypatch, tmp_path, capsys):
+    right = reference(CPU)
+
+    def verify(*arguments, **options):
+        verdict = right.verify(*arguments, **options)
+        return replace(verdict, token_ids=verdict.token_ids[:, :-1])
+
+    path = subject_module(monkeypatch, replace(right, verify=verify))
+    assert main([*ONE_CELL, f"certify.subject={path}", f"certify.output={tmp_path}"]) == 2
+    assert "a kernels.contract.Verdict whose token_ids is of shape (" in capsys.readouterr().err
+
+
+def test_a_function_that_fails_is_one_clear_line(monkeypatch, capsys):
+    subject_module(monkeypatch, None)
+    sys.modules["a_subject"].make = lambda device: {}["weights"]
+    assert main([*ONE_CELL, "certify.subject=a_subject:make"]) == 2
+    assert "a_subject:make raised KeyError: 'weights'; --debug shows where" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "overwrite",
+    [
+        lambda logits, draft: logits.mul_(1),
+        lambda logits, draft: logits.mul_(2),
+        lambda logits, draft: draft.logits.mul_(2),
+        lambda logits, draft: draft.token_ids.clamp_(max=1),
+    ],
+    ids=["with the same", "target rows", "cache", "drafts"],
+)
+def test_a_subject_that_overwrites_its_inputs_is_at_fault(overwrite, request):
+    """Would catch a sampler that scales the logits in place, after which nothing else can read them."""
+    right = reference(CPU)
+
+    def verify(target_logits, draft, *others):
+        verdict = right.verify(target_logits, draft, *others)
+        overwrite(target_logits, draft)
+        return verdict
+
+    cell = CELLS["probabilistic, sampled cached, float32, none"]
+    played = play(replace(right, verify=verify), cell, 640, 160, seed=1, device=CPU)
+    assert (played.num_faults > 0) is (request.node.callspec.id != "with the same")
+
+
+def test_the_example_of_the_contract_is_a_subject(monkeypatch, tmp_path, capsys):
+    """Would catch an example that does not run."""
+    example = subject.__doc__.split("to test:\n")[1].split("Then,")[0]
+    (tmp_path / "my_core.py").write_text(textwrap.dedent(example))
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = [*ONE_CELL[:3], "certify.methods=block", "certify.cells=float32"]
+    assert main([*arguments, "certify.subject=my_core:my_core", f"certify.output={tmp_path}"]) == 0
+    assert "my core" in (tmp_path / MARKDOWN).read_text()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import compile_check as command
 from harness.compile_check import CompiledVariant, compile_for, complaints, knobs, to_text
 
 ROOT = Path(__file__).parents[1]
@@ -110,3 +111,27 @@ print(json.dumps(sorted(kernels_in(kernels) | kernels_in(fused))))
     found = set(json.loads(done.stdout))
     assert {"_logprobs_kernel", "_row_stats_kernel", "_emission_kernel"} <= found
     assert {"_add_rms_norm_kernel", "_slot_attention_kernel", "_combine_splits_kernel"} <= found
+
+
+def test_help_says_what_is_compiled_for_what_and_how_long(monkeypatch: pytest.MonkeyPatch, capsys):
+    """Would catch a request for help that compiles for ten minutes."""
+    monkeypatch.setattr(command, "check", lambda: pytest.fail("compiles"))
+    assert command.main(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert "ten minutes" in told and max(map(len, told.splitlines())) <= 120
+    assert all(f"sm_{target}" in told for target in command.TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [("--target=90", "unknown option --target=90"), ("block", "expected no arguments, found block")],
+)
+def test_what_the_command_does_not_know_is_refused(argument: str, message: str, monkeypatch, capsys):
+    monkeypatch.setattr(command, "check", lambda: pytest.fail("compiles"))
+    assert command.main([argument]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_arguments_the_check_decides(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(command, "check", lambda: 1)
+    assert command.main([]) == 1

@@ -78,6 +78,7 @@ READING = [
     ],
     ["harness.cell_tables", "harness.estimates"],
     ["harness.metrics"],
+    ["harness.block_drift"],
     ["harness.comparison", "harness.number_format"],
     ["harness.certification_results", "harness.frame_text", "harness.table"],
     ["harness.gap_notes", "harness.latex", "harness.tables"],

@@ -73,6 +73,8 @@ def test_replay_repeats_the_expected_lengths_of_the_record(zoo_run):
 def test_command_writes_tables_and_figure(zoo_run, copied_run, capsys):
     assert command.main([str(copied_run), "--leniency", "0.8", "--typical", "0.1", "0.4", "--pdf"]) == 0
     shown = capsys.readouterr().out
+    assert shown.count("- Drafts: those that count in full") == shown.count("- given the drafts: mean of") == 1
+    assert shown.rindex("\n|") < shown.index("\n- ")
     assert shown == (copied_run / "tables" / "replay.md").read_text() + "\n"
     assert all((copied_run / "figures" / f"replay.{kind}").stat().st_size > 10_000 for kind in ("png", "pdf"))
     frame = pd.read_csv(copied_run / "tables" / "replay.csv")

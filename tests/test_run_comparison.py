@@ -183,3 +183,20 @@ def test_arguments_that_do_not_go_together_are_refused(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         command.main(arguments)
     assert stopped.value.code == 2 and "expected --html" in capsys.readouterr().err
+
+
+def test_the_summary_counts_the_pairs_and_names_the_largest_difference():
+    """Would catch the smallest difference, or that of another cell, called the largest."""
+    first = run_of("strict", "block")
+    same = compare_runs("old", first, "new", first).summary
+    assert same.startswith("3 cells paired; acceptance length, full drafts, largest difference: 0 (")
+    settings = [config(verification__method=method) for method in ("strict", "block")]
+    sides = [
+        analysed(*(simulated_cell(item, rate, num_prompts=6) for item, rate in zip(settings, rates, strict=True)))
+        for rates in (([0.5] * 3, [0.4] * 3), ([0.5] * 3, [0.9] * 3))
+    ]
+    found = compare_runs("old", sides[0], "new", sides[1]).summary
+    assert found.startswith("2 cells paired; ")
+    length = found.split("; ")[1]
+    assert "largest difference: +" in length and ", block, " in length
+    assert compare_runs("old", first, "new", run_of("strict", workload__path="q.jsonl")).summary == "0 cells paired"

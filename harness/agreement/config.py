@@ -36,8 +36,9 @@ class AgreementConfig:
     """What is compared, on how many decisions, and where the report goes."""
 
     core: Candidate = Candidate.auto
-    """What is compared with the reference; auto is the device's own core: Triton on a GPU, else the reference itself.
-    Triton on a CPU needs TRITON_INTERPRET=1."""
+    """What is compared with the reference. auto is Triton, which needs a GPU. On a CPU triton runs the kernels in
+    Triton's interpreter and needs TRITON_INTERPRET=1 (slow); reference, compared with itself, checks the command only.
+    """
     device: Device = Device.auto
     """auto takes a GPU where there is one."""
     methods: tuple[str, ...] = tuple(method.value for method in VerificationMethod if method.value != "greedy")

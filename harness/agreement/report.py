@@ -21,6 +21,9 @@ from harness.provenance import provenance
 
 MAX_LISTED = 100
 """Disagreements that the JSON lists in full, those with the largest margins first."""
+REFERENCE = "reference"
+ITSELF = "the reference against itself: checks this command, not the kernels"
+"""Said where the core under test is the reference."""
 COUNT_COLUMNS = (
     "decisions",
     "differ",
@@ -72,8 +75,8 @@ def law_line(result: LawResult) -> str:
     )
 
 
-def headline(results: Sequence[CellResult], laws: Sequence[LawResult]) -> str:
-    """The outcome in a few words."""
+def headline(core_name: str, results: Sequence[CellResult], laws: Sequence[LawResult]) -> str:
+    """The outcome in a few words; of a comparison that says nothing about the kernels, first that."""
     found = total(result.agreement for result in results)
     rate = found.num_disagreements / max(1, found.num_decisions)
     text = (
@@ -89,7 +92,7 @@ def headline(results: Sequence[CellResult], laws: Sequence[LawResult]) -> str:
             f"; law of a draw: {sum(each.holds for each in laws)} of {len(laws)} rows within {MAX_TOTAL_VARIATION:g}"
         )
         text += f", largest TV {max(known):.1e}" if known else ""
-    return text
+    return f"{ITSELF}: {text}" if core_name == REFERENCE else text
 
 
 def is_green(results: Sequence[CellResult], laws: Sequence[LawResult]) -> bool:
@@ -141,7 +144,7 @@ def _page(
 ) -> str:
     parts = [
         "# Agreement with the reference\n",
-        f"{headline(results, laws)}.\n",
+        f"{headline(core_name, results, laws)}.\n",
         f"Core `{core_name}` against the float64 reference on the same inputs and random streams; V = "
         f"{config.vocab_size:,}, K = {config.draft_tokens}, Zipf-like rows, drafts near the targets. A decision is an "
         "accept decision that the rule took, or a token that was drawn. A margin is the error of the probabilities, "

@@ -21,7 +21,7 @@ from harness.agreement.rows import RoundShape, drafted_round
 from harness.device_choice import chosen_device
 from harness.settings import SettingsError
 from kernels.contract import Verification, VerificationMethod
-from kernels.core import Core, core_for, reference_core, triton_core
+from kernels.core import Core, reference_core, triton_core
 from kernels.streams import Purpose
 
 Method = VerificationMethod
@@ -73,8 +73,14 @@ def tested_core(config: AgreementConfig) -> Core:
             return triton_core()
         case Candidate.reference:
             return reference_core()
+        case _ if device_of(config).type == "cpu":
+            raise SettingsError(
+                f"{PREFIX}.core=auto: expected a GPU, found a CPU, whose core is the reference itself; give "
+                f"{PREFIX}.core=triton with TRITON_INTERPRET=1 in the environment to run the kernels in Triton's "
+                f"interpreter (slow), or {PREFIX}.core=reference to check the command only"
+            )
         case _:
-            return core_for(device_of(config))
+            return triton_core()
 
 
 def cells_of(config: AgreementConfig) -> list[Cell]:

@@ -167,7 +167,7 @@ def _reasons(played: Played, found: Fit, level: float) -> Sequence[str]:
     """Why a lossless cell fails; empty when it passes."""
     reasons = []
     if played.num_faults:
-        reasons.append(f"{played.num_faults} verdicts flagged or malformed")
+        reasons.append(f"{played.num_faults} verdicts flagged or malformed, or inputs overwritten")
     if found.num_impossible:
         reasons.append(f"{found.num_impossible} sequences that the target cannot produce")
     if found.p_value < level and not found.num_impossible:

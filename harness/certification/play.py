@@ -20,8 +20,10 @@ import torch
 from torch import Tensor
 
 from harness.certification.cells import DTYPES, Cell
+from harness.certification.overwritten import copied_inputs, num_overwritten
+from harness.certification.returned import returned
 from harness.certification.subject import Subject, features_of
-from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams, TokenMask, Verdict
+from kernels.contract import Draft, DraftSampling, Drawn, RowStats, Sampling, Streams, TokenMask, Verdict
 from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 
@@ -30,6 +32,8 @@ SEED_STEP = 0x9E3779B97F4A7C15 - 2**64
 REQUESTS_PER_SLOT = 4
 SMALLEST_BATCH, BATCH_STEP = 4096, 16
 """A batch that is smaller, or no multiple of the step, would need kernels that are compiled for it."""
+WATCHED_ROUNDS = 4
+"""Rounds of a table, on a CPU, in which inputs must stay as they were; watching all would take a tenth of the time."""
 NUM_POSITIONS = 7
 """Requests begin at positions 1 .. NUM_POSITIONS in turn."""
 NOT_A_TOKEN = -7
@@ -43,7 +47,8 @@ class Played:
     counts: Tensor
     """[G, 2, N] int64, on the CPU: requests by profile, half and sequence."""
     num_faults: int
-    """Verdicts that were flagged, or broke the contract of their fields."""
+    """Verdicts that were flagged, or broke the contract of their fields; on a CPU also inputs that the first rounds
+    overwrote."""
     num_draft_tokens: int
     num_accepted: int
 
@@ -73,6 +78,7 @@ class Table:
         self.seed = seed * 0x5851F42D + zlib.crc32(cell.name.encode())
         self.order = torch.randperm(num_slots, generator=torch.Generator().manual_seed(seed)).to(device)
         self.requests = first_request + torch.arange(num_slots, device=device)
+        self.num_rounds = 0
         self.num_served = torch.zeros_like(self.requests)
         self.num_emitted = torch.zeros_like(self.requests)
         self.rounds = torch.ones_like(self.requests)
@@ -187,6 +193,7 @@ def propose(subject: Subject, table: Table, slots: Tensor, keeps_stats: bool) ->
     cell, world = table.cell, table.world
     sampling, states = table.sampling(slots), table.states[slots]
     drafts, before = [], [states]
+    drawing = "coupled_draw" if cell.draft_sampling is DraftSampling.coupled else "draw"
     for index in range(table.depth):
         logits, streams = table.draft_rows[states], table.streams(slots, index)
         table.cache[slots, index] = logits.to(table.cache.dtype)
@@ -207,7 +214,7 @@ def propose(subject: Subject, table: Table, slots: Tensor, keeps_stats: bool) ->
                 getattr(table.row_stats, name)[slots, index] = field
         else:
             drawn = subject.draw(logits, sampling, streams, Purpose.draft, world.draft_to_target, **masked)
-        drafts.append(drawn.token_ids)
+        drafts.append(returned(drawing, drawn, Drawn, token_ids=(len(slots),)).token_ids)
         states = world.next_states(states, table.numbers_of(drawn.token_ids).clamp(min=0))
         before.append(states)
     return torch.stack(drafts, dim=1), torch.stack(before, dim=1)
@@ -250,8 +257,15 @@ def play_round(subject: Subject, table: Table, slots: Tensor) -> None:
         mask=TokenMask(table.words, table.cache_mask_rows) if cell.cached and table.words is not None else None,
     )
     logits, masked = rows.reshape(-1, world.num_ids), table.masked(row_states.flatten())
-    verdict = subject.verify(logits, draft, table.sampling(slots), cell.verification, table.streams(slots), **masked)
+    table.num_rounds += 1
+    is_watched = table.device.type == "cpu" and table.num_rounds <= WATCHED_ROUNDS
+    copies = copied_inputs(logits, draft) if is_watched else None
+    found = subject.verify(logits, draft, table.sampling(slots), cell.verification, table.streams(slots), **masked)
+    size = (len(counts),)
+    verdict = returned("verify", found, Verdict, token_ids=(*size, depth + 1), num_accepted=size, invalid=size)
     table.tallies[0] += num_faults(verdict, draft, table.numbers_of(verdict.token_ids))
+    if copies is not None:
+        table.tallies[0] += num_overwritten(copies, logits, draft)
     table.commit(real, verdict, counts[: len(real)])
 
 

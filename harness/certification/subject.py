@@ -7,6 +7,13 @@ reference's docstrings. In short, a subject
 - draws one token per row of raw logits with `draw` or `coupled_draw`, the proposal of the token at
   `streams.positions`, for the request with `streams.seeds` in its round `streams.rounds`;
 - turns a round's drafts into output tokens with `verify`: the accepted ones, then one more, then -1;
+- finds the target's rows in one of two layouts: packed, K_r + 1 rows of each request, request after request, none of a
+  padded slot; or padded, exactly R * (K + 1) rows, those of request r from r * (K + 1) on, and behind its K_r + 1 rows
+  some that have no meaning and may be NaN. K is the width of `draft.token_ids`, K_r is `draft.num_draft_tokens`. The
+  number of rows tells which (kernels/reference/target_rows.py); where both have as many, they are the same;
+- leaves its inputs as they were: engines go on reading the logits, the drafts and the cache. A `verify` that writes
+  into one of them is at fault; the first rounds of every cell are checked on a CPU, nothing on a GPU;
+- returns the types of kernels.contract themselves, every tensor of the shape that stands there;
 - may ignore seeds, positions and rounds, and draw its random numbers in its own way: only the law is tested;
 - gets for one request the position of the first token that the round may emit. A rejected position is drafted again in
   the next round, with another `rounds`.
@@ -15,6 +22,24 @@ The draft logits lie in a persistent cache of slots, found through `draft.idx_ma
 other requests, and places that were not drafted hold stale or NaN values. A subject that cannot do something says so in
 an attribute `features`; what it lacks is listed in the report and never skipped in silence. Without the attribute it
 promises everything but `row_stats` and `masks`.
+
+A whole subject, in my_core.py, with the reference in the place of the code to test:
+
+    from harness.certification.subject import Features, Functions
+    from kernels.contract import Verdict, VerificationMethod
+    from kernels.reference import coupled, draw, verify
+
+    def my_verify(target_logits, draft, sampling, verification, streams):
+        found = verify.verify(target_logits, draft, sampling, verification, streams)
+        return Verdict(found.token_ids, found.num_accepted, found.invalid)
+
+    def my_core(device):
+        can = Features(methods=frozenset({VerificationMethod.block}), padded_rows=False)
+        return Functions("my core", my_verify, draw.draw, coupled.coupled_draw, can)
+
+Then, with the folder of my_core.py on PYTHONPATH:
+
+    python -m experiments.certify certify.subject=my_core:my_core
 """
 
 from __future__ import annotations
@@ -48,7 +73,7 @@ class Features:
     padded_slots: bool = True
     """Rows of the batch with num_draft_tokens == -1."""
     padded_rows: bool = True
-    """Target rows at r * (K + 1)."""
+    """Target rows in the padded layout, too; without it they are always packed."""
     row_stats: bool = False
     """`draw` takes a keyword row_stats and fills it, `verify` reads Draft.row_stats."""
     masks: bool = False
@@ -120,7 +145,7 @@ def load_subject(path: str, device: torch.device) -> Subject:
         device: passed on.
 
     Raises:
-        SettingsError: the path cannot be followed, or what it makes is not a subject.
+        SettingsError: the path cannot be followed, its function raises an error, or what it makes is not a subject.
     """
     module_name, colon, function_name = path.partition(":")
     if not (module_name and colon and function_name):
@@ -132,11 +157,24 @@ def load_subject(path: str, device: torch.device) -> Subject:
     function = getattr(module, function_name, None)
     if not callable(function):
         raise SettingsError(f"certify.subject: expected a function {function_name!r} in {module_name}, found none")
-    subject: Subject = function(device)
+    subject = _made(path, function, device)
     missing = [name for name in MEMBERS if not hasattr(subject, name)]
     if missing:
         raise SettingsError(
             f"certify.subject: expected {path} to return an object with {', '.join(MEMBERS)}; it lacks "
             f"{', '.join(missing)} (see harness/certification/subject.py)"
         )
+    for name in MEMBERS[1:]:
+        if not callable(getattr(subject, name)):
+            raise SettingsError(f"certify.subject: expected {name} of what {path} returns to be a function")
     return subject
+
+
+def _made(path: str, function: Callable[[torch.device], Subject], device: torch.device) -> Subject:
+    try:
+        return function(device)
+    except SettingsError:
+        raise
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise SettingsError(f"certify.subject: {path} raised {text}; --debug shows where") from error

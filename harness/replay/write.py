@@ -6,7 +6,7 @@ This module knows files; what the numbers mean is elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -40,8 +40,10 @@ class Replay:
 
     @property
     def markdown(self) -> str:
-        """Both tables."""
-        return "\n".join(table.to_markdown() for table in self.tables)
+        """Both tables, and below them, once, the definitions of both."""
+        notes = dict.fromkeys(note for table in self.tables for note in table.notes)
+        tables = (replace(table, notes=()).to_markdown() for table in self.tables)
+        return "\n".join([*tables, *(f"- {note}" for note in notes), ""])
 
     @property
     def notices(self) -> list[str]:
