@@ -156,6 +156,8 @@ def test_a_grammar_of_another_kind_needs_its_text():
 def test_a_grammar_is_checked_without_a_tokenizer_and_the_whole_reason_is_said():
     """Would catch a message that stops before the reason, and a bad grammar that is found only beside a model."""
     check_grammar(GrammarKind.regex, "[0-9]+")
+    with pytest.raises(UnusableGrammarError, match=r"Python's re can read, it says: bad escape"):
+        check_grammar(GrammarKind.regex, r"\p{Lu}+")  # llguidance knows it
     with pytest.raises(UnusableGrammarError, match="unclosed character class") as caught:
         check_grammar(GrammarKind.regex, "[0-9")
     assert "\n" not in str(caught.value)

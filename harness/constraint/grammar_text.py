@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from harness.constraint_config import GrammarKind
@@ -35,10 +36,18 @@ def library_grammar(kind: GrammarKind, text: str) -> str:
 
 
 def check_grammar(kind: GrammarKind, text: str) -> None:
-    """Raise what `library_grammar` raises, also for a grammar that llguidance reads and cannot follow."""
+    """Raise what `library_grammar` raises, also for a grammar that llguidance reads and cannot follow.
+
+    A regular expression must be one for Python's re too, by which answers are judged (harness.constraint.validity).
+    """
     reason = str(_library().validate_grammar(library_grammar(kind, text), None))
     if reason:
         raise unusable(kind, reason)
+    if kind is GrammarKind.regex:
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise UnusableGrammarError(f"expected a regex that Python's re can read, it says: {error}") from error
 
 
 def check_given_grammar(kind: GrammarKind, text: str) -> None:
