@@ -175,7 +175,7 @@ def test_the_settings_that_are_given_reach_the_run_and_its_result_is_the_exit_co
 @EVERY_COMMAND
 def test_examples_in_the_help_are_read(command, schema, prefix):
     """Would catch an example that names a setting which is gone. Variables of the environment may stand in front."""
-    examples = [line.split() for line in command.EXAMPLES.splitlines()[1:]]
+    examples = [line.split() for line in command.EXAMPLES.replace("\\\n", " ").splitlines()[1:]]
     assert examples
     for line in examples:
         words = line[next(index for index, word in enumerate(line) if "=" not in word) :]
