@@ -50,10 +50,16 @@ def kinds() -> Iterator[Launch]:
     yield from built_in_layers(bfloat16)
 
 
-def plain_calls() -> Iterator[Launch]:
-    """Every method and every type; the layers."""
+def core_calls() -> Iterator[Launch]:
+    """Every method and every type."""
     for dtype in DTYPES:
         yield from every_method(dtype)
+    yield from holds()
+
+
+def layer_calls() -> Iterator[Launch]:
+    """The layers in every type."""
+    for dtype in DTYPES:
         yield from layers(dtype)
     for dtype in (torch.bfloat16, torch.float16):
         yield from products(dtype)
@@ -61,22 +67,27 @@ def plain_calls() -> Iterator[Launch]:
     yield from other_layers(torch.bfloat16)
 
 
-def special_calls() -> Iterator[Launch]:
-    """Truncation, masks, and unusual shapes."""
+def truncated_calls() -> Iterator[Launch]:
+    """Truncation, and unusual shapes."""
     yield from truncated(torch.bfloat16, Method)
     yield from other_shapes(torch.bfloat16)
+
+
+def masked_calls() -> Iterator[Launch]:
+    """Masks."""
     yield from masked(torch.bfloat16, Method)
     yield from masked(torch.float32, (Method.block,))
     yield from other_masked_shapes(torch.bfloat16)
-    yield from holds()
 
 
 SHARES: tuple[tuple[int, Callable[[], Iterator[Launch]]], ...] = (
-    (TARGETS[0], special_calls),
-    (TARGETS[0], plain_calls),
+    (TARGETS[0], truncated_calls),
+    (TARGETS[0], masked_calls),
+    (TARGETS[0], core_calls),
+    (TARGETS[0], layer_calls),
     *((target, kinds) for target in TARGETS[1:]),
 )
-"""The calls whose kernels are compiled, in shares that processes take in turn: everything for the first target."""
+"""The calls whose kernels are compiled, in shares that processes take in turn; everything for the first target."""
 
 
 def compile_share(number: int) -> list[CompiledVariant]:
