@@ -44,7 +44,7 @@ def test_counts(emitted, drafted, num_remaining, kept, num_draft, num_accepted, 
 
 
 def test_eos_is_an_ordinary_token_when_ignored():
-    result = commit([5, EOS, 7], [5, EOS], 99, ())
+    result = commit([5, EOS, 7], [5, EOS], 99, frozenset())
     assert result.token_ids == (5, EOS, 7) and result.finish_reason is None
 
 

@@ -71,19 +71,19 @@ def test_counts_of_a_cut_round(emitted, drafted, ruled, kept, num_draft, num_acc
     ids=["the length ends it first", "both end it at once", "the grammar cuts first"],
 )
 def test_the_length_limit_beside_a_cut(num_remaining, num_kept, cut, finish):
-    result = commit([5, 6, 7, 8], [5, 6, 7], num_remaining, (), ruling(2, 2))
+    result = commit([5, 6, 7, 8], [5, 6, 7], num_remaining, frozenset(), ruling(2, 2))
     assert (len(result.token_ids), result.cut_reason, result.finish_reason) == (num_kept, cut, finish)
     assert result.num_draft_tokens == min(2, num_remaining - 1)
 
 
 def test_review_of_pr_40962_the_last_kept_token_of_a_cut_round_is_no_bonus_token():
     """First finding: with n kept tokens, n - 1 were counted as accepted, as if the last were always a bonus token."""
-    result = commit([5, 6, 7, 8], [5, 6, 7], 99, (), ruling(2, 2))
+    result = commit([5, 6, 7, 8], [5, 6, 7], 99, frozenset(), ruling(2, 2))
     assert result.token_ids == (5, 6) and result.num_accepted_tokens == 2
     # where nothing but the bonus token went, all accepted draft tokens stay counted
-    assert commit([5, 6, 7, 8], [5, 6, 7], 99, (), ruling(3, 3)).num_accepted_tokens == 3
+    assert commit([5, 6, 7, 8], [5, 6, 7], 99, frozenset(), ruling(3, 3)).num_accepted_tokens == 3
     # and where a recovered token stays it is not counted
-    assert commit([5, 9], [5, 6, 7], 99, (), ruling(2, 3)).num_accepted_tokens == 1
+    assert commit([5, 9], [5, 6, 7], 99, frozenset(), ruling(2, 3)).num_accepted_tokens == 1
 
 
 def test_review_of_pr_40962_the_history_is_never_copied():
@@ -149,7 +149,7 @@ def test_a_cut_does_not_bias_the_rates(policy, counted):
         if policy == "mask":
             num_accepted = min(num_accepted, 2)
         emitted = [*drafted[:num_accepted], 1 if num_accepted else 5]
-        result = commit(emitted, drafted, 99, (), guard.settle(emitted))
+        result = commit(emitted, drafted, 99, frozenset(), guard.settle(emitted))
         for position in range(4):
             accepted[position] += (result.num_accepted_tokens > position) / 16
             seen[position] += (result.num_draft_tokens > position) / 16

@@ -189,7 +189,8 @@ def decode(guard, script, guesses, num_drafts, length):
             emitted.append(greedy_choice(script, len(tokens) + place, bits[place]))
             if emitted[-1] != draft:
                 break
-        result = commit(emitted, drafted[: guard.num_worthwhile], length - len(tokens), (), guard.settle(emitted))
+        ruling = guard.settle(emitted)
+        result = commit(emitted, drafted[: guard.num_worthwhile], length - len(tokens), frozenset(), ruling)
         tokens += result.token_ids
         if result.finish_reason is not None:
             break

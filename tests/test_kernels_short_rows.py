@@ -71,8 +71,9 @@ def test_ragged_rounds(method: Method, masked: bool, settings: Settings, vocab_s
     Would catch a program that prepares no judgement, or settles a padded slot twice or never, on one side only.
     """
     noisy = method in SHARES_NOISE
+    # with these seeds every method accepts some draft token
     batch = kernel_round(
-        settings, LENGTHS, vocab_size, torch.bfloat16, shared_noise=noisy, seed=vocab_size, masked=masked
+        settings, LENGTHS, vocab_size, torch.bfloat16, shared_noise=noisy, seed=vocab_size + 7, masked=masked
     )
     verdict = check(batch, method)
     assert verdict.token_ids[LENGTHS.index(-1)].tolist() == [-1] * 4

@@ -1,7 +1,7 @@
 """What watches over one request: where its reasoning ends, and how far its answer has come in the grammar.
 
-Per round it sees the drafts, before verification (`look_ahead`) or after it (`look_back`), and then what was emitted
-(`settle`). It keeps the parser's state, the grammar and counts, never the tokens.
+Per round it sees the drafts before verification (`look_ahead`) and then what was emitted (`settle`), or both after it
+(`settle_whole`). It keeps the parser's state, the grammar and counts, never the tokens.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Guard:
         self._state = parser.start()
         self.num_reasoning_tokens: int | None = 0 if self._state is None else None
         """Output tokens up to the end of reasoning; None while it goes on."""
+        self.needs_drafts = self.is_behind or not parser.ending
+        """The host must see every round's drafts before they are verified."""
         self._num_tokens = 0
         self.num_worthwhile = 0
         """Drafts of this round that are worth verifying: behind the boundary none from a refused one on."""
@@ -37,18 +39,12 @@ class Guard:
         self._num_free = 0
         self._num_evidence = 0
         self._is_masked = False
-        self._is_whole = False
         self._spent_s = 0.0
 
     @property
     def is_behind(self) -> bool:
         """Whether the end of reasoning was committed, so that everything from here on is answer."""
         return self.num_reasoning_tokens is not None
-
-    @property
-    def needs_drafts(self) -> bool:
-        """Whether the host must see every round's drafts before they are verified."""
-        return self.is_behind or not self.parser.ending
 
     def walk(self) -> Walk:
         """A walk over the drafts of a round behind the boundary, while they are drawn."""
@@ -74,7 +70,7 @@ class Guard:
         began = time.perf_counter()
         num_drafts = len(draft_ids)
         self._num_evidence = self._num_free = self.num_worthwhile = num_drafts
-        self._is_masked = self.may_cut = self._is_whole = False
+        self._is_masked = self.may_cut = False
         if self.is_behind:
             rows = self._rows_behind(draft_ids, masks, walked)
         else:
@@ -83,25 +79,6 @@ class Guard:
                 rows = self._rows_across(draft_ids, masks)
         self._spent_s += time.perf_counter() - began
         return rows
-
-    def look_back(self, draft_ids: Sequence[int]) -> None:
-        """Take in the drafts of a round that was verified before the host saw them.
-
-        The parser's `ending` stands neither in them nor in front of them: there was nothing to mask or cut.
-
-        Raises:
-            ValueError: there was: reasoning ends where `ending` does not stand.
-        """
-        began = time.perf_counter()
-        if self.is_behind or self._ends_in(draft_ids):
-            raise ValueError(
-                f"{type(self.parser).__name__}.ending: expected tokens that every end of reasoning ends with, found an "
-                f"end without {self.parser.ending}; correct it, or leave it empty"
-            )
-        self._num_evidence = self._num_free = self.num_worthwhile = len(draft_ids)
-        self._is_masked = self.may_cut = False
-        self._is_whole = True
-        self._spent_s += time.perf_counter() - began
 
     def _ends_in(self, token_ids: Sequence[int]) -> bool:
         assert self._state is not None
@@ -159,9 +136,27 @@ class Guard:
         is_complete = self.is_behind and self.matcher.is_complete
         host_us = (self._spent_s + time.perf_counter() - began) * US_PER_S
         self._spent_s = 0.0
-        return Ruling(
-            num_kept, self._num_evidence, self._num_free, is_complete, host_us, self._is_masked, self._is_whole
-        )
+        return Ruling(num_kept, self._num_evidence, self._num_free, is_complete, host_us, self._is_masked)
+
+    def settle_whole(self, draft_ids: Sequence[int], emitted: Sequence[int]) -> Ruling:
+        """Take in a round that was verified before the host saw its drafts, and say how much of it stays.
+
+        The parser's `ending` stands neither in the drafts nor in front of them: there was nothing to mask or cut.
+
+        Raises:
+            ValueError: there was: reasoning ends where `ending` does not stand.
+        """
+        began = time.perf_counter()
+        if self.is_behind or self._ends_in(draft_ids):
+            raise ValueError(
+                f"{type(self.parser).__name__}.ending: expected tokens that every end of reasoning ends with, found an "
+                f"end without {self.parser.ending}; correct it, or leave it empty"
+            )
+        num_drafts, num_kept = len(draft_ids), self._take(emitted)
+        self._num_tokens += num_kept
+        is_complete = self.is_behind and self.matcher.is_complete
+        host_us = (time.perf_counter() - began) * US_PER_S
+        return Ruling(num_kept, num_drafts, num_drafts, is_complete, host_us, is_whole=True)
 
     def _take(self, emitted: Sequence[int]) -> int:
         if self.is_behind:
@@ -173,5 +168,5 @@ class Guard:
         if end is None:
             self._state = self.parser.after(emitted, self._state)
             return len(emitted)
-        self.num_reasoning_tokens = self._num_tokens + end + 1
+        self.num_reasoning_tokens, self.needs_drafts = self._num_tokens + end + 1, True
         return end + 1 + self.policy.take_answer(self.matcher, emitted[end + 1 :])

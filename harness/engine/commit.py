@@ -21,7 +21,7 @@ This module does not know tensors.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from harness.constraint.ruling import Ruling
@@ -43,7 +43,7 @@ def commit(
     emitted: Sequence[int],
     draft_ids: Sequence[int],
     num_remaining_tokens: int,
-    eos_token_ids: Collection[int],
+    eos_token_ids: Set[int],
     ruling: Ruling | None = None,
 ) -> Commit:
     """Cut one round's emitted tokens at EOS, at the length limit and where a grammar says, and count what is evidence.
@@ -82,15 +82,17 @@ def commit(
 
 
 def _num_evidence(
-    draft_ids: Sequence[int], num_remaining_tokens: int, eos_token_ids: Collection[int], ruling: Ruling | None
+    draft_ids: Sequence[int], num_remaining_tokens: int, eos_token_ids: Set[int], ruling: Ruling | None
 ) -> int:
     """K_r, from what is known before verification."""
+    bound = min(len(draft_ids), num_remaining_tokens - 1)
     drafted_end = _first_eos(draft_ids, eos_token_ids)
-    bounds = [len(draft_ids), num_remaining_tokens - 1]
-    bounds += [] if drafted_end is None else [drafted_end]
-    bounds += [] if ruling is None else [ruling.num_evidence]
-    return min(bounds)
+    if drafted_end is not None:
+        bound = min(bound, drafted_end)
+    return bound if ruling is None else min(bound, ruling.num_evidence)
 
 
-def _first_eos(token_ids: Sequence[int], eos_token_ids: Collection[int]) -> int | None:
-    return next((index for index, token_id in enumerate(token_ids) if token_id in eos_token_ids), None)
+def _first_eos(token_ids: Sequence[int], eos_token_ids: Set[int]) -> int | None:
+    if eos_token_ids.isdisjoint(token_ids):
+        return None
+    return next(index for index, token_id in enumerate(token_ids) if token_id in eos_token_ids)

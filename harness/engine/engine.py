@@ -297,9 +297,11 @@ class Engine:
             if round_.is_held:
                 sequence.hold(share_s)
                 continue
-            round_ = round_._replace(ruling=rulings.get(sequence.slot))
-            round_ = _with_measures(round_, under_way.measures, sequence.slot)
-            sequence.append_round(round_, self.settings.limits, now, share_s)
+            ruling = rulings.get(sequence.slot)
+            if under_way.measures is not None and (ruling is None or not ruling.is_masked):
+                # what is measured holds for drafts and rows without masks
+                round_ = _with_measures(round_, under_way.measures, sequence.slot)
+            sequence.append_round(round_, ruling, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
 
@@ -324,18 +326,13 @@ def _rulings(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, Ru
     guards = {slot: launched.guards[slot] for slot in decided if slot in launched.guards}
     if not guards:
         return launched.rulings
-    if launched.is_whole:
-        for slot, guard in guards.items():
-            guard.look_back(rounds[slot].draft_ids)
-    rulings, cuts = settle(guards, rounds)
+    rulings, cuts = settle(guards, rounds, launched.is_whole)
     assert all(rulings[slot].is_complete for slot in cuts), "something is cut that the device has taken in"
     return rulings
 
 
-def _with_measures(round_: Round, measures: _Measures | None, slot: int) -> Round:
-    is_masked = round_.ruling is not None and round_.ruling.is_masked
-    if measures is None or not round_.draft_ids or is_masked:
-        # what is measured holds for drafts and rows without masks
+def _with_measures(round_: Round, measures: _Measures, slot: int) -> Round:
+    if not round_.draft_ids:
         return round_
     strict, probabilistic, block = measures.expected[slot]
     terms = None if measures.terms is None else of_slot(measures.terms, slot, len(round_.draft_ids))

@@ -106,12 +106,22 @@ class GuardedStep:
         return Launched(step.commit(scored, verified), decided, None, rulings)
 
 
-def settle(guards: Mapping[int, Guard], rounds: Mapping[int, Round]) -> tuple[dict[int, Ruling], dict[int, int]]:
-    """What the guards say of the tokens that a step emitted, by slot, and how many stay where not all do."""
+def settle(
+    guards: Mapping[int, Guard], rounds: Mapping[int, Round], is_whole: bool = False
+) -> tuple[dict[int, Ruling], dict[int, int]]:
+    """What the guards say of the tokens that a step emitted, by slot, and how many stay where not all do.
+
+    Args:
+        guards: by slot.
+        rounds: by slot.
+        is_whole: the guards have not seen the drafts.
+    """
     rulings, cuts = {}, {}
     for slot, guard in guards.items():
         round_ = rounds[slot]
-        ruling = rulings[slot] = guard.settle(round_.emitted)
+        emitted = round_.emitted
+        ruling = guard.settle_whole(round_.draft_ids, emitted) if is_whole else guard.settle(emitted)
+        rulings[slot] = ruling
         if ruling.num_kept_tokens < len(round_.emitted):
             cuts[slot] = ruling.num_kept_tokens
     return rulings, cuts

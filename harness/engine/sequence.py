@@ -58,8 +58,6 @@ class Round(NamedTuple):
     """Nothing was decided: reasoning may end in the round, and the host must see its drafts first."""
     expected_accepted: tuple[float, float, float] | None = None
     """Of the chain methods, given these drafts."""
-    ruling: Ruling | None = None
-    """What a constraint says of it."""
     terms: Mapping[str, Floats] | None = None
     """Of the draft, if they are recorded."""
 
@@ -72,6 +70,7 @@ class Sequence:
     slot: int
     submitted_s: float
     token_ids: list[int] = field(default_factory=list)
+    num_prompt_tokens: int = 0
     num_prompt_tokens_read: int = 0
     """By the steps launched so far."""
     finish_reason: FinishReason | None = None
@@ -91,10 +90,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.request.token_ids)
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.request.token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
 
     @property
     def num_prompt_tokens_left(self) -> int:
@@ -103,7 +99,7 @@ class Sequence:
 
     @property
     def is_prompt_read(self) -> bool:
-        return self.num_prompt_tokens_left == 0
+        return self.num_prompt_tokens_read == self.num_prompt_tokens
 
     @property
     def longest_length(self) -> int:
@@ -145,24 +141,28 @@ class Sequence:
         self._num_held_steps += 1
         self.is_held = True
 
-    def append_round(self, decided: Round, limits: Limits, arrival_s: float, share_s: float) -> None:
+    def append_round(
+        self, decided: Round, ruling: Ruling | None, limits: Limits, arrival_s: float, share_s: float
+    ) -> None:
         """Commit what the oldest step under way emitted, and remember the round.
 
         Args:
             decided: what came out.
+            ruling: what a constraint says of it; None without one.
             limits: where the request ends.
             arrival_s: when the tokens were there.
             share_s: the request's share of the step's seconds.
         """
         self._under_way.popleft()
         num_remaining = limits.max_new_tokens - (len(self.token_ids) - self.num_prompt_tokens)
-        result = commit(decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, decided.ruling)
+        result = commit(decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, ruling)
         self.token_ids.extend(result.token_ids)
         self.finish_reason = result.finish_reason
         self.is_tainted |= decided.is_invalid
         if decided.terms is not None and _is_whole(result, decided):
             self._terms.append(DraftTerms(len(self._rounds), decided.terms))
-        self._rounds.append(_record(result, decided, arrival_s, self._carried_s + share_s, self._num_held_steps))
+        share_s += self._carried_s
+        self._rounds.append(_record(result, decided, ruling, arrival_s, share_s, self._num_held_steps))
         self._carried_s, self._num_held_steps, self.is_held = 0.0, 0, False
         if self.request.parser is not None:
             self._drafted.append(decided.draft_ids)
@@ -217,8 +217,10 @@ def _is_whole(result: Commit, decided: Round) -> bool:
     return result.num_draft_tokens == len(decided.draft_ids) > 0
 
 
-def _record(result: Commit, decided: Round, arrival_s: float, share_s: float, num_held_steps: int) -> RoundRecord:
-    ruling = decided.ruling
+def _record(
+    result: Commit, decided: Round, ruling: Ruling | None, arrival_s: float, share_s: float, num_held_steps: int
+) -> RoundRecord:
+    expected = decided.expected_accepted
     return RoundRecord(
         num_proposed_tokens=len(decided.draft_ids),
         num_draft_tokens=result.num_draft_tokens,
@@ -227,7 +229,7 @@ def _record(result: Commit, decided: Round, arrival_s: float, share_s: float, nu
         cut_reason=result.cut_reason,
         arrival_s=arrival_s,
         share_s=share_s,
-        expected_accepted=decided.expected_accepted if _is_whole(result, decided) else None,
+        expected_accepted=expected if expected is not None and _is_whole(result, decided) else None,
         num_free_tokens=None if ruling is None else ruling.num_free_tokens,
         num_cut_tokens=result.num_cut_tokens,
         host_us=0.0 if ruling is None else ruling.host_us,
@@ -236,9 +238,7 @@ def _record(result: Commit, decided: Round, arrival_s: float, share_s: float, nu
     )
 
 
-def rounds_of(
-    decided: SequenceOf[SequenceOf[int]], num_speculative_tokens: int, slots: Iterable[int]
-) -> dict[int, Round]:
+def rounds_of(decided: SequenceOf[list[int]], num_speculative_tokens: int, slots: Iterable[int]) -> dict[int, Round]:
     """The rounds of some slots that a step decided about, from the rows that it left (see StepOutput.decided)."""
     width = num_speculative_tokens + 1
     found = {}
@@ -246,5 +246,5 @@ def rounds_of(
         row = decided[slot]
         num_accepted, num_drafted, invalid = row[width + num_speculative_tokens :]
         drafted = row[width : width + max(num_drafted, 0)]
-        found[slot] = Round(list(row[: num_accepted + 1]), list(drafted), bool(invalid), num_drafted < 0)
+        found[slot] = Round(row[: num_accepted + 1], drafted, bool(invalid), num_drafted < 0)
     return found
