@@ -56,6 +56,9 @@ SETTINGS: dict[str, Column] = {
     ),
     "prompt_tokens": Column("tokens", "exact length that every prompt was cut or repeated to; 0: as they are"),
     "max_concurrency": Column("", "requests in flight at most"),
+    "other_settings": Column(
+        "", "further settings in which the run's cells differ, as section.name=value; empty where there are none"
+    ),
     "device": Column("", "where the target ran"),
     "dtype": Column("", "floating-point type of the target"),
     "seed": Column("", "seed of the run"),
@@ -101,7 +104,7 @@ TEXT_COLUMNS = frozenset(
     (
         *("run", "cell_id", "target", "target_weights", "drafter", "drafter_path", "drafter_weights"),
         *("draft_sampling", "draft_cache_dtype", "drawn_from", "verification", "guarantee", "labels", "workload"),
-        *("constraint", "device", "dtype"),
+        *("constraint", "other_settings", "device", "dtype"),
         *("baseline_cell_id", "fallbacks"),
     )
 )

@@ -21,6 +21,7 @@ from harness.determinants import METHOD_PARAMETERS
 from harness.estimates import NOT_AVAILABLE, Estimate, Estimates, paired_ratio
 from harness.labels import weights_label
 from harness.model_config import DRAFTERS_WITH_MODEL, DrafterKind, Weights
+from harness.other_settings import other_settings
 from harness.records import CellRecord
 from harness.runs import Run, read_runs
 from harness.sums import cell_sums
@@ -114,7 +115,11 @@ def analyse(runs: Sequence[Run]) -> list[Cell]:
     """Compute the sums of every cell and find its baseline."""
     cells = []
     for run in runs:
-        alone = [Cell(record, _settings(record, run.name), _estimates(record)) for record in run.cells]
+        others = other_settings([record.config for record in run.cells])
+        alone = [
+            Cell(record, _settings(record, run.name, other), _estimates(record))
+            for record, other in zip(run.cells, others, strict=True)
+        ]
         baselines: dict[str, Cell] = {}
         for cell in alone:
             if cell.is_baseline:
@@ -151,8 +156,8 @@ def _estimates(record: CellRecord) -> Estimates:
     )
 
 
-def _settings(record: CellRecord, run: str) -> dict[str, Any]:
-    """The settings columns of a cell."""
+def _settings(record: CellRecord, run: str, other: str) -> dict[str, Any]:
+    """The settings columns of a cell; `other` is what tells it apart beside them."""
     setting = _Reader(record)
     drafter = setting("drafter.kind")
     baseline = drafter == "none"
@@ -185,6 +190,7 @@ def _settings(record: CellRecord, run: str) -> dict[str, Any]:
         "constraint": _constraint(record.config.get("constraint", {})),
         "prompt_tokens": setting("workload").get("prompt_tokens") or 0,
         "max_concurrency": setting("backend.max_concurrency"),
+        "other_settings": other,
         "device": setting("device"),
         "dtype": setting("dtype"),
         "seed": setting("seed"),

@@ -69,6 +69,7 @@ SURROUNDINGS = (
     "constraint",
     "prompt_tokens",
     "max_concurrency",
+    "other_settings",
     "device",
     "dtype",
     "seed",

@@ -76,7 +76,7 @@ READING = [
         "harness.sums",
         "harness.used_settings",
     ],
-    ["harness.cell_tables", "harness.estimates"],
+    ["harness.cell_tables", "harness.estimates", "harness.other_settings"],
     ["harness.metrics"],
     ["harness.block_drift"],
     ["harness.comparison", "harness.number_format"],
