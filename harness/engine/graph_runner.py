@@ -38,7 +38,7 @@ class StepSize(NamedTuple):
 
 
 @dataclass
-class _Captured:
+class CapturedStep:
     """A step of one size with the memory that it reads and writes."""
 
     inputs: Tensor
@@ -63,7 +63,7 @@ class GraphRunner:
         limit = most_beside_rounds
         rows_beside_rounds = None if limit is None else min(max(1, limit // self.row_width), most_rows)
         self.sizes = step_sizes(num_slots, most_rows, rows_beside_rounds)
-        self._steps: dict[StepSize, _Captured] = {}
+        self._steps: dict[StepSize, CapturedStep] = {}
         self._pool: Any = None
 
     def prepare(self) -> None:
@@ -77,14 +77,14 @@ class GraphRunner:
     def launch(self, plan: Plan) -> Launched:
         return fetch(self._take_in(plan).run())
 
-    def _take_in(self, plan: Plan) -> _Captured:
+    def _take_in(self, plan: Plan) -> CapturedStep:
         """The captured step for a plan, its inputs on their way to the device."""
         step, size = self.step, self._size(plan)
         captured = self._steps[size]
         slots, rows = in_rows(plan, step.num_speculative_tokens, *size, step.state.spare)
         values = [value for row in (*slots, *rows) for value in row]
         if values != captured.last:
-            _copy_in(values, captured.inputs)
+            copy_in(values, captured.inputs)
             captured.last = values
         return captured
 
@@ -109,10 +109,10 @@ class GraphRunner:
         capacity = step.state.token_ids.shape[1]
         return inputs, step_inputs(inputs[:num_fields].view(5, size.num_slots), rows, capacity)
 
-    def _capture(self, size: StepSize) -> _Captured:
+    def _capture(self, size: StepSize) -> CapturedStep:
         inputs, given = self._new_inputs(size)
         if not inputs.is_cuda:
-            return _Captured(inputs, given, lambda: self._run(given))
+            return CapturedStep(inputs, given, lambda: self._run(given))
         # kernels are compiled and scratch memory grows outside of the capture
         self._run(given)
         torch.cuda.synchronize()
@@ -125,9 +125,9 @@ class GraphRunner:
             graph.replay()
             return output
 
-        return _Captured(inputs, given, replay)
+        return CapturedStep(inputs, given, replay)
 
-    def _rehearse(self, captured: _Captured) -> None:
+    def _rehearse(self, captured: CapturedStep) -> None:
         """Launch a step in which nobody decides, as often as steps are under way at once.
 
         The first replay of a graph brings it to the device, and the first copies of a size take pinned memory: time
@@ -136,7 +136,7 @@ class GraphRunner:
         values = captured.inputs.tolist()
         under_way = []
         for _ in range(STEPS_UNDER_WAY):
-            _copy_in(values, captured.inputs)
+            copy_in(values, captured.inputs)
             under_way.append(fetch(captured.run()))
         under_way[-1].wait()
 
@@ -145,12 +145,17 @@ class GraphRunner:
         return self.step(given)
 
 
-def _copy_in(values: list[int], inputs: Tensor) -> None:
-    """Put a step's inputs into their memory, behind everything launched so far."""
+def copy_in(values: list[int], memory: Tensor) -> None:
+    """Put values into memory of the device, behind everything launched so far.
+
+    Args:
+        values: N integers.
+        memory: [N] int64, contiguous.
+    """
     source = torch.tensor(values)
-    if inputs.is_cuda:
+    if memory.is_cuda:
         source = source.pin_memory()
-    inputs.copy_(source, non_blocking=True)
+    memory.copy_(source, non_blocking=True)
 
 
 def step_sizes(num_slots: int, most_prompt_rows: int, rows_beside_rounds: int | None = None) -> list[StepSize]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.constraint.guard import Guard
 from harness.engine.draft_masks import GuardedDrafts
-from harness.engine.graph_runner import GraphRunner, StepSize, _Captured
+from harness.engine.graph_runner import CapturedStep, GraphRunner, StepSize, copy_in
 from harness.engine.guarded_step import GuardedStep, drafting_slots, guards_of
 from harness.engine.plan import Plan
 from harness.engine.runner import Launched, fetch
@@ -62,10 +62,7 @@ class GuardedGraphRunner(GraphRunner):
             slot, guard = chunk.sequence.slot, chunk.sequence.request.guard
             row = ending_row(None if guard is None else guard.parser.ending)
             if chunk.start == 0 and row != self._endings[slot]:
-                source = torch.tensor(row)
-                if self.step.state.endings.is_cuda:
-                    source = source.pin_memory()
-                self.step.state.endings[slot].copy_(source, non_blocking=True)
+                copy_in(row, self.step.state.endings[slot])
                 self._endings[slot] = row
 
     def _run_behind(
@@ -103,7 +100,7 @@ class GuardedGraphRunner(GraphRunner):
             return self._guarded.verify(parts.given, drafted, parts.scored, guards, current, rows)
         return fetch(parts.end_masked() if len(words) else parts.end())._replace(guards=guards)
 
-    def _capture(self, size: StepSize) -> _Captured:
+    def _capture(self, size: StepSize) -> CapturedStep:
         captured = super()._capture(size)
         if captured.inputs.is_cuda:
             parts = CapturedParts(self.step, captured.given, self._most_masks, self._pool)
