@@ -22,8 +22,8 @@ from harness.certification.workers import device_of, play_in_workers
 from harness.device_choice import chosen_device
 
 MAX_WORKERS, SPARE_CPUS = 12, 2
-"""Processes on a GPU unless the settings say otherwise: compiling kernels keeps one CPU core busy in each. Each takes
-1 to 7 GB of the GPU's memory, by its size."""
+"""Processes on a GPU unless the settings say otherwise: compiling kernels keeps one CPU core busy in each. What each
+takes of the GPU's memory is said beside LARGE_BATCH in judge.py."""
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ FULL_POWER = 0.999
 SMALL_SAMPLES, SMALL_BATCH = 150_000, 37_500
 CONTROL_SAMPLES = 1_000_000
 FULL_BATCH, LARGE_BATCH, LARGE_MEMORY_BYTES = 2**18, 2**20, 96 * 2**30
-"""Requests in flight on a GPU, and on one with so much memory: with fewer it waits for the host. A cell then takes up
-to 7 GB, a fourth of that otherwise."""
+"""Requests in flight on a GPU, and on one with so much memory: with fewer it waits for the host. At LARGE_BATCH a
+process was seen to hold up to 6.6 GiB, buffers kept from earlier cells included."""
 SPREAD_SMALL_SAMPLES, SPREAD_FULL_SAMPLES = 3_000, 500_000
 """Of cells in a spread vocabulary, whose rows are a thousand times as long; the report gives their power."""
 SPREAD_SMALL_BATCH, SPREAD_FULL_BATCH = 1024, 4096
@@ -154,13 +154,13 @@ def _played(subject: Subject, cell: Cell, samples: int, conditions: Conditions) 
 
 def _batch(cell: Cell, conditions: Conditions) -> int:
     """Requests in flight. It must not depend on the number of workers, because the number of samples depends on it."""
-    device, batch = conditions.device, conditions.config.batch or SMALL_BATCH
-    if device.type == "cuda" and not conditions.config.batch:
-        is_large = torch.cuda.get_device_properties(device).total_memory >= LARGE_MEMORY_BYTES
-        batch = LARGE_BATCH if is_large else FULL_BATCH
-    if cell.is_spread:
-        batch = min(batch, SPREAD_FULL_BATCH if device.type == "cuda" else SPREAD_SMALL_BATCH)
-    return batch
+    if conditions.device.type == "cuda":
+        is_large = torch.cuda.get_device_properties(conditions.device).total_memory >= LARGE_MEMORY_BYTES
+        usual, most_spread = LARGE_BATCH if is_large else FULL_BATCH, SPREAD_FULL_BATCH
+    else:
+        usual, most_spread = SMALL_BATCH, SPREAD_SMALL_BATCH
+    batch = conditions.config.batch or usual
+    return min(batch, most_spread) if cell.is_spread else batch
 
 
 def _reasons(played: Played, found: Fit, level: float) -> Sequence[str]:
