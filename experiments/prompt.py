@@ -47,8 +47,7 @@ Decode = Callable[[Sequence[int]], str]
 
 def main(arguments: Sequence[str] | None = None, stdin: TextIO | None = None) -> int:
     """Run the command; returns its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    return exit_code_of(lambda: _main(arguments, sys.stdin if stdin is None else stdin), "--debug" in arguments)
+    return exit_code_of(partial(_main, stdin=sys.stdin if stdin is None else stdin), arguments)
 
 
 def _main(arguments: Sequence[str], stdin: TextIO) -> int:

@@ -39,8 +39,7 @@ A run leaves its records, tables and figures in results/runs/NAME; python -m exp
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    return exit_code_of(lambda: _main(arguments), "--debug" in arguments)
+    return exit_code_of(_main, arguments)
 
 
 def _main(arguments: Sequence[str]) -> int:

@@ -33,15 +33,16 @@ _MAX_NAME = 36
 """A longer name stands on a line of its own."""
 
 
-def exit_code_of(command: Callable[[], int], debug: bool) -> int:
+def exit_code_of(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | None) -> int:
     """Run a command and turn what stops it into an exit code and one line on standard error.
 
     Args:
-        command: returns its exit code; a ValueError or OSError is a message for the user.
-        debug: let the error through instead, with its traceback.
+        command: takes the arguments and returns its exit code; a ValueError or OSError is a message for the user.
+        arguments: None takes those of the process; with --debug among them an error is let through, with its traceback.
     """
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = command()
+        code = command(given)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -51,7 +52,7 @@ def exit_code_of(command: Callable[[], int], debug: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (ValueError, OSError) as error:
-        if debug:
+        if "--debug" in given:
             raise
         print(f"error: {error}", file=sys.stderr)
         return WRONG_SETTINGS if isinstance(error, SettingsError) else FAILED

@@ -5,9 +5,9 @@ This module does not know any command, nor what its settings mean.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from harness.command_line import SUCCESS, CommandParser, exit_code_of, plain_settings_help
@@ -36,8 +36,7 @@ class PlainCommand(Generic[Schema]):
             run: does the work and returns the exit code; a ValueError or OSError is a message for the user.
             arguments: None takes those of the process.
         """
-        given = sys.argv[1:] if arguments is None else arguments
-        return exit_code_of(lambda: self._call(run, given), "--debug" in given)
+        return exit_code_of(partial(self._call, run), arguments)
 
     def _call(self, run: Callable[[Schema], int], arguments: Sequence[str]) -> int:
         options, settings = CommandParser().parse(arguments)

@@ -325,12 +325,7 @@ _CELL_PLAIN = (
     "config",
     "provenance",
     "wall_s",
-    "draft_logit_cache_bytes",
-    "target_cache_bytes",
-    "drafter_cache_bytes",
-    "num_target_parameters",
-    "num_drafter_parameters",
-    "num_skipped_turns",
+    *COUNTS_OF_A_CELL,
     "fallbacks",
     "labels",
 )
