@@ -86,14 +86,18 @@ def test_review_of_pr_40962_the_last_kept_token_of_a_cut_round_is_no_bonus_token
     assert commit([5, 9], [5, 6, 7], 99, frozenset(), ruling(2, 3)).num_accepted_tokens == 1
 
 
-def test_review_of_pr_40962_the_history_is_never_copied():
+@pytest.mark.parametrize("is_whole", [False, True], ids=["seen before verification", "seen after it"])
+def test_review_of_pr_40962_the_history_is_never_copied(is_whole):
     """Second finding: every round took O(context). A guard touches a round's tokens, and keeps none of them."""
     guard = guard_of("commit")
     touched = set()
     for _ in range(500):
         drafted, emitted = CountedTokens([4, 5, 4]), CountedTokens([4, 5, 4, 5])
-        guard.look_ahead(drafted, Masks(8, 8))
-        guard.settle(emitted)
+        if is_whole:
+            guard.settle_whole(drafted, emitted)
+        else:
+            guard.look_ahead(drafted, Masks(8, 8))
+            guard.settle(emitted)
         touched.add(drafted.num_touched + emitted.num_touched)
     assert len(touched) == 1 and max(touched) <= 2 * 4
     held = [value for value in vars(guard).values() if isinstance(value, list | tuple | dict | set)]

@@ -159,6 +159,54 @@ def test_behind_the_boundary_drafts_from_a_refused_one_on_are_not_worth_verifyin
 
 
 @pytest.mark.parametrize("policy", ["late", "commit", "mask"])
+@pytest.mark.parametrize(
+    ("drafted", "emitted"),
+    [
+        pytest.param([5, 4, 5], [5, 4, 5, 4], id="all accepted"),
+        pytest.param([5, 4, 5], [5, 5], id="one accepted"),
+        pytest.param([], [5], id="no drafts"),
+        pytest.param([5, 4], [5, 4, MARKER], id="the marker as the bonus token"),
+        pytest.param([5, 4], [5, MARKER], id="the marker as the recovered token"),
+    ],
+)
+def test_a_round_is_ruled_alike_before_its_verification_and_after_it(policy, drafted, emitted):
+    """Where the drafts do not end reasoning. Would catch a whole round that leaves the guard where it was, or counts
+    otherwise."""
+    seen_before, seen_after = (guard_of(policy, DOUBLED) for _ in range(2))
+    for guard in (seen_before, seen_after):
+        play(guard, [5], [5, 4])
+    _, before = play(seen_before, drafted, emitted)
+    after = seen_after.settle_whole(drafted, emitted)
+    assert (before.is_whole, after.is_whole) == (False, True)
+    assert after._replace(is_whole=False, host_us=before.host_us) == before
+    assert seen_after.num_reasoning_tokens == seen_before.num_reasoning_tokens
+    assert seen_after.needs_drafts == seen_before.needs_drafts == (MARKER in emitted)
+
+
+@pytest.mark.parametrize(
+    ("drafted", "emitted"),
+    [
+        pytest.param([5, MARKER, 1], [5, MARKER, 1, 1], id="accepted"),
+        pytest.param([5, MARKER], [4], id="rejected in front of it"),
+    ],
+)
+def test_a_whole_round_whose_drafts_end_reasoning_is_refused(drafted, emitted):
+    guard = guard_of("mask", DOUBLED)
+    message = r"^OneToken\.ending: expected tokens .* found an end without \(3,\); correct it, or leave it empty$"
+    with pytest.raises(ValueError, match=message):
+        guard.settle_whole(drafted, emitted)
+    assert not guard.is_behind and guard.matcher.fed == []
+
+
+def test_a_whole_round_behind_the_boundary_is_refused():
+    guard = guard_of("mask", DOUBLED)
+    play(guard, [], [MARKER])
+    with pytest.raises(ValueError, match=r"^OneToken\.ending: expected"):
+        guard.settle_whole([1], [1, 1])
+    assert guard.matcher.fed == []
+
+
+@pytest.mark.parametrize("policy", ["late", "commit", "mask"])
 def test_looking_ahead_leaves_the_grammar_where_it_was(policy):
     guard = guard_of(policy, DOUBLED)
     guard.look_ahead([MARKER, 1, 1, 2], Masks(16, VOCAB_SIZE))

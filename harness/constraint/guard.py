@@ -29,6 +29,7 @@ class Guard:
         self._state = parser.start()
         self.num_reasoning_tokens: int | None = 0 if self._state is None else None
         """Output tokens up to the end of reasoning; None while it goes on."""
+        # asked in every round, and changed only where reasoning ends
         self.needs_drafts = self.is_behind or not parser.ending
         """The host must see every round's drafts before they are verified."""
         self._num_tokens = 0
@@ -152,13 +153,15 @@ class Guard:
                 f"{type(self.parser).__name__}.ending: expected tokens that every end of reasoning ends with, found an "
                 f"end without {self.parser.ending}; correct it, or leave it empty"
             )
-        num_drafts, num_kept = len(draft_ids), self._take(emitted)
+        num_drafts = len(draft_ids)
+        num_kept = self._take(emitted)
         self._num_tokens += num_kept
         is_complete = self.is_behind and self.matcher.is_complete
         host_us = (time.perf_counter() - began) * US_PER_S
         return Ruling(num_kept, num_drafts, num_drafts, is_complete, host_us, is_whole=True)
 
     def _take(self, emitted: Sequence[int]) -> int:
+        """Go on behind the emitted tokens that stay, and say how many they are."""
         if self.is_behind:
             num_kept = self.matcher.accept(emitted)
             assert num_kept == len(emitted) or self.matcher.is_complete, "a token was emitted that its mask forbids"

@@ -118,11 +118,10 @@ def settle(
     """
     rulings, cuts = {}, {}
     for slot, guard in guards.items():
-        round_ = rounds[slot]
-        emitted = round_.emitted
-        ruling = guard.settle_whole(round_.draft_ids, emitted) if is_whole else guard.settle(emitted)
+        draft_ids, emitted = rounds[slot].draft_ids, rounds[slot].emitted
+        ruling = guard.settle_whole(draft_ids, emitted) if is_whole else guard.settle(emitted)
         rulings[slot] = ruling
-        if ruling.num_kept_tokens < len(round_.emitted):
+        if ruling.num_kept_tokens < len(emitted):
             cuts[slot] = ruling.num_kept_tokens
     return rulings, cuts
 

@@ -69,8 +69,9 @@ class Sequence:
     request: Request
     slot: int
     submitted_s: float
-    token_ids: list[int] = field(default_factory=list)
-    num_prompt_tokens: int = 0
+    token_ids: list[int] = field(init=False)
+    """Of the prompt, then the output so far."""
+    num_prompt_tokens: int = field(init=False)
     num_prompt_tokens_read: int = 0
     """By the steps launched so far."""
     finish_reason: FinishReason | None = None
@@ -159,10 +160,10 @@ class Sequence:
         self.token_ids.extend(result.token_ids)
         self.finish_reason = result.finish_reason
         self.is_tainted |= decided.is_invalid
-        if decided.terms is not None and _is_whole(result, decided):
+        if decided.terms is not None and _counts_in_full(result, decided):
             self._terms.append(DraftTerms(len(self._rounds), decided.terms))
-        share_s += self._carried_s
-        self._rounds.append(_record(result, decided, ruling, arrival_s, share_s, self._num_held_steps))
+        self._carried_s += share_s
+        self._rounds.append(_record(result, decided, ruling, arrival_s, self._carried_s, self._num_held_steps))
         self._carried_s, self._num_held_steps, self.is_held = 0.0, 0, False
         if self.request.parser is not None:
             self._drafted.append(decided.draft_ids)
@@ -182,7 +183,7 @@ class Sequence:
             turn=request.turn,
             sample=request.sample,
             seed=request.seed,
-            num_prompt_tokens=len(request.token_ids),
+            num_prompt_tokens=self.num_prompt_tokens,
             output_token_ids=tuple(self.output_token_ids),
             finish_reason=self.finish_reason,
             submitted_s=self.submitted_s,
@@ -212,7 +213,7 @@ class Sequence:
         return RequestTerms.of((request.prompt_id, request.turn, request.sample), self._terms)
 
 
-def _is_whole(result: Commit, decided: Round) -> bool:
+def _counts_in_full(result: Commit, decided: Round) -> bool:
     """Whether the whole draft is evidence; only then closed forms, which are for the whole draft, stand for it."""
     return result.num_draft_tokens == len(decided.draft_ids) > 0
 
@@ -229,7 +230,7 @@ def _record(
         cut_reason=result.cut_reason,
         arrival_s=arrival_s,
         share_s=share_s,
-        expected_accepted=expected if expected is not None and _is_whole(result, decided) else None,
+        expected_accepted=expected if expected is not None and _counts_in_full(result, decided) else None,
         num_free_tokens=None if ruling is None else ruling.num_free_tokens,
         num_cut_tokens=result.num_cut_tokens,
         host_us=0.0 if ruling is None else ruling.host_us,
