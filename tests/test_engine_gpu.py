@@ -14,7 +14,7 @@ from harness.workload import conversations, load_prompts
 from kernels.contract import VerificationMethod
 from tests.test_zoo_decoding import DRAFTERS, cell, texts
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.gpu
 WAYS = pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "graphs"])
 FUSED = pytest.mark.parametrize("fused", [False, True], ids=["layers of transformers", "fused layers"])
 

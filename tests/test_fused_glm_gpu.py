@@ -21,10 +21,7 @@ from harness.models.shape import read_shape
 from harness.models.slot_cache import SlotCache
 from tests.fused_rows import normal, same
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 CAPACITY, NUM_ROWS, HIDDEN = 400, 16, 2048
 LAYER_ERROR = 12 * 2**-8

@@ -29,10 +29,7 @@ from tests.fused_rows import (
     silu_error,
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 CAPACITY, NUM_SLOTS = 1024, 8
 SIZES: dict[str, Any] = {

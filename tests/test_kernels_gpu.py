@@ -25,10 +25,7 @@ from tests.kernel_rounds import (
 )
 from tests.random_round import GREEDY, PLAIN, Method, sampling_of, verification_of
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 METHODS = pytest.mark.parametrize(
     "method",
     [Method.probabilistic, Method.block, Method.strict, Method.typical, Method.coupled],

@@ -147,7 +147,6 @@ def test_more_prompts_ask_for_more_output():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @LAYOUTS
 def test_on_a_gpu_every_piece_is_a_graph(graphs):
     device = torch.device("cuda", torch.cuda.current_device())
