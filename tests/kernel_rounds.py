@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from kernels.contract import Draft, Drawn, Sampling, Streams, TokenMask, Verdict, Verification
-from kernels.reference.coupled import coupled_draw
-from kernels.reference.draw import draw
+from kernels.reference.coupled import coupled_draw as reference_coupled_draw
+from kernels.reference.draw import draw as reference_draw
 from kernels.reference.truncation import sampling_rows
 from kernels.reference.verify import verify as reference_verify
 from kernels.streams import Purpose
-from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, Method, sampling_of
+from kernels.workspace import Workspace
+from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, Method, Setting, sampling_of, verification_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 READS_DRAFT = [Method.probabilistic, Method.block, Method.lenient, Method.pr35461]
@@ -63,7 +64,7 @@ class KernelRound:
         arguments = (self.target_logits, self.draft, self.sampling, verification, self.streams)
         return reference_verify(*arguments, mask=self.mask)
 
-    def found(self, verification: Verification, workspace: Any = None) -> Verdict:
+    def found(self, verification: Verification, workspace: Workspace | None = None) -> Verdict:
         from kernels.verify import verify
 
         arguments = (self.target_logits, self.draft, self.sampling, verification, self.streams)
@@ -131,7 +132,7 @@ def random_masks(num_requests: int, width: int, vocab_size: int, generator: torc
 
 
 def kernel_round(
-    settings: list[tuple[float, int, float, float]],
+    settings: list[Setting],
     lengths: list[int],
     vocab_size: int,
     dtype: torch.dtype = torch.float32,
@@ -189,9 +190,9 @@ def kernel_round(
         rows, settings_here = proposed[drafting, index], sampling_rows(sampling, drafting)
         mask = None if cache_mask is None else replace(cache_mask, rows=cache_mask.rows[mapping[drafting], index])
         if shared_noise:
-            drawn = coupled_draw(rows, settings_here, here, vocab_size, draft_to_target, mask=mask)
+            drawn = reference_coupled_draw(rows, settings_here, here, vocab_size, draft_to_target, mask=mask)
         else:
-            drawn = draw(rows, settings_here, here, Purpose.draft, draft_to_target, mask=mask)
+            drawn = reference_draw(rows, settings_here, here, Purpose.draft, draft_to_target, mask=mask)
         token_ids[drafting, index] = drawn.token_ids
 
     beyond = torch.arange(width + 1) > torch.tensor(lengths)[:, None]
@@ -225,6 +226,14 @@ def assert_same_verdict(found: Verdict, expected: Verdict) -> None:
     )
 
 
+def checked_verdict(batch: KernelRound, method: Method, workspace: Workspace | None = None) -> Verdict:
+    """The kernels' verdict, after it has been compared with the reference's."""
+    verification = verification_of(method)
+    found = batch.found(verification, workspace)
+    assert_same_verdict(found, batch.expected(verification))
+    return found
+
+
 LOGPROB_ATOL, LOGPROB_RTOL = 1e-6, 2.0**-21
 """A float32 exponential is within 2 ulp, so the logarithm of their sum within 2^-22; the scaled logit takes up to four
 roundings of 2^-24 (difference, 1 / T, product, base 2), relative to itself, and the stored result one more."""
@@ -236,3 +245,29 @@ def assert_same_drawn(found: Drawn, expected: Drawn) -> None:
     assert found.invalid.tolist() == expected.invalid.tolist()
     assert (found.token_ids.dtype, found.logprobs.dtype) == (torch.int64, torch.float32)
     torch.testing.assert_close(found.logprobs, expected.logprobs, atol=LOGPROB_ATOL, rtol=LOGPROB_RTOL, equal_nan=True)
+
+
+def checked_draw(
+    logits: Tensor,
+    sampling: Sampling,
+    streams: Streams,
+    coupled: bool = False,
+    purpose: Purpose = Purpose.draft,
+    vocab_size: int | None = None,
+    draft_to_target: Tensor | None = None,
+) -> Drawn:
+    """What the kernels draw, after it has been compared with what the reference draws."""
+    from kernels.coupled import coupled_draw
+    from kernels.draw import draw
+
+    vocab_size = vocab_size or logits.shape[1]
+    if coupled:
+        expected = reference_coupled_draw(logits, sampling, streams, vocab_size, draft_to_target)
+        with poisoned_allocations():
+            found = coupled_draw(logits, sampling, streams, vocab_size, draft_to_target)
+    else:
+        expected = reference_draw(logits, sampling, streams, purpose, draft_to_target)
+        with poisoned_allocations():
+            found = draw(logits, sampling, streams, purpose, draft_to_target)
+    assert_same_drawn(found, expected)
+    return found

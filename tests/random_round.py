@@ -11,18 +11,22 @@ from kernels.reference.verify import verify
 from kernels.streams import Purpose
 
 Method = VerificationMethod
+Setting = tuple[float, int, float, float]
+"""Temperature, top-k, top-p and min-p of a request."""
 FALSE_ALARM = 1e-4
 RATES = (0.9, 0.6, 0.3)
 PLAIN = (1.0, 0, 1.0, 0.0)
 GREEDY = (0.0, 0, 1.0, 0.0)
 SAMPLED_METHODS = [method for method in Method if method is not Method.greedy]
+SHARES_NOISE = (Method.coupled, Method.pr35461)
+"""Methods whose drafts are drawn with the noise that verification uses again."""
 
 
 def verification_of(method: Method) -> Verification:
     return Verification(method, leniency=0.7, synthetic_rates=RATES)
 
 
-def sampling_of(*rows: tuple[float, int, float, float]) -> Sampling:
+def sampling_of(*rows: Setting) -> Sampling:
     temperature, top_k, top_p, min_p = zip(*rows, strict=True)
     return Sampling(torch.tensor(temperature), torch.tensor(top_k), torch.tensor(top_p), torch.tensor(min_p))
 
@@ -32,7 +36,7 @@ class Round:
 
     def __init__(
         self,
-        settings: list[tuple[float, int, float, float]],
+        settings: list[Setting],
         lengths: list[int],
         vocab_size: int = 1003,
         seed: int = 0,

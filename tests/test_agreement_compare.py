@@ -27,7 +27,7 @@ from kernels.reference.draw import draw
 from kernels.reference.truncation import process
 from kernels.reference.verify import verify
 from kernels.streams import Purpose, gumbel
-from tests.random_round import PLAIN, SAMPLED_METHODS, Method, sampling_of, verification_of
+from tests.random_round import PLAIN, SAMPLED_METHODS, SHARES_NOISE, Method, sampling_of, verification_of
 
 ALL_BUT_GREEDY = pytest.mark.parametrize("method", SAMPLED_METHODS, ids=lambda method: method.value)
 
@@ -39,7 +39,7 @@ def batch_of(seed: int = 0, vocab_size: int = 400, **settings) -> DraftedRound:
 
 @ALL_BUT_GREEDY
 def test_a_core_agrees_with_itself(method: Method):
-    batch, core = batch_of(shared_noise=method in (Method.coupled, Method.pr35461)), reference_core()
+    batch, core = batch_of(shared_noise=method in SHARES_NOISE), reference_core()
     found = compare_verify(core, core, batch.inputs, verification_of(method))
     accepted = core.verify(
         batch.inputs.target_logits,

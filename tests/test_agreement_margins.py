@@ -14,10 +14,9 @@ from kernels.reference.coupled import coupled_draw
 from kernels.reference.draw import draw
 from kernels.reference.verify import verify
 from kernels.streams import Purpose
-from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, Method, Round, sampling_of, verification_of
+from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, SHARES_NOISE, Method, Round, sampling_of, verification_of
 
 ALL_BUT_GREEDY = pytest.mark.parametrize("method", SAMPLED_METHODS, ids=lambda method: method.value)
-SHARES_NOISE = (Method.coupled, Method.pr35461)
 SETTINGS = [PLAIN, (0.7, 0, 1.0, 0.0), (1.0, 20, 0.9, 0.0), (1.2, 0, 1.0, 0.05), GREEDY]
 LENGTHS = [3, 3, 2, 3, 1]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from harness.round_floors import PARTS
 from harness.round_profiles import CellProfile, Profiled
 from harness.round_report import HEADER, JSON, MARKDOWN, PHASES, RoundResults, line, to_json, to_markdown
 from harness.settings import all_settings
+from tests.own_process import output_of
 from tests.tiny_shapes import shape_folder
 
 ROOT = Path(__file__).parents[1]
@@ -180,8 +179,7 @@ def test_help_list_and_mistakes_come_without_torch():
         "assert main(['--list', 'drafter=mtp']) == 0; assert main(['drafter=nobody']) == 2; "
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    output_of(code)
 
 
 def timing(median_us):

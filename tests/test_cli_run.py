@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from experiments import run as command
 from harness.progress import LineProgress, LiveProgress, duration, progress_on
 from harness.settings import all_settings, group_options
+from tests.own_process import output_of
 from tests.synthetic_cells import simulated_run
 
 ROOT = Path(__file__).parents[1]
@@ -25,8 +24,7 @@ def test_help_list_and_mistakes_come_without_torch():
         "assert main(['workload.path=nowhere.jsonl']) == 2; "
         "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    output_of(code)
 
 
 def test_help_names_every_group_option_and_setting(capsys):

@@ -1,14 +1,12 @@
 """Which sampling core a device gets, and what of it is imported."""
 
-import subprocess
-import sys
-
 import torch
 
 from kernels.core import core_for, reference_core
 from kernels.reference.coupled import coupled_draw
 from kernels.reference.draw import draw
 from kernels.reference.verify import verify
+from tests.own_process import output_of
 
 WITHOUT_TRITON = """
 import sys
@@ -26,5 +24,4 @@ def test_a_cpu_gets_the_reference():
 
 
 def test_a_machine_without_triton_has_a_core():
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TRITON], capture_output=True, text=True, check=False)
-    assert done.stdout == "reference\n", done.stderr
+    assert output_of(WITHOUT_TRITON) == "reference\n"

@@ -1,8 +1,6 @@
 """Prompts from a Hugging Face data set, read from a local folder."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from harness.config import WorkloadConfig
 from harness.prompt import Prompt
 from harness.workload import load_prompts
+from tests.own_process import output_of
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
@@ -92,4 +91,4 @@ def test_a_data_set_that_is_not_there_is_refused(dataset):
 
 def test_datasets_is_imported_only_when_a_data_set_is_named():
     code = "import sys, harness.workload; sys.exit('datasets' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=False).returncode == 0
+    output_of(code)

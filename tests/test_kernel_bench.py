@@ -3,10 +3,7 @@
 import csv
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -39,9 +36,9 @@ from harness.settings import SettingsError
 from kernels.contract import VerificationMethod
 from kernels.core import reference_core
 from kernels.reference.truncation import process
+from tests.own_process import output_of
 
 CPU = torch.device("cpu")
-ROOT = Path(__file__).parents[1]
 SMOKE = ["bench.preset=smoke", "bench.device=cpu", "bench.repeats=2"]
 
 
@@ -107,8 +104,7 @@ def test_the_command_runs_without_hydra():
         "import sys; sys.modules['hydra'] = sys.modules['omegaconf'] = None\n"
         "import experiments.bench_kernels, harness.kernel_bench.bench, harness.kernel_report"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    output_of(script)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only where there is no GPU")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.contract import Drawn, RowStats, Sampling, Streams
+from kernels.contract import RowStats, Sampling, Streams
 from kernels.reference.coupled import coupled_draw as reference_coupled_draw
 from kernels.reference.draw import draw as reference_draw
 from kernels.streams import Purpose
@@ -13,12 +13,12 @@ from tests.kernel_rounds import (
     MIXED,
     always,
     assert_same_drawn,
+    checked_draw,
     moved,
-    poisoned_allocations,
     spaced,
     streams_of,
 )
-from tests.random_round import GREEDY, PLAIN, sampling_of
+from tests.random_round import GREEDY, PLAIN, Setting, sampling_of
 
 DTYPES = pytest.mark.parametrize("dtype", always(torch.float32, torch.bfloat16, on_a_gpu=[torch.float16]), ids=str)
 COUPLED = pytest.mark.parametrize("coupled", [False, True], ids=["draw", "coupled draw"])
@@ -29,81 +29,57 @@ def rows_of(num_rows: int, vocab_size: int, dtype: torch.dtype = torch.float32, 
     return (3 * torch.randn(num_rows, vocab_size, generator=generator)).to(dtype).to(DEVICE)
 
 
-def inputs(settings: list[tuple[float, int, float, float]], seed: int) -> tuple[Sampling, Streams]:
+def inputs(settings: list[Setting], seed: int) -> tuple[Sampling, Streams]:
     return moved(sampling_of(*settings), DEVICE), moved(streams_of(len(settings), seed), DEVICE)
-
-
-def check(
-    logits: Tensor,
-    sampling: Sampling,
-    streams: Streams,
-    coupled: bool = False,
-    purpose: Purpose = Purpose.draft,
-    vocab_size: int | None = None,
-    draft_to_target: Tensor | None = None,
-) -> Drawn:
-    """What the kernels draw, after it has been compared with what the reference draws."""
-    from kernels.coupled import coupled_draw
-    from kernels.draw import draw
-
-    vocab_size = vocab_size or logits.shape[1]
-    if coupled:
-        expected = reference_coupled_draw(logits, sampling, streams, vocab_size, draft_to_target)
-        with poisoned_allocations():
-            found = coupled_draw(logits, sampling, streams, vocab_size, draft_to_target)
-    else:
-        expected = reference_draw(logits, sampling, streams, purpose, draft_to_target)
-        with poisoned_allocations():
-            found = draw(logits, sampling, streams, purpose, draft_to_target)
-    assert_same_drawn(found, expected)
-    return found
 
 
 @COUPLED
 @DTYPES
 @pytest.mark.parametrize("vocab_size", always(63, on_a_gpu=[300]))
 def test_mixed_batch(coupled: bool, dtype: torch.dtype, vocab_size: int):
-    check(rows_of(6, vocab_size, dtype, seed=1), *inputs(MIXED, 1), coupled=coupled)
+    checked_draw(rows_of(6, vocab_size, dtype, seed=1), *inputs(MIXED, 1), coupled=coupled)
 
 
 @COUPLED
 @pytest.mark.parametrize("vocab_size", always(2049, on_a_gpu=[2048, 5000]))
 def test_rows_of_several_chunks(coupled: bool, vocab_size: int):
     settings = [PLAIN, (0.7, 0, 0.9, 0.0), GREEDY, (1.0, 50, 1.0, 0.0)]
-    check(rows_of(4, vocab_size, seed=2), *inputs(settings, 2), coupled=coupled)
+    checked_draw(rows_of(4, vocab_size, seed=2), *inputs(settings, 2), coupled=coupled)
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 3])
 def test_tiny_vocabularies(vocab_size: int):
-    check(rows_of(4, vocab_size, seed=3), *inputs([PLAIN, GREEDY] * 2, 3))
+    checked_draw(rows_of(4, vocab_size, seed=3), *inputs([PLAIN, GREEDY] * 2, 3))
 
 
 def test_many_draws_from_one_row_reach_every_token():
     logits = torch.tensor([0.0, 1.0, -1.0, 0.5], device=DEVICE).expand(20, 4)
-    drawn = check(logits, *inputs([PLAIN] * 20, 4))
+    drawn = checked_draw(logits, *inputs([PLAIN] * 20, 4))
     assert drawn.token_ids.unique().tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("purpose", [Purpose.draft, Purpose.bonus], ids=lambda purpose: purpose.name)
 def test_each_purpose_has_its_own_stream(purpose: Purpose):
-    check(rows_of(6, 63, seed=5), *inputs([PLAIN] * 6, 5), purpose=purpose)
+    checked_draw(rows_of(6, 63, seed=5), *inputs([PLAIN] * 6, 5), purpose=purpose)
 
 
 @COUPLED
 def test_smaller_draft_vocabulary_gives_target_ids(coupled: bool):
     ids = torch.randperm(300, generator=torch.Generator().manual_seed(6))[:120].to(DEVICE)
-    drawn = check(rows_of(6, 120, seed=6), *inputs(MIXED, 6), coupled=coupled, vocab_size=300, draft_to_target=ids)
+    drawn = checked_draw(
+        rows_of(6, 120, seed=6), *inputs(MIXED, 6), coupled=coupled, vocab_size=300, draft_to_target=ids
+    )
     assert bool(torch.isin(drawn.token_ids, ids).all())
 
 
 @COUPLED
 def test_leading_draft_vocabulary(coupled: bool):
-    check(rows_of(6, 120, seed=7), *inputs(MIXED, 7), coupled=coupled, vocab_size=301)
+    checked_draw(rows_of(6, 120, seed=7), *inputs(MIXED, 7), coupled=coupled, vocab_size=301)
 
 
 @COUPLED
 def test_rows_further_apart_than_their_length(coupled: bool):
-    check(spaced(rows_of(6, 63, torch.bfloat16, seed=8), 3), *inputs(MIXED, 8), coupled=coupled)
+    checked_draw(spaced(rows_of(6, 63, torch.bfloat16, seed=8), 3), *inputs(MIXED, 8), coupled=coupled)
 
 
 @COUPLED
@@ -111,18 +87,18 @@ def test_greedy_ties_go_to_the_lowest_id(coupled: bool):
     logits = torch.zeros(3, 4100, device=DEVICE)
     logits[1, [2049, 4099]] = 1.0
     logits[2, [2047, 2048]] = 1.0
-    assert check(logits, *inputs([GREEDY] * 3, 9), coupled=coupled).token_ids.tolist() == [0, 2049, 2047]
+    assert checked_draw(logits, *inputs([GREEDY] * 3, 9), coupled=coupled).token_ids.tolist() == [0, 2049, 2047]
 
 
 @COUPLED
 @pytest.mark.parametrize("setting", [PLAIN, GREEDY, (1.0, 5, 0.9, 0.0)], ids=["sampled", "greedy", "truncated"])
-def test_rows_without_a_distribution_are_flagged(coupled: bool, setting: tuple[float, int, float, float]):
+def test_rows_without_a_distribution_are_flagged(coupled: bool, setting: Setting):
     logits = rows_of(5, 63, seed=10)
     logits[0] = -torch.inf
     logits[1, 62] = torch.nan
     logits[2, 0] = torch.inf
     logits[3, 1:] = -torch.inf
-    drawn = check(logits, *inputs([setting] * 5, 10), coupled=coupled)
+    drawn = checked_draw(logits, *inputs([setting] * 5, 10), coupled=coupled)
     assert drawn.invalid.tolist() == [True, True, True, False, False]
     assert drawn.token_ids[:4].tolist() == [0, 0, 0, 0]
 
@@ -132,7 +108,7 @@ def test_banned_tokens_are_never_drawn(coupled: bool):
     logits = rows_of(6, 4500, seed=11)
     logits[:, :2300] = -torch.inf
     logits[:, 4000:] = -torch.inf
-    drawn = check(logits, *inputs([PLAIN, GREEDY, (0.7, 4, 1.0, 0.0)] * 2, 11), coupled=coupled)
+    drawn = checked_draw(logits, *inputs([PLAIN, GREEDY, (0.7, 4, 1.0, 0.0)] * 2, 11), coupled=coupled)
     assert bool(((drawn.token_ids >= 2300) & (drawn.token_ids < 4000)).all())
 
 
@@ -183,7 +159,7 @@ def test_workspace_is_reused_by_calls_of_other_sizes():
 def test_no_rows(coupled: bool):
     none = torch.zeros(0, dtype=torch.long, device=DEVICE)
     real = torch.zeros(0, device=DEVICE)
-    drawn = check(
+    drawn = checked_draw(
         torch.zeros(0, 5, device=DEVICE), Sampling(real, none, real, real), Streams(none, none, none), coupled
     )
     assert drawn.token_ids.shape == (0,)

@@ -13,12 +13,12 @@ from tests.kernel_rounds import (
     DEVICE,
     KernelRound,
     always,
-    assert_same_verdict,
+    checked_verdict,
     draft_reading_methods,
     kernel_round,
     sampled_methods,
 )
-from tests.random_round import GREEDY, PLAIN, Method, verification_of
+from tests.random_round import GREEDY, PLAIN, Method, Setting, verification_of
 
 NAN, INF = torch.nan, torch.inf
 FIRST_VALUES = pytest.mark.parametrize(
@@ -29,9 +29,7 @@ FIRST_VALUES = pytest.mark.parametrize(
 
 def check(batch: KernelRound, method: Method) -> Verdict:
     """The kernels' verdict, after it has been compared with the reference's and with the vocabulary."""
-    verification = verification_of(method)
-    found = batch.found(verification)
-    assert_same_verdict(found, batch.expected(verification))
+    found = checked_verdict(batch, method)
     assert bool((found.token_ids < batch.target_logits.shape[1]).all())
     return found
 
@@ -90,7 +88,7 @@ def test_draft_tokens_that_the_drafter_does_not_know(method: Method, kind: str):
 
 @draft_reading_methods(Method.block)
 @pytest.mark.parametrize("setting", [PLAIN, (1.0, 5, 1.0, 0.0), (1.0, 0, 0.5, 0.0)], ids=["-inf", "top-k", "top-p"])
-def test_draft_tokens_of_probability_zero(method: Method, setting: tuple[float, int, float, float]):
+def test_draft_tokens_of_probability_zero(method: Method, setting: Setting):
     batch = kernel_round([setting] * 3, [2] * 3, 63, seed=5)
     cache, mapping = batch.draft.logits, batch.draft.idx_mapping
     assert cache is not None and mapping is not None
@@ -164,7 +162,7 @@ def test_a_residual_without_mass_falls_back_to_the_target(method: Method):
     [(PLAIN, [2, 0, 2, -1]), ((0.7, 3, 0.9, 0.0), [2, 0, 2, -1]), (PLAIN, [0, 0, 0, 0])],
     ids=["sampled", "truncated", "nothing drafted"],
 )
-def test_greedy_verification_flags_a_temperature(setting: tuple[float, int, float, float], lengths: list[int]):
+def test_greedy_verification_flags_a_temperature(setting: Setting, lengths: list[int]):
     """Would catch sampling under the name of greedy; a padded slot and a request at temperature 0 are not touched."""
     batch = kernel_round([setting, setting, GREEDY, setting], lengths, 63, one_hot=True, seed=10)
     verdict = batch.found(Verification(Method.greedy))

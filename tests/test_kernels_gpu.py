@@ -23,7 +23,7 @@ from tests.kernel_rounds import (
     moved,
     streams_of,
 )
-from tests.random_round import GREEDY, PLAIN, Method, sampling_of, verification_of
+from tests.random_round import GREEDY, PLAIN, Method, Setting, sampling_of, verification_of
 
 pytestmark = pytest.mark.gpu
 METHODS = pytest.mark.parametrize(
@@ -39,7 +39,7 @@ CUDA = torch.device("cuda")
 
 
 def draw_arguments(
-    num_rows: int, vocab_size: int, dtype: torch.dtype, settings: list[tuple[float, int, float, float]] = MIXED
+    num_rows: int, vocab_size: int, dtype: torch.dtype, settings: list[Setting] = MIXED
 ) -> tuple[Tensor, Sampling, Streams]:
     generator = torch.Generator(CUDA).manual_seed(num_rows)
     logits = 3 * torch.randn(num_rows, vocab_size, generator=generator, device=CUDA)

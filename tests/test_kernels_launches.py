@@ -9,8 +9,8 @@ import torch
 from kernels import passes
 from kernels.contract import RowStats
 from kernels.streams import Purpose
-from tests.kernel_rounds import DEVICE, KernelRound, assert_same_verdict, kernel_round, moved, streams_of
-from tests.random_round import GREEDY, PLAIN, Method, sampling_of, verification_of
+from tests.kernel_rounds import DEVICE, KernelRound, checked_verdict, kernel_round, moved, streams_of
+from tests.random_round import GREEDY, PLAIN, Method, Setting, sampling_of, verification_of
 
 SUMS_THE_RESIDUAL = [Method.probabilistic, Method.block, Method.lenient, Method.pr35461]
 CUT = (0.7, 0, 0.9, 0.0)
@@ -65,13 +65,9 @@ def with_statistics(batch: KernelRound) -> KernelRound:
     return replace(batch, draft=replace(batch.draft, row_stats=stats))
 
 
-def check(batch: KernelRound, method: Method) -> None:
-    assert_same_verdict(batch.found(verification_of(method)), batch.expected(verification_of(method)))
-
-
 @pytest.mark.parametrize("setting", [PLAIN, GREEDY, CUT], ids=["sampled", "greedy", "truncated"])
 @pytest.mark.parametrize("coupled", [False, True], ids=["draw", "coupled draw"])
-def test_draws(launches: Launches, coupled: bool, setting: tuple[float, int, float, float]):
+def test_draws(launches: Launches, coupled: bool, setting: Setting):
     from kernels.coupled import coupled_draw
     from kernels.draw import draw
 
@@ -89,7 +85,7 @@ def test_draws(launches: Launches, coupled: bool, setting: tuple[float, int, flo
 @pytest.mark.parametrize("method", Method, ids=lambda method: method.value)
 def test_one_hot_drafts(launches: Launches, method: Method):
     setting = GREEDY if method is Method.greedy else PLAIN
-    check(kernel_round([setting, GREEDY], [2, 1], 63, one_hot=True, seed=1), method)
+    checked_verdict(kernel_round([setting, GREEDY], [2, 1], 63, one_hot=True, seed=1), method)
     assert launches.names == (["row_stats", "emission"] if method is Method.pr35461 else ["row_stats"])
 
 
@@ -97,26 +93,26 @@ def test_one_hot_drafts(launches: Launches, method: Method):
 def test_cached_drafts(launches: Launches, method: Method):
     setting = GREEDY if method is Method.greedy else PLAIN
     batch = kernel_round([setting, GREEDY], [2, 1], 63, shared_noise=method is Method.coupled, seed=2)
-    check(with_statistics(batch), method)
+    checked_verdict(with_statistics(batch), method)
     assert launches.names == (["row_stats", "emission"] if method in SUMS_THE_RESIDUAL else ["row_stats"])
 
 
 def test_cached_drafts_without_statistics_are_read_once_more(launches: Launches):
-    check(kernel_round([PLAIN, GREEDY], [2, 1], 63, seed=3), Method.probabilistic)
+    checked_verdict(kernel_round([PLAIN, GREEDY], [2, 1], 63, seed=3), Method.probabilistic)
     assert launches.names == ["row_stats", "row_stats", "emission"]
 
 
 @pytest.mark.parametrize("method", [Method.strict, Method.coupled], ids=lambda method: method.value)
 def test_truncated_rows(launches: Launches, method: Method):
     """Coupled noise names the token with the row; else the masses of what survives are yet to be summed."""
-    check(kernel_round([CUT, GREEDY], [2, 1], 63, shared_noise=method is Method.coupled, seed=4), method)
+    checked_verdict(kernel_round([CUT, GREEDY], [2, 1], 63, shared_noise=method is Method.coupled, seed=4), method)
     assert launches.names == (["truncated_rows"] if method is Method.coupled else ["truncated_rows", "emission"])
 
 
 @pytest.mark.parametrize("method", [Method.strict, Method.probabilistic], ids=lambda method: method.value)
 @pytest.mark.parametrize("setting", [PLAIN, CUT], ids=["row sums", "truncated"])
 def test_only_a_first_pass_that_another_follows_lets_it_start_early(
-    launches: Launches, monkeypatch: pytest.MonkeyPatch, method: Method, setting: tuple[float, int, float, float]
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, method: Method, setting: Setting
 ):
     """As on a GPU that can start a launch early; only the constants of the launches are looked at."""
     monkeypatch.setattr(passes, "capability", lambda: 90)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.contract import RowStats, Sampling, TokenMask, Verdict
+from kernels.contract import RowStats, Sampling, TokenMask
 from kernels.reference.coupled import coupled_draw as reference_coupled_draw
 from kernels.reference.draw import draw as reference_draw
 from kernels.reference.logprobs import logprobs as reference_logprobs
@@ -26,6 +26,7 @@ from tests.kernel_rounds import (
     always,
     assert_same_drawn,
     assert_same_verdict,
+    checked_verdict,
     draft_reading_methods,
     kernel_round,
     moved,
@@ -34,13 +35,20 @@ from tests.kernel_rounds import (
     sampled_methods,
     streams_of,
 )
-from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, Method, sampling_of, verification_of
+from tests.random_round import (
+    GREEDY,
+    PLAIN,
+    SAMPLED_METHODS,
+    SHARES_NOISE,
+    Method,
+    Setting,
+    sampling_of,
+    verification_of,
+)
 
-SHARES_NOISE = (Method.coupled, Method.pr35461)
 CUTTING, UNCUT = [(0.9, 20, 0.9, 0.02), PLAIN, GREEDY], [PLAIN, (0.7, 0, 1.0, 0.0), GREEDY]
 LENGTHS = [2, 0, 1]
 CUT_OR_NOT = pytest.mark.parametrize("settings", [CUTTING, UNCUT], ids=["truncated", "not truncated"])
-Settings = list[tuple[float, int, float, float]]
 
 
 def rounds(truncated: Iterable[Method], uncut: Iterable[Method]) -> pytest.MarkDecorator:
@@ -51,26 +59,18 @@ def rounds(truncated: Iterable[Method], uncut: Iterable[Method]) -> pytest.MarkD
     return pytest.mark.parametrize(("method", "settings"), cases, ids=names)
 
 
-def check(batch: KernelRound, method: Method) -> Verdict:
-    """The kernels' verdict, after it has been compared with the reference's."""
-    verification = verification_of(method)
-    found = batch.found(verification)
-    assert_same_verdict(found, batch.expected(verification))
-    return found
-
-
 @rounds(
     truncated=[Method.probabilistic, Method.block, Method.coupled, Method.typical],
     uncut=[method for method in SAMPLED_METHODS if method is not Method.probabilistic],
 )
-def test_masked_beside_free_rows(method: Method, settings: Settings):
+def test_masked_beside_free_rows(method: Method, settings: list[Setting]):
     """An odd vocabulary, packed rows; bits behind the last token are rubbish."""
     batch = kernel_round(settings, LENGTHS, 63, shared_noise=method in SHARES_NOISE, seed=30, masked=True)
     free = replace(batch, mask=None).expected(verification_of(method))
-    assert check(batch, method).token_ids.tolist() != free.token_ids.tolist()
+    assert checked_verdict(batch, method).token_ids.tolist() != free.token_ids.tolist()
 
 
-def lopsided_round(settings: Settings, masked: str, one_hot: bool, vocab_size: int = 63) -> KernelRound:
+def lopsided_round(settings: list[Setting], masked: str, one_hot: bool, vocab_size: int = 63) -> KernelRound:
     """Target and draft have the same logits, and a mask has one of them only, so that all hangs on it: q is p where the
     draft is masked, and larger by a factor; or half of the draft tokens are forbidden, and p is larger elsewhere."""
     batch = kernel_round(settings, [1] * len(settings), vocab_size, padded=True, seed=44, masked=True)
@@ -99,7 +99,7 @@ def lopsided_round(settings: Settings, masked: str, one_hot: bool, vocab_size: i
 def test_mask_of_one_side_only(method: Method, masked: str):
     """Would catch a mask that is forgotten in p(X), in q(X), or in either of the weights of a residual."""
     batch = lopsided_round([PLAIN] * 8, masked, one_hot=False)
-    verdict = check(batch, method)
+    verdict = checked_verdict(batch, method)
     assert 0 < int(verdict.num_accepted.sum()) < 8
 
 
@@ -110,13 +110,13 @@ def test_draft_token_that_its_own_mask_forbids_is_a_fault(method: Method):
     assert mask is not None and mapping is not None
     left = without_forbidden(torch.zeros(2, 63, device=DEVICE), replace(mask, rows=mask.rows[mapping, 0]))
     forbidden = left.argmin(dim=1, keepdim=True)
-    verdict = check(replace(batch, draft=replace(batch.draft, token_ids=forbidden)), method)
+    verdict = checked_verdict(replace(batch, draft=replace(batch.draft, token_ids=forbidden)), method)
     assert verdict.invalid.all() and not verdict.num_accepted.any()
 
 
 @rounds(truncated=[], uncut=[Method.block])
-def test_one_hot_drafts(method: Method, settings: Settings):
-    check(lopsided_round([*settings, *settings], "target", one_hot=True), method)
+def test_one_hot_drafts(method: Method, settings: list[Setting]):
+    checked_verdict(lopsided_round([*settings, *settings], "target", one_hot=True), method)
 
 
 @pytest.mark.parametrize("kind", ["mapped", "leading"])
@@ -126,31 +126,33 @@ def test_smaller_draft_vocabulary_without_kept_statistics(method: Method, kind: 
     ids = torch.randperm(300, generator=torch.Generator().manual_seed(35))[:120]
     batch = kernel_round(CUTTING[:2], [1, 1], 300, draft_vocab=ids if kind == "mapped" else 120, seed=35, masked=True)
     assert batch.draft.row_stats is None
-    assert not check(batch, method).invalid.any()
+    assert not checked_verdict(batch, method).invalid.any()
 
 
 @pytest.mark.parametrize("vocab_size", always(2049, on_a_gpu=[1000, 4096, 5000]))
 @sampled_methods(Method.block)
 def test_padded_rows_of_several_chunks(method: Method, vocab_size: int):
     noisy = method in SHARES_NOISE
-    check(kernel_round(UNCUT[:2], [1, 1], vocab_size, padded=True, shared_noise=noisy, seed=36, masked=True), method)
+    checked_verdict(
+        kernel_round(UNCUT[:2], [1, 1], vocab_size, padded=True, shared_noise=noisy, seed=36, masked=True), method
+    )
 
 
 @pytest.mark.parametrize("dtype", always(torch.bfloat16, on_a_gpu=[torch.float16]), ids=str)
 @sampled_methods(Method.probabilistic)
 def test_half_precision_logits(method: Method, dtype: torch.dtype):
-    check(
+    checked_verdict(
         kernel_round(CUTTING, LENGTHS, 1000, dtype, shared_noise=method in SHARES_NOISE, seed=37, masked=True), method
     )
 
 
 @rounds(truncated=[Method.probabilistic], uncut=[Method.coupled])
-def test_rows_with_one_token_and_with_none(method: Method, settings: Settings):
+def test_rows_with_one_token_and_with_none(method: Method, settings: list[Setting]):
     """The first request may emit only its last token; the second has a row of nothing, and is flagged for it."""
     batch = kernel_round(settings[:2], [1, 0], 63, shared_noise=method in SHARES_NOISE, seed=38, masked=True)
     assert batch.mask is not None and batch.draft.mask is not None
     batch.mask.rows[:] = torch.tensor([ONE_TOKEN, ONE_TOKEN, NO_TOKEN], device=DEVICE)
-    verdict = check(batch, method)
+    verdict = checked_verdict(batch, method)
     first = int(verdict.num_accepted[0])
     assert int(verdict.token_ids[0, first]) == 62
     assert verdict.invalid[1]
@@ -161,11 +163,11 @@ def test_free_rows_are_as_without_a_mask(method: Method):
     batch = kernel_round(CUTTING[:1], [1], 63, seed=39)
     rows = torch.full((len(batch.target_logits),), -1, device=DEVICE)
     words = torch.zeros(1, 2, dtype=torch.int32, device=DEVICE)
-    free = check(replace(batch, mask=TokenMask(words, rows)), method)
+    free = checked_verdict(replace(batch, mask=TokenMask(words, rows)), method)
     assert_same_verdict(free, batch.expected(verification_of(method)))
 
 
-def draw_arguments(settings: Settings, mapped: bool) -> tuple[Tensor, Sampling, TokenMask, Tensor | None]:
+def draw_arguments(settings: list[Setting], mapped: bool) -> tuple[Tensor, Sampling, TokenMask, Tensor | None]:
     generator = torch.Generator().manual_seed(40)
     ids = torch.randperm(300, generator=generator)[:120] if mapped else None
     logits = 3 * torch.randn(6, 120 if mapped else 300, generator=generator)
@@ -177,7 +179,7 @@ def draw_arguments(settings: Settings, mapped: bool) -> tuple[Tensor, Sampling, 
 
 @CUT_OR_NOT
 @pytest.mark.parametrize("mapped", [False, True], ids=["same ids", "mapped ids"])
-def test_draws(settings: Settings, mapped: bool):
+def test_draws(settings: list[Setting], mapped: bool):
     """Also the statistics that are kept: whoever works out q from them must find the distribution drawn from."""
     from kernels.draw import draw
     from kernels.new_row_stats import new_row_stats
@@ -200,7 +202,7 @@ def assert_same_law(found: RowStats, expected: RowStats) -> None:
 
 @CUT_OR_NOT
 @pytest.mark.parametrize("mapped", [False, True], ids=["same ids", "mapped ids"])
-def test_coupled_draws(settings: Settings, mapped: bool):
+def test_coupled_draws(settings: list[Setting], mapped: bool):
     from kernels.coupled import coupled_draw
 
     logits, sampling, mask, ids = draw_arguments(settings, mapped)
@@ -211,7 +213,7 @@ def test_coupled_draws(settings: Settings, mapped: bool):
 
 
 @pytest.mark.parametrize("settings", always(CUTTING, on_a_gpu=[UNCUT]), ids=lambda _: "processed")
-def test_logprobs(settings: Settings):
+def test_logprobs(settings: list[Setting]):
     from kernels.logprobs import logprobs
 
     logits, sampling, mask, _ = draw_arguments(settings, mapped=False)

@@ -1,13 +1,13 @@
 """Rounds that one launch settles: the first pass draws the next token itself, the same as the reference draws."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from kernels.contract import Drawn, RowStats, Sampling, Streams, Verdict
-from kernels.reference.coupled import coupled_draw as reference_coupled_draw
 from kernels.reference.draw import draw as reference_draw
 from kernels.streams import Purpose
 from tests.kernel_rounds import (
@@ -18,13 +18,15 @@ from tests.kernel_rounds import (
     always,
     assert_same_drawn,
     assert_same_verdict,
+    checked_draw,
+    checked_verdict,
     kernel_round,
     moved,
     poisoned_allocations,
     spaced,
     streams_of,
 )
-from tests.random_round import GREEDY, PLAIN, Method, sampling_of, verification_of
+from tests.random_round import GREEDY, PLAIN, Method, Setting, sampling_of, verification_of
 
 ONE_HOT = [method for method in Method if method is not Method.pr35461]
 READS_TARGET_ONLY = [Method.strict, Method.coupled, Method.greedy, Method.typical, Method.synthetic]
@@ -36,48 +38,22 @@ def rows_of(num_rows: int, vocab_size: int, dtype: torch.dtype, seed: int) -> Te
     return (3 * torch.randn(num_rows, vocab_size, generator=generator)).to(dtype).to(DEVICE)
 
 
-def inputs(settings: list[tuple[float, int, float, float]], seed: int) -> tuple[Sampling, Streams]:
+def inputs(settings: list[Setting], seed: int) -> tuple[Sampling, Streams]:
     """Of rows that nothing is cut from, and that say so."""
     sampling = replace(sampling_of(*settings), truncates=False)
     return moved(sampling, DEVICE), moved(streams_of(len(settings), seed), DEVICE)
 
 
-def check_draw(
-    logits: Tensor,
-    settings: list[tuple[float, int, float, float]],
-    coupled: bool,
-    seed: int,
-    vocab_size: int | None = None,
-    draft_to_target: Tensor | None = None,
-) -> Drawn:
-    """What the kernels draw, after it has been compared with what the reference draws."""
-    from kernels.coupled import coupled_draw
-    from kernels.draw import draw
-
-    sampling, streams = inputs(settings, seed)
-    vocab_size = vocab_size or logits.shape[1]
-    with poisoned_allocations():
-        if coupled:
-            found = coupled_draw(logits, sampling, streams, vocab_size, draft_to_target)
-        else:
-            found = draw(logits, sampling, streams, Purpose.draft, draft_to_target)
-    if coupled:
-        expected = reference_coupled_draw(logits, sampling, streams, vocab_size, draft_to_target)
-    else:
-        expected = reference_draw(logits, sampling, streams, Purpose.draft, draft_to_target)
-    assert_same_drawn(found, expected)
-    return found
+def check_draw(logits: Tensor, settings: list[Setting], coupled: bool, seed: int, **others: Any) -> Drawn:
+    return checked_draw(logits, *inputs(settings, seed), coupled, **others)
 
 
 def check_verdict(batch: KernelRound, method: Method) -> Verdict:
-    """The kernels' verdict, after it has been compared with the reference's."""
     assert not batch.sampling.truncates
-    found = batch.found(verification_of(method))
-    assert_same_verdict(found, batch.expected(verification_of(method)))
-    return found
+    return checked_verdict(batch, method)
 
 
-def settings_for(method: Method) -> list[tuple[float, int, float, float]]:
+def settings_for(method: Method) -> list[Setting]:
     return [GREEDY] * len(UNCUT) if method is Method.greedy else UNCUT
 
 
@@ -113,7 +89,7 @@ def test_draws_from_a_smaller_vocabulary_give_target_ids(coupled: bool):
 
 @COUPLED
 @pytest.mark.parametrize("setting", [PLAIN, GREEDY], ids=["sampled", "greedy"])
-def test_drawn_rows_without_a_distribution_are_flagged(coupled: bool, setting: tuple[float, int, float, float]):
+def test_drawn_rows_without_a_distribution_are_flagged(coupled: bool, setting: Setting):
     logits = rows_of(5, 63, torch.float32, seed=6)
     logits[0] = -torch.inf
     logits[1, 62] = torch.nan

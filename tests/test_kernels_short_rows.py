@@ -9,30 +9,23 @@ from itertools import product
 import pytest
 import torch
 
-from kernels.contract import Verdict
-from kernels.reference.coupled import coupled_draw as reference_coupled_draw
-from kernels.reference.draw import draw as reference_draw
-from kernels.streams import Purpose
 from kernels.workspace import SHORT_CHUNK, Workspace, chunk_size
 from tests.kernel_rounds import (
     DEVICE,
     LENGTHS,
     MIXED,
     UNCUT,
-    KernelRound,
     always,
-    assert_same_drawn,
-    assert_same_verdict,
+    checked_draw,
+    checked_verdict,
     draft_reading_methods,
     kernel_round,
     moved,
-    poisoned_allocations,
     sampled_methods,
     streams_of,
 )
-from tests.random_round import SAMPLED_METHODS, Method, sampling_of, verification_of
+from tests.random_round import SAMPLED_METHODS, SHARES_NOISE, Method, Setting, sampling_of
 
-SHARES_NOISE = (Method.coupled, Method.pr35461)
 SIZES = (SHORT_CHUNK - 1, SHORT_CHUNK, SHORT_CHUNK + 1)
 BORDER = pytest.mark.parametrize("vocab_size", SIZES)
 CUT_OR_NOT = pytest.mark.parametrize("settings", [MIXED, UNCUT], ids=["truncated", "not truncated"])
@@ -44,20 +37,12 @@ RAGGED = always(
     (Method.coupled, True, MIXED, SHORT_CHUNK + 1),
     on_a_gpu=product(SAMPLED_METHODS, (False, True), (MIXED, UNCUT), SIZES),
 )
-Settings = list[tuple[float, int, float, float]]
 
 
-def name_of(case: tuple[Method, bool, Settings, int]) -> str:
+def name_of(case: tuple[Method, bool, list[Setting], int]) -> str:
     method, masked, settings, vocab_size = case
     words = [method.value, "masked" if masked else "free", "truncated" if settings is MIXED else "not truncated"]
     return ", ".join([*words, str(vocab_size)])
-
-
-def check(batch: KernelRound, method: Method, workspace: Workspace | None = None) -> Verdict:
-    """The kernels' verdict, after it has been compared with the reference's."""
-    found = batch.found(verification_of(method), workspace)
-    assert_same_verdict(found, batch.expected(verification_of(method)))
-    return found
 
 
 def test_the_border_is_where_these_tests_expect_it():
@@ -65,7 +50,7 @@ def test_the_border_is_where_these_tests_expect_it():
 
 
 @pytest.mark.parametrize(("method", "masked", "settings", "vocab_size"), RAGGED, ids=map(name_of, RAGGED))
-def test_ragged_rounds(method: Method, masked: bool, settings: Settings, vocab_size: int):
+def test_ragged_rounds(method: Method, masked: bool, settings: list[Setting], vocab_size: int):
     """Sampled beside greedy requests, 0 to K drafts, packed rows, and a padded slot, which writes nothing but its own.
 
     Would catch a program that prepares no judgement, or settles a padded slot twice or never, on one side only.
@@ -75,7 +60,7 @@ def test_ragged_rounds(method: Method, masked: bool, settings: Settings, vocab_s
     batch = kernel_round(
         settings, LENGTHS, vocab_size, torch.bfloat16, shared_noise=noisy, seed=vocab_size + 7, masked=masked
     )
-    verdict = check(batch, method)
+    verdict = checked_verdict(batch, method)
     assert verdict.token_ids[LENGTHS.index(-1)].tolist() == [-1] * 4
     assert masked or len(verdict.num_accepted.unique()) > 1
 
@@ -83,38 +68,32 @@ def test_ragged_rounds(method: Method, masked: bool, settings: Settings, vocab_s
 @BORDER
 @pytest.mark.parametrize("settings", always(UNCUT, on_a_gpu=[MIXED]), ids=lambda _: "settings")
 @sampled_methods(Method.strict)
-def test_one_hot_drafts(method: Method, settings: Settings, vocab_size: int):
+def test_one_hot_drafts(method: Method, settings: list[Setting], vocab_size: int):
     """Where nothing is cut, one launch: the program that reads a row also draws from it."""
-    check(kernel_round(settings, LENGTHS, vocab_size, torch.float32, one_hot=True, seed=vocab_size), method)
+    checked_verdict(kernel_round(settings, LENGTHS, vocab_size, torch.float32, one_hot=True, seed=vocab_size), method)
 
 
 @BORDER
 @CUT_OR_NOT
 @pytest.mark.parametrize("coupled", [False, True], ids=["draw", "coupled draw"])
-def test_draws(coupled: bool, settings: Settings, vocab_size: int):
-    from kernels.coupled import coupled_draw
-    from kernels.draw import draw
-
+def test_draws(coupled: bool, settings: list[Setting], vocab_size: int):
     logits = 3 * torch.randn(len(settings), vocab_size, generator=torch.Generator().manual_seed(vocab_size))
     sampling = replace(sampling_of(*settings), truncates=settings is MIXED)
-    rows = tuple(moved(value, DEVICE) for value in (logits, sampling, streams_of(len(settings), vocab_size)))
-    with poisoned_allocations():
-        found = coupled_draw(*rows, vocab_size) if coupled else draw(*rows, Purpose.draft)
-    expected = reference_coupled_draw(*rows, vocab_size) if coupled else reference_draw(*rows, Purpose.draft)
-    assert_same_drawn(found, expected)
+    rows = (moved(value, DEVICE) for value in (logits, sampling, streams_of(len(settings), vocab_size)))
+    checked_draw(*rows, coupled=coupled)
 
 
 @pytest.mark.parametrize("kind", always("mapped", on_a_gpu=["leading"]))
 @CUT_OR_NOT
 @draft_reading_methods(Method.probabilistic)
-def test_short_draft_rows_beside_long_target_rows(method: Method, settings: Settings, kind: str):
+def test_short_draft_rows_beside_long_target_rows(method: Method, settings: list[Setting], kind: str):
     """Statistics were not kept: the draft's rows are read as short ones, then again beside the target's."""
     size, num_known = SHORT_CHUNK + 44, SHORT_CHUNK
     ids = torch.randperm(size, generator=torch.Generator().manual_seed(1))[:num_known]
     known = ids if kind == "mapped" else num_known
     batch = kernel_round(settings[:3], [2, 1, 1], size, torch.bfloat16, draft_vocab=known, seed=1)
     assert batch.draft.row_stats is None
-    assert not check(batch, method).invalid.any()
+    assert not checked_verdict(batch, method).invalid.any()
 
 
 @sampled_methods(Method.block)
@@ -125,4 +104,4 @@ def test_one_workspace_for_short_and_long_rows_of_several_types(method: Method):
     calls += [(SHORT_CHUNK, torch.bfloat16, MIXED), (63, torch.float32, UNCUT)]
     for seed, (vocab_size, dtype, settings) in enumerate(calls):
         batch = kernel_round(settings[:3], [1, 1, -1], vocab_size, dtype, shared_noise=noisy, seed=seed)
-        check(batch, method, workspace)
+        checked_verdict(batch, method, workspace)

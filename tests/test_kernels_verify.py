@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.contract import Draft, RowStats, Sampling, Streams, Verdict, Verification
+from kernels.contract import Draft, RowStats, Sampling, Streams, Verification
 from kernels.streams import Purpose
 from tests.kernel_rounds import (
     DEVICE,
@@ -15,22 +15,13 @@ from tests.kernel_rounds import (
     KernelRound,
     always,
     assert_same_verdict,
+    checked_verdict,
     draft_reading_methods,
     kernel_round,
     poisoned_allocations,
     sampled_methods,
 )
-from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, Method, verification_of
-
-SHARES_NOISE = (Method.coupled, Method.pr35461)
-
-
-def check(batch: KernelRound, method: Method) -> Verdict:
-    """The kernels' verdict, after it has been compared with the reference's."""
-    verification = verification_of(method)
-    found = batch.found(verification)
-    assert_same_verdict(found, batch.expected(verification))
-    return found
+from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, SHARES_NOISE, Method, verification_of
 
 
 @pytest.mark.parametrize("vocab_size", always(63, on_a_gpu=[300]))
@@ -38,7 +29,7 @@ def check(batch: KernelRound, method: Method) -> Verdict:
 def test_ragged_mixed_batch(method: Method, vocab_size: int):
     """Sampled beside greedy requests, with and without truncation, 0 to K drafts, a padded slot, packed rows."""
     batch = kernel_round(MIXED, LENGTHS, vocab_size, shared_noise=method in SHARES_NOISE, seed=vocab_size)
-    verdict = check(batch, method)
+    verdict = checked_verdict(batch, method)
     assert not verdict.invalid.any()
     assert len(verdict.num_accepted.unique()) > 1
     assert verdict.token_ids[LENGTHS.index(-1)].tolist() == [-1] * 4
@@ -47,7 +38,7 @@ def test_ragged_mixed_batch(method: Method, vocab_size: int):
 @sampled_methods(Method.block)
 def test_padded_rows(method: Method):
     """Every request has K + 1 rows; those that belong to nothing hold NaN and are not looked at."""
-    assert not check(kernel_round(MIXED, LENGTHS, 63, padded=True, seed=1), method).invalid.any()
+    assert not checked_verdict(kernel_round(MIXED, LENGTHS, 63, padded=True, seed=1), method).invalid.any()
 
 
 @pytest.mark.parametrize("vocab_size", always(2049, on_a_gpu=[2048, 5000]))
@@ -55,20 +46,20 @@ def test_padded_rows(method: Method):
 def test_rows_of_several_chunks(method: Method, vocab_size: int):
     settings = [(0.7, 0, 1.0, 0.0), (1.0, 0, 0.95, 0.0)]
     batch = kernel_round(settings, [2, 2], vocab_size, shared_noise=method in SHARES_NOISE, seed=2)
-    check(batch, method)
+    checked_verdict(batch, method)
 
 
 @pytest.mark.parametrize("dtype", always(torch.bfloat16, on_a_gpu=[torch.float16]), ids=str)
 @sampled_methods(Method.probabilistic)
 def test_half_precision_logits(method: Method, dtype: torch.dtype):
-    check(kernel_round(MIXED, LENGTHS, 300, dtype, seed=3), method)
+    checked_verdict(kernel_round(MIXED, LENGTHS, 300, dtype, seed=3), method)
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["packed", "padded"])
 def test_greedy_verification(padded: bool):
     """Some drafts are accepted, some are not."""
     batch = kernel_round([GREEDY] * len(LENGTHS), LENGTHS, 63, padded=padded, seed=4)
-    verdict = check(batch, Method.greedy)
+    verdict = checked_verdict(batch, Method.greedy)
     assert 0 < int(verdict.num_accepted.sum()) < sum(length for length in LENGTHS if length > 0)
 
 
@@ -84,13 +75,13 @@ def test_greedy_ties_go_to_the_lowest_id(method: Method):
         kernel_round([GREEDY] * 2, [1, 1], 63).sampling,
         kernel_round([GREEDY] * 2, [1, 1], 63).streams,
     )
-    assert check(batch, method).token_ids.tolist() == [[7, 0], [2047, -1]]
+    assert checked_verdict(batch, method).token_ids.tolist() == [[7, 0], [2047, -1]]
 
 
 @draft_reading_methods(Method.block)
 def test_one_hot_drafts(method: Method):
     batch = kernel_round(MIXED, LENGTHS, 63, one_hot=True, seed=5)
-    check(batch, method)
+    checked_verdict(batch, method)
 
 
 @draft_reading_methods(Method.block)
@@ -98,13 +89,13 @@ def test_one_hot_drafts(method: Method):
 def test_smaller_draft_vocabulary(method: Method, kind: str):
     ids = torch.randperm(300, generator=torch.Generator().manual_seed(6))[:120]
     batch = kernel_round(MIXED, LENGTHS, 300, draft_vocab=ids if kind == "mapped" else 120, seed=6)
-    assert not check(batch, method).invalid.any()
+    assert not checked_verdict(batch, method).invalid.any()
 
 
 @draft_reading_methods(Method.probabilistic)
 @pytest.mark.parametrize("num_extra", always(1, on_a_gpu=[16]))
 def test_rows_further_apart_than_their_length(method: Method, num_extra: int):
-    check(kernel_round(MIXED, LENGTHS, 63, torch.bfloat16, num_extra=num_extra, seed=7), method)
+    checked_verdict(kernel_round(MIXED, LENGTHS, 63, torch.bfloat16, num_extra=num_extra, seed=7), method)
 
 
 @draft_reading_methods(Method.probabilistic)
@@ -112,7 +103,7 @@ def test_slot_of_a_request_is_its_row_without_a_mapping(method: Method):
     batch = kernel_round([PLAIN] * 4, [2] * 4, 63, seed=8)
     assert batch.draft.logits is not None
     cache = batch.draft.logits[batch.draft.idx_mapping]
-    check(replace(batch, draft=replace(batch.draft, logits=cache, idx_mapping=None)), method)
+    checked_verdict(replace(batch, draft=replace(batch.draft, logits=cache, idx_mapping=None)), method)
 
 
 @draft_reading_methods(Method.block)
@@ -139,7 +130,7 @@ def test_kept_row_statistics_give_the_same_verdict(method: Method, kind: str):
         rows = RowStats(kept.maximum[slot, :count], kept.normalizer[slot, :count], kept.threshold[slot, :count])
         if count:
             draw(cache[slot, :count], sampling, streams, Purpose.draft, batch.draft.draft_to_target, row_stats=rows)
-    check(replace(batch, draft=replace(batch.draft, row_stats=kept)), method)
+    checked_verdict(replace(batch, draft=replace(batch.draft, row_stats=kept)), method)
 
 
 @draft_reading_methods(Method.probabilistic)
@@ -151,7 +142,7 @@ def test_padded_slots_may_point_anywhere_when_statistics_are_read_again(method: 
     assert mapping is not None and batch.draft.row_stats is None
     pointing = mapping.clone()
     pointing[2:] = mapping[:2] if elsewhere == "slots of other requests" else RUBBISH
-    check(replace(batch, draft=replace(batch.draft, idx_mapping=pointing)), method)
+    checked_verdict(replace(batch, draft=replace(batch.draft, idx_mapping=pointing)), method)
 
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p")
@@ -162,14 +153,14 @@ STREAMS = ("seeds", "positions", "rounds")
 def test_promise_that_nothing_is_cut_changes_nothing(method: Method):
     batch = kernel_round([PLAIN, GREEDY, (0.7, 0, 1.0, 0.0)], [3, 3, 2], 300, seed=10)
     assert not batch.sampling.truncates
-    check(batch, method)
-    check(replace(batch, sampling=replace(batch.sampling, truncates=True)), method)
+    checked_verdict(batch, method)
+    checked_verdict(replace(batch, sampling=replace(batch.sampling, truncates=True)), method)
 
 
 @sampled_methods(Method.block)
 def test_extreme_temperatures(method: Method):
     temperatures = (1e-4, 0.01, 0.1, 20.0, 1000.0)
-    check(kernel_round([(each, 0, 1.0, 0.0) for each in temperatures], [2] * 5, 300, seed=11), method)
+    checked_verdict(kernel_round([(each, 0, 1.0, 0.0) for each in temperatures], [2] * 5, 300, seed=11), method)
 
 
 @sampled_methods(Method.block)
@@ -178,7 +169,7 @@ def test_logits_far_from_zero(method: Method):
     batch = kernel_round([PLAIN] * 2, [3] * 2, 63, seed=12)
     assert batch.draft.logits is not None
     far = replace(batch, target_logits=batch.target_logits + 3e4)
-    check(replace(far, draft=replace(batch.draft, logits=batch.draft.logits - 3e4)), method)
+    checked_verdict(replace(far, draft=replace(batch.draft, logits=batch.draft.logits - 3e4)), method)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +183,7 @@ def test_drafts_that_follow_the_target_are_all_accepted(method: Method):
     rows = batch.target_logits.view(2, 4, 300)
     cache[batch.draft.idx_mapping, :3] = rows[:, :3]
     likely = rows[:, :3].argmax(dim=2)
-    verdict = check(replace(batch, draft=replace(batch.draft, logits=cache, token_ids=likely)), method)
+    verdict = checked_verdict(replace(batch, draft=replace(batch.draft, logits=cache, token_ids=likely)), method)
     assert verdict.num_accepted.tolist() == [3] * 2
     assert not verdict.invalid.any()
 
@@ -202,7 +193,7 @@ def test_drafts_that_follow_the_target_are_all_accepted(method: Method):
 def test_round_without_drafts_draws_the_bonus(method: Method, width: int):
     batch = kernel_round([PLAIN, GREEDY, (0.8, 10, 0.9, 0.0)], [0, 0, 0], 63, one_hot=True, seed=14)
     token_ids = torch.zeros(3, width, dtype=torch.long, device=DEVICE)
-    check(replace(batch, draft=replace(batch.draft, token_ids=token_ids)), method)
+    checked_verdict(replace(batch, draft=replace(batch.draft, token_ids=token_ids)), method)
 
 
 @pytest.mark.parametrize("method", [Method.probabilistic, Method.greedy, Method.coupled], ids=lambda m: m.value)
@@ -223,7 +214,7 @@ def test_batch_of_padded_slots_only():
     batch.draft.num_draft_tokens[:] = -1
     batch.draft.token_ids[:] = RUBBISH
     batch.target_logits[:] = torch.nan
-    verdict = check(batch, Method.block)
+    verdict = checked_verdict(batch, Method.block)
     assert verdict.token_ids.tolist() == [[-1] * 3] * 3
 
 

@@ -10,11 +10,11 @@ from kernels.contract import Draft, Streams, Verification
 from kernels.reference.coupled import coupled_draw
 from kernels.reference.truncation import process, sampling_rows
 from kernels.reference.verify import verify
-from tests.random_round import FALSE_ALARM, GREEDY, PLAIN, RATES, Method, Round, sampling_of
+from tests.random_round import FALSE_ALARM, GREEDY, PLAIN, RATES, Method, Round, Setting, sampling_of
 
 
 @pytest.mark.parametrize("setting", [PLAIN, GREEDY], ids=["sampled", "greedy"])
-def test_synthetic_accepts_at_its_rates_whatever_the_tokens(setting: tuple[float, int, float, float]):
+def test_synthetic_accepts_at_its_rates_whatever_the_tokens(setting: Setting):
     num_rows = 20_000
     draft = Draft(torch.tensor([[0, 1, 0]]).expand(num_rows, 3), torch.full((num_rows,), 3))
     streams = Streams(torch.arange(num_rows), torch.full((num_rows,), 3), torch.zeros(num_rows, dtype=torch.long))

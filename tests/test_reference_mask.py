@@ -17,7 +17,7 @@ from kernels.reference.truncation import process, sampling_rows
 from kernels.reference.verify import READS_DRAFT, verify
 from kernels.streams import Purpose
 from tests.kernel_rounds import LENGTHS, MIXED, KernelRound, assert_same_verdict, kernel_round, random_words, streams_of
-from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, Method, sampling_of, verification_of
+from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, Method, Setting, sampling_of, verification_of
 from tests.test_reference_law import EXACT, LOSSLESS, Tree, law_of_method, random_tree, total_variation
 
 CPU = torch.device("cpu")
@@ -176,7 +176,7 @@ def test_mask_after_truncation_is_caught(method: Method):
         assert deviation > 0.3 if cuts_first else deviation < EXACT
 
 
-def small_round(setting: tuple[float, int, float, float], target: list[list[float]], drafts: list[int]):
+def small_round(setting: Setting, target: list[list[float]], drafts: list[int]):
     """One request: its target logits, its drafts, and what else `verify` takes."""
     draft = Draft(torch.tensor([drafts]), torch.tensor([len(drafts)]))
     return torch.tensor(target), draft, sampling_of(setting), streams_of(1, 5)
@@ -184,9 +184,7 @@ def small_round(setting: tuple[float, int, float, float], target: list[list[floa
 
 @pytest.mark.parametrize("method", SAMPLED_METHODS, ids=lambda method: method.value)
 @pytest.mark.parametrize("setting", [PLAIN, GREEDY], ids=["sampled", "greedy"])
-def test_forbidden_draft_token_is_rejected_and_only_the_allowed_one_is_emitted(
-    method: Method, setting: tuple[float, int, float, float]
-):
+def test_forbidden_draft_token_is_rejected_and_only_the_allowed_one_is_emitted(method: Method, setting: Setting):
     target, draft, sampling, streams = small_round(setting, [[9.0, 0.0, 8.0], [0.0, 0.0, 0.0]], [0])
     mask = TokenMask(words_of([[1]]), torch.tensor([0, 0]))
     rule = Verification(method, synthetic_rates=(0.0,))
@@ -204,7 +202,7 @@ def test_synthetic_ignores_tokens_and_emits_an_allowed_one():
 
 @pytest.mark.parametrize("method", SAMPLED_METHODS, ids=lambda method: method.value)
 @pytest.mark.parametrize("setting", [PLAIN, GREEDY], ids=["sampled", "greedy"])
-def test_row_without_an_allowed_token_is_flagged(method: Method, setting: tuple[float, int, float, float]):
+def test_row_without_an_allowed_token_is_flagged(method: Method, setting: Setting):
     target, draft, sampling, streams = small_round(setting, [[9.0, 0.0, 8.0], [0.0, 0.0, 0.0]], [0])
     rule = Verification(method, synthetic_rates=(1.0,))
     verdict = verify(target, draft, sampling, rule, streams, TokenMask(words_of([[]]), torch.tensor([0, -1])))

@@ -9,7 +9,7 @@ from kernels.reference import truncation
 from kernels.reference.draw import draw
 from kernels.reference.truncation import process
 from kernels.streams import Purpose
-from tests.random_round import GREEDY, PLAIN, sampling_of
+from tests.random_round import GREEDY, PLAIN, Setting, sampling_of
 
 SETTINGS = [PLAIN, (0.7, 0, 1.0, 0.0), (1.3, 5, 1.0, 0.0), (0.8, 0, 0.6, 0.0), (1.0, 0, 1.0, 0.1), (0.9, 30, 0.8, 0.02)]
 
@@ -55,7 +55,7 @@ def test_greedy_rows_have_normalizer_one_and_nothing_cut():
 
 
 @pytest.mark.parametrize("setting", [PLAIN, GREEDY, (1.0, 2, 0.9, 0.1)], ids=["plain", "greedy", "truncated"])
-def test_rows_without_a_distribution_have_no_normalizer(setting: tuple[float, int, float, float]):
+def test_rows_without_a_distribution_have_no_normalizer(setting: Setting):
     logits = torch.tensor([[0.0, torch.nan, 0.0], [-torch.inf] * 3, [0.0, torch.inf, 0.0], [0.0, 1.0, -torch.inf]])
     stats = stats_of(logits, sampling_of(*[setting] * 4))
     assert stats.normalizer.isnan().tolist() == [True, True, True, False]

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels.contract import Draft, Verdict
 from kernels.reference.acceptance import acceptance_terms, expected_accepted
 from kernels.reference.verify import verify
-from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, Method, Round, verification_of
+from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, SHARES_NOISE, Method, Round, Setting, verification_of
 
 LENGTHS = [3, 1, 0, 2, 3, 2]
 PADDED = [1, 4]
@@ -17,8 +17,8 @@ LAYOUTS = ["packed", "padded"]
 METHODS = pytest.mark.parametrize("method", SAMPLED_METHODS, ids=lambda method: method.value)
 
 
-def batch_of(method: Method, setting: tuple[float, int, float, float] = PLAIN) -> Round:
-    shared_noise = method in (Method.coupled, Method.pr35461)
+def batch_of(method: Method, setting: Setting = PLAIN) -> Round:
+    shared_noise = method in SHARES_NOISE
     settings = [setting, GREEDY, (0.7, 5, 0.9, 0.0)] * 2
     return Round(settings, LENGTHS, vocab_size=61, shared_noise=shared_noise)
 

@@ -7,20 +7,16 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kernels.contract import Draft, Sampling, Streams, Verification, VerificationMethod
+from kernels.contract import Draft, Streams, Verification, VerificationMethod
 from kernels.new_row_stats import new_row_stats
 from kernels.reference import thresholds as thresholds_module
 from kernels.reference.row_stats import keep_row_stats
 from kernels.reference.truncation import process, processed
 from kernels.reference.verify import verify
+from tests.random_round import Setting, sampling_of
 
 BOUNDARY = 1e-9
 """How near a cumulative mass may come to top_p before rounding decides; such examples are not compared."""
-
-
-def sampling_of(*rows: tuple[float, int, float, float]) -> Sampling:
-    temperature, top_k, top_p, min_p = zip(*rows, strict=True)
-    return Sampling(torch.tensor(temperature), torch.tensor(top_k), torch.tensor(top_p), torch.tensor(min_p))
 
 
 def process_one(logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float) -> list[float] | None:
@@ -156,7 +152,7 @@ def test_logits_of_any_dtype_are_worked_on_in_float64(dtype: torch.dtype):
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
 @pytest.mark.parametrize("setting", [(1.0, 0, 1.0, 0.0), (0.7, 2, 0.9, 0.1), (0.0, 0, 1.0, 0.0)], ids=str)
-def test_row_without_a_distribution_is_flagged(value: float, setting: tuple[float, int, float, float]):
+def test_row_without_a_distribution_is_flagged(value: float, setting: Setting):
     logits = torch.tensor([[0.5, 1.0, 2.0, 0.1], [0.5, 1.0, value, 0.1], [-torch.inf] * 4, [-torch.inf, 1.0, 0.0, 0.0]])
     rows = processed(logits, sampling_of(*[setting] * 4))
     assert rows.invalid.tolist() == [False, True, True, False]

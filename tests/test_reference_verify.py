@@ -9,7 +9,18 @@ from kernels.reference.draw import draw
 from kernels.reference.truncation import sampling_rows
 from kernels.reference.verify import verify
 from kernels.streams import Purpose
-from tests.random_round import FALSE_ALARM, GREEDY, PLAIN, SAMPLED_METHODS, Method, Round, sampling_of, verification_of
+from tests.random_round import (
+    FALSE_ALARM,
+    GREEDY,
+    PLAIN,
+    SAMPLED_METHODS,
+    SHARES_NOISE,
+    Method,
+    Round,
+    Setting,
+    sampling_of,
+    verification_of,
+)
 
 MIXED = [
     PLAIN,
@@ -29,7 +40,7 @@ MIXED_LENGTHS = [3, 3, 2, 3, 3, 1, 3, 2, 0, 1]
 
 
 def mixed_round(method: Method) -> Round:
-    return Round(MIXED * 2, MIXED_LENGTHS * 2, shared_noise=method in (Method.coupled, Method.pr35461))
+    return Round(MIXED * 2, MIXED_LENGTHS * 2, shared_noise=method in SHARES_NOISE)
 
 
 @pytest.mark.parametrize("method", SAMPLED_METHODS, ids=lambda method: method.value)
@@ -114,7 +125,7 @@ def test_temperature_zero_takes_the_lowest_id_on_ties():
 
 @pytest.mark.parametrize("method", SAMPLED_METHODS, ids=lambda method: method.value)
 @pytest.mark.parametrize("setting", [PLAIN, GREEDY], ids=["sampled", "greedy"])
-def test_round_without_drafts_draws_the_bonus(method: Method, setting: tuple[float, int, float, float]):
+def test_round_without_drafts_draws_the_bonus(method: Method, setting: Setting):
     num_rows, logits = 20_000, torch.tensor([0.5, 0.0, 1.0])
     streams = Streams(torch.arange(num_rows), torch.full((num_rows,), 3), torch.zeros(num_rows, dtype=torch.long))
     draft = Draft(torch.zeros(num_rows, 0, dtype=torch.long), torch.zeros(num_rows, dtype=torch.long))

@@ -5,8 +5,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,7 @@ from harness.replay.rules import recorded_rule, replayed_rules, rule_name
 from harness.replay.tables import width_text
 from harness.round_terms import COLUMNS, TERMS_SUFFIX
 from kernels.contract import Verification, VerificationMethod
+from tests.own_process import output_of
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record, simulated_run
 
 ROOT = Path(__file__).parents[1]
@@ -127,8 +126,7 @@ def test_the_command_needs_no_torch(zoo_run, tmp_path):
         f"assert main([{str(zoo_run)!r}, '--output', {str(tmp_path)!r}]) == 0; "
         "assert not {'torch', 'transformers', 'hydra'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    output_of(code)
 
 
 def test_a_run_without_terms_is_refused(tmp_path, capsys):

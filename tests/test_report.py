@@ -3,9 +3,6 @@
 import csv
 import io
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -19,6 +16,7 @@ from harness.records import write_cell
 from harness.report import column_dictionary, own_files, report, write_report
 from harness.results import read_results
 from harness.runs import read_runs
+from tests.own_process import output_of
 from tests.synthetic_cells import (
     analysed,
     cell_record,
@@ -28,8 +26,6 @@ from tests.synthetic_cells import (
     shortened_cell,
     simulated_run,
 )
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +216,7 @@ def loaded_modules(*arguments):
         "except SystemExit: pass\n"
         "print('\\n' + ' '.join({name.split('.')[0] for name in sys.modules}))"
     )
-    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(result.stdout.splitlines()[-1].split())
+    return set(output_of(script).splitlines()[-1].split())
 
 
 def test_report_needs_no_torch_and_rows_need_no_matplotlib(run_folder, tmp_path):
