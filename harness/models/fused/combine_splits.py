@@ -10,6 +10,7 @@ Letters: P programs that share the keys of a row.
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -64,6 +65,25 @@ def _combine_splits_kernel(
     part = tl.load(parts + at, mask=written[:, None] & inside[None, :], other=0.0)
     result = tl.sum(part * weights[:, None], axis=0) / tl.sum(weights)
     tl.store(attended + place * WIDTH + columns, result.to(attended.dtype.element_ty), mask=inside)
+
+
+def new_parts(
+    shape: tuple[int, int, int, int], width: int, device: torch.device
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Room for what the programs find on their shares, as `combine_splits` takes it.
+
+    Args:
+        shape: (R, T, Hq, P).
+        width: D.
+        device: of the queries.
+
+    Returns:
+        (parts, log_sums), not set to anything; (None, None) where one program has all keys of a row.
+    """
+    if shape[-1] == 1:
+        return None, None
+    parts = torch.empty(*shape, width, dtype=torch.float32, device=device)
+    return parts, torch.empty(shape, dtype=torch.float32, device=device)
 
 
 def combine_splits(

@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from harness.models.fused.checks import check_dtype, check_rows, check_tensor
-from harness.models.fused.combine_splits import combine_splits, share
+from harness.models.fused.combine_splits import combine_splits, new_parts, share
 from harness.models.fused.latents import check_latents
 
 NUM_PROGRAMS = 132
@@ -163,11 +163,7 @@ def latent_attention(
     wanted = NUM_PROGRAMS // (num_rows * num_tiles)
     num_splits = max(1, min(wanted, MOST_SPLITS, triton.cdiv(capacity, tiling.block)))
     attended = torch.empty(num_rows, num_tokens, num_heads, latent_width, dtype=queries.dtype, device=device)
-    parts, log_sums = None, None
-    if num_splits > 1:
-        shape = (num_rows, num_tokens, num_heads, num_splits)
-        parts = torch.empty(*shape, latent_width, dtype=torch.float32, device=device)
-        log_sums = torch.empty(shape, dtype=torch.float32, device=device)
+    parts, log_sums = new_parts((num_rows, num_tokens, num_heads, num_splits), latent_width, device)
     _latent_attention_kernel[(num_rows * num_tiles, num_splits)](
         queries=queries,
         keys=keys,

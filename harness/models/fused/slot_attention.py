@@ -25,7 +25,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor
-from harness.models.fused.combine_splits import combine_splits, share
+from harness.models.fused.combine_splits import combine_splits, new_parts, share
 from harness.models.fused.overlap import overlaps
 
 NUM_PROGRAMS = 132
@@ -203,11 +203,7 @@ def slot_attention(
     budget = BUDGETS[itemsize]
     tiling = _tiling(num_rows, num_key_heads, num_tokens * group, width, capacity, itemsize)
     attended = torch.empty(num_rows, num_tokens, num_heads * width, dtype=queries.dtype, device=queries.device)
-    parts, log_sums = None, None
-    if tiling.num_splits > 1:
-        shape = (num_rows, num_tokens, num_heads, tiling.num_splits)
-        parts = torch.empty(*shape, width, dtype=torch.float32, device=queries.device)
-        log_sums = torch.empty(shape, dtype=torch.float32, device=queries.device)
+    parts, log_sums = new_parts((num_rows, num_tokens, num_heads, tiling.num_splits), width, queries.device)
     starts_early = overlaps(num_rows * num_tokens)
     _slot_attention_kernel[(num_rows * num_key_heads * tiling.num_tiles, tiling.num_splits)](
         queries=queries,
