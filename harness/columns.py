@@ -57,7 +57,9 @@ SETTINGS: dict[str, Column] = {
     "prompt_tokens": Column("tokens", "exact length that every prompt was cut or repeated to; 0: as they are"),
     "max_concurrency": Column("", "requests in flight at most"),
     "other_settings": Column(
-        "", "further settings in which the run's cells differ, as section.name=value; empty where there are none"
+        "",
+        "further settings in which cells of the run differ whose columns are the same, as section.name=value; empty "
+        "where there are none",
     ),
     "device": Column("", "where the target ran"),
     "dtype": Column("", "floating-point type of the target"),

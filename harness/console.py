@@ -27,6 +27,7 @@ from harness.tables import (
     label_suffix,
     metric_text,
     summary_order,
+    surrounding_texts,
     target_name,
     varying,
 )
@@ -90,7 +91,7 @@ def _print_block(console: Console, block: Sequence[Cell], cells: Sequence[Cell])
     first = block[0]
     parts = [target_name(first), drafter_name(first), *([f"K = {depths.pop()}"] if len(depths) == 1 else [])]
     parts += [f"T = {first['temperature']:g}"]
-    parts += [f"{name} = {first[name]}" for name in varying(cells, SURROUNDINGS) if name != "target"]
+    parts += surrounding_texts(first, [name for name in varying(cells, SURROUNDINGS) if name != "target"])
     console.print(" · ".join(parts), style="bold", markup=False)
     console.print(_table(block, with_depth=bool(depths), width=console.width))
     for line in [*boundary_lines(_shown(block)), *paired_lines(block)]:

@@ -115,10 +115,11 @@ def analyse(runs: Sequence[Run]) -> list[Cell]:
     """Compute the sums of every cell and find its baseline."""
     cells = []
     for run in runs:
-        others = other_settings([record.config for record in run.cells])
+        columns = [_settings(record, run.name) for record in run.cells]
+        others = other_settings(columns, [record.config for record in run.cells])
         alone = [
-            Cell(record, _settings(record, run.name, other), _estimates(record))
-            for record, other in zip(run.cells, others, strict=True)
+            Cell(record, settings | {"other_settings": other}, _estimates(record))
+            for record, settings, other in zip(run.cells, columns, others, strict=True)
         ]
         baselines: dict[str, Cell] = {}
         for cell in alone:
@@ -156,8 +157,8 @@ def _estimates(record: CellRecord) -> Estimates:
     )
 
 
-def _settings(record: CellRecord, run: str, other: str) -> dict[str, Any]:
-    """The settings columns of a cell; `other` is what tells it apart beside them."""
+def _settings(record: CellRecord, run: str) -> dict[str, Any]:
+    """The settings columns of a cell, but for other_settings."""
     setting = _Reader(record)
     drafter = setting("drafter.kind")
     baseline = drafter == "none"
@@ -190,7 +191,6 @@ def _settings(record: CellRecord, run: str, other: str) -> dict[str, Any]:
         "constraint": _constraint(record.config.get("constraint", {})),
         "prompt_tokens": setting("workload").get("prompt_tokens") or 0,
         "max_concurrency": setting("backend.max_concurrency"),
-        "other_settings": other,
         "device": setting("device"),
         "dtype": setting("dtype"),
         "seed": setting("seed"),

@@ -1,48 +1,41 @@
-"""Settings in which cells of one run differ although no column shows them, so that no two rows look the same.
+"""Settings in which cells of one run differ although their columns are the same, so that no two rows look alike.
 
 This module knows the settings of records; it does not know tables.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.plain_text import flattened
+from harness.plain_text import distinct_values, flattened
 from harness.used_settings import used_settings
 
-_SHOWN_SECTIONS = ("target", "drafter", "drafting", "verification", "decoding")
-"""Columns, or the names that are made of them, hold these."""
-_SHOWN = (
-    *("workload.path", "workload.dataset", "workload.prompt_tokens"),
-    *("constraint.policy", "constraint.parser", "constraint.kind"),
-    *("backend.max_concurrency", "backend.device", "backend.dtype"),
-    *("draft_sampling", "guarantee", "device", "dtype", "seed"),
-)
-_FOLLOWING = ("workload.layout",)
-"""Comes with a path."""
+_IN_NAMES = ("drafter.ngram_max", "drafter.ngram_min")
+"""No column holds these, but the name of the drafter does."""
 
 
-def other_settings(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells the cells of a run apart beside the columns.
+def other_settings(columns: Sequence[Mapping[str, Any]], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tells the cells of a run apart beside their columns.
 
     Args:
-        configs: of the records of one run, sections as mappings.
+        columns: the settings columns of each cell.
+        configs: of the records of the same cells, sections as mappings.
 
     Returns:
-        For each of them `section.name=value` of every such setting that it uses, parted by commas; empty where all
-        cells that use a setting agree.
+        For each cell `section.name=value` of every setting in which cells with the same columns differ, as far as the
+        cell uses it, parted by commas; empty where there is none.
     """
-    cells = [_unshown(config) for config in configs]
-    values: dict[str, set[str]] = {}
-    for cell in cells:
-        for name, text in cell.items():
-            values.setdefault(name, set()).add(text)
-    differing = [name for name, texts in values.items() if len(texts) > 1]
-    return [", ".join(f"{name}={cell[name]}" for name in differing if name in cell) for cell in cells]
-
-
-def _unshown(config: Mapping[str, Any]) -> dict[str, str]:
-    hidden = (*_SHOWN_SECTIONS, "measurement")
-    kept = {section: value for section, value in used_settings(config).items() if section not in hidden}
-    return {name: text for name, text in flattened(kept).items() if name not in (*_SHOWN, *_FOLLOWING)}
+    used = [used_settings(config) for config in configs]
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for shown, config in zip(columns, used, strict=True):
+        alike.setdefault(json.dumps({**shown, "cell_id": ""}, sort_keys=True), []).append(config)
+    differing = {
+        name: None
+        for group in alike.values()
+        for name, values in distinct_values(group).items()
+        if len(values) > 1 and name not in _IN_NAMES
+    }
+    texts = [flattened(config) for config in used]
+    return [", ".join(f"{name}={text[name]}" for name in differing if name in text) for text in texts]

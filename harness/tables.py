@@ -6,6 +6,7 @@ This module knows what to show; it does not know where it is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from math import inf, isnan
@@ -25,6 +26,7 @@ from harness.table import Table
 
 NONE = "–"
 MINUS = " − "
+_TEXT_AND_NUMBER = re.compile(r"(\D*)(\d+(?:\.\d+)?)?")
 DIFFERENT_DRAFTS = (
     "draft sampling differs: part of such a difference comes from how the drafts were drawn, not from verification."
 )
@@ -75,6 +77,11 @@ SURROUNDINGS = (
     "seed",
 )
 """Settings that a table or title names only where they vary."""
+
+
+def surrounding_texts(cell: Cell, names: Sequence[str]) -> list[str]:
+    """Settings of a cell as parts of a title; other_settings name themselves."""
+    return [cell[name] if name == "other_settings" else f"{name} = {cell[name]}" for name in names if cell[name] != ""]
 
 
 def target_name(cell: Cell) -> str:
@@ -138,7 +145,7 @@ def group_title(group: Group, cells: Sequence[Cell]) -> str:
     first = group.first
     parts = [target_name(first), drafter_name(first), f"K = {first['num_speculative_tokens']}"]
     parts.append(f"T = {first['temperature']:g}")
-    parts += [f"{name} = {first[name]}" for name in varying(cells, SURROUNDINGS) if name != "target"]
+    parts += surrounding_texts(first, [name for name in varying(cells, SURROUNDINGS) if name != "target"])
     return " · ".join(parts)
 
 
@@ -183,9 +190,11 @@ def summary_order(cell: Cell) -> tuple:
     return cell["target"], cell["temperature"], surroundings, drafter, rank
 
 
-def _in_order(value: Any) -> tuple[float, str]:
-    """Sorts numbers by their size, before names."""
-    return (float(value), "") if isinstance(value, (int, float)) else (inf, str(value))
+def _in_order(value: Any) -> tuple[float, tuple[tuple[str, float], ...]]:
+    """Sorts numbers by their size, before names, and those in names by theirs."""
+    if isinstance(value, (int, float)):
+        return float(value), ()
+    return inf, tuple((text, float(number or 0)) for text, number in _TEXT_AND_NUMBER.findall(str(value)))
 
 
 def method_tables(cells: Sequence[Cell], references: Mapping[str, str | None] | None = None) -> list[Table]:

@@ -59,6 +59,11 @@ def _rounds(config: Config) -> bool:
     return _has_cache(config) and dtype not in (None, "auto", "float32", config.get("dtype"))
 
 
+def _may_use_graphs(config: Config) -> bool:
+    graphs = _value(config, "backend", "graphs")
+    return bool(graphs) if graphs is not None else config.get("device") != "cpu"
+
+
 def _is_sized_by_target(config: Config) -> bool:
     return _kind(config) == DrafterKind.mtp.value and _value(config, "drafter", "weights") == Weights.random.value
 
@@ -89,5 +94,6 @@ _USED_ONLY_BY: tuple[tuple[tuple[str, ...], Callable[[Config], bool]], ...] = (
         ("constraint.parser", "constraint.kind", "constraint.grammar"),
         lambda config: _value(config, "constraint", "policy") is not None,
     ),
+    (("backend.prompt_tokens_beside_rounds",), _may_use_graphs),
 )
 """Settings, or whole sections, that many cells ignore, and the cells that use them."""

@@ -19,6 +19,8 @@ RUNS = {
     "caches": "drafter=eagle3 backend.dtype=float32 drafting.cache_dtype=auto,float32,bfloat16",
     "data set": "drafter=mtp workload=hf target.path=owner/model",
     "constraint": "drafter=mtp workload=reasoning_json constraint=mask",
+    "no graphs": "drafter=mtp backend.device=cpu",
+    "graphs": "drafter=mtp backend.device=cpu backend.graphs=true",
 }
 
 
@@ -26,6 +28,7 @@ def recorded(cell):
     """The settings of a cell as its record holds them."""
     return plain_values(asdict(cell)) | {
         "draft_sampling": cell.draft_sampling.value,
+        "device": cell.backend.device,
         "dtype": cell.backend.dtype,
     }
 

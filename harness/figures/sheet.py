@@ -14,7 +14,15 @@ from harness.comparison import method_name, method_rank
 from harness.estimates import Estimate
 from harness.figures.style import LOOKS, Look, spare_looks
 from harness.metrics import Cell
-from harness.tables import SURROUNDINGS, drafter_name, drafts_text, label_suffix, target_name, varying
+from harness.tables import (
+    SURROUNDINGS,
+    drafter_name,
+    drafts_text,
+    label_suffix,
+    surrounding_texts,
+    target_name,
+    varying,
+)
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,6 @@ def sheets(
     names = [name for name in varying(drafted, SURROUNDINGS) if name != "target" and name not in along]
     found: dict[str, list[Cell]] = {}
     for cell in drafted:
-        place = ", ".join([target_name(cell), *(f"{name} = {cell[name]}" for name in names)])
+        place = ", ".join([target_name(cell), *surrounding_texts(cell, names)])
         found.setdefault(place, []).append(cell)
     return [Sheet(tuple(items), place, distances or {}) for place, items in found.items()]
