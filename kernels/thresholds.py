@@ -9,15 +9,15 @@ and min-p needs no search. What survives are the tokens at or above the largest 
 1. one pass over the row: the maximum M, the mass S, and the largest logit that each thread has seen. The smallest of
    the 32 in a warp has some 1,000 tokens of a row at or above it: the guess where a first window begins;
 2. another pass, over a row that is in the L2 cache by now, marks the groups of tokens that reach into the window: of 16
-   bytes each, or of two tokens in a short row. Its tokens are packed into a few registers of each thread, and if the
-   window holds the threshold, the search ends among them. Else the next window begins below it, as deep as the mean
-   distance of the tokens above lets expect about as many again;
+   bytes each, or of two tokens in a short row. Its tokens are packed into a few registers of each thread
+   (kernels.window_logits), and if the window holds the threshold, the search ends among them. Else the next window
+   begins below it, as deep as the mean distance of the tokens above lets expect about as many again;
 3. a row whose threshold lies too deep for that, such as a flat one at a high temperature, is searched by whole passes.
 
-Every step of a search weighs the tokens above four probes at once, and leaves a fifth of the interval that the
-threshold lies in. It divides the order of the values themselves, and ends at an exact value of the row. Nothing hangs
-on the guesses but time. Top-k, top-p and min-p take turns at the same code, because a program runs it once or twice,
-and fetching it costs time. The reference twin is kernels.reference.thresholds.
+Every step of a search (kernels.smallest_key) weighs the tokens above four probes at once, and leaves a fifth of the
+interval that the threshold lies in. It divides the order of the values themselves, and ends at an exact value of the
+row. Nothing hangs on the guesses but time. Top-k, top-p and min-p take turns at the same code, because a program runs
+it once or twice, and fetching it costs time. The reference twin is kernels.reference.thresholds.
 """
 
 from __future__ import annotations
@@ -26,29 +26,12 @@ import triton
 import triton.language as tl
 
 from kernels.device_weights import divisor, scale, weigh
+from kernels.smallest_key import ordered_key, smallest_key, smallest_key_of_row, summed, value_of
 from kernels.token_mask import only_allowed
+from kernels.window_logits import list_groups, load_groups, pack, unpack
 
 WINDOWS: tl.constexpr = tl.constexpr(4)
 """That are tried before whole passes."""
-MARKS: tl.constexpr = tl.constexpr(32)
-"""Steps over a row whose groups a thread marks in the bits of one number."""
-NOWHERE: tl.constexpr = tl.constexpr(2**30)
-"""An offset behind the end of any row."""
-
-
-@triton.jit
-def ordered_key(logits, SHIFT: tl.constexpr):
-    """int32 that orders as the logits do; SHIFT drops the low bits that a 16-bit type does not have."""
-    # Adding 0 makes -0 and 0 one value.
-    bits = (logits + 0.0).to(tl.int32, bitcast=True)
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
-
-
-@triton.jit
-def value_of(key, SHIFT: tl.constexpr):
-    """The logit, float32, that has this key."""
-    bits = (key << SHIFT) | tl.where(key < 0, (1 << SHIFT) - 1, 0)
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -61,195 +44,6 @@ def midpoint(low, high):
 def guess_of(maxima, THREADS: tl.constexpr):
     """Where a first window begins, float32; `maxima` are the largest logits that threads saw, [THREADS]."""
     return tl.max(tl.min(tl.reshape(maxima, (THREADS // 32, 32)), axis=1), axis=0)
-
-
-@triton.jit
-def list_groups(
-    row_logits, vocab_size, mask, smallest, largest, listed,
-    LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
-):  # fmt: skip
-    """List the groups with a logit from `smallest` to `largest`, each warp those of its own share of the row.
-
-    Returns:
-        [WARPS] int32, the number of groups that each found; the first 32 * DEPTH of them are listed.
-    """
-    WARPS: tl.constexpr = LANES // GROUP // 32
-    lanes = tl.arange(0, 32)[None, :]
-    lists = tl.arange(0, WARPS)[:, None] * (32 * DEPTH)
-    counts = tl.full((WARPS,), 0, tl.int32)
-    for start in tl.range(0, vocab_size, LANES * MARKS):
-        marks = tl.full((WARPS, 32), 0, tl.int32)
-        found = tl.full((WARPS, 32), 0, tl.int32)
-        stop = tl.minimum(vocab_size, start + LANES * MARKS)
-        for first in tl.range(start, stop, LANES, loop_unroll_factor=UNROLL):
-            offsets = first + tl.arange(0, LANES)
-            values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
-            values = only_allowed(values, offsets, vocab_size, mask, GROUP)
-            logits = tl.reshape(values, (WARPS, 32, GROUP))
-            highest = tl.max(tl.where(logits <= largest, logits, -float("inf")), axis=2)
-            reaches = (highest >= smallest).to(tl.int32)
-            found += reaches
-            marks |= reaches << ((first - start) // LANES)
-        places = counts[:, None] + tl.cumsum(found, axis=1) - found
-        for _ in tl.range(0, tl.max(tl.max(found, axis=1), axis=0)):
-            mark = marks & -marks
-            # The exponent of a power of two says which.
-            step = ((mark.to(tl.float32).to(tl.int32, bitcast=True) >> 23) & 255) - 127 + start // LANES
-            listing = (mark != 0) & (places < 32 * DEPTH)
-            tl.store(listed + lists + places, (step * 32 + lanes).to(tl.int16), mask=listing)
-            places += 1
-            marks ^= mark
-        counts += tl.sum(found, axis=1)
-    return counts
-
-
-@triton.jit
-def load_groups(
-    row_logits, vocab_size, mask, smallest, largest, listed, counts,
-    LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
-    """[WARPS, 32 * DEPTH, GROUP] float32 logits of the groups listed, -inf outside of `smallest` to `largest`."""
-    WARPS: tl.constexpr = LANES // GROUP // 32
-    warps = tl.arange(0, WARPS)[:, None]
-    places = tl.arange(0, 32 * DEPTH)[None, :]
-    there = places < counts[:, None]
-    groups = tl.load(listed + warps * (32 * DEPTH) + places, mask=there, other=0).to(tl.int32) & 0xFFFF
-    # The warps take 32 groups each in turn.
-    firsts = tl.where(there, ((groups // 32 * WARPS + warps) * 32 + groups % 32) * GROUP, NOWHERE)
-    # Told what it cannot see, the compiler gives a group to a thread.
-    firsts = tl.multiple_of(firsts, (GROUP, GROUP))
-    offsets = firsts[:, :, None] + tl.arange(0, GROUP)[None, None, :]
-    logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
-    logits = only_allowed(logits, offsets, vocab_size, mask, GROUP)
-    return tl.where((logits >= smallest) & (logits <= largest), logits, -float("inf"))
-
-
-@triton.jit
-def pack(logits, smallest, packed, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
-    """Leave the finite ones of `load_groups` side by side in the scratch memory, each warp in a share of its own.
-
-    Returns:
-        [WARPS] int32, the number of logits that each had; the first 32 * DEPTH of them are kept.
-    """
-    WARPS: tl.constexpr = LANES // GROUP // 32
-    found = tl.sum((logits > -float("inf")).to(tl.int32), axis=2)
-    places = tl.cumsum(found, axis=1) - found
-    shares = packed + tl.arange(0, WARPS)[:, None] * (32 * DEPTH)
-    # Sums of integers, of which all but one are 0, cost nothing.
-    bits = logits.to(tl.int32, bitcast=True)
-    columns = tl.arange(0, GROUP)[None, None, :]
-    for column in tl.static_range(GROUP):
-        chosen = tl.sum(tl.where(columns == column, bits, 0), axis=2).to(tl.float32, bitcast=True)
-        is_finite = chosen >= smallest
-        tl.store(shares + places, chosen.to(packed.dtype.element_ty), mask=is_finite & (places < 32 * DEPTH))
-        places += is_finite.to(tl.int32)
-    return tl.sum(found, axis=1)
-
-
-@triton.jit
-def unpack(packed, counts, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
-    """[THREADS, DEPTH] float32, what `pack` left; -inf behind the last one of a warp."""
-    WARPS: tl.constexpr = LANES // GROUP // 32
-    places = tl.arange(0, 32)[None, :, None] * DEPTH + tl.arange(0, DEPTH)[None, None, :]
-    shares = tl.arange(0, WARPS)[:, None, None] * (32 * DEPTH)
-    logits = tl.load(packed + shares + places, mask=places < counts[:, None, None], other=-float("inf"))
-    return tl.reshape(logits.to(tl.float32), (WARPS * 32, DEPTH))
-
-
-@triton.jit
-def summed(weights):
-    """[n, GROUP] float32 -> [n] float64."""
-    return tl.sum(weights, axis=1).to(tl.float64)
-
-
-@triton.jit
-def probe(lowest, highest, index):
-    """int32 key that `index` fifths of an interval lie below, 1 to 4; rounded down.
-
-    The width of an interval fits into 32 bits without a sign, where a division costs little.
-    """
-    width = highest.to(tl.uint32, bitcast=True) - lowest.to(tl.uint32, bitcast=True)
-    fifth = width // 5
-    # x * 13 >> 6 is x // 5 up to 16.
-    rest = ((width - fifth * 5) * index * 13) >> 6
-    return (lowest.to(tl.uint32, bitcast=True) + fifth * index + rest).to(tl.int32, bitcast=True)
-
-
-@triton.jit
-def probed_value(lowest, highest, index, SHIFT: tl.constexpr):
-    """The logit of `probe`."""
-    return value_of(probe(lowest, highest, index), SHIFT)
-
-
-@triton.jit
-def narrow(lowest, highest, above, first, second, third, fourth, target):
-    """The interval after a look at the weights above four probes, in which threads meet once.
-
-    Args:
-        above: weight of what the four leave out.
-        first: [n] float64, weights above the first probe; so are `second`, `third` and `fourth`.
-    """
-    weights = tl.sum(tl.join(tl.join(first, second), tl.join(third, fourth)), axis=0)
-    # Weights fall from probe to probe: so many of them do not lie above the answer.
-    number = tl.sum(tl.sum((above + weights >= target).to(tl.int32), axis=1), axis=0).to(tl.uint32)
-    floor = tl.where(number == 0, lowest, probe(lowest, highest, number) + 1)
-    highest = tl.where(number == 4, highest, probe(lowest, highest, number + 1))
-    return tl.minimum(floor, highest), highest
-
-
-@triton.jit
-def smallest_key(logits, weights, above, target, lowest, highest, SHIFT: tl.constexpr):
-    """The smallest key in lowest..highest with less than `target` above it, or `highest`.
-
-    Args:
-        logits: [n, GROUP] float32, those from `lowest` to `highest`; -inf elsewhere.
-        weights: [n, GROUP] float32, theirs; 0 elsewhere.
-        above: weight of the tokens above `highest`, float64.
-        target: float64.
-    """
-    while lowest < highest:
-        lowest, highest = narrow(
-            lowest, highest, above,
-            summed(tl.where(logits > probed_value(lowest, highest, 1, SHIFT), weights, 0.0)),
-            summed(tl.where(logits > probed_value(lowest, highest, 2, SHIFT), weights, 0.0)),
-            summed(tl.where(logits > probed_value(lowest, highest, 3, SHIFT), weights, 0.0)),
-            summed(tl.where(logits > probed_value(lowest, highest, 4, SHIFT), weights, 0.0)),
-            target,
-        )  # fmt: skip
-    return highest
-
-
-@triton.jit
-def smallest_key_of_row(
-    row_logits, vocab_size, mask, maximum, temperature, counting, target, lowest, highest,
-    SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """`smallest_key` over a whole row, with counts or masses; every pass leaves a fifth of the interval of keys."""
-    THREADS: tl.constexpr = LANES // GROUP
-    high, low = scale(temperature)
-    while lowest < highest:
-        first_probe = probed_value(lowest, highest, 1, SHIFT)
-        second_probe = probed_value(lowest, highest, 2, SHIFT)
-        third_probe = probed_value(lowest, highest, 3, SHIFT)
-        fourth_probe = probed_value(lowest, highest, 4, SHIFT)
-        above_first = tl.full((THREADS,), 0.0, tl.float64)
-        above_second = tl.full((THREADS,), 0.0, tl.float64)
-        above_third = tl.full((THREADS,), 0.0, tl.float64)
-        above_fourth = tl.full((THREADS,), 0.0, tl.float64)
-        for first in tl.range(0, vocab_size, LANES):
-            offsets = first + tl.arange(0, LANES)
-            values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
-            values = only_allowed(values, offsets, vocab_size, mask, GROUP)
-            logits = tl.reshape(values, (THREADS, GROUP))
-            weights = tl.where(counting, 1.0, weigh(logits, maximum, high, low))
-            above_first += summed(tl.where(logits > first_probe, weights, 0.0))
-            above_second += summed(tl.where(logits > second_probe, weights, 0.0))
-            above_third += summed(tl.where(logits > third_probe, weights, 0.0))
-            above_fourth += summed(tl.where(logits > fourth_probe, weights, 0.0))
-        lowest, highest = narrow(
-            lowest, highest, 0.0, above_first, above_second, above_third, above_fourth, target
-        )  # fmt: skip
-    return highest
 
 
 @triton.jit
