@@ -25,6 +25,7 @@ from harness.plan import Plan
 from harness.progress import Progress
 from harness.provenance import provenance
 from harness.records import SCHEMA_VERSION, CellRecord, RequestRecord, identity, write_atomically, write_cell
+from harness.repeated_cells import refuse_repeated
 from harness.round_terms import RequestTerms, collect_terms, write_terms
 from harness.workload import Conversation, conversations, fingerprint, load_prompts
 
@@ -57,8 +58,10 @@ def run_cells(plan: Plan, folder: Path, progress: Progress, finished: list[str])
         finished: the id of each finished cell is appended, so that the caller knows them after an interruption too.
 
     Raises:
-        ValueError: a model, a data set or a prompt does not fit; what was finished before is kept.
+        ValueError: two cells are one on this machine, or a model, a data set or a prompt does not fit; what was
+            finished before is kept.
     """
+    refuse_repeated(plan.cells)
     groups = comparable_groups(plan.cells)
     workloads = [_play(group[0]) for group in groups]
     run = _Run(plan, folder, progress, finished, ModelStore())

@@ -50,7 +50,7 @@ MEASURING = [
     ["harness.engine"],
     ["harness.compiled_core", "harness.compiled_layers"],
     ["harness.backends"],
-    ["harness.plan", "harness.progress", "harness.sweep", "harness.round_profiles"],
+    ["harness.plan", "harness.progress", "harness.repeated_cells", "harness.sweep", "harness.round_profiles"],
     ["harness.round_floors"],
     ["harness.round_report"],
     [

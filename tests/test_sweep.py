@@ -111,3 +111,22 @@ def test_nothing_that_fits_is_refused(tmp_path):
     tight = replace(cell(VerificationMethod.strict), backend=BackendConfig(device="cpu", max_length=12))
     with pytest.raises(ValueError, match="found none among 4"):
         run_cells(plan(tmp_path, tight), tmp_path, Silent(), [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompt_tokens_beside_rounds": 64}, r"backend.prompt_tokens_beside_rounds \(null, 64\) only"),
+        ({"graphs": False}, r"backend.graphs \(null, false\) only"),
+        ({"dtype": "auto"}, r"backend.dtype \(\"float32\", \"auto\"\) only"),
+    ],
+)
+def test_cells_that_are_one_on_this_machine_are_refused_before_anything_is_played(changes, words, tmp_path):
+    """Would catch records that take each other's place, and a run that calls itself incomplete for it."""
+    first, progress = cell(VerificationMethod.strict), Silent()
+    second = replace(first, backend=replace(first.backend, **changes))
+    cells = tuple(replace(item, measurement=replace(item.measurement, baseline=False)) for item in (first, second))
+    repeated = Plan("test", "a test", cells, (), tmp_path, "command")
+    with pytest.raises(ValueError, match=words):
+        run_cells(repeated, tmp_path, progress, [])
+    assert progress.total == 0 and not list(tmp_path.iterdir())
