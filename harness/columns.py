@@ -97,6 +97,11 @@ COUNTS: dict[str, Column] = {
         "key-value cache of the drafter, its spare slot included; 0 for a drafter without one, and in records that did "
         "not count it yet",
     ),
+    "graph_bytes": Column(
+        "bytes",
+        "memory that torch took while steps were captured as CUDA graphs; 0 without them, and in records that did not "
+        "count it yet",
+    ),
     "num_target_parameters": Column("", "parameters of the target"),
     "num_drafter_parameters": Column("", "parameters of the drafter"),
     "fallbacks": Column("", "what changed speed or results without being asked for; separated by a semicolon"),

@@ -34,6 +34,7 @@ FROM_RECORD = (
     "draft_logit_cache_bytes",
     "target_cache_bytes",
     "drafter_cache_bytes",
+    "graph_bytes",
     "num_target_parameters",
     "num_drafter_parameters",
 )

@@ -190,6 +190,7 @@ COUNTS_OF_A_CELL = (
     "draft_logit_cache_bytes",
     "target_cache_bytes",
     "drafter_cache_bytes",
+    "graph_bytes",
     "num_target_parameters",
     "num_drafter_parameters",
     "num_skipped_turns",
@@ -214,6 +215,9 @@ class CellRecord:
     """Key-value cache of the target; 0 in records written before it was counted."""
     drafter_cache_bytes: int = 0
     """Key-value cache of the drafter; 0 for a drafter without one, and in records written before it was counted."""
+    graph_bytes: int = 0
+    """Memory that torch took while steps were captured as CUDA graphs; 0 without them, and in records written before it
+    was counted."""
     num_skipped_turns: int = 0
     """Turns left out because they did not fit."""
     fallbacks: tuple[str, ...] = ()

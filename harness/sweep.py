@@ -195,6 +195,7 @@ def _record(arm: _Arm, played: Sequence[Conversation], remarks: Sequence[str]) -
         draft_logit_cache_bytes=backend.cache_bytes.draft_logits,
         target_cache_bytes=backend.cache_bytes.target,
         drafter_cache_bytes=backend.cache_bytes.drafter,
+        graph_bytes=backend.graph_bytes,
         num_target_parameters=backend.target.num_parameters,
         num_drafter_parameters=backend.num_drafter_parameters,
         num_skipped_turns=arm.num_skipped_turns,

@@ -47,6 +47,31 @@ def summary(run):
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["plain", "guarded"])
+def test_memory_that_runs_out_while_steps_are_captured_is_one_clear_error(guarded, monkeypatch):
+    engine = toy_engine(
+        TARGET,
+        DRAFT,
+        VerificationMethod.probabilistic,
+        DraftSampling.sampled,
+        num_speculative_tokens=2,
+        max_new_tokens=9,
+        num_slots=3,
+        graphs=True,
+        guarded=guarded,
+    )
+    runner = engine._runner
+    largest = runner.sizes[-1]
+
+    def fail(size):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(runner, "_capture", fail)
+    words = f"a step of 3 slots and {largest.num_prompt_rows} rows of prompts .* Lower backend.max_concurrency"
+    with pytest.raises(ValueError, match=words):
+        engine.run(requests([3]), lambda record: None)
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["plain", "guarded"])
 def test_a_rehearsed_step_leaves_everything_as_it_was(guarded):
     """Would catch a size that, replayed before the clock starts, moves a slot or what the drafter keeps of it."""
     engine = toy_engine(

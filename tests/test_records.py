@@ -125,6 +125,7 @@ def example_cell():
         num_skipped_turns=2,
         target_cache_bytes=2**20,
         drafter_cache_bytes=2**18,
+        graph_bytes=2**17,
     )
 
 
@@ -175,7 +176,7 @@ def lose_column(data):
 
 
 def lose_caches(data):
-    del data["target_cache_bytes"], data["drafter_cache_bytes"]
+    del data["target_cache_bytes"], data["drafter_cache_bytes"], data["graph_bytes"]
 
 
 def lose_paths(data):
@@ -190,7 +191,7 @@ def accept_too_much(data):
 
 def test_a_record_from_before_caches_were_counted_is_read(tmp_path):
     cell = read_cell(altered(example_cell(), tmp_path, lose_caches))
-    assert (cell.target_cache_bytes, cell.drafter_cache_bytes) == (0, 0)
+    assert (cell.target_cache_bytes, cell.drafter_cache_bytes, cell.graph_bytes) == (0, 0, 0)
 
 
 def test_a_record_from_before_paths_were_counted_is_read(tmp_path):

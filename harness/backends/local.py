@@ -280,6 +280,11 @@ class LocalBackend:
         configured = self.cell.backend.graphs
         return self.models.loaded.device.type == "cuda" if configured is None else configured
 
+    @property
+    def graph_bytes(self) -> int:
+        """Memory that torch took for the CUDA graphs of the cell, once something was run; 0 without them."""
+        return 0 if self._kept is None else self._kept.graph_bytes
+
     def engine(self) -> Engine:
         """The engine of the next block: kept where it is costly to make, else made anew, so that the cells of a sweep
         do not hold the memory of all their caches at once."""

@@ -15,6 +15,7 @@ class ConstrainedRunner:
     row_width = 0
     most_prompt_tokens = EagerRunner.most_prompt_tokens
     most_beside_rounds = EagerRunner.most_beside_rounds
+    graph_bytes = EagerRunner.graph_bytes
 
     def __init__(self, step: Step, num_slots: int) -> None:
         assert not step.joins

@@ -179,6 +179,11 @@ class Engine:
         """Memory of the target's key-value cache."""
         return self._cache.num_bytes
 
+    @property
+    def graph_bytes(self) -> int:
+        """Memory that torch took for CUDA graphs, once something was run; 0 without them."""
+        return self._runner.graph_bytes
+
     @torch.inference_mode()
     def run(self, requests: Iterable[Request], follow_up: FollowUp, start_s: float = 0.0) -> EngineRun:
         """Run all requests and their follow-ups to the end.

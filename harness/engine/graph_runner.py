@@ -63,16 +63,42 @@ class GraphRunner:
         limit = most_beside_rounds
         rows_beside_rounds = None if limit is None else min(max(1, limit // self.row_width), most_rows)
         self.sizes = step_sizes(num_slots, most_rows, rows_beside_rounds)
+        self.graph_bytes = 0
+        """Memory that torch took while steps were captured: what they work in and leave their results in."""
         self._steps: dict[StepSize, CapturedStep] = {}
         self._pool: Any = None
 
     def prepare(self) -> None:
-        """Capture every size, the largest first, so that the smaller ones find room in its memory."""
+        """Capture every size, the largest first, so that the smaller ones find room in its memory.
+
+        Raises:
+            ValueError: memory ran out; it says beside what, and what to lower.
+        """
+        before = self._reserved_bytes()
         for size in reversed(self.sizes):
             if size not in self._steps:
-                captured = self._steps[size] = self._capture(size)
-                if captured.inputs.is_cuda:
-                    self._rehearse(captured)
+                try:
+                    captured = self._steps[size] = self._capture(size)
+                    if captured.inputs.is_cuda:
+                        self._rehearse(captured)
+                except torch.OutOfMemoryError as error:
+                    raise ValueError(self._too_large(size, before)) from error
+        self.graph_bytes += self._reserved_bytes() - before
+
+    def _reserved_bytes(self) -> int:
+        device = self.step.target.device
+        return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+
+    def _too_large(self, size: StepSize, before: int) -> str:
+        """What is wrong where the step of a size has no room, though weights and caches had."""
+        taken = (self._reserved_bytes() - before) / 1e9
+        return (
+            f"backend.device: expected memory for a step of {size.num_slots} slots and {size.num_prompt_rows} rows of "
+            f"prompts as a CUDA graph, found too little: torch held {before / 1e9:.2f} GB (weights, caches, other "
+            f"cells), and {len(self._steps)} graphs and this attempt took {taken:.2f} GB. Lower "
+            "backend.max_concurrency, decoding.max_new_tokens, backend.max_length or drafting.num_speculative_tokens, "
+            "run fewer cells at once, take backend.graphs=false, or end what else runs there."
+        )
 
     def launch(self, plan: Plan) -> Launched:
         return fetch(self._take_in(plan).run())

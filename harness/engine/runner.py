@@ -76,6 +76,11 @@ class Runner(Protocol):
         """Prompt tokens of a step in which somebody decodes; None for no limit of its own."""
         ...
 
+    @property
+    def graph_bytes(self) -> int:
+        """Memory that captured steps took, once they are; 0 without graphs."""
+        ...
+
     def prepare(self) -> None:
         """Do what takes long and is needed once."""
         ...
@@ -91,6 +96,7 @@ class EagerRunner:
     """Bounds the memory of a forward's activations."""
     most_beside_rounds = None
     """Prompts have a forward of their own, and every portion would read the weights once more."""
+    graph_bytes = 0
 
     def __init__(self, step: Step) -> None:
         assert not step.joins
