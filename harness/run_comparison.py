@@ -136,7 +136,7 @@ def _values_table(title: str, names: tuple[str, str], first: Sequence[Mapping], 
     rows = [
         (name, listed(left.get(name, [NONE])), listed(right.get(name, [NONE])))
         for name in dict.fromkeys([*left, *right])
-        if set(left.get(name, ())) != set(right.get(name, ()))
+        if set(left.get(name, [NONE])) != set(right.get(name, [NONE]))
     ]
     return Table(title, ("name", *names), tuple(rows))
 

@@ -14,6 +14,7 @@ from harness.figures.heat_axis import DRAFTER, DRAFTING, METHOD, VERIFICATION
 from harness.figures.heat_map import draw_heat_map
 from harness.figures.kinds import FIGURES
 from harness.figures.methods import draw_methods
+from harness.figures.panels import _broken
 from harness.figures.save import save_figure
 from harness.figures.sheet import sheets
 from harness.figures.style import HEAT_COLORS, LOOKS, RC, SPARE_LOOKS, spare_looks
@@ -108,6 +109,14 @@ def test_the_length_that_is_drawn_is_that_of_full_drafts():
     axes = draw_sweep(sheet, TEMPERATURE).axes[0]
     assert axes.get_ylabel() == "mean acceptance length\n(full drafts)"
     assert list(axes.containers[0].lines[0].get_ydata()) == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("width", range(26, 46))
+def test_no_line_of_a_title_ends_within_a_setting(width):
+    text = "(zoo, workload.request_rate=2, K = 3, T = 0.5, top_p = 0.9)"
+    lines = _broken(text, width).split("\n")
+    assert " ".join(lines) == text and len(lines) > 1
+    assert not any(line.endswith(("=", "K", "T", "top_p")) for line in lines)
 
 
 def test_the_title_and_the_panels_say_whose_weights_are_random():

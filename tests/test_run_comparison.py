@@ -50,6 +50,14 @@ def test_a_setting_that_a_whole_run_has_otherwise_is_listed_and_its_cells_are_pa
     assert column(tables[PAIRED], "verification") == ["baseline", "strict", "block"]
 
 
+def test_a_setting_that_is_not_set_and_one_that_is_not_used_do_not_differ():
+    """Would catch a row of two dashes: an old record lacks a setting that is null in a new one."""
+    old, new = run_of("strict"), run_of("strict")
+    for cell in old:
+        del cell.record.config["workload"]["request_rate"]
+    assert "Settings that differ" not in compared(old, new)[0]
+
+
 def test_a_setting_that_one_run_sweeps_matches_value_by_value():
     """Would catch a block cell paired with a strict one because the other run has a single method."""
     tables, _ = compared(run_of("strict", "block"), run_of("block"))

@@ -59,10 +59,16 @@ def with_title(figure: Figure, what: str, where: str, sheet: Sheet, num_lines: i
     fitting = int(figure.get_figwidth() * CHARACTERS_PER_INCH)
     title = f"{what} ({', '.join(part for part in (sheet.place, where) if part)})"
     if len(title) > fitting:
-        title = f"{fill(what, fitting)}\n{fill(title[len(what) + 1 :], fitting)}"
+        title = f"{fill(what, fitting)}\n{_broken(title[len(what) + 1 :], fitting)}"
     figure.suptitle(title)
     figure.set_figheight(figure.get_figheight() + LINE_INCHES * (num_lines + title.count("\n")))
     return figure
+
+
+def _broken(text: str, width: int) -> str:
+    """Lines of a text, none of which ends within `name = value`."""
+    whole = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
+    return fill(text.replace(" = ", whole), width).replace(whole, " = ")
 
 
 def wrapped(drafter: str) -> str:
