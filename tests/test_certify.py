@@ -155,7 +155,7 @@ def test_the_report_says_what_its_power_is_of(tmp_path, capsys):
     arguments += ["certify.cells=bfloat16", f"certify.output={tmp_path}"]
     assert main(arguments) == 0
     text = (tmp_path / MARKDOWN).read_text()
-    assert "in every cell but 1 in a spread vocabulary" in text
+    assert "in the weakest cell of all but 1 in a spread vocabulary" in text
     assert "averaged over them: of one of 4 alone it takes 2 times as much" in text
     assert re.search(r"Rows: \d+ cells have rows of a few tokens, 1 in a spread vocabulary rows of 6,149", text)
     outcomes = {outcome["name"]: outcome for outcome in json.loads((tmp_path / JSON).read_text())["outcomes"]}

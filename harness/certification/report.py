@@ -93,10 +93,10 @@ def notes(result: Certification) -> list[str]:
     return [
         f"False alarm: a flawless subject fails any cell with probability {FALSE_ALARM:g} at most; each cell is tested "
         f"at {result.level:.1e} (Bonferroni, with a factor {RESERVE} in reserve for the far tail), controls too.",
-        f"Power: a deviation of TV {VARIATION:g} is detected in every cell{_but_spread(found)} with probability "
-        f"{power_text(weakest)} at least; TV {largest:.4f} with {POWER:g}.{_of_profiles(found)} Computed from samples "
-        "and degrees of freedom, for the deviation that is hardest to see (noncentrality 4 n TV²); differences among "
-        f"rare sequences, which are pooled, do not count: at most {100 * pooled:.1f} % of the samples of a cell.",
+        f"Power, in the weakest cell of all{_but_spread(found)}: a deviation of TV {VARIATION:g} is detected with "
+        f"probability {power_text(weakest)}, one of {largest:.4f} with {POWER:g}.{_of_profiles(found)} Computed from "
+        "samples and degrees of freedom, for the deviation that is hardest to see (noncentrality 4 n TV²); differences "
+        f"among rare sequences, which are pooled, do not count: at most {100 * pooled:.1f} % of the samples of a cell.",
         "A cell plays requests of a toy Markov pair over several rounds, in slots that are used again, with the "
         "subject's own drafts and random streams, and compares the joint law of the first tokens with the exact one "
         "(Pearson, rare sequences pooled).",
