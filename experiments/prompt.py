@@ -141,7 +141,7 @@ def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord
         backend = LocalBackend(cell)
         played = conversations(asked, cell.workload, cell.seed)
         backend.prepare(played)
-        run = backend.generate(played, lambda record: progress.advance(1, len(record.output_token_ids)))
+        run = backend.generate(played, lambda answer: progress.advance(1, len(answer.output_token_ids)))
     finally:
         progress.finish()
     for fallback in backend.fallbacks:

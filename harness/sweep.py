@@ -19,6 +19,7 @@ from harness.backends.local import BackendRun, LocalBackend, prepare_together
 from harness.backends.model_store import ModelStore
 from harness.config import CacheDtype, CellConfig
 from harness.determinants import determinants, plain_values, with_rates
+from harness.engine.sequence import Answer
 from harness.labels import RANDOM_WEIGHTS, guarantee, labels
 from harness.models.fingerprint import fingerprint as fingerprint_files
 from harness.plan import Plan
@@ -111,8 +112,8 @@ class _Run:
                 self.places[record.cell_id] = num_before + turn.arm
                 self._write_manifest()
 
-    def _advance(self, record: RequestRecord) -> None:
-        self.progress.advance(1, len(record.output_token_ids))
+    def _advance(self, answer: Answer) -> None:
+        self.progress.advance(1, len(answer.output_token_ids))
 
     def _write_manifest(self) -> None:
         content = {

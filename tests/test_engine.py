@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from harness.engine import engine as engine_module
+from harness.engine import sequence as sequence_module
 from harness.engine.runner import Launched
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Request
-from harness.records import FinishReason
+from harness.records import FinishReason, RequestRecord
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.reference.acceptance import acceptance_terms
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
@@ -78,6 +79,19 @@ def test_a_follow_up_runs_next_and_is_recorded_as_its_own_request():
         (str(index), turn) for index in range(3) for turn in range(2)
     ]
     assert all(record.num_prompt_tokens == (5 if record.turn else 1) for record in run.requests)
+
+
+def test_records_are_made_when_the_clock_has_stopped(monkeypatch):
+    """Would catch the end of a request that stalls everybody's next round, most where all end at once."""
+    made, while_running = [], []
+
+    def record(**fields):
+        made.append(fields["prompt_id"])
+        return RequestRecord(**fields)
+
+    monkeypatch.setattr(sequence_module, "RequestRecord", record)
+    run = engine(max_new_tokens=4, num_slots=2).run(toy_requests(3), lambda answer: while_running.append(len(made)))
+    assert while_running == [0, 0, 0] and sorted(made) == sorted(item.prompt_id for item in run.requests)
 
 
 class Clock:

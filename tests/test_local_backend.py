@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+from harness.backends import local
 from harness.backends.local import LocalBackend
 from harness.backends.model_store import ModelStore
 from harness.config import (
@@ -88,3 +89,11 @@ def test_no_collection_walks_over_what_existed_before_the_run(store):
 def test_what_slows_the_target_down_is_reported(store, monkeypatch):
     monkeypatch.setattr(TargetModel, "round_fallbacks", lambda self, tokens: (f"slower in rounds of {tokens} tokens",))
     assert backend(store, drafter=DrafterKind.eagle3).fallbacks == ("slower in rounds of 15 tokens",)
+
+
+def test_only_answers_that_another_turn_follows_are_decoded(store, monkeypatch):
+    """Would catch text that nobody reads, made while the clock runs."""
+    decoded = []
+    monkeypatch.setattr(local, "decode_answer", lambda tokenizer, ids: decoded.append(len(ids)) or "An answer.")
+    run = backend(store).generate([SHORT])
+    assert len(decoded) == 1 and len(run.requests) == 2

@@ -15,7 +15,7 @@ from harness.drafters.chain import DrafterShape
 from harness.drafters.load import LoadedHead, build_drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
 from harness.engine.frozen_heap import frozen_heap
-from harness.engine.sequence import Limits, Request
+from harness.engine.sequence import Answer, Limits, Request
 from harness.models.target import TargetModel
 from harness.prompt import Prompt
 from harness.prompt_length import exact_length
@@ -134,7 +134,7 @@ class LocalBackend:
     def generate(
         self,
         conversations: Sequence[Conversation],
-        on_request: Callable[[RequestRecord], None] | None = None,
+        on_request: Callable[[Answer], None] | None = None,
         start_s: float = 0.0,
     ) -> BackendRun:
         """Play conversations, every turn after the model's answer to the one before.
@@ -162,13 +162,15 @@ class LocalBackend:
             if request is not None:
                 requests.append(request)
 
-        def follow_up(record: RequestRecord) -> Request | None:
+        def follow_up(answer: Answer) -> Request | None:
             if on_request is not None:
-                on_request(record)
-            conversation = by_key[record.prompt_id, record.sample]
-            given = answers[record.prompt_id, record.sample]
-            given.append(decode_answer(self.tokenizer, record.output_token_ids))
-            return self._request(conversation, given) if len(given) < len(conversation.prompt.turns) else None
+                on_request(answer)
+            conversation = by_key[answer.prompt_id, answer.sample]
+            if answer.turn + 1 == len(conversation.prompt.turns):
+                return None
+            given = answers[answer.prompt_id, answer.sample]
+            given.append(decode_answer(self.tokenizer, answer.output_token_ids))
+            return self._request(conversation, given)
 
         engine = self.engine()
         with frozen_heap():

@@ -30,7 +30,7 @@ from harness.engine.guarded_step import settle
 from harness.engine.plan import Plan, make_plan
 from harness.engine.runner import EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
-from harness.engine.sequence import Limits, Request, Round, Sequence, rounds_of
+from harness.engine.sequence import Answer, Limits, Request, Round, Sequence, rounds_of
 from harness.engine.slots import SlotState
 from harness.engine.step import Step
 from harness.engine.term_columns import of_slot, term_columns
@@ -116,20 +116,7 @@ class _UnderWay(NamedTuple):
     """If it has been measured."""
 
 
-class _Finished(NamedTuple):
-    """A request that has ended."""
-
-    record: RequestRecord
-    """As far as it is known while others run."""
-    unwatched: Sequence | None
-    """The request, where only its parser knows where its reasoning ended."""
-
-    def completed(self) -> RequestRecord:
-        """The record with everything in it."""
-        return self.record if self.unwatched is None else self.unwatched.witnessed(self.record)
-
-
-FollowUp = Callable[[RequestRecord], Request | None]
+FollowUp = Callable[[Answer], Request | None]
 Measured = TypeVar("Measured")
 
 
@@ -163,7 +150,6 @@ class Engine:
         )
         self._runner = self._new_runner()
         self._num_invalid = 0
-        self._terms: list[RequestTerms] = []
         self._began = 0.0
         self._read_s = 0.0
 
@@ -190,16 +176,15 @@ class Engine:
 
         Args:
             requests: in the order of admission; where they arrive one by one, in that of their arrival.
-            follow_up: called with each finished request, of which the end of reasoning is known only if it has a
-                guard; may return the next turn of its conversation.
+            follow_up: called with each finished request, while the clock runs; may return the next turn of its
+                conversation.
             start_s: what the clock of the records shows at the start.
         """
         self._runner.prepare()
         self._began = time.perf_counter() - start_s
         self._num_invalid, self._read_s = 0, start_s
         scheduler = Scheduler(self.settings.num_slots, requests)
-        finished: list[_Finished] = []
-        self._terms = []
+        finished: list[Sequence] = []
         under_way: _UnderWay | None = None
         while not scheduler.is_done:
             scheduler.admit(self._now())
@@ -215,9 +200,10 @@ class Engine:
         if under_way is not None:
             # nobody needs it, and its time must not be the next run's
             under_way.launched.wait()
-        # what no guard watched over is looked at now, so that it takes no time of the run
-        records = tuple(item.completed() for item in finished)
-        return EngineRun(records, wall_s, self._num_invalid, tuple(self._terms))
+        # made now, so that they take no time of the run
+        records = tuple(item.to_record() for item in finished)
+        terms = tuple(item.to_terms() for item in finished) if self.settings.round_terms else ()
+        return EngineRun(records, wall_s, self._num_invalid, terms)
 
     def _now(self) -> float:
         return time.perf_counter() - self._began
@@ -280,7 +266,7 @@ class Engine:
         return under_way._replace(measures=self._unclocked(measure))
 
     def _take_in(
-        self, under_way: _UnderWay, scheduler: Scheduler, finished: list[_Finished], follow_up: FollowUp
+        self, under_way: _UnderWay, scheduler: Scheduler, finished: list[Sequence], follow_up: FollowUp
     ) -> None:
         """Wait for a step, commit what it decided, and let go of the requests that ended."""
         plan, rows = under_way.plan, under_way.launched.decided()
@@ -311,18 +297,15 @@ class Engine:
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
 
     def _retire(
-        self, ended: list[Sequence], scheduler: Scheduler, finished: list[_Finished], follow_up: FollowUp
+        self, ended: list[Sequence], scheduler: Scheduler, finished: list[Sequence], follow_up: FollowUp
     ) -> None:
         for sequence in ended:
-            record = sequence.to_record()
-            finished.append(_Finished(record, sequence if sequence.is_unwatched else None))
-            if self.settings.round_terms:
-                self._terms.append(sequence.to_terms())
+            finished.append(sequence)
             if sequence.is_tainted:
                 # masking does not hide a NaN from the slot's next request: its weight is 0, and 0 times NaN is NaN
                 self._cache.clear(slice(sequence.slot, sequence.slot + 1))
                 self.drafter.clear(sequence.slot)
-            scheduler.release(sequence, follow_up(record))
+            scheduler.release(sequence, follow_up(sequence.answer))
 
 
 def _rulings(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, Ruling]:

@@ -48,6 +48,16 @@ class Limits:
     """Empty to go on past the end of sequence."""
 
 
+class Answer(NamedTuple):
+    """A request that has ended, as far as what follows it may need it."""
+
+    prompt_id: str
+    turn: int
+    sample: int
+    seed: int
+    output_token_ids: list[int]
+
+
 class Round(NamedTuple):
     """What a step decided for one request, on the host."""
 
@@ -117,7 +127,7 @@ class Sequence:
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
-    def is_unwatched(self) -> bool:
+    def _is_unwatched(self) -> bool:
         """Whether the end of its reasoning is looked for, but by no guard."""
         return self.request.parser is not None and self.request.guard is None
 
@@ -168,8 +178,21 @@ class Sequence:
         if self.request.parser is not None:
             self._drafted.append(decided.draft_ids)
 
+    @property
+    def answer(self) -> Answer:
+        request = self.request
+        return Answer(request.prompt_id, request.turn, request.sample, request.seed, self.output_token_ids)
+
     def to_record(self) -> RequestRecord:
-        """The record of a finished request; `witnessed` adds what is missing of one that is unwatched."""
+        """The record of a finished request.
+
+        It takes tens of microseconds, and several for each round where the end of reasoning is looked for; while the
+        clock runs that would stall everybody's rounds whenever a request ends.
+        """
+        record = self._record_of_rounds()
+        return self._witnessed(record) if self._is_unwatched else record
+
+    def _record_of_rounds(self) -> RequestRecord:
         assert self.finish_reason is not None
         request, num_reasoning = self.request, None
         if request.guard is not None:
@@ -191,12 +214,8 @@ class Sequence:
             num_reasoning_tokens=num_reasoning,
         )
 
-    def witnessed(self, record: RequestRecord) -> RequestRecord:
-        """The record with where reasoning ended, and what the rounds held of it, of a request that is unwatched.
-
-        It takes several microseconds a round, all at once; done while the clock runs it would stall everybody's rounds
-        whenever a request ends.
-        """
+    def _witnessed(self, record: RequestRecord) -> RequestRecord:
+        """The record with where reasoning ended, and what the rounds held of it, of a request that is unwatched."""
         assert self.request.parser is not None
         emitted, start = [], self.num_prompt_tokens
         for item in self._rounds:
