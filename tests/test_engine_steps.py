@@ -46,9 +46,8 @@ def summary(run):
     return {(record.prompt_id, record.turn): record.output_token_ids for record in run.requests}, rounds
 
 
-@pytest.mark.parametrize("guarded", [False, True], ids=["plain", "guarded"])
-def test_memory_that_runs_out_while_steps_are_captured_is_one_clear_error(guarded, monkeypatch):
-    engine = toy_engine(
+def engine_of_captured_sizes(guarded):
+    return toy_engine(
         TARGET,
         DRAFT,
         VerificationMethod.probabilistic,
@@ -59,6 +58,11 @@ def test_memory_that_runs_out_while_steps_are_captured_is_one_clear_error(guarde
         graphs=True,
         guarded=guarded,
     )
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["plain", "guarded"])
+def test_memory_that_runs_out_while_steps_are_captured_is_one_clear_error(guarded, monkeypatch):
+    engine = engine_of_captured_sizes(guarded)
     runner = engine._runner
     largest = runner.sizes[-1]
 
@@ -74,17 +78,7 @@ def test_memory_that_runs_out_while_steps_are_captured_is_one_clear_error(guarde
 @pytest.mark.parametrize("guarded", [False, True], ids=["plain", "guarded"])
 def test_a_rehearsed_step_leaves_everything_as_it_was(guarded):
     """Would catch a size that, replayed before the clock starts, moves a slot or what the drafter keeps of it."""
-    engine = toy_engine(
-        TARGET,
-        DRAFT,
-        VerificationMethod.probabilistic,
-        DraftSampling.sampled,
-        num_speculative_tokens=2,
-        max_new_tokens=9,
-        num_slots=3,
-        graphs=True,
-        guarded=guarded,
-    )
+    engine = engine_of_captured_sizes(guarded)
     engine.run(requests([1, 4, 2, 7]), lambda record: None)
     state, runner = engine.step.state, engine._runner
 
