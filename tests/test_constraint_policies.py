@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from harness.constraint.guard import Guard
 from harness.constraint.masks import FREE, Masks
+from harness.constraint.parsers.no_reasoning import NoReasoning
 from harness.constraint.parsers.several_tokens import SeveralTokens
 from harness.engine.commit import commit
 from tests.toy_grammar import MARKER, chain, guard_of
@@ -204,6 +205,41 @@ def test_a_whole_round_behind_the_boundary_is_refused():
     with pytest.raises(ValueError, match=r"^OneToken\.ending: expected"):
         guard.settle_whole([1], [1, 1])
     assert guard.matcher.fed == []
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        pytest.param([3, 4], id="the marker"),
+        pytest.param([5, 5, 3], id="its beginning"),
+        pytest.param([4, 5], id="its end alone"),
+        pytest.param([5, 5], id="none of it"),
+    ],
+)
+def test_a_round_that_passes_is_the_round_that_is_settled(tokens):
+    """Would catch a round that passes and leaves the parser, or the count of reasoning tokens, where they were."""
+    passed, settled = (guard_of("mask", DOUBLED, SeveralTokens((3, 4))) for _ in range(2))
+    does_pass = passed.passes([], tokens)
+    ruling = settled.settle_whole([], tokens)
+    assert does_pass == (4 not in tokens)
+    if not does_pass:
+        # nothing was taken in
+        assert not passed.is_behind and passed.settle_whole([], tokens).num_kept_tokens == ruling.num_kept_tokens
+    assert (ruling.num_kept_tokens, ruling.is_complete, ruling.is_whole) == (len(tokens), False, True)
+    for guard in (passed, settled):
+        if not guard.is_behind:
+            guard.settle_whole([], [4, 3, 4])
+    assert passed.num_reasoning_tokens == settled.num_reasoning_tokens > 0
+
+
+def test_no_round_passes_once_the_host_must_see_the_drafts():
+    """Would catch answer tokens that the grammar never sees."""
+    guard = guard_of("mask", DOUBLED)
+    play(guard, [], [MARKER])
+    assert not guard.passes([1], [1, 1]) and not guard.passes([], [5])
+    assert guard.matcher.fed == []
+    without_reasoning = guard_of("mask", DOUBLED, NoReasoning())
+    assert not without_reasoning.passes([], [5])
 
 
 @pytest.mark.parametrize("policy", ["late", "commit", "mask"])

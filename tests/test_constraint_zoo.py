@@ -8,7 +8,8 @@ pytest.importorskip("jsonschema", reason="needs the extra grammar")
 from dataclasses import replace
 
 from experiments.zoo.reasoning_prompts import FILE, reasoning_prompts
-from harness.backends.local import LocalBackend
+from harness.backends import local
+from harness.backends.local import LocalBackend, prepare_together
 from harness.backends.model_store import ModelStore
 from harness.boundary_sums import boundary_values
 from harness.config import (
@@ -179,3 +180,35 @@ def test_a_policy_is_part_of_what_identifies_a_cell():
     # cells without one are what they were before there were any, whatever else the section says
     assert "constraint" not in found[0]
     assert canonical(cell(None, parser="glm")) == canonical(cell(None))
+
+
+def test_policies_that_are_compared_share_an_engine(store):
+    """Would catch a cell that pays for another place of its graphs and caches, and memory that is counted twice."""
+    played = conversations(load_prompts(WORKLOAD, 0), WORKLOAD, 0)
+    policies = [None, PolicyKind.none, PolicyKind.late, PolicyKind.commit, PolicyKind.mask]
+    cells = [cell(policy, graphs=True) for policy in policies]
+    cells += [cell(PolicyKind.mask, DrafterKind.ngram, graphs=True), cell(PolicyKind.mask, graphs=False)]
+    backends = [LocalBackend(config, store) for config in cells]
+    prepare_together(backends, played)
+    engines = [backend.engine() for backend in backends]
+    assert len({id(engine) for engine in engines[1:5]}) == 1
+    assert len({id(engine) for engine in engines}) == 4
+    # a cell whose requests nobody asks for the end of reasoning has the plain engine
+    assert [engine.settings.guarded for engine in engines] == [False, True, True, True, True, True, True]
+    assert backends[1].engine() is engines[1] and backends[-1].engine() is not engines[-1]
+    outputs = [{item.prompt_id: item for item in backend.generate(played).requests} for backend in backends[1:5]]
+    anew = [play(config, store, played)[0] for config in cells[1:5]]
+    for together, apart in zip(outputs, anew, strict=True):
+        assert {key: item.output_token_ids for key, item in together.items()} == {
+            key: item.output_token_ids for key, item in apart.items()
+        }
+
+
+def test_memory_of_a_shared_engine_is_counted_once(store, monkeypatch):
+    played = conversations(load_prompts(WORKLOAD, 0), WORKLOAD, 0)
+    counted = []
+    monkeypatch.setattr(local, "check_memory", lambda cells, device: counted.append(len(cells)))
+    for graphs in (True, False):
+        cells = [cell(policy, graphs=graphs) for policy in (PolicyKind.none, PolicyKind.commit, PolicyKind.mask)]
+        prepare_together([LocalBackend(config, store) for config in cells], played)
+    assert counted == [1, 3]

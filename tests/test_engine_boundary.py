@@ -122,6 +122,32 @@ def test_every_round_is_that_of_steps_with_the_host(policy, parser, overlaps):
     assert (num_whole > 0, num_held > 0, num_guarded > 0) == (is_ahead, is_ahead, True)
 
 
+def test_requests_without_guards_are_nobodys_business_in_an_engine_for_guarded_ones():
+    """One engine serves all policies of a comparison in turn. Would catch a slot that is still held back for the
+    reasoning of the request before it, and requests that are counted as watched."""
+
+    def engine(**options):
+        sizes = {"num_speculative_tokens": 3, "max_new_tokens": 24, "num_slots": 7}
+        laws = transitions(VOCAB_SIZE, 12), transitions(VOCAB_SIZE, 19)
+        return toy_engine(*laws, Method.probabilistic, DraftSampling.sampled, graphs=True, **sizes, **options)
+
+    def play_in(subject, guards=None):
+        requests = toy_requests(NUM_REQUESTS)
+        if guards is not None:
+            requests = [replace(item, guard=guard) for item, guard in zip(requests, guards, strict=True)]
+        found = subject.run(requests, lambda record: None)
+        return sorted(found.requests, key=lambda item: int(item.prompt_id))
+
+    shared = engine(guarded=True, overlaps=True)
+    alone = play_in(engine(overlaps=True))
+    first = play_in(shared, guards_of("mask", "two tokens"))
+    assert min(paths(first)) > 0
+    free = play_in(shared)
+    assert all(item.is_whole is None and not item.num_held_steps for record in free for item in record.rounds)
+    assert without_time(free) == without_time(alone) != without_time(first)
+    assert without_time(play_in(shared, guards_of("mask", "two tokens"))) == without_time(first)
+
+
 @pytest.mark.parametrize("num_tokens", [0, 1, 3, 5])
 @pytest.mark.parametrize(("policy", "parser"), [("commit", "one token"), ("mask", "two tokens"), ("mask", "one token")])
 def test_the_marker_at_every_place_of_a_round(policy, num_tokens, parser):

@@ -75,6 +75,17 @@ def test_memory_that_runs_out_while_steps_are_captured_is_one_clear_error(guarde
         engine.run(requests([3]), lambda record: None)
 
 
+def test_memory_of_graphs_is_that_of_their_pool(monkeypatch):
+    """Would catch the difference of all that torch holds: it falls below 0 where a capture empties torch's cache."""
+    runner = engine_of_captured_sizes(False)._runner
+    pools = [(0, 0), (0, 3), (0, 3), (0, 4)]
+    segments = [{"segment_pool_id": pool, "total_size": 2**number} for number, pool in enumerate(pools)]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    assert runner._pool_bytes() == 0
+    runner._pool = (0, 3)
+    assert runner._pool_bytes() == 2 + 4
+
+
 @pytest.mark.parametrize("guarded", [False, True], ids=["plain", "guarded"])
 def test_a_rehearsed_step_leaves_everything_as_it_was(guarded):
     """Would catch a size that, replayed before the clock starts, moves a slot or what the drafter keeps of it."""

@@ -11,6 +11,7 @@ from harness.chat import EncodedChat, chat_messages, decode_answer, encode_chat
 from harness.config import CellConfig, TooLong
 from harness.constraint.grammar_text import UnusableGrammarError
 from harness.constraint.requirement import Requirement
+from harness.constraint_config import ConstraintConfig
 from harness.drafters.chain import DrafterShape
 from harness.drafters.load import LoadedHead, build_drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
@@ -44,6 +45,13 @@ class BackendRun:
     """Of the requests' full drafts, if they are recorded."""
 
 
+@dataclass
+class KeptEngine:
+    """The engine of one or several cells between their turns."""
+
+    engine: Engine | None = None
+
+
 class LocalBackend:
     """One cell on the local engine. Models come from a store, so that the cells of a sweep share them."""
 
@@ -62,7 +70,7 @@ class LocalBackend:
         self._notes: dict[str, None] = {outline.name + STAND_IN_NOTE: None} if outline.tokenizer_stands_in else {}
         self._num_skipped = 0
         self._is_prepared = False
-        self._kept: Engine | None = None
+        self._kept = KeptEngine()
         self._requirement = _requirement(cell, outline)
         self._grammars: dict[str, str] = {}
         self._unusable: dict[str, str] = {}
@@ -102,7 +110,7 @@ class LocalBackend:
         if all(self.first_request(item) is None for item in conversations):
             raise ValueError(self._nothing_fits(conversations, longest - num_new))
         self._limit = self._sequence_limit(conversations)
-        self._is_prepared, self._kept = True, None
+        self._is_prepared, self._kept = True, KeptEngine()
 
     def _nothing_fits(self, conversations: Sequence[Conversation], most_tokens: int) -> str:
         """Why no conversation can be played: prompts that are too long, told apart from unusable schemas."""
@@ -283,15 +291,37 @@ class LocalBackend:
         return self.models.loaded.device.type == "cuda" if configured is None else configured
 
     @property
+    def _is_guarded(self) -> bool:
+        """Whether its engine is made for requests with guards.
+
+        Graphs are so for the policy none too, whose requests have none: what it is compared with runs on the same
+        engine then, and not on one whose graphs and caches lie elsewhere, which alone moves times by 1 %.
+        """
+        constraint = self.cell.constraint
+        return constraint.is_on or (self.uses_graphs and constraint.policy is not None)
+
+    @property
     def graph_bytes(self) -> int:
         """Memory that torch took for the CUDA graphs of the cell, once something was run; 0 without them."""
-        return 0 if self._kept is None else self._kept.graph_bytes
+        return 0 if self._kept.engine is None else self._kept.engine.graph_bytes
+
+    @property
+    def engine_key(self) -> object:
+        """Cells of equal keys can have one engine: those that keep it, and differ in what becomes of answers alone."""
+        if not self.uses_graphs:
+            return self
+        return repr(replace(self.cell, constraint=ConstraintConfig())), self._limit, self._is_guarded
+
+    def share_engine(self, other: LocalBackend) -> None:
+        """Have one engine with another cell from here on; both are prepared and have equal keys."""
+        assert self.engine_key == other.engine_key and self._kept.engine is None
+        self._kept = other._kept
 
     def engine(self) -> Engine:
         """The engine of the next block: kept where it is costly to make, else made anew, so that the cells of a sweep
         do not hold the memory of all their caches at once."""
-        engine = self._kept or self._build_engine(self.target, self.loaded_head)
-        self._kept = engine if self.uses_graphs else None
+        engine = self._kept.engine or self._build_engine(self.target, self.loaded_head)
+        self._kept.engine = engine if self.uses_graphs else None
         self.sampling_core, self.cache_bytes = engine.core.name, CacheBytes.of(engine)
         return engine
 
@@ -312,7 +342,7 @@ class LocalBackend:
             # the baseline has nothing to measure, and must run as the cells that it is compared with
             overlaps=False if cell.measurement.expected_acceptance else None,
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
-            guarded=cell.constraint.is_on,
+            guarded=self._is_guarded,
             round_terms=cell.measurement.round_terms and not cell.is_baseline,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
@@ -335,6 +365,8 @@ def prepare_together(backends: Sequence[LocalBackend], conversations: Sequence[C
     Raises:
         ValueError: max_new_tokens leaves no room for a prompt, every prompt is too long, or memory is too small.
     """
+    owners: dict[object, LocalBackend] = {}
     for backend in backends:
         backend.take_measure(conversations)
-    check_memory([backend.memory() for backend in backends], backends[0].models.loaded.device)
+        backend.share_engine(owners.setdefault(backend.engine_key, backend))
+    check_memory([owner.memory() for owner in owners.values()], backends[0].models.loaded.device)

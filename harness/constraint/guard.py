@@ -1,7 +1,7 @@
 """What watches over one request: where its reasoning ends, and how far its answer has come in the grammar.
 
 Per round it sees the drafts before verification (`look_ahead`) and then what was emitted (`settle`), or both after it
-(`settle_whole`). It keeps the parser's state, the grammar and counts, never the tokens.
+(`passes`, `settle_whole`). It keeps the parser's state, the grammar and counts, never the tokens.
 """
 
 from __future__ import annotations
@@ -138,6 +138,20 @@ class Guard:
         host_us = (self._spent_s + time.perf_counter() - began) * US_PER_S
         self._spent_s = 0.0
         return Ruling(num_kept, self._num_evidence, self._num_free, is_complete, host_us, self._is_masked)
+
+    def passes(self, draft_ids: Sequence[int], emitted: Sequence[int]) -> bool:
+        """Take in a round that was verified before the host saw its drafts, if reasoning cannot end in it.
+
+        Nearly every round in front of the boundary is one. Nothing was taken in where this is False; `settle_whole`
+        then says more.
+        """
+        parser = self.parser
+        if self.needs_drafts or parser.may_end_in(draft_ids) or parser.may_end_in(emitted):
+            return False
+        assert self._state is not None
+        self._state = parser.after(emitted, self._state)
+        self._num_tokens += len(emitted)
+        return True
 
     def settle_whole(self, draft_ids: Sequence[int], emitted: Sequence[int]) -> Ruling:
         """Take in a round that was verified before the host saw its drafts, and say how much of it stays.

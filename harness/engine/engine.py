@@ -26,7 +26,7 @@ from harness.drafters.protocol import Drafter
 from harness.engine.constrained_runner import ConstrainedRunner
 from harness.engine.graph_runner import GraphRunner
 from harness.engine.guarded_graph_runner import GuardedGraphRunner
-from harness.engine.guarded_step import settle
+from harness.engine.guarded_step import CUT_TOO_LATE, settle, settle_whole
 from harness.engine.plan import Plan, make_plan
 from harness.engine.runner import EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
@@ -228,13 +228,19 @@ class Engine:
 
         So it is too where the host takes part in the one under way: who needed it there does until that is read.
         """
-        return self.settings.guarded and any(item.needs_host for item in scheduler.running.values())
+        return any(item.needs_host for item in scheduler.guarded.values())
 
     def _launch(self, scheduler: Scheduler) -> _UnderWay | None:
         """Launch the next step, if there is one to launch."""
         runner, limits = self._runner, self.settings.limits
-        running = scheduler.running.values()
-        plan = make_plan(running, limits, runner.most_prompt_tokens, runner.row_width, runner.most_beside_rounds)
+        plan = make_plan(
+            scheduler.running.values(),
+            limits,
+            runner.most_prompt_tokens,
+            runner.row_width,
+            runner.most_beside_rounds,
+            may_have_guards=bool(scheduler.guarded),
+        )
         if plan is None:
             return None
         launched = runner.launch(plan)
@@ -310,12 +316,14 @@ class Engine:
 
 def _rulings(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, Ruling]:
     """What constraints say of a step, by slot."""
-    decided = [slot for slot, round_ in rounds.items() if not round_.is_held]
-    guards = {slot: launched.guards[slot] for slot in decided if slot in launched.guards}
-    if not guards:
+    if not launched.guards:
         return launched.rulings
-    rulings, cuts = settle(guards, rounds, launched.is_whole)
-    assert all(rulings[slot].is_complete for slot in cuts), "something is cut that the device has taken in"
+    decided = [slot for slot, item in rounds.items() if not item.is_held]
+    guards = {slot: launched.guards[slot] for slot in decided if slot in launched.guards}
+    if launched.is_whole:
+        return settle_whole(guards, rounds)
+    rulings, cuts = settle(guards, rounds)
+    assert all(rulings[slot].is_complete for slot in cuts), CUT_TOO_LATE
     return rulings
 
 

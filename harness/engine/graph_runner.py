@@ -64,7 +64,7 @@ class GraphRunner:
         rows_beside_rounds = None if limit is None else min(max(1, limit // self.row_width), most_rows)
         self.sizes = step_sizes(num_slots, most_rows, rows_beside_rounds)
         self.graph_bytes = 0
-        """Memory that torch took while steps were captured: what they work in and leave their results in."""
+        """Memory of the captured steps: what they work in and leave their results in."""
         self._steps: dict[StepSize, CapturedStep] = {}
         self._pool: Any = None
 
@@ -74,16 +74,26 @@ class GraphRunner:
         Raises:
             ValueError: memory ran out; it says beside what, and what to lower.
         """
+        missing = [size for size in reversed(self.sizes) if size not in self._steps]
+        if not missing:
+            return
         before = self._reserved_bytes()
-        for size in reversed(self.sizes):
-            if size not in self._steps:
-                try:
-                    captured = self._steps[size] = self._capture(size)
-                    if captured.inputs.is_cuda:
-                        self._rehearse(captured)
-                except torch.OutOfMemoryError as error:
-                    raise ValueError(self._too_large(size, before)) from error
-        self.graph_bytes += self._reserved_bytes() - before
+        for size in missing:
+            try:
+                captured = self._capture(size)
+                if captured.inputs.is_cuda:
+                    self._rehearse(captured)
+            except torch.OutOfMemoryError as error:
+                raise ValueError(self._too_large(size, before)) from error
+            self._steps[size] = captured
+        self.graph_bytes = self._pool_bytes()
+
+    def _pool_bytes(self) -> int:
+        """What torch holds for the graphs alone: what it holds in all may shrink, as a capture empties its cache."""
+        if self._pool is None:
+            return 0
+        segments = torch.cuda.memory_snapshot()
+        return sum(segment["total_size"] for segment in segments if segment["segment_pool_id"] == self._pool)
 
     def _reserved_bytes(self) -> int:
         device = self.step.target.device
@@ -91,11 +101,10 @@ class GraphRunner:
 
     def _too_large(self, size: StepSize, before: int) -> str:
         """What is wrong where the step of a size has no room, though weights and caches had."""
-        taken = (self._reserved_bytes() - before) / 1e9
         return (
             f"backend.device: expected memory for a step of {size.num_slots} slots and {size.num_prompt_rows} rows of "
             f"prompts as a CUDA graph, found too little: torch held {before / 1e9:.2f} GB (weights, caches, other "
-            f"cells), and {len(self._steps)} graphs and this attempt took {taken:.2f} GB. Lower "
+            f"cells), and {self._reserved_bytes() / 1e9:.2f} GB with {len(self._steps)} such steps and this one. Lower "
             "backend.max_concurrency, decoding.max_new_tokens, backend.max_length or drafting.num_speculative_tokens, "
             "run fewer cells at once, take backend.graphs=false, or end what else runs there."
         )

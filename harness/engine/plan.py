@@ -31,6 +31,8 @@ class Plan(NamedTuple):
     """Sequences that draft and verify a round."""
     chunks: tuple[Chunk, ...]
     """In the order in which their requests were admitted."""
+    may_have_guards: bool = True
+    """False only where no request that runs has one: nobody then asks each of them in every step."""
 
     @property
     def deciding(self) -> list[Sequence]:
@@ -53,6 +55,7 @@ def make_plan(
     most_tokens: int,
     row_width: int,
     most_beside_rounds: int | None = None,
+    may_have_guards: bool = True,
 ) -> Plan | None:
     """The next step; None when nobody can go on before the step under way has been read.
 
@@ -66,6 +69,7 @@ def make_plan(
         row_width: tokens of a row; 0 reads every prompt in one piece, however long.
         most_beside_rounds: prompt tokens of a step in which somebody decodes, rows rounded down; None for no limit
             beyond most_tokens.
+        may_have_guards: see Plan.
     """
     going_on = [sequence for sequence in running if sequence.finish_reason is None]
     waiting = [sequence for sequence in going_on if not sequence.is_prompt_read]
@@ -76,7 +80,7 @@ def make_plan(
     )
     limit = most_beside_rounds if decoding else None
     chunks = _chunks(waiting, most_tokens if limit is None else min(limit, most_tokens), row_width)
-    return Plan(decoding, chunks) if decoding or chunks else None
+    return Plan(decoding, chunks, may_have_guards) if decoding or chunks else None
 
 
 def _chunks(waiting: Iterable[Sequence], room: int, row_width: int) -> tuple[Chunk, ...]:

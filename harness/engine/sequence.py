@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.constraint.guard import Guard
 from harness.constraint.parsers.parser import ReasoningParser
@@ -72,6 +72,11 @@ class Round(NamedTuple):
     """Of the draft, if they are recorded."""
 
 
+_RoundFields = tuple[Any, ...]
+"""The fields of a RoundRecord in their order: making and checking the record itself takes no time of the run, and
+tuples of numbers none of Python's cycle collector."""
+
+
 @dataclass
 class Sequence:
     """A request that occupies a slot."""
@@ -94,7 +99,7 @@ class Sequence:
     _carried_s: float = 0.0
     _num_held_steps: int = 0
     """Since the last round."""
-    _rounds: list[RoundRecord] = field(default_factory=list)
+    _rounds: list[_RoundFields] = field(default_factory=list)
     _drafted: list[list[int]] = field(default_factory=list)
     """Drafts of each round, where somebody will ask for them."""
     _terms: list[DraftTerms] = field(default_factory=list)
@@ -147,6 +152,8 @@ class Sequence:
 
     def hold(self, share_s: float) -> None:
         """Take in that the oldest step under way held the sequence back: it is as if it had not been, but for time."""
+        # nobody would ever see its drafts, and it would be held for good
+        assert self.request.guard is not None, "a request without a guard was held back"
         self._under_way.popleft()
         self.carry(share_s)
         self._num_held_steps += 1
@@ -173,7 +180,7 @@ class Sequence:
         if decided.terms is not None and _counts_in_full(result, decided):
             self._terms.append(DraftTerms(len(self._rounds), decided.terms))
         self._carried_s += share_s
-        self._rounds.append(_record(result, decided, ruling, arrival_s, self._carried_s, self._num_held_steps))
+        self._rounds.append(_fields(result, decided, ruling, arrival_s, self._carried_s, self._num_held_steps))
         self._carried_s, self._num_held_steps, self.is_held = 0.0, 0, False
         if self.request.parser is not None:
             self._drafted.append(decided.draft_ids)
@@ -186,8 +193,8 @@ class Sequence:
     def to_record(self) -> RequestRecord:
         """The record of a finished request.
 
-        It takes tens of microseconds, and several for each round where the end of reasoning is looked for; while the
-        clock runs that would stall everybody's rounds whenever a request ends.
+        It takes microseconds for each round, and more where the end of reasoning is looked for; while the clock runs
+        that would stall everybody's rounds whenever a request ends.
         """
         record = self._record_of_rounds()
         return self._witnessed(record) if self._is_unwatched else record
@@ -210,7 +217,7 @@ class Sequence:
             output_token_ids=tuple(self.output_token_ids),
             finish_reason=self.finish_reason,
             submitted_s=self.submitted_s,
-            rounds=tuple(self._rounds),
+            rounds=tuple(RoundRecord(*item) for item in self._rounds),
             num_reasoning_tokens=num_reasoning,
         )
 
@@ -218,11 +225,11 @@ class Sequence:
         """The record with where reasoning ended, and what the rounds held of it, of a request that is unwatched."""
         assert self.request.parser is not None
         emitted, start = [], self.num_prompt_tokens
-        for item in self._rounds:
+        for item in record.rounds:
             emitted.append(self.token_ids[start : start + item.num_output_tokens])
             start += item.num_output_tokens
         found = witness(self.request.parser, emitted, self._drafted)
-        pairs = zip(self._rounds, found.num_free_tokens, strict=True)
+        pairs = zip(record.rounds, found.num_free_tokens, strict=True)
         rounds = tuple(replace(item, num_free_tokens=free) for item, free in pairs)
         return replace(record, rounds=rounds, num_reasoning_tokens=found.num_reasoning_tokens)
 
@@ -237,25 +244,25 @@ def _counts_in_full(result: Commit, decided: Round) -> bool:
     return result.num_draft_tokens == len(decided.draft_ids) > 0
 
 
-def _record(
+def _fields(
     result: Commit, decided: Round, ruling: Ruling | None, arrival_s: float, share_s: float, num_held_steps: int
-) -> RoundRecord:
+) -> _RoundFields:
     expected = decided.expected_accepted
-    return RoundRecord(
-        num_proposed_tokens=len(decided.draft_ids),
-        num_draft_tokens=result.num_draft_tokens,
-        num_accepted_tokens=result.num_accepted_tokens,
-        num_output_tokens=len(result.token_ids),
-        cut_reason=result.cut_reason,
-        arrival_s=arrival_s,
-        share_s=share_s,
-        expected_accepted=expected if expected is not None and _counts_in_full(result, decided) else None,
-        num_free_tokens=None if ruling is None else ruling.num_free_tokens,
-        num_cut_tokens=result.num_cut_tokens,
-        host_us=0.0 if ruling is None else ruling.host_us,
-        is_whole=None if ruling is None else ruling.is_whole,
-        num_held_steps=num_held_steps,
+    if expected is not None and not _counts_in_full(result, decided):
+        expected = None
+    counts = (
+        len(decided.draft_ids),
+        result.num_draft_tokens,
+        result.num_accepted_tokens,
+        len(result.token_ids),
+        result.cut_reason,
+        arrival_s,
+        share_s,
+        expected,
     )
+    if ruling is None:
+        return (*counts, None, result.num_cut_tokens, 0.0, None, num_held_steps)
+    return (*counts, ruling.num_free_tokens, result.num_cut_tokens, ruling.host_us, ruling.is_whole, num_held_steps)
 
 
 def rounds_of(decided: SequenceOf[list[int]], num_speculative_tokens: int, slots: Iterable[int]) -> dict[int, Round]:
