@@ -5,6 +5,8 @@ import pytest
 pytest.importorskip("llguidance", reason="needs the extra grammar")
 pytest.importorskip("jsonschema", reason="needs the extra grammar")
 
+import torch
+
 from experiments.zoo.reasoning_prompts import FILE
 from harness.backends.local import LocalBackend
 from harness.config import (
@@ -24,8 +26,8 @@ from harness.workload import conversations, load_prompts
 pytestmark = pytest.mark.gpu
 
 
-def play(policy, drafter, temperature=1.0, parser="zoo", **backend):
-    config = CellConfig(
+def config_of(policy, drafter, temperature=1.0, parser="zoo", **backend):
+    return CellConfig(
         drafter=DrafterConfig(drafter),
         drafting=DraftingConfig(4),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=160),
@@ -34,6 +36,10 @@ def play(policy, drafter, temperature=1.0, parser="zoo", **backend):
         backend=BackendConfig(device="cuda", max_concurrency=12, **backend),
         measurement=MeasurementConfig(expected_acceptance=False),
     )
+
+
+def play(*arguments, **settings):
+    config = config_of(*arguments, **settings)
     engine = LocalBackend(config)
     return engine, engine.generate(conversations(load_prompts(config.workload, 0), config.workload, 0))
 
@@ -43,6 +49,29 @@ def paths(run):
     rounds = [item for request in run.requests for item in request.rounds]
     is_whole = [item.is_whole for item in rounds]
     return is_whole.count(True), is_whole.count(False), sum(item.num_held_steps for item in rounds)
+
+
+@pytest.mark.parametrize("drafter", [DrafterKind.eagle3, DrafterKind.draft_model])
+def test_no_kernel_is_compiled_while_requests_run(drafter, monkeypatch):
+    """Would catch a kernel that only rounds behind the boundary use, compiled in somebody's latency. First in its file:
+    what another test has compiled in this process is not compiled again."""
+    from triton.runtime.jit import JITFunction
+
+    config = config_of(PolicyKind.mask, drafter)
+    played = conversations(load_prompts(config.workload, 0), config.workload, 0)
+    backend = LocalBackend(config)
+    backend.prepare(played)
+    with torch.inference_mode():
+        backend.engine()._runner.prepare()
+    compiled, compile_kernel = [], JITFunction._do_compile
+
+    def seen(kernel, *arguments, **options):
+        compiled.append(kernel.fn.__name__)
+        return compile_kernel(kernel, *arguments, **options)
+
+    monkeypatch.setattr(JITFunction, "_do_compile", seen)
+    run = backend.generate(played)
+    assert paths(run)[1] > 0 and compiled == []
 
 
 @pytest.mark.parametrize("drafter", [DrafterKind.eagle3, DrafterKind.draft_model, DrafterKind.ngram, DrafterKind.none])

@@ -227,8 +227,9 @@ def test_a_round_that_passes_is_the_round_that_is_settled(tokens):
         assert not passed.is_behind and passed.settle_whole([], tokens).num_kept_tokens == ruling.num_kept_tokens
     assert (ruling.num_kept_tokens, ruling.is_complete, ruling.is_whole) == (len(tokens), False, True)
     for guard in (passed, settled):
-        if not guard.is_behind:
-            guard.settle_whole([], [4, 3, 4])
+        for following in ([4], [3, 4]):
+            if not guard.is_behind:
+                guard.settle_whole([], following)
     assert passed.num_reasoning_tokens == settled.num_reasoning_tokens > 0
 
 

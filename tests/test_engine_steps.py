@@ -104,6 +104,11 @@ def test_a_rehearsed_step_leaves_everything_as_it_was(guarded):
             rows, _ = runner._new_inputs(size)
             runner._steps[size].inputs.copy_(rows)
             runner._rehearse(runner._steps[size])
+            if guarded:
+                parts = runner._parts[size]
+                parts.given.slots.zero_()
+                parts.draft()
+                runner._rehearse_masked_drafts(parts)
     assert len(before) > 5 and all(torch.equal(*pair) for pair in zip(before, kept(), strict=True))
 
 

@@ -107,9 +107,21 @@ class GuardedGraphRunner(GraphRunner):
         if captured.inputs.is_cuda:
             parts = CapturedParts(self.step, captured.given, self._most_masks, self._pool)
             self._parts[size], self._pool = parts, parts.pool
+            self._rehearse_masked_drafts(parts)
         else:
             self._parts[size] = StepParts(self.step, captured.given, self._most_masks)
         return captured
+
+    def _rehearse_masked_drafts(self, parts: StepParts) -> None:
+        """Draw drafts under masks that forbid nothing: the one thing that is not captured.
+
+        Its kernels would else be compiled when the first request of a run is behind its boundary, in its time.
+        """
+        self._guarded.masks.clear()
+        step, num_rows = self.step, parts.given.decides.numel()
+        masked = GuardedDrafts({}, self._guarded.masks, num_rows, step.num_speculative_tokens, step.target.device)
+        draft = step.draft(parts.given, masked).draft
+        parts.write(draft.token_ids, draft.num_draft_tokens.tolist())
 
     def _run(self, given: StepInputs) -> StepOutput:
         return self.step(given, holds=True)
