@@ -61,8 +61,9 @@ def test_no_kernel_is_compiled_while_requests_run(drafter, monkeypatch):
     played = conversations(load_prompts(config.workload, 0), config.workload, 0)
     backend = LocalBackend(config)
     backend.prepare(played)
+    engine = backend.engine()
     with torch.inference_mode():
-        backend.engine()._runner.prepare()
+        engine._runner.prepare()
     compiled, compile_kernel = [], JITFunction._do_compile
 
     def seen(kernel, *arguments, **options):
