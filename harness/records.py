@@ -216,8 +216,8 @@ class CellRecord:
     drafter_cache_bytes: int = 0
     """Key-value cache of the drafter; 0 for a drafter without one, and in records written before it was counted."""
     graph_bytes: int = 0
-    """Memory that torch took while steps were captured as CUDA graphs; 0 without them, and in records written before it
-    was counted."""
+    """Memory of the steps that were captured as CUDA graphs; 0 without them, and in records written before it was
+    counted."""
     num_skipped_turns: int = 0
     """Turns left out because they did not fit."""
     fallbacks: tuple[str, ...] = ()
