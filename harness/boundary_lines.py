@@ -10,7 +10,8 @@ from harness.number_format import format_estimate, format_value, without_width_z
 from harness.tables import baseline_name
 
 COUNTS = {"finished": "boundary_num_finished", "cut by length": "boundary_num_length_cut"}
-NEVER_ENDED = "no request reached the end of its reasoning, so no answer was judged; raise decoding.max_new_tokens"
+NEVER_ENDED = "no request reached the end of its reasoning, so no answer was judged"
+ADVICE = "; raise decoding.max_new_tokens"
 
 
 def boundary_lines(cells: Sequence[Cell]) -> list[str]:
@@ -23,5 +24,7 @@ def _line(cell: Cell) -> str:
     name = baseline_name(cell) if cell.is_baseline else f"{cell.method}{depth}"
     counts = [f"{label} {format_value(cell.estimates.total(key), 'count')}" for label, key in COUNTS.items()]
     valid = f"{VALID.label} {format_estimate(without_width_zero(cell.estimates.of(VALID)), VALID.style)}"
-    notes = [NEVER_ENDED] if all(item.num_reasoning_tokens is None for item in cell.record.requests) else []
+    advice = "" if cell.record.config["constraint"]["parser"] == "never" else ADVICE
+    has_ended = any(item.num_reasoning_tokens is not None for item in cell.record.requests)
+    notes = [] if has_ended else [NEVER_ENDED + advice]
     return f"answers, {name}: {'; '.join([', '.join([*counts, valid]), *notes])}"

@@ -88,7 +88,10 @@ PATHS_NOTE = (
     "device held back because reasoning might end in them, which emit nothing and are run again with the host. All 0 "
     "in records from before they were counted"
 )
-OVERHEAD = "speed before and after / that of policy none, paired by prompt"
+OVERHEAD = (
+    "speed before and after / that of policy none, paired by prompt; as CUDA graphs all policies run on one engine, so "
+    "that the device looks for the end of reasoning under none too"
+)
 GAPS = (
     "–: the baseline drafts and verifies nothing; under / none, the policy none itself, or no cell with it at the same "
     "settings. n/a: nothing to divide by, such as no judged answer, no draft token or no round of that phase."

@@ -9,7 +9,9 @@ from harness.intervals import FEWEST_PROMPTS
 from harness.metrics import Cell
 from harness.plain_text import plain_text
 from harness.results import Results
-from harness.tables import baseline_name, column_name, drafter_name
+from harness.tables import SURROUNDINGS, baseline_name, column_name, drafter_name, surrounding_texts, varying
+
+SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
 
 
 def notices(results: Results) -> list[str]:
@@ -34,8 +36,8 @@ def notices(results: Results) -> list[str]:
         found.append(f"{len(narrow)} cells have fewer than {FEWEST_PROMPTS} prompts: their intervals are too narrow")
     drifts = [(cell, block_drift(cell)) for cell in results.cells]
     found += [
-        f"blocks of {_name(cell)} differ by {drift:.0%} in their speedup, more than prompts explain: the machine was "
-        "busy, or drifts; run again"
+        f"blocks of {_place(cell, results.cells)} differ by {drift:.0%} in their speedup, more than prompts explain: "
+        "the machine was busy, or drifts; run again"
         for cell, drift in drifts
         if drift is not None
     ]
@@ -47,6 +49,13 @@ def notices(results: Results) -> list[str]:
     found += _by_cells("fallback", notes, num_cells)
     labelled = [(text, cell) for cell in results.cells for text in cell["labels"].split("; ") if text]
     return found + _by_cells("label", labelled, num_cells)
+
+
+def _place(cell: Cell, cells: Sequence[Cell]) -> str:
+    """A cell in words, with the settings in which these cells differ."""
+    around = [name for name in varying(cells, SURROUNDINGS) if name != "constraint"]
+    inner = [f"{SHORT[name]} = {cell[name]:g}" for name in varying(cells, list(SHORT))]
+    return ", ".join([_name(cell), *surrounding_texts(cell, around), *inner])
 
 
 def _by_cells(what: str, items: Sequence[tuple[str, Cell]], num_cells: int) -> list[str]:

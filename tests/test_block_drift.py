@@ -42,6 +42,15 @@ def test_a_block_that_slowed_one_cell_is_noted(baseline_factor, factor, is_noted
         assert "the machine was busy, or drifts; run again" in told[0]
 
 
+def test_the_note_says_which_of_several_cells_it_is():
+    """Would catch five remarks that are alike, of cells that differ in K."""
+    rates = [0.6, 0.5, 0.4, 0.3]
+    cells = [simulated_cell(config(drafting__num_speculative_tokens=k), rates[:k]) for k in (3, 4)]
+    found = analysed(simulated_cell(baseline_settings(), []), *(slowed(cell, 2.0) for cell in cells))
+    told = [line for line in notices(Results((), found)) if line.startswith("blocks of ")]
+    assert len(told) == 2 and ", K = 3 differ" in told[0] and ", K = 4 differ" in told[1]
+
+
 def test_blocks_are_shares_of_the_conversations():
     record = slowed(simulated_cell(baseline_settings(), []), 4.0)
     first, second = block_throughputs(record)

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from harness.boundary_lines import NEVER_ENDED, boundary_lines
+from harness.boundary_lines import ADVICE, NEVER_ENDED, boundary_lines
 from harness.boundary_sums import boundary_values
 from harness.boundary_table import boundary_table
 from harness.console import print_summary
@@ -92,7 +92,8 @@ def test_the_summary_says_what_became_of_the_answers():
 def test_the_summary_says_when_no_request_reached_the_end_of_its_reasoning():
     rounds = [round_record(2, 1, 1.0, num_free_tokens=2)]
     ended = {"num_reasoning_tokens": None, "answer_is_valid": None, "finish_reason": FinishReason.length}
-    constraint = {"policy": "mask", "parser": "zoo", "kind": "json_schema", "grammar": None}
     requests = [request_record(rounds, name, **ended) for name in "ab"]
-    (line,) = boundary_lines(analysed(cell_record(requests, settings=config(constraint=constraint))))
-    assert "finished 0, cut by length 2, valid (%) n/a" in line and line.endswith(NEVER_ENDED)
+    for parser, end in (("zoo", NEVER_ENDED + ADVICE), ("never", NEVER_ENDED)):
+        constraint = {"policy": "mask", "parser": parser, "kind": "json_schema", "grammar": None}
+        (line,) = boundary_lines(analysed(cell_record(requests, settings=config(constraint=constraint))))
+        assert "finished 0, cut by length 2, valid (%) n/a" in line and line.endswith(end)

@@ -51,13 +51,13 @@ def paths(run):
     return is_whole.count(True), is_whole.count(False), sum(item.num_held_steps for item in rounds)
 
 
-@pytest.mark.parametrize("drafter", [DrafterKind.eagle3, DrafterKind.draft_model])
-def test_no_kernel_is_compiled_while_requests_run(drafter, monkeypatch):
+@pytest.mark.parametrize("policy", [PolicyKind.commit, PolicyKind.mask], ids=lambda item: item.value)
+def test_no_kernel_is_compiled_while_requests_run(policy, monkeypatch):
     """Would catch a kernel that only rounds behind the boundary use, compiled in somebody's latency. First in its file:
     what another test has compiled in this process is not compiled again."""
     from triton.runtime.jit import JITFunction
 
-    config = config_of(PolicyKind.mask, drafter)
+    config = config_of(policy, DrafterKind.eagle3)
     played = conversations(load_prompts(config.workload, 0), config.workload, 0)
     backend = LocalBackend(config)
     backend.prepare(played)

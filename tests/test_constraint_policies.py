@@ -1,5 +1,7 @@
 """What a guard lets stay of a round, case by case, under each policy."""
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,8 @@ from harness.constraint.masks import FREE, Masks
 from harness.constraint.parsers.no_reasoning import NoReasoning
 from harness.constraint.parsers.several_tokens import SeveralTokens
 from harness.engine.commit import commit
+from harness.engine.guarded_step import settle_whole
+from harness.engine.sequence import Round
 from tests.toy_grammar import MARKER, chain, guard_of
 
 VOCAB_SIZE = 8
@@ -219,7 +223,7 @@ def test_a_whole_round_behind_the_boundary_is_refused():
 def test_a_round_that_passes_is_the_round_that_is_settled(tokens):
     """Would catch a round that passes and leaves the parser, or the count of reasoning tokens, where they were."""
     passed, settled = (guard_of("mask", DOUBLED, SeveralTokens((3, 4))) for _ in range(2))
-    does_pass = passed.passes([], tokens)
+    does_pass = passed.take_free_round([], tokens)
     ruling = settled.settle_whole([], tokens)
     assert does_pass == (4 not in tokens)
     if not does_pass:
@@ -237,10 +241,10 @@ def test_no_round_passes_once_the_host_must_see_the_drafts():
     """Would catch answer tokens that the grammar never sees."""
     guard = guard_of("mask", DOUBLED)
     play(guard, [], [MARKER])
-    assert not guard.passes([1], [1, 1]) and not guard.passes([], [5])
+    assert not guard.take_free_round([1], [1, 1]) and not guard.take_free_round([], [5])
     assert guard.matcher.fed == []
     without_reasoning = guard_of("mask", DOUBLED, NoReasoning())
-    assert not without_reasoning.passes([], [5])
+    assert not without_reasoning.take_free_round([], [5])
 
 
 @pytest.mark.parametrize("policy", ["late", "commit", "mask"])
@@ -305,3 +309,19 @@ def test_late_fails_the_same_comparison():
     script, grammar = [5, 3, 4, 1, 2, 6], chain([1, 2, 6])
     alone = decode(guard_of("mask", grammar, SeveralTokens((3, 4))), script, [], 0, 24)
     assert decode(guard_of("late", grammar, SeveralTokens((3, 4))), script, [], 3, 24) != alone == script
+
+
+def test_guards_of_a_whole_step_share_one_time_and_rounds_alike_a_ruling():
+    """Would catch time that is counted for one request only, or for each of them in full."""
+    rounds = {0: Round([5, 4], [5], False), 3: Round([4, 4], [5], False), 5: Round([5], [], False)}
+    rounds[8] = Round([5, MARKER], [4], False)
+    guards = {slot: guard_of("commit", DOUBLED) for slot in rounds}
+    began = time.perf_counter()
+    rulings = settle_whole(guards, rounds)
+    spent_us = (time.perf_counter() - began) * 1e6
+    assert rulings[0] is rulings[3] and rulings.keys() == rounds.keys()
+    assert [rulings[slot].num_kept_tokens for slot in rounds] == [2, 2, 1, 2]
+    assert [rulings[slot].num_evidence for slot in rounds] == [1, 1, 0, 1]
+    assert rulings[0].host_us == rulings[5].host_us > 0 and rulings[8].host_us > rulings[0].host_us
+    assert sum(ruling.host_us for ruling in rulings.values()) <= spent_us
+    assert [guard.is_behind for guard in guards.values()] == [False, False, False, True]

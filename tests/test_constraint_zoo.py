@@ -157,6 +157,14 @@ def test_a_prompt_without_a_schema_is_refused(store):
         play(cell(PolicyKind.mask), store, [plain])
 
 
+def test_a_prompt_without_a_schema_is_refused_before_another_one_runs(store):
+    """Would catch a run that ends when its second prompt's turn comes, after others have run for an hour."""
+    first = Conversation(Prompt("first", "test", ("Say something.",), '{"type": "integer"}'), 0, 7)
+    plain = Conversation(Prompt("plain", "test", ("Say something.",)), 0, 7)
+    with pytest.raises(ValueError, match="prompt plain: expected a JSON schema, found none"):
+        LocalBackend(cell(PolicyKind.mask), store).take_measure([first, plain])
+
+
 @pytest.mark.parametrize(
     ("policy", "top_k", "expected"),
     [

@@ -107,7 +107,9 @@ class LocalBackend:
                 f"together (positions of the target, backend.max_length), found {num_new}"
             )
         self._limit = longest
-        if all(self.first_request(item) is None for item in conversations):
+        # each of them, so that a prompt that is refused is refused before anything runs
+        firsts = {item.prompt.prompt_id: self.first_request(item) for item in conversations}
+        if all(request is None for request in firsts.values()):
             raise ValueError(self._nothing_fits(conversations, longest - num_new))
         self._limit = self._sequence_limit(conversations)
         self._is_prepared, self._kept = True, KeptEngine()
@@ -302,7 +304,7 @@ class LocalBackend:
 
     @property
     def graph_bytes(self) -> int:
-        """Memory that torch took for the CUDA graphs of the cell, once something was run; 0 without them."""
+        """Memory of the CUDA graphs of the cell's engine, once something was run; 0 without them."""
         return 0 if self._kept.engine is None else self._kept.engine.graph_bytes
 
     @property

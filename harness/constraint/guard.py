@@ -1,7 +1,7 @@
 """What watches over one request: where its reasoning ends, and how far its answer has come in the grammar.
 
 Per round it sees the drafts before verification (`look_ahead`) and then what was emitted (`settle`), or both after it
-(`passes`, `settle_whole`). It keeps the parser's state, the grammar and counts, never the tokens.
+(`take_free_round`, `settle_whole`). It keeps the parser's state, the grammar and counts, never the tokens.
 """
 
 from __future__ import annotations
@@ -139,11 +139,13 @@ class Guard:
         self._spent_s = 0.0
         return Ruling(num_kept, self._num_evidence, self._num_free, is_complete, host_us, self._is_masked)
 
-    def passes(self, draft_ids: Sequence[int], emitted: Sequence[int]) -> bool:
+    def take_free_round(self, draft_ids: Sequence[int], emitted: Sequence[int]) -> bool:
         """Take in a round that was verified before the host saw its drafts, if reasoning cannot end in it.
 
-        Nearly every round in front of the boundary is one. Nothing was taken in where this is False; `settle_whole`
-        then says more.
+        Nearly every round in front of the boundary is one.
+
+        Returns:
+            Whether it was taken in, all of it to stay; if not, it is `settle_whole` that must take it in.
         """
         parser = self.parser
         if self.needs_drafts or parser.may_end_in(draft_ids) or parser.may_end_in(emitted):

@@ -167,7 +167,7 @@ class Engine:
 
     @property
     def graph_bytes(self) -> int:
-        """Memory that torch took for CUDA graphs, once something was run; 0 without them."""
+        """Memory of the steps captured as CUDA graphs, once something was run; 0 without them."""
         return self._runner.graph_bytes
 
     @torch.inference_mode()

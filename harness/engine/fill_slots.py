@@ -28,10 +28,10 @@ def fill_slots(step: Step, requests: SequenceOf[Request]) -> StepInputs:
         size = width * max(1, MOST_PROMPT_TOKENS // (width * len(sequences)))
     for start in range(0, num_tokens, size):
         stop = min(start + size, num_tokens)
-        step(_inputs(step, Plan((), tuple(Chunk(each, start, stop) for each in sequences))))
+        step(_inputs(step, Plan((), tuple(Chunk(each, start, stop) for each in sequences), may_have_guards=False)))
     for each in sequences:
         each.launch(1)
-    return _inputs(step, Plan(tuple(sequences), ()))
+    return _inputs(step, Plan(tuple(sequences), (), may_have_guards=False))
 
 
 def _inputs(step: Step, plan: Plan) -> StepInputs:

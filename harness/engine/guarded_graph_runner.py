@@ -113,9 +113,10 @@ class GuardedGraphRunner(GraphRunner):
         return captured
 
     def _rehearse_masked_drafts(self, parts: StepParts) -> None:
-        """Draw drafts under masks that forbid nothing: the one thing that is not captured.
+        """Draw drafts under masks that forbid nothing, as they are drawn behind the boundary: operation by operation.
 
-        Its kernels would else be compiled when the first request of a run is behind its boundary, in its time.
+        No capture has compiled these kernels; it would else happen when the first request of a run is behind its
+        boundary, in its time. Those of a step that may cut are the captured ones, launched one by one.
         """
         self._guarded.masks.clear()
         step, num_rows = self.step, parts.given.decides.numel()

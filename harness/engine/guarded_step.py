@@ -132,11 +132,13 @@ def settle_whole(guards: Mapping[int, Guard], rounds: Mapping[int, Round]) -> di
     measurement of the time, and rounds with the same counts a ruling.
     """
     began = time.perf_counter()
-    passed = [slot for slot, guard in guards.items() if guard.passes(rounds[slot].draft_ids, rounds[slot].emitted)]
+    free = [
+        slot for slot, guard in guards.items() if guard.take_free_round(rounds[slot].draft_ids, rounds[slot].emitted)
+    ]
     host_us = (time.perf_counter() - began) * US_PER_S / max(len(guards), 1)
     alike: dict[tuple[int, int], Ruling] = {}
     rulings = {}
-    for slot in passed:
+    for slot in free:
         counts = len(rounds[slot].emitted), len(rounds[slot].draft_ids)
         if counts not in alike:
             num_kept, num_drafts = counts

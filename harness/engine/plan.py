@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     """Sequences that draft and verify a round."""
     chunks: tuple[Chunk, ...]
     """In the order in which their requests were admitted."""
-    may_have_guards: bool = True
+    may_have_guards: bool
     """False only where no request that runs has one: nobody then asks each of them in every step."""
 
     @property

@@ -73,8 +73,7 @@ class Round(NamedTuple):
 
 
 _RoundFields = tuple[Any, ...]
-"""The fields of a RoundRecord in their order: making and checking the record itself takes no time of the run, and
-tuples of numbers none of Python's cycle collector."""
+"""The fields of a RoundRecord in their order: the record itself is made and checked when the clock has stopped."""
 
 
 @dataclass
