@@ -100,7 +100,7 @@ COUNTS: dict[str, Column] = {
     "graph_bytes": Column(
         "bytes",
         "memory of the steps that were captured as CUDA graphs, in torch's pool for them; 0 without them, and in "
-        "records that did not count it yet. Cells that differ in constraint alone share it",
+        "records that did not count it yet; cells that differ in constraint alone share it, and the caches",
     ),
     "num_target_parameters": Column("", "parameters of the target"),
     "num_drafter_parameters": Column("", "parameters of the drafter"),
