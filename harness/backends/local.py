@@ -95,10 +95,11 @@ class LocalBackend:
         prepare_together([self], conversations)
 
     def take_measure(self, conversations: Sequence[Conversation]) -> None:
-        """Find how long the slots must be.
+        """Find how long the slots must be, and refuse before anything runs what would be refused in its turn.
 
         Raises:
-            ValueError: max_new_tokens leaves no room for a prompt, or every prompt is too long.
+            ValueError: max_new_tokens leaves no room for a prompt, every prompt is too long, one is and
+                workload.too_long is `error`, or one has no schema where answers need it.
         """
         longest, num_new = self._longest_sequence, self.cell.decoding.max_new_tokens
         if num_new >= longest:
@@ -107,9 +108,10 @@ class LocalBackend:
                 f"together (positions of the target, backend.max_length), found {num_new}"
             )
         self._limit = longest
-        # each of them, so that a prompt that is refused is refused before anything runs
-        firsts = {item.prompt.prompt_id: self.first_request(item) for item in conversations}
-        if all(request is None for request in firsts.values()):
+        # a prompt is looked at once, however often it is played
+        played = {item.prompt.prompt_id: item for item in conversations}
+        requests = [self.first_request(item) for item in played.values()]
+        if all(request is None for request in requests):
             raise ValueError(self._nothing_fits(conversations, longest - num_new))
         self._limit = self._sequence_limit(conversations)
         self._is_prepared, self._kept = True, KeptEngine()
@@ -361,11 +363,11 @@ def _requirement(cell: CellConfig, outline: TargetModel) -> Requirement | None:
 def prepare_together(backends: Sequence[LocalBackend], conversations: Sequence[Conversation]) -> None:
     """Get cells ready that take turns, on the same models, at the same conversations.
 
-    Refuse, before any weights are loaded, a workload of which nothing fits the target, and cells whose models and
-    caches do not fit the device.
+    Those that can share an engine do. Refuse, before any weights are loaded, a workload of which nothing fits the
+    target, and cells whose models and caches do not fit the device.
 
     Raises:
-        ValueError: max_new_tokens leaves no room for a prompt, every prompt is too long, or memory is too small.
+        ValueError: see LocalBackend.take_measure; or memory is too small.
     """
     owners: dict[object, LocalBackend] = {}
     for backend in backends:

@@ -77,7 +77,7 @@ class EngineSettings:
     """Launch a step before the one before it has been read; None does so where a launch does not wait for the device:
     with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `guarded` without `graphs`."""
     guarded: bool = False
-    """Requests may have guards, so that the host takes part in steps."""
+    """Requests may have guards, so that the host may take part in steps; those of others run as without."""
     prompt_tokens_beside_rounds: int | None = None
     """Prompt tokens of a step in which others decode, at most, in whole rows and at least one; None for no limit. With
     `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding alone."""
