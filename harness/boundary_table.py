@@ -155,7 +155,8 @@ def _ratio_text(reference: Cell | None, cell: Cell, item: Metric) -> str:
     """A speed over that of policy none, on the same prompts."""
     if reference is None or reference is cell:
         return NONE
-    return format_estimate(without_width_zero(_ratio(reference, cell, item)), "length")
+    # what a policy costs before the boundary is a fraction of a percent
+    return format_estimate(without_width_zero(_ratio(reference, cell, item)), "overhead")
 
 
 def _ratio(reference: Cell, cell: Cell, item: Metric) -> Estimate:

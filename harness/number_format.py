@@ -15,7 +15,7 @@ NOT_AVAILABLE = "n/a"
 ROUNDING = 1e-9
 """Relative size of differences that come from the order of additions."""
 FACTORS = {"percent": 100.0}
-FIXED_DECIMALS = {"percent": 1, "length": 2, "seconds": 2, "count": 0}
+FIXED_DECIMALS = {"percent": 1, "length": 2, "overhead": 3, "seconds": 2, "count": 0}
 """Other styles (significant, milliseconds) take their decimals from the size of the value."""
 
 

@@ -76,7 +76,7 @@ def test_the_table_has_a_row_for_each_policy_and_leaves_other_cells_out():
     assert rows[2]["tokens refused per 100 requests"].startswith("200.00")
     assert [rows[2][name] for name in ("rounds whole", "rounds with the host", "rounds held")] == ["3", "3", "6"]
     assert rows[0]["rounds whole"] == rows[0]["rounds with the host"] == "0"
-    assert rows[0]["before / none"] == "–" and rows[3]["after / none"].startswith("1.00")
+    assert rows[0]["before / none"] == "–" and rows[3]["after / none"].startswith("1.000")
 
 
 def test_the_summary_says_what_became_of_the_answers():
