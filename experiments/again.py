@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.command_line import FAILED, SUCCESS, CommandParser, exit_code_of
-from harness.settings import SettingsError
+from harness.cli.command_line import FAILED, SUCCESS, CommandParser, exit_code_of
+from harness.settings.schema import SettingsError
 
 USAGE = """\
 usage: python -m experiments.again PATH [--output FOLDER]
@@ -47,8 +47,8 @@ def _main(arguments: Sequence[str]) -> int:
 def again(path: Path, output: Path | None, command: str) -> int:
     """Run the cells that are recorded at a path again, report, and compare."""
     from experiments.run import run
-    from harness.runs import read_runs
-    from harness.same_tokens import same_tokens
+    from harness.records.runs import read_runs
+    from harness.records.same_tokens import same_tokens
 
     try:
         runs = read_runs(path)
@@ -60,7 +60,7 @@ def again(path: Path, output: Path | None, command: str) -> int:
     folder = path.with_name(f"{path.name}-again") if output is None else output
     if folder.resolve() == path.resolve():
         raise SettingsError(f"--output: expected another folder than that of the records, found {folder}")
-    from harness.recorded_plan import recorded_plan
+    from harness.compose.from_records import recorded_plan
 
     run(recorded_plan(runs[0].cells, runs[0].manifest, folder, command, str(path)), None)
     (new,) = read_runs(folder)

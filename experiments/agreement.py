@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.agreement.config import PREFIX, AgreementConfig
-from harness.command_line import FAILED, SUCCESS
-from harness.plain_command import PlainCommand
+from harness.cli.command import PlainCommand
+from harness.cli.command_line import FAILED, SUCCESS
 
 USAGE = """\
 usage: python -m experiments.agreement [agreement.setting=VALUE ..] [--debug]

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.command_line import FAILED, SUCCESS, CommandParser, exit_code_of, plain_settings_help
+from harness.cli.arguments import read_plain_settings
+from harness.cli.command_line import FAILED, SUCCESS, CommandParser, exit_code_of, plain_settings_help
 from harness.kernel_bench.config import PREFIX, BenchConfig
-from harness.plain_settings import read_plain_settings
 
 USAGE = """\
 usage: python -m experiments.bench_kernels [bench.setting=VALUE ..] [--redraw FOLDER] [--debug]
@@ -51,7 +51,7 @@ def _main(arguments: Sequence[str]) -> int:
 def run(config: BenchConfig) -> int:
     """Measure, write the results, report them."""
     from harness.kernel_bench.bench import run_bench
-    from harness.kernel_records import write_results
+    from harness.kernel_bench.records import write_results
 
     results = run_bench(config, lambda line: print(line, flush=True))
     folder = Path(config.output)
@@ -64,15 +64,15 @@ def run(config: BenchConfig) -> int:
 
 def report(folder: Path) -> None:
     """Tables and figure from the results in a folder; prints the goals and names the files."""
-    from harness.kernel_records import read_results
-    from harness.kernel_report import summary, write_report
+    from harness.kernel_bench.records import read_results
+    from harness.kernel_bench.report import summary, write_report
 
     results = read_results(folder)
     paths = write_report(results, folder)
     print(summary(results))
     print(f"report: {', '.join(str(path) for path in paths)}", file=sys.stderr)
     try:
-        from harness.kernel_figure import write_figure
+        from harness.kernel_bench.figure import write_figure
 
         print(f"figure: {write_figure(results, folder)}", file=sys.stderr)
     except ImportError as error:

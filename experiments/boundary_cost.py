@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from harness.boundary_cost.config import PREFIX, BoundaryCostConfig
-from harness.command_line import SUCCESS
-from harness.plain_command import PlainCommand
+from harness.cli.command import PlainCommand
+from harness.cli.command_line import SUCCESS
+from harness.profiling.reasoning_config import PREFIX, BoundaryCostConfig
 
 USAGE = """\
 usage: python -m experiments.boundary_cost [cost.setting=VALUE ..] [--debug]
@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(config: BoundaryCostConfig) -> int:
     """Measure, print the table and write it."""
-    from harness.boundary_cost.measure import measure
-    from harness.boundary_cost.report import table, write_costs
+    from harness.profiling.reasoning_cost import measure
+    from harness.profiling.reasoning_report import table, write_costs
 
     costs = measure(config)
     page = write_costs(config, costs)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.certification.config import PREFIX, CertifyConfig
-from harness.command_line import FAILED, SUCCESS
-from harness.plain_command import PlainCommand
+from harness.cli.command import PlainCommand
+from harness.cli.command_line import FAILED, SUCCESS
 
 USAGE = """\
 usage: python -m experiments.certify [certify.setting=VALUE ..] [--debug]

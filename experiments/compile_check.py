@@ -11,13 +11,13 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 
 import kernels
-from harness.command_line import FAILED, SUCCESS, CommandParser, exit_code_of
-from harness.compile_check import CompiledVariant, Launch, compile_for, complaints, kernels_in, to_text
-from harness.compiled_core import every_method, holds, masked, other_masked_shapes, other_shapes, truncated
-from harness.compiled_layers import built_in_layers, layers, other_layers, products
+from harness.cli.command_line import FAILED, SUCCESS, CommandParser, exit_code_of
+from harness.compile_check.compile import CompiledVariant, Launch, compile_for, complaints, kernels_in, to_text
+from harness.compile_check.core_calls import every_method, holds, masked, other_masked_shapes, other_shapes, truncated
+from harness.compile_check.layer_calls import built_in_layers, layers, other_layers, products
 from harness.models import fused
 from harness.models.fused.skinny_linear import MEASURED_CAPABILITY
-from harness.settings import SettingsError
+from harness.settings.schema import SettingsError
 from kernels.contract import VerificationMethod as Method
 
 TARGETS = (90, 80, 100)
@@ -32,7 +32,7 @@ Compiles every kernel of the sampling core and of the fused layers as its own la
 for sm_{TARGETS[0]}, and every kind of kernel once for {" and ".join(f"sm_{target}" for target in TARGETS[1:])}.
 Prints registers, shared memory, stack and spills of every variant when all are done, after about ten minutes of two CPU
 cores. Exits with 1 when a variant spills registers, or when a kernel of these packages is launched by none of the calls
-(harness/compiled_core.py, harness/compiled_layers.py). It has no settings.
+(harness/compile_check/core_calls.py, harness/compile_check/layer_calls.py). It has no settings.
 
 options:
   --debug     a full traceback where otherwise one line says what is wrong

@@ -6,9 +6,9 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from harness.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
-from harness.plan import Plan, cell_table, made_folder
-from harness.settings import SettingsError, group_options
+from harness.cli.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
+from harness.compose.plan import Plan, cell_table, made_folder
+from harness.settings.schema import SettingsError, group_options
 
 USAGE = """\
 usage: python -m experiments.profile_round [experiment=NAME] [group=OPTION] [setting=VALUE] [--length N] [--repeats N]
@@ -73,8 +73,8 @@ def _main(arguments: Sequence[str]) -> int:
 
 def compose(overrides: Sequence[str], command: str) -> Plan:
     """The cells that are asked for; raises SettingsError for wrong settings, or settings that mean nothing here."""
-    from harness.compose import compose_plan
-    from harness.overrides import read_overrides
+    from harness.compose.compose import compose_plan
+    from harness.compose.overrides import read_overrides
 
     for key in read_overrides(overrides):
         reason = why_not_used(key)
@@ -103,8 +103,8 @@ def why_not_used(key: str) -> str | None:
 
 def run(plan: Plan, length: int, num_repeats: int) -> int:
     """Profile the cells of a plan; what is finished is written at once."""
-    from harness.round_profiles import CellProfile, profile_cells
-    from harness.round_report import RoundResults, line, write_results
+    from harness.profiling.cells import CellProfile, profile_cells
+    from harness.profiling.report import RoundResults, line, write_results
 
     for values, reason in plan.skipped:
         print(f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}", file=sys.stderr)

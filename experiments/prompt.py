@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from harness.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
-from harness.config import CellConfig
-from harness.highlight import acceptance_line, legend, pieces, render, token_kinds, wants_colour
-from harness.labels import RANDOM_WEIGHTS, guarantee, labels
-from harness.records import RequestRecord
-from harness.settings import SettingsError, all_settings, group_options
+from harness.cli.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
+from harness.records.schema import RequestRecord
+from harness.report.token_colours import acceptance_line, legend, pieces, render, token_kinds, wants_colour
+from harness.settings.cell import CellConfig
+from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
+from harness.settings.schema import SettingsError, all_settings, group_options
 
 USAGE = """\
 usage: python -m experiments.prompt PROMPT [PROMPT ..] [group=OPTION] [setting=VALUE]
@@ -88,8 +88,8 @@ def compose_cell(overrides: Sequence[str]) -> CellConfig:
     Raises:
         SettingsError: for wrong settings, a sweep, or settings that mean nothing here.
     """
-    from harness.compose import compose_plan
-    from harness.overrides import read_overrides
+    from harness.compose.compose import compose_plan
+    from harness.compose.overrides import read_overrides
 
     given = read_overrides(overrides)
     for key, item in given.items():
@@ -129,10 +129,10 @@ def read_prompts(given: Sequence[str], file: str | None, stdin: TextIO) -> list[
 def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord], Decode]:
     """Answer all prompts concurrently; returns the requests in the order of the prompts, and how to decode them."""
     from harness.backends.local import LocalBackend
-    from harness.chat import decode_answer
-    from harness.progress import progress_on
-    from harness.prompt import Prompt
-    from harness.workload import conversations
+    from harness.sweep.progress import progress_on
+    from harness.workload.chat import decode_answer
+    from harness.workload.conversations import conversations
+    from harness.workload.prompt import Prompt
 
     asked = [Prompt(str(index), "prompt", (text,)) for index, text in enumerate(prompts)]
     progress = progress_on(sys.stderr)

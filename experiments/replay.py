@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     from harness.replay.rules import LENIENCIES, THRESHOLDS, replayed_rules
     from harness.replay.write import read_replay, write_replay
-    from harness.report import default_output
+    from harness.report.write import default_output
 
     try:
         thresholds = [tuple(item) for item in options.typical] if options.typical else THRESHOLDS

@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from harness.report import column_dictionary, rows, write_comparison
-    from harness.results import read_results
+    from harness.metrics.results import read_results
+    from harness.report.write import column_dictionary, rows, write_comparison
 
     if options.columns:
         print(column_dictionary(), end="")
@@ -61,10 +61,10 @@ def _run(options: argparse.Namespace) -> int:
 
 def _write(options: argparse.Namespace) -> None:
     """Write the report, print the summary, and say where the report is."""
-    from harness.console import print_summary
-    from harness.notices import notices
-    from harness.report import write_results
-    from harness.results import read_results
+    from harness.metrics.results import read_results
+    from harness.report.console import print_summary
+    from harness.report.notices import notices
+    from harness.report.write import write_results
 
     results = read_results(options.path)
     formats = ("png", "pdf") if options.pdf else ("png",)
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _folder(options: argparse.Namespace, path: Path) -> Path:
-    from harness.report import default_output
+    from harness.report.write import default_output
 
     return default_output(path) if options.output is None else options.output
 

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
-from harness.plan import Plan, cell_table, made_folder
-from harness.runs import MANIFEST
-from harness.settings import group_options
+from harness.cli.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
+from harness.compose.plan import Plan, cell_table, made_folder
+from harness.records.runs import MANIFEST
+from harness.settings.schema import group_options
 
 USAGE = """\
 usage: python -m experiments.run [experiment=NAME] [group=OPTION] [setting=VALUE] [--format csv|json|md] [--list]
@@ -50,7 +50,7 @@ def _main(arguments: Sequence[str]) -> int:
     if options.help:
         print("\n".join([USAGE, settings_help([*group_options(), "output", ""]), "", EXAMPLES]))
         return SUCCESS
-    from harness.compose import compose_plan
+    from harness.compose.compose import compose_plan
 
     plan = compose_plan(overrides)
     if options.list:
@@ -108,10 +108,10 @@ def _lists_only(folder: Path, finished: Sequence[str]) -> bool:
 
 def report(folder: Path, row_format: str | None) -> None:
     """Write tables and figures; print the summary, or rows to standard output and the summary beside them."""
-    from harness.console import print_summary
-    from harness.notices import notices
-    from harness.report import rows, write_results
-    from harness.results import read_results
+    from harness.metrics.results import read_results
+    from harness.report.console import print_summary
+    from harness.report.notices import notices
+    from harness.report.write import rows, write_results
 
     results = read_results(folder)
     page, *others = write_results(results, folder)
@@ -125,8 +125,8 @@ def report(folder: Path, row_format: str | None) -> None:
 
 def run_plan(plan: Plan, finished: list[str]) -> None:
     """Run the cells with a progress display, and list those that are finished; the only place that imports models."""
-    from harness.progress import progress_on
-    from harness.sweep import run_cells
+    from harness.sweep.progress import progress_on
+    from harness.sweep.run_cells import run_cells
 
     progress = progress_on(sys.stderr)
     try:

@@ -7,13 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.config import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, MeasurementConfig
-from harness.determinants import plain_values
-from harness.estimates import Estimates
-from harness.metrics import analyse, results_frame
-from harness.records import SCHEMA_VERSION, CellRecord, FinishReason, RequestRecord, RoundRecord, identity, write_cell
-from harness.runs import Run
-from harness.sums import cell_sums
+from harness.metrics.cell import analyse, results_frame
+from harness.metrics.estimates import Estimates
+from harness.metrics.sums import cell_sums
+from harness.records.runs import Run
+from harness.records.schema import (
+    SCHEMA_VERSION,
+    CellRecord,
+    FinishReason,
+    RequestRecord,
+    RoundRecord,
+    identity,
+    write_cell,
+)
+from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, MeasurementConfig
+from harness.settings.determinants import plain_values
 
 NUM_RESAMPLES = 500
 CONFIG = plain_values(

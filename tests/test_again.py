@@ -6,10 +6,10 @@ import pytest
 
 from experiments import again as command
 from experiments import run as run_command
-from harness.plan import with_baselines
-from harness.recorded_plan import recorded_cell, recorded_plan
-from harness.runs import read_runs
-from harness.same_tokens import same_tokens
+from harness.compose.from_records import recorded_cell, recorded_plan
+from harness.compose.plan import with_baselines
+from harness.records.runs import read_runs
+from harness.records.same_tokens import same_tokens
 from tests.tiny_shapes import shape_folder
 
 SHORT = (

@@ -19,8 +19,8 @@ from harness.agreement.report import headline, is_green
 from harness.agreement.rounding import ROUNDING
 from harness.agreement.rows import DraftedRound, RoundShape, drafted_round
 from harness.agreement.run import Cell, CellResult, cells_of, compare_cell
-from harness.device_choice import Device
-from harness.settings import SettingsError
+from harness.settings.device import Device
+from harness.settings.schema import SettingsError
 from kernels.contract import Draft, Sampling, Streams, Verdict, Verification
 from kernels.core import Core, reference_core
 from kernels.reference.draw import draw

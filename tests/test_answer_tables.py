@@ -2,14 +2,14 @@
 
 import pytest
 
-from harness.axes import lines_along
-from harness.concurrency_table import concurrency_tables, verdict
-from harness.depth_table import BEST, EQUAL, WORSE, depth_tables
-from harness.drafting_table import drafting_tables
-from harness.estimates import Estimate
-from harness.lossy_table import distance, lossy_tables
-from harness.replay.recorded import recorded_cells
-from harness.report import read_results, write_report
+from harness.metrics.axes import lines_along
+from harness.metrics.estimates import Estimate
+from harness.metrics.recorded_terms import recorded_cells
+from harness.report.tables.concurrency import concurrency_tables, verdict
+from harness.report.tables.depth import BEST, EQUAL, WORSE, depth_tables
+from harness.report.tables.drafting import drafting_tables
+from harness.report.tables.lossy import distance, lossy_tables
+from harness.report.write import read_results, write_report
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell, simulated_run
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from harness.block_drift import block_drift, block_throughputs
-from harness.notices import notices
-from harness.results import Results
+from harness.metrics.block_drift import block_drift, block_throughputs
+from harness.metrics.results import Results
+from harness.report.notices import notices
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell
 
 

@@ -3,8 +3,8 @@
 import json
 
 from experiments.boundary_cost import main
-from harness.boundary_cost.parsers import MARKER, PARSERS
-from harness.command_line import SUCCESS
+from harness.cli.command_line import SUCCESS
+from harness.profiling.reasoning_parsers import MARKER, PARSERS
 
 
 def test_every_parser_is_timed_at_every_context(tmp_path, capsys):

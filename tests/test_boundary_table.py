@@ -5,11 +5,11 @@ import io
 
 import pytest
 
-from harness.boundary_lines import ADVICE, NEVER_ENDED, boundary_lines
-from harness.boundary_sums import boundary_values
-from harness.boundary_table import boundary_table
-from harness.console import print_summary
-from harness.records import CutReason, FinishReason
+from harness.metrics.reasoning_sums import boundary_values
+from harness.records.schema import CutReason, FinishReason
+from harness.report.console import print_summary
+from harness.report.tables.reasoning import boundary_table
+from harness.report.tables.reasoning_lines import ADVICE, NEVER_ENDED, boundary_lines
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record
 
 

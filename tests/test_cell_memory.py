@@ -12,7 +12,11 @@ from experiments import run as command
 from harness.backends.cell_memory import CellMemory, check_memory
 from harness.backends.local import LocalBackend, prepare_together
 from harness.backends.model_store import ModelStore
-from harness.config import (
+from harness.models import free_memory
+from harness.models.free_memory import Need, check_fits, free_bytes
+from harness.models.outline import OUTLINE
+from harness.models.random_weights import RandomWeights
+from harness.settings.cell import (
     BackendConfig,
     CellConfig,
     DecodingConfig,
@@ -23,13 +27,9 @@ from harness.config import (
     TargetConfig,
     WorkloadConfig,
 )
-from harness.model_config import Weights
-from harness.models import free_memory
-from harness.models.free_memory import Need, check_fits, free_bytes
-from harness.models.outline import OUTLINE
-from harness.models.random_weights import RandomWeights
-from harness.prompt import Prompt
-from harness.workload import Conversation
+from harness.settings.models import Weights
+from harness.workload.conversations import Conversation
+from harness.workload.prompt import Prompt
 from tests.tiny_shapes import GLM, shape_folder
 
 CPU = torch.device("cpu")

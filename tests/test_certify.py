@@ -20,7 +20,7 @@ from harness.certification.own_core import own_core, reference
 from harness.certification.play import play
 from harness.certification.report import JSON, MARKDOWN
 from harness.certification.subject import Features, load_subject
-from harness.settings import SettingsError
+from harness.settings.schema import SettingsError
 from kernels.contract import GUARANTEES, DraftSampling, Guarantee
 
 CPU = torch.device("cpu")

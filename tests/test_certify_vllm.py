@@ -10,8 +10,8 @@ from harness.certification.certify import certify
 from harness.certification.config import CertifyConfig, Size
 from harness.certification.judge import Verdict
 from harness.certification.subject import load_subject
-from harness.device_choice import Device
-from harness.settings import SettingsError
+from harness.settings.device import Device
+from harness.settings.schema import SettingsError
 
 PATH = "harness.certification.vllm_adapter:vllm_core"
 

@@ -14,7 +14,7 @@ from harness.certification.jobs import chosen_jobs
 from harness.certification.judge import Verdict
 from harness.certification.schedule import Schedule, group_of
 from harness.certification.workers import device_of
-from harness.device_choice import Device
+from harness.settings.device import Device
 
 JOBS = dict(enumerate(chosen_jobs(CertifyConfig(), Size.full)))
 BROKEN_SUBJECT = """

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from harness.chat import PLAIN_TEXT_NOTE, chat_messages, decode_answer, encode_chat
+from harness.workload.chat import PLAIN_TEXT_NOTE, chat_messages, decode_answer, encode_chat
 
 TEMPLATE = (
     "<s>{% for message in messages %}"

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from experiments import profile_round as command
-from harness.config import CellConfig, DrafterConfig, DrafterKind
-from harness.engine.floor import Floor
-from harness.engine.operations import Operations
-from harness.engine.round_profile import Phases, RoundProfile
-from harness.kernel_records import Machine, Timing
-from harness.plan import Plan
-from harness.round_floors import PARTS
-from harness.round_profiles import CellProfile, Profiled
-from harness.round_report import HEADER, JSON, MARKDOWN, PHASES, RoundResults, line, to_json, to_markdown
-from harness.settings import all_settings
+from harness.compose.plan import Plan
+from harness.profiling.bytes_floor import Floor
+from harness.profiling.cells import CellProfile, Profiled
+from harness.profiling.floors import PARTS
+from harness.profiling.operations import Operations
+from harness.profiling.profile import Phases, RoundProfile
+from harness.profiling.report import HEADER, JSON, MARKDOWN, PHASES, RoundResults, line, to_json, to_markdown
+from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind
+from harness.settings.schema import all_settings
+from harness.timing.measured import Machine, Timing
 from tests.own_process import output_of
 from tests.tiny_shapes import shape_folder
 
@@ -141,7 +141,7 @@ def test_a_mistake_is_one_line_before_anything_is_loaded(arguments, message, mon
         raise AssertionError("a mistake was seen only after models were loaded")
 
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("harness.round_profiles.profile_cells", loads)
+    monkeypatch.setattr("harness.profiling.cells.profile_cells", loads)
     assert command.main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith("error: ") and captured.err.count("\n") == 1

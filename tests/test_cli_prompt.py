@@ -5,7 +5,8 @@ import io
 import pytest
 
 from experiments import prompt as command
-from harness.highlight import (
+from harness.records.schema import CutReason
+from harness.report.token_colours import (
     COLOURS,
     Piece,
     TokenKind,
@@ -16,8 +17,7 @@ from harness.highlight import (
     token_kinds,
     wants_colour,
 )
-from harness.records import CutReason
-from harness.settings import SettingsError
+from harness.settings.schema import SettingsError
 from kernels.contract import VerificationMethod
 from tests.synthetic_cells import cell_record, request_record, round_record, row_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from experiments import run as command
-from harness.progress import LineProgress, LiveProgress, duration, progress_on
-from harness.settings import all_settings, group_options
+from harness.settings.schema import all_settings, group_options
+from harness.sweep.progress import LineProgress, LiveProgress, duration, progress_on
 from tests.own_process import output_of
 from tests.synthetic_cells import simulated_run
 

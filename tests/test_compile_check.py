@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from experiments import compile_check as command
-from harness.compile_check import CompiledVariant, compile_for, complaints, knobs, to_text
+from harness.compile_check.compile import CompiledVariant, compile_for, complaints, knobs, to_text
 
 ROOT = Path(__file__).parents[1]
 TOY = '''
 import json, sys
 import torch, triton
 import triton.language as tl
-from harness.compile_check import compile_for
+from harness.compile_check.compile import compile_for
 
 @triton.jit
 def _scaling_kernel(values, size, BLOCK: tl.constexpr):
@@ -100,7 +100,7 @@ def test_kernels_of_a_package_are_found():
     """In a process of its own: under Triton's interpreter nothing is a compiled function."""
     code = """
 import json, kernels
-from harness.compile_check import kernels_in
+from harness.compile_check.compile import kernels_in
 from harness.models import fused
 print(json.dumps(sorted(kernels_in(kernels) | kernels_in(fused))))
 """

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from harness import compose as compose_module
-from harness import settings
-from harness.compose import compose_plan
-from harness.config import CellConfig, DrafterKind
-from harness.constraint_config import PolicyKind
-from harness.determinants import METHOD_PARAMETERS, USED_ONLY_WITH
-from harness.overrides import read_overrides
-from harness.settings import CONF, SettingsError, all_settings, group_options
+from harness.compose.compose import compose as compose_module
+from harness.compose.compose import compose_plan
+from harness.compose.overrides import read_overrides
+from harness.settings.cell import CellConfig, DrafterKind
+from harness.settings.constraint import PolicyKind
+from harness.settings.determinants import METHOD_PARAMETERS, USED_ONLY_WITH
+from harness.settings.schema import CONF, SettingsError, all_settings, group_options
+from harness.settings.schema import schema as settings
 from kernels.contract import VerificationMethod
 
 NEEDED = {

@@ -7,8 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from harness.acceptance_profiles import AcceptanceProfile
-from harness.config import (
+from harness.compose.plan import with_baselines
+from harness.records.schema import identity
+from harness.settings.acceptance_profiles import AcceptanceProfile
+from harness.settings.cell import (
     MOST_SPECULATIVE_TOKENS,
     BackendConfig,
     CellConfig,
@@ -23,11 +25,9 @@ from harness.config import (
     VerificationConfig,
     WorkloadConfig,
 )
-from harness.determinants import canonical, determinants, with_rates
-from harness.labels import labels
-from harness.model_config import Weights
-from harness.plan import with_baselines
-from harness.records import identity
+from harness.settings.determinants import canonical, determinants, with_rates
+from harness.settings.guarantee import labels
+from harness.settings.models import Weights
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.verify import MOST_BLOCK_DRAFTS
 

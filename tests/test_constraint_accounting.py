@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from harness.constraint.masks import Masks
 from harness.constraint.ruling import Ruling
 from harness.engine.commit import commit
-from harness.records import CutReason, FinishReason, InconsistentRecordError, RoundRecord
+from harness.records.schema import CutReason, FinishReason, InconsistentRecordError, RoundRecord
 from tests.test_constraint_parsers import CountedTokens
 from tests.toy_grammar import MARKER, chain, guard_of
 

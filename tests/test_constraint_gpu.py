@@ -9,7 +9,7 @@ import torch
 
 from experiments.zoo.reasoning_prompts import FILE
 from harness.backends.local import LocalBackend
-from harness.config import (
+from harness.settings.cell import (
     BackendConfig,
     CellConfig,
     DecodingConfig,
@@ -20,8 +20,8 @@ from harness.config import (
     MeasurementConfig,
     WorkloadConfig,
 )
-from harness.constraint_config import ConstraintConfig, PolicyKind
-from harness.workload import conversations, load_prompts
+from harness.settings.constraint import ConstraintConfig, PolicyKind
+from harness.workload.conversations import conversations, load_prompts
 
 pytestmark = pytest.mark.gpu
 

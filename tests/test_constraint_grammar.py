@@ -14,8 +14,8 @@ from harness.constraint.grammar import GrammarCompiler
 from harness.constraint.grammar_text import UnusableGrammarError, check_grammar
 from harness.constraint.masks import Masks, words_of
 from harness.constraint.validity import is_valid
-from harness.constraint_config import ConstraintConfig, GrammarKind, PolicyKind
 from harness.models.zoo import zoo_path
+from harness.settings.constraint import ConstraintConfig, GrammarKind, PolicyKind
 from kernels.reference.token_mask import allowed_tokens
 
 VOCAB_SIZE = 6144

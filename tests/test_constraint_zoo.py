@@ -11,8 +11,8 @@ from experiments.zoo.reasoning_prompts import FILE, reasoning_prompts
 from harness.backends import local
 from harness.backends.local import LocalBackend, prepare_together
 from harness.backends.model_store import ModelStore
-from harness.boundary_sums import boundary_values
-from harness.config import (
+from harness.metrics.reasoning_sums import boundary_values
+from harness.settings.cell import (
     BackendConfig,
     CellConfig,
     DecodingConfig,
@@ -23,11 +23,11 @@ from harness.config import (
     VerificationConfig,
     WorkloadConfig,
 )
-from harness.constraint_config import ConstraintConfig, GrammarKind, PolicyKind
-from harness.determinants import canonical, determinants
-from harness.labels import guarantee
-from harness.prompt import Prompt
-from harness.workload import Conversation, conversations, load_prompts
+from harness.settings.constraint import ConstraintConfig, GrammarKind, PolicyKind
+from harness.settings.determinants import canonical, determinants
+from harness.settings.guarantee import guarantee
+from harness.workload.conversations import Conversation, conversations, load_prompts
+from harness.workload.prompt import Prompt
 from kernels.contract import Guarantee, VerificationMethod
 
 WORKLOAD = WorkloadConfig(path=str(FILE), layout=Layout.plain, categories=["compare", "classification"], num_prompts=3)

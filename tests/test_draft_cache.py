@@ -5,7 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from harness.config import (
+from harness.drafters.draft_logits import Caching
+from harness.drafters.load import caching_of
+from harness.engine.engine import Engine, SamplingSettings
+from harness.records.terms import collect_terms
+from harness.settings.cell import (
     BackendConfig,
     CacheDtype,
     CellConfig,
@@ -18,12 +22,8 @@ from harness.config import (
     MeaninglessCombinationError,
     VerificationConfig,
 )
-from harness.determinants import canonical, determinants, without_effect
-from harness.drafters.draft_logits import Caching
-from harness.drafters.load import caching_of
-from harness.engine.engine import Engine, SamplingSettings
-from harness.labels import OTHER_DRAFTS, guarantee, labels
-from harness.round_terms import collect_terms
+from harness.settings.determinants import canonical, determinants, without_effect
+from harness.settings.guarantee import OTHER_DRAFTS, guarantee, labels
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions

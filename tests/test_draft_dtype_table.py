@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.comparison import comparisons_frame, expected_difference, groups, same_law
-from harness.definitions import LABEL_NOTES
-from harness.draft_dtype_table import draft_dtype_tables
-from harness.drafting_table import drafting_tables
-from harness.figures.sheet import sheets
-from harness.labels import OTHER_DRAFTS
-from harness.lossy_table import lossy_tables
-from harness.replay.recorded import Recorded
-from harness.round_terms import COLUMNS, DraftTerms, RequestTerms, collect_terms, full_drafts
-from harness.tables import column_name, method_tables, paired_table, summary_table
+from harness.metrics.comparison import comparisons_frame, expected_difference, groups, same_law
+from harness.metrics.definitions import LABEL_NOTES
+from harness.metrics.recorded_terms import Recorded
+from harness.records.terms import COLUMNS, DraftTerms, RequestTerms, collect_terms, full_drafts
+from harness.report.figures.sheet import sheets
+from harness.report.tables.draft_dtype import draft_dtype_tables
+from harness.report.tables.drafting import drafting_tables
+from harness.report.tables.lossy import lossy_tables
+from harness.report.tables.methods import column_name, method_tables, paired_table, summary_table
+from harness.settings.guarantee import OTHER_DRAFTS
 from tests.synthetic_cells import analysed, config, simulated_cell
 
 CACHES = [

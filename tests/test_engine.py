@@ -13,7 +13,7 @@ from harness.engine.commit import Commit
 from harness.engine.runner import Launched
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Request, Round
-from harness.records import CutReason, FinishReason, RequestRecord, RoundRecord
+from harness.records.schema import CutReason, FinishReason, RequestRecord, RoundRecord
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.reference.acceptance import acceptance_terms
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions

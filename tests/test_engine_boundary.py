@@ -13,8 +13,8 @@ from harness.constraint.parsers.one_token import OneToken
 from harness.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.constraint.parsers.several_tokens import SeveralTokens
 from harness.constraint.policies.by_kind import POLICIES as POLICIES_BY_KIND
-from harness.constraint_config import PolicyKind
 from harness.engine.slots import MOST_ENDING_TOKENS
+from harness.settings.constraint import PolicyKind
 from kernels.contract import DraftSampling, VerificationMethod
 from tests.tiny_engines import tiny_engine, tiny_requests
 from tests.toy_grammar import MARKER, ToyMatcher, chain, guard_of

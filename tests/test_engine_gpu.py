@@ -9,8 +9,8 @@ import torch
 
 from harness.backends.local import LocalBackend
 from harness.backends.model_store import ModelStore
-from harness.config import BackendConfig, DrafterKind, MeasurementConfig
-from harness.workload import conversations, load_prompts
+from harness.settings.cell import BackendConfig, DrafterKind, MeasurementConfig
+from harness.workload.conversations import conversations, load_prompts
 from kernels.contract import VerificationMethod
 from tests.test_zoo_decoding import DRAFTERS, cell, texts
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 from harness.drafters.ngram import NgramDrafter
 from harness.engine.engine import Engine, SamplingSettings
-from harness.records import EXPECTED_METHODS
+from harness.records.schema import EXPECTED_METHODS
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core
 from kernels.reference.truncation import process

@@ -10,11 +10,11 @@ from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
 from harness.engine.graph_runner import StepSize, step_sizes
-from harness.engine.kept_state import where_a_round_starts
 from harness.engine.plan import make_plan
 from harness.engine.sequence import Limits, Request, Sequence
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.mtp import MtpConfig, MtpHead
+from harness.profiling.saved_state import where_a_round_starts
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_models import VOCAB_SIZE, random_target, randomize
 from tests.toy_markov import toy_engine, transitions

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.compose import compose_plan
-from harness.labels import labels
-from harness.model_config import Weights
-from harness.settings import CONF, group_options
+from harness.compose.compose import compose_plan
+from harness.settings.guarantee import labels
+from harness.settings.models import Weights
+from harness.settings.schema import CONF, group_options
 
 PROMISED = {
     "quickstart": (

@@ -7,23 +7,23 @@ import matplotlib.image
 import pytest
 from matplotlib.figure import Figure
 
-from harness.estimates import Estimate
-from harness.figures.axis import SURROUNDING_AXES, TEMPERATURE
-from harness.figures.by_position import draw_by_position
-from harness.figures.heat_axis import DRAFTER, DRAFTING, METHOD, VERIFICATION
-from harness.figures.heat_map import draw_heat_map
-from harness.figures.kinds import FIGURES
-from harness.figures.methods import draw_methods
-from harness.figures.panels import _broken
-from harness.figures.save import save_figure
-from harness.figures.sheet import sheets
-from harness.figures.style import HEAT_COLORS, LOOKS, RC, SPARE_LOOKS, spare_looks
-from harness.figures.sweep import LENGTH, draw_sweep
-from harness.figures.tradeoff import draw_tradeoff
-from harness.figures.write import write_figures
-from harness.metrics import analyse
-from harness.report_page import figure_caption
-from harness.runs import read_runs
+from harness.metrics.cell import analyse
+from harness.metrics.estimates import Estimate
+from harness.records.runs import read_runs
+from harness.report.figures.axis import SURROUNDING_AXES, TEMPERATURE
+from harness.report.figures.by_position import draw_by_position
+from harness.report.figures.heat_axis import DRAFTER, DRAFTING, METHOD, VERIFICATION
+from harness.report.figures.heat_map import draw_heat_map
+from harness.report.figures.kinds import FIGURES
+from harness.report.figures.methods import draw_methods
+from harness.report.figures.panels import _broken
+from harness.report.figures.save import save_figure
+from harness.report.figures.sheet import sheets
+from harness.report.figures.style import HEAT_COLORS, LOOKS, RC, SPARE_LOOKS, spare_looks
+from harness.report.figures.sweep import LENGTH, draw_sweep
+from harness.report.figures.tradeoff import draw_tradeoff
+from harness.report.figures.write import write_figures
+from harness.report.page import figure_caption
 from kernels.contract import VerificationMethod
 from tests.synthetic_cells import analysed, config, shortened_cell, simulated_cell, simulated_run
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.engine.fill_slots import fill_slots
-from harness.engine.floor import Floor, floor_of
 from harness.models.target import TargetModel
+from harness.profiling.bytes_floor import Floor, floor_of
+from harness.profiling.prefill import fill_slots
 from kernels.contract import DraftSampling
 from tests.tiny_engines import NUM_SLOTS, tiny_engine, tiny_requests
 from tests.tiny_glm import random_glm

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.definitions import METRICS
-from harness.gap_notes import NO_BASELINE, NO_DRAFTS, NOT_RECORDED, OF_BASELINE, TURNED_OFF, gap_notes
-from harness.metrics import analyse
-from harness.report_tables import make_tables
-from harness.results import Results
-from harness.runs import Run
+from harness.metrics.cell import analyse
+from harness.metrics.definitions import METRICS
+from harness.metrics.results import Results
+from harness.records.runs import Run
+from harness.report.missing_values import NO_BASELINE, NO_DRAFTS, NOT_RECORDED, OF_BASELINE, TURNED_OFF, gap_notes
+from harness.report.sections import make_tables
 from tests.synthetic_cells import (
     baseline_settings,
     cell_record,

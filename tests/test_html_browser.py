@@ -5,10 +5,10 @@ import json
 import pytest
 
 from experiments import report as command
-from harness.html.page import html_page
-from harness.report_tables import MadeTables, TableKind
-from harness.results import Results, read_results
-from harness.table import Table
+from harness.metrics.results import Results, read_results
+from harness.report.html.page import html_page
+from harness.report.sections import MadeTables, TableKind
+from harness.report.table import Table
 from tests.installed_browser import browser
 from tests.synthetic_cells import simulated_run
 

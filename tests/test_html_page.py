@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from harness.html.page import html_page
-from harness.html.table_view import table_view
-from harness.report_tables import make_tables
-from harness.results import read_results
-from harness.table import Table
+from harness.metrics.results import read_results
+from harness.report.html.page import html_page
+from harness.report.html.table_view import table_view
+from harness.report.sections import make_tables
+from harness.report.table import Table
 from tests.synthetic_cells import simulated_run
 
 

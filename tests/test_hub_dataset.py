@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import WorkloadConfig
-from harness.prompt import Prompt
-from harness.workload import load_prompts
+from harness.settings.cell import WorkloadConfig
+from harness.workload.conversations import load_prompts
+from harness.workload.prompt import Prompt
 from tests.own_process import output_of
 
 MESSAGES = [
@@ -90,5 +90,5 @@ def test_a_data_set_that_is_not_there_is_refused(dataset):
 
 
 def test_datasets_is_imported_only_when_a_data_set_is_named():
-    code = "import sys, harness.workload; sys.exit('datasets' in sys.modules)"
+    code = "import sys, harness.workload.conversations; sys.exit('datasets' in sys.modules)"
     output_of(code)

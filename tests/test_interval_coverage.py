@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from harness.estimates import Estimates, paired_difference, paired_ratio
-from harness.intervals import FEWEST_PROMPTS
-from harness.sums import CellSums
+from harness.metrics.estimates import Estimates, paired_difference, paired_ratio
+from harness.metrics.intervals import FEWEST_PROMPTS
+from harness.metrics.sums import CellSums
 
 DIFFICULTIES = np.array([0.25, 0.40, 0.55, 0.70, 0.85])
 """Conditional acceptance rate of a prompt at every position."""

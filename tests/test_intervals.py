@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from harness.intervals import (
+from harness.metrics.intervals import (
     MAX_CANDIDATES,
     expanded_levels,
     interval,

@@ -9,30 +9,29 @@ import pytest
 import torch
 
 from experiments import bench_kernels
-from harness.device_choice import Device
 from harness.kernel_bench import bench
+from harness.kernel_bench.case import Case, Truncation, Work
 from harness.kernel_bench.check import Disagreement, spread_over
-from harness.kernel_bench.clock import GraphClock, WallClock
 from harness.kernel_bench.config import BenchConfig, Preset
 from harness.kernel_bench.footprint import extra_memory, num_launches
+from harness.kernel_bench.goals import goals
 from harness.kernel_bench.questions import gathered
-from harness.kernel_bench.separate import probabilities, verify_probabilities
-from harness.kernel_bench.workload import make_round, verification_of
-from harness.kernel_case import Case, Truncation, Work
-from harness.kernel_goals import goals
-from harness.kernel_records import (
+from harness.kernel_bench.records import (
     AgreementCount,
     KernelResults,
-    Machine,
     Measurement,
     Status,
-    Timing,
     Variant,
     read_results,
     write_results,
 )
-from harness.kernel_report import to_csv, to_markdown
-from harness.settings import SettingsError
+from harness.kernel_bench.report import to_csv, to_markdown
+from harness.kernel_bench.separate import probabilities, verify_probabilities
+from harness.kernel_bench.workload import make_round, verification_of
+from harness.settings.device import Device
+from harness.settings.schema import SettingsError
+from harness.timing.clock import GraphClock, WallClock
+from harness.timing.measured import Machine, Timing
 from kernels.contract import VerificationMethod
 from kernels.core import reference_core
 from kernels.reference.truncation import process
@@ -102,7 +101,7 @@ def test_settings_that_cannot_be_are_named(settings, message):
 def test_the_command_runs_without_hydra():
     script = (
         "import sys; sys.modules['hydra'] = sys.modules['omegaconf'] = None\n"
-        "import experiments.bench_kernels, harness.kernel_bench.bench, harness.kernel_report"
+        "import experiments.bench_kernels, harness.kernel_bench.bench, harness.kernel_bench.report"
     )
     output_of(script)
 
@@ -184,7 +183,7 @@ def test_the_whole_path_runs_on_a_gpu(tmp_path):
 
 
 def test_a_plain_read_reads_everything():
-    from harness.kernel_bench.read_kernel import read
+    from harness.timing.read_kernel import read
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     values = torch.arange(4096, dtype=torch.float32, device=device)

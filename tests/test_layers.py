@@ -1,4 +1,4 @@
-"""The direction of imports, and what each side may know; read from the source, so that nothing has to be imported."""
+"""The order of the packages, and what each may know; read from the source, so that nothing has to be imported."""
 
 import ast
 import sys
@@ -8,95 +8,33 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-
-# Lowest first. A module imports from its own layer and from lower ones of its own side; the two sides share the stem.
-STEM = [
-    ["kernels"],
-    [
-        "harness.acceptance_profiles",
-        "harness.combinations",
-        "harness.config",
-        "harness.constraint_config",
-        "harness.determinants",
-        "harness.device_choice",
-        "harness.kernel_case",
-        "harness.kernel_records",
-        "harness.labels",
-        "harness.model_config",
-        "harness.plain_settings",
-        "harness.provenance",
-        "harness.records",
-        "harness.round_terms",
-        "harness.run_config",
-        "harness.settings",
-    ],
-]
-MEASURING = [
-    ["harness.agreement", "harness.certification"],
-    [
-        "harness.prompt",
-        "harness.prompt_length",
-        "harness.layouts",
-        "harness.hub_dataset",
-        "harness.workload",
-        "harness.chat",
-    ],
-    ["harness.compile_check"],
-    ["harness.kernel_bench"],
-    ["harness.models"],
-    ["harness.constraint"],
-    ["harness.boundary_cost"],
-    ["harness.drafters"],
-    ["harness.engine"],
-    ["harness.compiled_core", "harness.compiled_layers"],
-    ["harness.backends"],
-    ["harness.plan", "harness.progress", "harness.repeated_cells", "harness.sweep", "harness.round_profiles"],
-    ["harness.round_floors"],
-    ["harness.round_report"],
-    [
-        "harness.overrides",
-        "harness.preferred",
-        "harness.without_gpu",
-        "harness.compose",
-        "harness.command_line",
-        "harness.recorded_plan",
-    ],
-    ["harness.plain_command"],
-]
-READING = [
-    ["harness.boundary_sums"],
-    [
-        "harness.columns",
-        "harness.definitions",
-        "harness.highlight",
-        "harness.intervals",
-        "harness.plain_text",
-        "harness.runs",
-        "harness.same_tokens",
-        "harness.sums",
-        "harness.used_settings",
-    ],
-    ["harness.cell_tables", "harness.estimates", "harness.other_settings"],
-    ["harness.metrics"],
-    ["harness.block_drift"],
-    ["harness.comparison", "harness.number_format"],
-    ["harness.certification_results", "harness.frame_text", "harness.table"],
-    ["harness.gap_notes", "harness.latex", "harness.tables"],
-    ["harness.boundary_table"],
-    ["harness.boundary_lines"],
-    ["harness.axes", "harness.console", "harness.figures"],
-    ["harness.concurrency_table", "harness.depth_table", "harness.drafting_table"],
-    ["harness.replay.recorded", "harness.results", "harness.run_summary"],
-    ["harness.lossy_table"],
-    ["harness.draft_dtype_table"],
-    ["harness.answers"],
-    ["harness.cell_matching", "harness.notices", "harness.report_tables", "harness.run_comparison"],
-    ["harness.report_page"],
-    ["harness.html"],
-    ["harness.report", "harness.replay"],
-    ["harness.kernel_columns", "harness.kernel_goals", "harness.kernel_report", "harness.kernel_figure"],
-]
-SIDES = {"measuring": STEM + MEASURING, "reading": STEM + READING}
+ORDER = (
+    "kernels",
+    "harness.records",
+    "harness.timing",
+    "harness.settings",
+    "harness.cli",
+    "harness.workload",
+    "harness.models",
+    "harness.constraint",
+    "harness.metrics",
+    "harness.compose",
+    "harness.drafters",
+    "harness.report",
+    "harness.replay",
+    "harness.agreement",
+    "harness.certification",
+    "harness.engine",
+    "harness.kernel_bench",
+    "harness.compile_check",
+    "harness.backends",
+    "harness.sweep",
+    "harness.profiling",
+    "experiments",
+)
+"""Lowest first: a package imports from itself and from packages before it."""
+READ_RECORDS = ("harness.records", "harness.metrics", "harness.report", "harness.replay")
+"""Packages that a laptop without torch can use."""
 HEAVY = {
     "torch",
     "triton",
@@ -168,11 +106,12 @@ def imports_of(module: str) -> Imports:
     return found
 
 
-def level_in(layers: list[list[str]], module: str) -> int | None:
-    for level, members in enumerate(layers):
-        if any(module == member or module.startswith(f"{member}.") for member in members):
-            return level
-    return None
+def package_of(module: str) -> str | None:
+    return next((name for name in ORDER if module == name or module.startswith(f"{name}.")), None)
+
+
+def in_packages(*packages: str) -> list[str]:
+    return [module for module in MODULES if package_of(module) in packages]
 
 
 def parents(module: str) -> list[str]:
@@ -201,53 +140,58 @@ def heavy_imports(module: str, at_import_only: bool) -> list[str]:
     return sorted(f"{name} (imported by {by})" for name, by in found.items() if name.split(".")[0] in HEAVY)
 
 
-def side_of(module: str) -> str | None:
-    return next((side for side, layers in SIDES.items() if level_in(layers, module) is not None), None)
+def test_every_module_lies_in_a_package_of_the_order():
+    homeless = [name for name in MODULES if name != "harness" and package_of(name) is None]
+    assert not homeless, f"expected every module in a package of ORDER, found {homeless}"
 
 
-READING_MODULES = [module for module in MODULES if level_in(READING, module) is not None]
-
-
-def test_every_module_has_its_layer():
-    homeless = [name for name in MODULES if name.split(".")[0] != "experiments" and name != "harness"]
-    homeless = [name for name in homeless if side_of(name) is None]
-    assert not homeless, f"expected every module to have a layer, found none for {homeless}; add them to this test"
-
-
-@pytest.mark.parametrize("side", SIDES)
-def test_a_lower_layer_never_imports_a_higher_one_or_the_other_side(side):
-    layers = SIDES[side]
-    wrong = []
-    for module in MODULES:
-        level = level_in(layers, module)
-        if level is None:
-            continue
-        for name in imports_of(module).everywhere & MODULES.keys():
-            target = level_in(layers, name)
-            if target is None or target > level:
-                wrong.append(f"{module} imports {name}")
+def test_packages_import_only_from_those_before_them():
+    wrong = [
+        f"{module} imports {name}"
+        for module in MODULES
+        if module != "harness"
+        for name in imports_of(module).everywhere & MODULES.keys() - {"harness"}
+        if ORDER.index(str(package_of(name))) > ORDER.index(str(package_of(module)))
+    ]
     assert not wrong
+
+
+def test_every_package_says_what_belongs_in_it():
+    silent = [
+        name for name in ORDER if name != "experiments" and not ast.get_docstring(ast.parse(MODULES[name].read_text()))
+    ]
+    assert not silent
 
 
 def test_the_sampling_core_knows_torch_and_triton_only():
     allowed = {"kernels", "torch", "triton", "__future__"} | sys.stdlib_module_names
     wrong = [
         f"{module} imports {name}"
-        for module in MODULES
-        if module.split(".")[0] == "kernels"
+        for module in in_packages("kernels")
         for name in imports_of(module).everywhere
         if name.split(".")[0] not in allowed
     ]
     assert not wrong
 
 
-@pytest.mark.parametrize("module", READING_MODULES)
+def test_only_compose_knows_hydra():
+    wrong = [
+        module
+        for module in MODULES
+        if package_of(module) != "harness.compose"
+        and {name.split(".")[0] for name in imports_of(module).everywhere} & {"hydra", "omegaconf"}
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", in_packages(*READ_RECORDS))
 def test_results_are_read_without_torch_transformers_or_hydra(module):
     assert not heavy_imports(module, at_import_only=False)
 
 
-def test_settings_and_records_are_read_without_torch():
-    assert not [line for module in STEM[1] if module in MODULES for line in heavy_imports(module, at_import_only=True)]
+def test_settings_are_read_without_torch():
+    modules = in_packages("harness.settings", "harness.cli")
+    assert not [line for module in modules for line in heavy_imports(module, at_import_only=True)]
 
 
 def test_imports_are_absolute():

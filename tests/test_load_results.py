@@ -11,15 +11,15 @@ import pandas as pd
 import pytest
 
 from experiments import again, replay, report
-from harness.certification_results import COLUMNS, load_certification
-from harness.columns import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
-from harness.comparison import comparisons_frame
-from harness.kernel_columns import KERNEL_COLUMNS
-from harness.metrics import load_results
-from harness.records import write_atomically, write_cell
-from harness.report import rows
-from harness.results import read_results
-from harness.runs import read_runs
+from harness.kernel_bench.columns import KERNEL_COLUMNS
+from harness.metrics.cell import load_results
+from harness.metrics.certification import COLUMNS, load_certification
+from harness.metrics.columns import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
+from harness.metrics.comparison import comparisons_frame
+from harness.metrics.results import read_results
+from harness.records.runs import read_runs
+from harness.records.schema import write_atomically, write_cell
+from harness.report.write import rows
 from tests.synthetic_cells import (
     cell_record,
     config,

@@ -7,7 +7,8 @@ import pytest
 from harness.backends import local
 from harness.backends.local import LocalBackend
 from harness.backends.model_store import ModelStore
-from harness.config import (
+from harness.models.target import TargetModel
+from harness.settings.cell import (
     BackendConfig,
     CellConfig,
     DecodingConfig,
@@ -16,9 +17,8 @@ from harness.config import (
     TooLong,
     WorkloadConfig,
 )
-from harness.models.target import TargetModel
-from harness.prompt import Prompt
-from harness.workload import Conversation
+from harness.workload.conversations import Conversation
+from harness.workload.prompt import Prompt
 
 
 @pytest.fixture(scope="module")

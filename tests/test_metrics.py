@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.estimates import paired_difference
-from harness.records import CutReason, RoundRecord
-from harness.sums import cell_sums
+from harness.metrics.estimates import paired_difference
+from harness.metrics.sums import cell_sums
+from harness.records.schema import CutReason, RoundRecord
 from tests.synthetic_cells import (
     analysed,
     baseline_settings,

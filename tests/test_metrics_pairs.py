@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import estimates, intervals
-from harness.columns import with_interval
-from harness.estimates import Estimates, paired, paired_difference, paired_ratio
-from harness.metrics import analyse
-from harness.runs import Run
+from harness.metrics.cell import analyse, estimates, intervals
+from harness.metrics.columns import with_interval
+from harness.metrics.estimates import Estimates, paired, paired_difference, paired_ratio
+from harness.records.runs import Run
 from tests.synthetic_cells import (
     NUM_RESAMPLES,
     analysed,

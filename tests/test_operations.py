@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.engine.fill_slots import fill_slots
-from harness.engine.operations import Operations, operations_of
-from harness.kernel_bench.clock import WallClock
-from harness.kernel_bench.matrix_rate import CPU_SIZES, matrix_rates
-from harness.kernel_records import Timing
 from harness.models.target import TargetModel
+from harness.profiling.operations import Operations, operations_of
+from harness.profiling.prefill import fill_slots
+from harness.timing.clock import WallClock
+from harness.timing.matrix_rate import CPU_SIZES, matrix_rates
+from harness.timing.measured import Timing
 from tests.tiny_engines import NUM_SLOTS, tiny_engine, tiny_requests
 from tests.tiny_glm import random_glm
 from tests.tiny_models import VOCAB_SIZE, random_target, word_tokenizer

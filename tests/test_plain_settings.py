@@ -10,13 +10,13 @@ import torch
 
 from experiments import agreement, bench_kernels, boundary_cost, certify
 from harness.agreement.config import AgreementConfig
-from harness.boundary_cost.config import BoundaryCostConfig
 from harness.certification.config import CertifyConfig
-from harness.command_line import plain_settings_help
-from harness.device_choice import Device, chosen_device
+from harness.cli.arguments import check_known, check_seed, read_plain_settings
+from harness.cli.command_line import plain_settings_help
 from harness.kernel_bench.config import BenchConfig
-from harness.plain_settings import check_known, check_seed, read_plain_settings
-from harness.settings import SettingsError, settings_of
+from harness.profiling.reasoning_config import BoundaryCostConfig
+from harness.settings.device import Device, chosen_device
+from harness.settings.schema import SettingsError, settings_of
 
 EVERY_COMMAND = pytest.mark.parametrize(
     ("command", "schema", "prefix"),

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from harness.compose import compose_plan
-from harness.model_config import checkpoint_name
-from harness.settings import SettingsError
-from harness.tables import drafter_name
+from harness.compose.compose import compose_plan
+from harness.report.tables.methods import drafter_name
+from harness.settings.models import checkpoint_name
+from harness.settings.schema import SettingsError
 from tests.synthetic_cells import analysed, config, simulated_cell
 
 EXPERIMENT = "experiment=pr35461_llama3_eagle"

@@ -7,8 +7,6 @@ from itertools import pairwise
 
 import pytest
 
-from harness.config import BackendConfig, CellConfig
-from harness.determinants import determinants, without_effect
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.none import NoDrafter
@@ -17,6 +15,8 @@ from harness.engine.graph_runner import MOST_PROMPT_TOKENS, StepSize, step_sizes
 from harness.engine.inputs import num_rows
 from harness.engine.plan import make_plan
 from harness.engine.sequence import Limits, Request, Sequence
+from harness.settings.cell import BackendConfig, CellConfig
+from harness.settings.determinants import determinants, without_effect
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_engines import tiny_head
 from tests.tiny_models import VOCAB_SIZE, random_target

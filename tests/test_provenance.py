@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.provenance import PACKAGES, git_state, provenance
+from harness.records.provenance import PACKAGES, git_state, provenance
 
 ROOT = Path(__file__).parents[1]
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.config import DrafterConfig, DrafterKind
 from harness.drafters.load import draw_head, load_head
-from harness.model_config import Weights
 from harness.models.random_head import DRAFT_VOCAB_SIZE, random_eagle, random_eagle3, random_mtp
 from harness.models.random_target import architecture, random_target
 from harness.models.shape import read_shape, shape_names
 from harness.models.target import load_target
+from harness.settings.cell import DrafterConfig, DrafterKind
+from harness.settings.models import Weights
 from tests.tiny_models import random_target as target_in_memory
 from tests.tiny_models import save_target_folder, word_tokenizer
 from tests.tiny_shapes import EOS, shape_folder

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.config import DrafterConfig, DrafterKind
 from harness.drafters.load import draw_head
-from harness.model_config import Weights
 from harness.models.random_head import random_eagle, random_eagle3, random_mtp, spread_ids
 from harness.models.random_target import random_target
 from harness.models.random_weights import LOGIT_DEVIATION, RandomWeights, made_on
+from harness.settings.cell import DrafterConfig, DrafterKind
+from harness.settings.models import Weights
 from tests.tiny_models import positions_from
 from tests.tiny_shapes import SHAPE, shape_folder
 

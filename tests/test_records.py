@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from harness.records import (
+from harness.records.schema import (
     SCHEMA_VERSION,
     CutReason,
     InconsistentRecordError,

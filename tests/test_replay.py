@@ -13,12 +13,12 @@ import pytest
 
 from experiments import replay as command
 from experiments import run as run_command
+from harness.metrics.recorded_terms import read_recording
+from harness.records.terms import COLUMNS, TERMS_SUFFIX
 from harness.replay.estimators import Estimator, reaching
-from harness.replay.recorded import read_recording
 from harness.replay.replayed import num_ended_drafts, replay
 from harness.replay.rules import recorded_rule, replayed_rules, rule_name
 from harness.replay.tables import width_text
-from harness.round_terms import COLUMNS, TERMS_SUFFIX
 from kernels.contract import Verification, VerificationMethod
 from tests.own_process import output_of
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record, simulated_run

@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 
 from experiments import report as command
-from harness.columns import column_names
-from harness.console import WIDTH, paired_lines, print_summary
-from harness.metrics import analyse, load_results
-from harness.notices import notices
-from harness.records import write_cell
-from harness.report import column_dictionary, own_files, report, write_report
-from harness.results import read_results
-from harness.runs import read_runs
+from harness.metrics.cell import analyse, load_results
+from harness.metrics.columns import column_names
+from harness.metrics.results import read_results
+from harness.records.runs import read_runs
+from harness.records.schema import write_cell
+from harness.report.console import WIDTH, paired_lines, print_summary
+from harness.report.notices import notices
+from harness.report.write import column_dictionary, own_files, report, write_report
 from tests.own_process import output_of
 from tests.synthetic_cells import (
     analysed,

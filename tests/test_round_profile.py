@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from harness.engine import engine as engine_module
-from harness.engine import round_time as round_time_module
-from harness.engine.fill_slots import fill_slots
-from harness.engine.kept_state import where_a_round_starts
-from harness.engine.round_profile import Phases, profile_round
-from harness.engine.round_time import output_tokens_needed, round_time
 from harness.engine.runner import EagerRunner
 from harness.engine.sequence import Limits, rounds_of
-from harness.kernel_bench.clock import WallClock, clock_for
+from harness.profiling import wall_time as round_time_module
+from harness.profiling.prefill import fill_slots
+from harness.profiling.profile import Phases, profile_round
+from harness.profiling.saved_state import where_a_round_starts
+from harness.profiling.wall_time import output_tokens_needed, round_time
+from harness.timing.clock import WallClock, clock_for
 from tests.tiny_engines import KINDS, NUM_SLOTS, tiny_engine, tiny_requests
 from tests.tiny_models import random_target
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness import round_terms
-from harness.config import MeasurementConfig
-from harness.records import InconsistentRecordError
-from harness.round_terms import (
+from harness.records.schema import InconsistentRecordError
+from harness.records.schema import terms as round_terms
+from harness.records.terms import (
     COLUMNS,
     DraftTerms,
     RequestTerms,
@@ -19,6 +18,7 @@ from harness.round_terms import (
     terms_path,
     write_terms,
 )
+from harness.settings.cell import MeasurementConfig
 from tests.synthetic_cells import cell_record, request_record, round_record
 
 

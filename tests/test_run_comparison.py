@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from experiments import report as command
-from harness.run_comparison import compare_runs, read_two_runs
+from harness.report.run_comparison import compare_runs, read_two_runs
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell, simulated_run
 
 

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from harness.config import (
+from harness.compose.plan import Plan, with_baselines
+from harness.records.schema import read_cell
+from harness.settings.cell import (
     BackendConfig,
     CellConfig,
     DecodingConfig,
@@ -15,10 +17,8 @@ from harness.config import (
     VerificationConfig,
     WorkloadConfig,
 )
-from harness.plan import Plan, with_baselines
-from harness.progress import Progress
-from harness.records import read_cell
-from harness.sweep import comparable_groups, interleave, run_cells
+from harness.sweep.progress import Progress
+from harness.sweep.run_cells import comparable_groups, interleave, run_cells
 from kernels.contract import VerificationMethod
 
 

@@ -7,15 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from harness.acceptance_profiles import AcceptanceProfile
-from harness.comparison import comparisons_frame, groups, same_law
-from harness.definitions import INTERVALS
-from harness.estimates import Estimate
-from harness.metrics import analyse
-from harness.number_format import format_estimate, format_value, without_width_zero
-from harness.runs import read_runs
-from harness.table import Table
-from harness.tables import PR_NAMES, estimate_text, method_tables, metric_text, paired_table, summary_table
+from harness.metrics.cell import analyse
+from harness.metrics.comparison import comparisons_frame, groups, same_law
+from harness.metrics.definitions import INTERVALS
+from harness.metrics.estimates import Estimate
+from harness.records.runs import read_runs
+from harness.report.number_format import format_estimate, format_value, without_width_zero
+from harness.report.table import Table
+from harness.report.tables.methods import (
+    PR_NAMES,
+    estimate_text,
+    method_tables,
+    metric_text,
+    paired_table,
+    summary_table,
+)
+from harness.settings.acceptance_profiles import AcceptanceProfile
 from tests.synthetic_cells import (
     analysed,
     baseline_settings,

@@ -11,14 +11,14 @@ from experiments import run as command
 from experiments.prompt import headline
 from harness.backends.local import LocalBackend
 from harness.backends.model_store import ModelStore
-from harness.config import BackendConfig, CellConfig, DecodingConfig, DrafterConfig, DrafterKind, WorkloadConfig
-from harness.console import print_summary
-from harness.model_config import Weights
-from harness.prompt import Prompt
-from harness.prompt_length import exact_length
-from harness.records import FinishReason, read_cell
-from harness.results import read_results
-from harness.workload import Conversation
+from harness.metrics.results import read_results
+from harness.records.schema import FinishReason, read_cell
+from harness.report.console import print_summary
+from harness.settings.cell import BackendConfig, CellConfig, DecodingConfig, DrafterConfig, DrafterKind, WorkloadConfig
+from harness.settings.models import Weights
+from harness.workload.conversations import Conversation
+from harness.workload.prompt import Prompt
+from harness.workload.prompt_length import exact_length
 from tests.tiny_shapes import GLM, shape_folder
 
 NUM_REQUESTS, NUM_PROMPT_TOKENS, NUM_NEW_TOKENS = 3, 20, 6

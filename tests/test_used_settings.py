@@ -4,11 +4,11 @@ from dataclasses import asdict
 
 import pytest
 
-from harness.compose import compose_plan
-from harness.determinants import USED_ONLY_WITH, plain_values
-from harness.report import write_results
-from harness.results import read_results
-from harness.used_settings import used_settings
+from harness.compose.compose import compose_plan
+from harness.metrics.results import read_results
+from harness.report.write import write_results
+from harness.settings.determinants import USED_ONLY_WITH, plain_values
+from harness.settings.used_settings import used_settings
 from tests.synthetic_cells import baseline_settings, simulated_run
 
 RUNS = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from experiments import run as command
-from harness.compose import compose_plan
-from harness.records import read_cell
+from harness.compose.compose import compose_plan
+from harness.records.schema import read_cell
 
 EXPERIMENT = "experiment=best_depth"
 

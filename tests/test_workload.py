@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import Layout, WorkloadConfig
-from harness.layouts import MT_BENCH_CATEGORIES, detect_layout, read_prompts
-from harness.prompt import Prompt
-from harness.workload import BUILTIN_PROMPTS, Conversation, conversations, fingerprint, load_prompts
+from harness.settings.cell import Layout, WorkloadConfig
+from harness.workload.conversations import BUILTIN_PROMPTS, Conversation, conversations, fingerprint, load_prompts
+from harness.workload.formats import MT_BENCH_CATEGORIES, detect_layout, read_prompts
+from harness.workload.prompt import Prompt
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
@@ -278,7 +278,8 @@ def test_seeds_depend_on_the_prompt_and_not_on_its_place():
 
 def test_order_and_seeds_are_the_same_in_every_process():
     code = (
-        "from harness.config import WorkloadConfig as C; from harness.workload import *; p = load_prompts(C(), 9); "
+        "from harness.settings.cell import WorkloadConfig as C; from harness.workload.conversations import *; "
+        "p = load_prompts(C(), 9); "
         "print(fingerprint(p), [(c.seed, c.turn_seed(1)) for c in conversations(p, C(), 9)][:3])"
     )
     outputs = {

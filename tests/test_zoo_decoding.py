@@ -4,7 +4,7 @@ import pytest
 
 from harness.backends.local import LocalBackend
 from harness.backends.model_store import ModelStore
-from harness.config import (
+from harness.settings.cell import (
     BackendConfig,
     CellConfig,
     DecodingConfig,
@@ -14,7 +14,7 @@ from harness.config import (
     VerificationConfig,
     WorkloadConfig,
 )
-from harness.workload import conversations, load_prompts
+from harness.workload.conversations import conversations, load_prompts
 from kernels.contract import VerificationMethod
 
 DRAFTERS = [DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model, DrafterKind.ngram]

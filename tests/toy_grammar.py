@@ -10,7 +10,7 @@ from harness.constraint.guard import Guard
 from harness.constraint.parsers.one_token import OneToken
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies.by_kind import POLICIES
-from harness.constraint_config import PolicyKind
+from harness.settings.constraint import PolicyKind
 
 MARKER = 3
 END = "end"

@@ -1,6 +1,6 @@
 """The prompts of the workload reasoning_json: tasks as the zoo was trained on, drawn anew, with the schema of each.
 
-python -m experiments.zoo.reasoning_prompts     # writes harness/prompts/reasoning_json.jsonl again
+python -m experiments.zoo.reasoning_prompts     # writes harness/workload/prompts/reasoning_json.jsonl again
 """
 
 from __future__ import annotations

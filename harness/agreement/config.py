@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.device_choice import Device
-from harness.plain_settings import check_known, check_seed, check_setting
-from harness.settings import SettingsError
+from harness.cli.arguments import check_known, check_seed, check_setting
+from harness.settings.device import Device
+from harness.settings.schema import SettingsError
 from kernels.contract import VerificationMethod
 
 PREFIX = "agreement"

@@ -18,8 +18,8 @@ from harness.agreement.compare import compare_draw, compare_verify
 from harness.agreement.config import PREFIX, TRUNCATIONS, AgreementConfig, Candidate
 from harness.agreement.counts import Agreement, total
 from harness.agreement.rows import RoundShape, drafted_round
-from harness.device_choice import chosen_device
-from harness.settings import SettingsError
+from harness.settings.device import chosen_device
+from harness.settings.schema import SettingsError
 from kernels.contract import Verification, VerificationMethod
 from kernels.core import Core, reference_core, triton_core
 from kernels.streams import Purpose

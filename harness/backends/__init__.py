@@ -1,1 +1,1 @@
-"""Backends: what turns conversations into request records. One interface, one file each."""
+"""One class per kind of server that turns conversations into records; knows no sweep."""

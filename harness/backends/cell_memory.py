@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 
 from harness.backends.model_store import StoredModels
-from harness.config import DrafterConfig
 from harness.engine.engine import Engine
 from harness.models.free_memory import Need, check_fits, weights_need
+from harness.settings.cell import DrafterConfig
 
 ADVICE = (
     "CUDA graphs and the activations of a forward come on top. Lower backend.max_concurrency, decoding.max_new_tokens, "

@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 
 from harness.backends.cell_memory import CacheBytes, CellMemory, cell_memory, check_memory
 from harness.backends.model_store import ModelStore
-from harness.chat import EncodedChat, chat_messages, decode_answer, encode_chat
-from harness.config import CellConfig, TooLong
 from harness.constraint.grammar_text import UnusableGrammarError
 from harness.constraint.requirement import Requirement
-from harness.constraint_config import ConstraintConfig
 from harness.drafters.chain import DrafterShape
 from harness.drafters.load import LoadedHead, build_drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
 from harness.engine.frozen_heap import frozen_heap
 from harness.engine.sequence import Answer, Limits, Request
 from harness.models.target import TargetModel
-from harness.prompt import Prompt
-from harness.prompt_length import exact_length
-from harness.records import RequestRecord
-from harness.round_terms import RequestTerms
-from harness.workload import Conversation
+from harness.records.schema import RequestRecord
+from harness.records.terms import RequestTerms
+from harness.settings.cell import CellConfig, TooLong
+from harness.settings.constraint import ConstraintConfig
+from harness.workload.chat import EncodedChat, chat_messages, decode_answer, encode_chat
+from harness.workload.conversations import Conversation
+from harness.workload.prompt import Prompt
+from harness.workload.prompt_length import exact_length
 
 STEP_BY_STEP = (
     "while the answer of some request follows its grammar, no step is launched ahead, and drafts are drawn operation by"

@@ -8,12 +8,12 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from harness.config import BackendConfig, DrafterConfig, TargetConfig
 from harness.drafters.load import LoadedHead, load_head
-from harness.model_config import Weights
 from harness.models.outline import OUTLINE
 from harness.models.random_target import random_target
 from harness.models.target import TargetModel, load_target
+from harness.settings.cell import BackendConfig, DrafterConfig, TargetConfig
+from harness.settings.models import Weights
 
 
 def resolve_device(name: str) -> torch.device:

@@ -19,7 +19,7 @@ from harness.certification.jobs import chosen_jobs
 from harness.certification.judge import FALSE_ALARM, RESERVE, Conditions, Outcome, Verdict, judge
 from harness.certification.subject import features_of, load_subject
 from harness.certification.workers import device_of, play_in_workers
-from harness.device_choice import chosen_device
+from harness.settings.device import chosen_device
 
 MAX_WORKERS, SPARE_CPUS = 12, 2
 """Processes on a GPU unless the settings say otherwise: compiling kernels keeps one CPU core busy in each. What each

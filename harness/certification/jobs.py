@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.certification.cells import Cell, full_cells, small_cells
 from harness.certification.config import CertifyConfig, Size
 from harness.certification.controls import Control, controls
-from harness.settings import SettingsError
+from harness.settings.schema import SettingsError
 
 
 def chosen_cells(config: CertifyConfig, size: Size) -> list[Cell]:

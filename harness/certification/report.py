@@ -11,8 +11,8 @@ from typing import Any
 from harness.certification.certify import Certification
 from harness.certification.judge import FALSE_ALARM, POWER, RESERVE, VARIATION, Outcome, Verdict
 from harness.certification.worlds import NUM_SPREAD_IDS
-from harness.determinants import plain_values
-from harness.provenance import provenance
+from harness.records.provenance import provenance
+from harness.settings.determinants import plain_values
 from kernels.workspace import SHORT_CHUNK
 
 COLUMNS = (

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from harness.settings import SettingsError
+from harness.settings.schema import SettingsError
 
 Result = TypeVar("Result")
 

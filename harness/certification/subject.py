@@ -52,7 +52,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from harness.settings import SettingsError
+from harness.settings.schema import SettingsError
 from kernels.contract import Draft, DraftSampling, Drawn, Sampling, Streams, Verdict, Verification, VerificationMethod
 from kernels.streams import Purpose
 

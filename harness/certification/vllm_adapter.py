@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from harness.certification.subject import Features, Functions
-from harness.settings import SettingsError
+from harness.settings.schema import SettingsError
 from kernels.contract import Draft, DraftSampling, Drawn, Sampling, Streams, Verdict, Verification, VerificationMethod
 from kernels.reference.truncation import process, sampling_rows
 from kernels.streams import Purpose

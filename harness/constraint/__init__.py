@@ -1,4 +1,4 @@
-"""Where reasoning ends, the grammar of the answer after it, and the policies that join them to speculative decoding.
+"""Grammar, end of reasoning, and what may be committed across it, for one request on the host.
 
-It knows token ids, parsers and grammars; it does not know the engine, models or time.
+Knows token ids, parsers and grammars; knows no engine, model or clock.
 """

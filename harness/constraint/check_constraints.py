@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.config import CellConfig
 from harness.constraint.grammar_text import check_given_grammar
 from harness.constraint.registry import check_parser
-from harness.settings import SettingsError
+from harness.settings.cell import CellConfig
+from harness.settings.schema import SettingsError
 
 
 def check_constraints(cells: Sequence[CellConfig]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from harness.constraint.grammar_text import library_grammar, unusable
-from harness.constraint_config import GrammarKind
+from harness.settings.constraint import GrammarKind
 
 
 class GrammarMatcher:

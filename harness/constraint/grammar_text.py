@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from harness.constraint_config import GrammarKind
+from harness.settings.constraint import GrammarKind
 
 NOT_INSTALLED = (
     "constraint: grammars need the package llguidance, found none; install it with pip install -e '.[grammar]'"

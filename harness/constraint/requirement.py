@@ -12,7 +12,7 @@ from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies.by_kind import POLICIES
 from harness.constraint.registry import build_parser
 from harness.constraint.validity import check_judge, is_valid
-from harness.constraint_config import ConstraintConfig
+from harness.settings.constraint import ConstraintConfig
 
 
 class Watch(NamedTuple):

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from harness.constraint_config import GrammarKind
+from harness.settings.constraint import GrammarKind
 
 NOT_INSTALLED = (
     "constraint: answers are judged by the package jsonschema, found none; install it with pip install -e '.[grammar]'"

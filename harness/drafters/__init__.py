@@ -1,1 +1,1 @@
-"""Drafters: who proposes. One protocol, one file for each way of proposing; they know nothing of requests or text."""
+"""Who proposes tokens: one protocol, one file per way of proposing; knows no requests and no text."""

@@ -8,14 +8,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from harness.config import CacheDtype, CellConfig, DrafterConfig, DrafterKind
 from harness.drafters.chain import ChainDrafter, DrafterShape, Head
 from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
-from harness.model_config import Weights
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
 from harness.models.eagle import EagleHead, load_eagle
 from harness.models.eagle3 import Eagle3Head, load_eagle3
@@ -25,6 +23,8 @@ from harness.models.random_target import architecture, random_model
 from harness.models.target import TargetModel, load_target
 from harness.models.vocabulary import check_draft_model, check_vocab_size
 from harness.models.zoo import ZOO, zoo_path
+from harness.settings.cell import CacheDtype, CellConfig, DrafterConfig, DrafterKind
+from harness.settings.models import Weights
 
 
 @dataclass(frozen=True)

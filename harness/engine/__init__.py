@@ -1,1 +1,4 @@
-"""The local engine: slots, rounds, commit. It knows the sampling core and the drafters, not configurations or files."""
+"""One step, one round, one slot: everything that runs while the clock runs.
+
+Knows the sampling core and the drafters, no settings, files or profiles.
+"""

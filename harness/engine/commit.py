@@ -25,7 +25,7 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from harness.constraint.ruling import Ruling
-from harness.records import CutReason, FinishReason
+from harness.records.schema import CutReason, FinishReason
 
 
 class Commit(NamedTuple):

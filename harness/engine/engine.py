@@ -35,8 +35,8 @@ from harness.engine.slots import SlotState
 from harness.engine.step import Step
 from harness.engine.term_columns import of_slot, term_columns
 from harness.models.target import TargetModel
-from harness.records import RequestRecord
-from harness.round_terms import Floats, RequestTerms
+from harness.records.schema import RequestRecord
+from harness.records.terms import Floats, RequestTerms
 from kernels.contract import Sampling, Verification
 from kernels.core import Core, core_for
 from kernels.equal_sampling import equal_sampling

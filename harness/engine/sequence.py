@@ -13,8 +13,8 @@ from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.ruling import Ruling
 from harness.constraint.witness import witness
 from harness.engine.commit import Commit, commit
-from harness.records import FinishReason, RequestRecord, RoundRecord
-from harness.round_terms import DraftTerms, Floats, RequestTerms
+from harness.records.schema import FinishReason, RequestRecord, RoundRecord
+from harness.records.terms import DraftTerms, Floats, RequestTerms
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the terms of a step's drafts are: the columns of `harness.round_terms` as tensors.
+"""What the terms of a step's drafts are: the columns of `harness.records.terms` as tensors.
 
 A new column is named there, and its values are given here: as [B, K] for the positions, or [B] for whole drafts.
 It does not know requests or files.
@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from harness.engine.step import StepOutput
-from harness.round_terms import Floats
+from harness.records.terms import Floats
 from kernels.contract import Sampling, Verification
 from kernels.reference.acceptance import AcceptanceTerms
 from kernels.reference.draft_tv import draft_tv

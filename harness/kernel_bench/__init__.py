@@ -1,5 +1,5 @@
-"""The benchmark of the sampling core: how long a verification or a draw takes beside the bytes that it must move.
+"""Times the sampling core alone, beside the bytes that it must move and beside its peers.
 
-Runs the core and what it is compared with on rows like a language model's, after the core has agreed with the
-reference on them. The numbers go into harness.kernel_records; tables and the figure are made from those alone.
+The core must agree with the reference on the rows before they are timed. Results go into `kernel_bench.records`;
+tables and the figure are made from those alone.
 """

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from harness.kernel_case import Case, Work
+from harness.kernel_bench.case import Case, Work
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.reference.verify import READS_DRAFT
 

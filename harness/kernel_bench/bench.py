@@ -8,19 +8,20 @@ from dataclasses import asdict, replace
 
 import torch
 
-from harness.determinants import plain_values
-from harness.device_choice import Device
-from harness.kernel_bench.bandwidth import machine_of
+from harness.kernel_bench.case import Case
 from harness.kernel_bench.cases import BAR_REQUESTS, CENTRE, bar_cases, cases_of
 from harness.kernel_bench.check import Disagreement
-from harness.kernel_bench.clock import Clock, clock_for
 from harness.kernel_bench.config import BenchConfig, Preset
 from harness.kernel_bench.measure import inputs_of, measure
 from harness.kernel_bench.peers import first_line, has_peers, measure_peer, peers_of
 from harness.kernel_bench.questions import variants_of
-from harness.kernel_case import Case
-from harness.kernel_records import KernelResults, Machine, Measurement, Status, Variant
-from harness.provenance import provenance
+from harness.kernel_bench.records import KernelResults, Measurement, Status, Variant
+from harness.records.provenance import provenance
+from harness.settings.determinants import plain_values
+from harness.settings.device import Device
+from harness.timing.bandwidth import machine_of
+from harness.timing.clock import Clock, clock_for
+from harness.timing.measured import Machine
 from kernels.core import core_for
 
 Report = Callable[[str], None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from harness.kernel_bench.case import Acceptance, Case, Dtype, RowKind, Truncation, Work
 from harness.kernel_bench.config import Preset
-from harness.kernel_case import Acceptance, Case, Dtype, RowKind, Truncation, Work
 from kernels.contract import DraftSampling, VerificationMethod
 
 Method = VerificationMethod

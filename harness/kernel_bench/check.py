@@ -14,8 +14,8 @@ from torch import Tensor
 from harness.agreement.compare import compare_draw, compare_verify
 from harness.agreement.counts import Agreement
 from harness.agreement.round_inputs import RoundInputs, streams_at
-from harness.kernel_case import Case, Work
-from harness.kernel_records import AgreementCount
+from harness.kernel_bench.case import Case, Work
+from harness.kernel_bench.records import AgreementCount
 from kernels.contract import Drawn, Sampling, Streams, Verdict, Verification
 from kernels.core import Core, reference_core
 from kernels.reference.truncation import sampling_rows

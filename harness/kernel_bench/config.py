@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.device_choice import Device
-from harness.plain_settings import check_seed, check_setting
+from harness.cli.arguments import check_seed, check_setting
+from harness.settings.device import Device
 
 PREFIX = "bench"
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.kernel_bench.case import Truncation
 from harness.kernel_bench.parameters import TOP_K, TOP_P
-from harness.kernel_case import Truncation
 
 
 def is_importable() -> bool:

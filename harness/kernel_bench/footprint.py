@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from harness.kernel_bench.clock import captured
+from harness.timing.clock import captured
 
 
 def extra_memory(work: Callable[[], object]) -> int:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from harness.agreement.round_inputs import RoundInputs
 from harness.kernel_bench.accounting import RowCounts, count_rows
+from harness.kernel_bench.case import Case, Work
 from harness.kernel_bench.check import check_drawn, check_verdict
-from harness.kernel_bench.clock import Clock
 from harness.kernel_bench.footprint import extra_memory, num_launches
 from harness.kernel_bench.parameters import sampling_of, streams_of
+from harness.kernel_bench.records import Measurement
 from harness.kernel_bench.workload import draw_logits, make_round, verification_of
-from harness.kernel_case import Case, Work
-from harness.kernel_records import Measurement
+from harness.timing.clock import Clock
 from kernels.contract import Drawn, Sampling, Streams, Verdict
 from kernels.core import Core
 from kernels.new_row_stats import new_row_stats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from harness.kernel_case import Truncation
+from harness.kernel_bench.case import Truncation
 from kernels.contract import Sampling, Streams
 from kernels.equal_sampling import equal_sampling
 

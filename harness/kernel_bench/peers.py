@@ -11,11 +11,12 @@ import torch
 from harness.agreement.round_inputs import RoundInputs
 from harness.kernel_bench import flashinfer_peer, separate
 from harness.kernel_bench.accounting import RowCounts
-from harness.kernel_bench.clock import Clock
+from harness.kernel_bench.case import Case, Truncation, Work
 from harness.kernel_bench.footprint import extra_memory, num_launches
 from harness.kernel_bench.measure import Rows
-from harness.kernel_case import Case, Truncation, Work
-from harness.kernel_records import Measurement, Status, Timing
+from harness.kernel_bench.records import Measurement, Status
+from harness.timing.clock import Clock
+from harness.timing.measured import Timing
 from kernels.contract import DraftSampling, VerificationMethod
 
 Call = Callable[[], Any]

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
+from harness.kernel_bench.case import Case
 from harness.kernel_bench.check import Disagreement
-from harness.kernel_bench.clock import Clock
 from harness.kernel_bench.footprint import extra_memory, num_launches
+from harness.kernel_bench.records import Variant
 from harness.kernel_bench.separate import probabilities, verify_probabilities
 from harness.kernel_bench.workload import make_round, verification_of
-from harness.kernel_case import Case
-from harness.kernel_records import Variant
+from harness.timing.clock import Clock
 from kernels.contract import Draft, RowStats
 from kernels.core import core_for
 

@@ -19,7 +19,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from harness.kernel_case import RowKind
+from harness.kernel_bench.case import RowKind
 
 BULK_STD, HEAD_STD, WOBBLE_STD = 2.5, 0.5, 1.0
 NUM_HEAD = 64

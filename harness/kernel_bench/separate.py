@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from harness.kernel_bench.case import Truncation
 from harness.kernel_bench.parameters import MIN_P, TOP_K, TOP_P
-from harness.kernel_case import Truncation
 
 
 def probabilities(logits: Tensor, temperature: float, truncation: Truncation) -> Tensor:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from harness.agreement.round_inputs import RoundInputs, streams_at
+from harness.kernel_bench.case import Acceptance, Case
 from harness.kernel_bench.drafter_error import GOALS, WIDTH, error_for
 from harness.kernel_bench.parameters import sampling_of, streams_of
 from harness.kernel_bench.rows import drafted_rows, head_of, llm_rows
-from harness.kernel_case import Acceptance, Case
 from kernels.contract import Draft, DraftSampling, RowStats, Streams, Verification, VerificationMethod
 from kernels.core import Core
 from kernels.new_row_stats import new_row_stats

@@ -1,0 +1,1 @@
+"""Reads a checkpoint or runs a network; knows no requests."""

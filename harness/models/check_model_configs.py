@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.config import CellConfig, DrafterConfig, DrafterKind, TargetConfig
-from harness.model_config import Weights
 from harness.models.shape import SHAPES, read_shape
 from harness.models.zoo import ZOO
-from harness.settings import SettingsError
+from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind, TargetConfig
+from harness.settings.models import Weights
+from harness.settings.schema import SettingsError
 
 MODEL_TYPES = ("llama", "qwen3", "glm4_moe_lite")
 """Of the targets that can be run; their layers are in `harness.models.decoder_layer`."""

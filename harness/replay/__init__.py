@@ -1,6 +1,6 @@
-"""Replay: what every verification method would accept of the drafts that one run recorded, without sampling noise.
+"""What other methods would have accepted of recorded drafts, without sampling noise.
 
     rules -> estimators ( terms ) -> replayed ( sums per prompt, estimates ) -> tables, figure -> write
 
-It reads records and their terms; it does not run models.
+Reads records and their terms; runs no models.
 """

@@ -41,7 +41,7 @@ from enum import Enum
 
 import numpy as np
 
-from harness.round_terms import Floats, RoundTerms
+from harness.records.terms import Floats, RoundTerms
 from kernels.contract import Verification, VerificationMethod
 
 Method = VerificationMethod

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from harness.columns import with_interval
-from harness.comparison import method_name, method_rank
-from harness.estimates import Estimate
-from harness.figures.save import save_figure
-from harness.figures.style import LOOKS, RC, REFERENCE_LINE, Look, spare_looks
-from harness.metrics import Cell
+from harness.metrics.cell import Cell
+from harness.metrics.columns import with_interval
+from harness.metrics.comparison import method_name, method_rank
+from harness.metrics.estimates import Estimate
 from harness.replay.estimators import Estimator
 from harness.replay.replayed import SAMPLED, Replayed, series_name
 from harness.replay.rules import rule_name
-from harness.tables import drafter_name
+from harness.report.figures.save import save_figure
+from harness.report.figures.style import LOOKS, RC, REFERENCE_LINE, Look, spare_looks
+from harness.report.tables.methods import drafter_name
 from kernels.contract import Verification, VerificationMethod
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from harness.columns import with_interval
-from harness.comparison import groups
-from harness.estimates import NOT_AVAILABLE, Estimate, paired_difference
-from harness.metrics import Cell
+from harness.metrics.cell import Cell
+from harness.metrics.columns import with_interval
+from harness.metrics.comparison import groups
+from harness.metrics.estimates import NOT_AVAILABLE, Estimate, paired_difference
 from harness.replay.estimators import Estimator, estimators_of
 from harness.replay.replayed import SAMPLED, Replayed, num_ended_drafts, series_name, width
 from harness.replay.rules import rule_name

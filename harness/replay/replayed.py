@@ -15,15 +15,15 @@ from functools import cached_property
 
 import numpy as np
 
-from harness.definitions import Metric
-from harness.estimates import Estimate, Estimates
-from harness.metrics import Cell
-from harness.records import EXPECTED_METHODS, InconsistentRecordError
+from harness.metrics.cell import Cell
+from harness.metrics.definitions import Metric
+from harness.metrics.estimates import Estimate, Estimates
+from harness.metrics.recorded_terms import Recorded
+from harness.metrics.sums import CellSums
+from harness.records.schema import EXPECTED_METHODS, InconsistentRecordError
+from harness.records.terms import Floats, Integers, RoundTerms
 from harness.replay.estimators import Estimator, estimators_of, reaching
-from harness.replay.recorded import Recorded
 from harness.replay.rules import recorded_rule, rule_name
-from harness.round_terms import Floats, Integers, RoundTerms
-from harness.sums import CellSums
 from kernels.contract import Verification
 
 SAMPLED = "sampled"

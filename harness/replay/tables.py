@@ -10,15 +10,15 @@ from typing import Any
 
 import pandas as pd
 
-from harness.columns import with_interval
-from harness.definitions import INTERVALS
-from harness.estimates import Estimate
-from harness.metrics import Cell
-from harness.number_format import NOT_AVAILABLE, format_estimate, format_value
+from harness.metrics.cell import Cell
+from harness.metrics.columns import with_interval
+from harness.metrics.definitions import INTERVALS
+from harness.metrics.estimates import Estimate
 from harness.replay.estimators import Estimator
 from harness.replay.replayed import Replayed
-from harness.table import Table
-from harness.tables import MINUS, NONE, SURROUNDINGS, drafter_name, label_notes, varying
+from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
+from harness.report.table import Table
+from harness.report.tables.methods import MINUS, NONE, SURROUNDINGS, drafter_name, label_notes, varying
 from kernels.contract import Guarantee, VerificationMethod
 
 BASIS = (

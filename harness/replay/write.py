@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.latex import to_latex
-from harness.metrics import Cell
-from harness.records import write_atomically
+from harness.metrics.cell import Cell
+from harness.metrics.recorded_terms import read_recording
+from harness.records.schema import write_atomically
 from harness.replay.frames import differences_frame, replay_frame
-from harness.replay.recorded import read_recording
 from harness.replay.replayed import Replayed, replay
 from harness.replay.tables import differences_table, replay_table
-from harness.table import Table
-from harness.tables import column_name, drafter_name
+from harness.report.latex import to_latex
+from harness.report.table import Table
+from harness.report.tables.methods import column_name, drafter_name
 from kernels.contract import Verification
 
 

@@ -6,7 +6,7 @@ from harness.constraint.policies.commit import Commit
 from harness.constraint.policies.late import Late
 from harness.constraint.policies.mask import Mask
 from harness.constraint.policies.policy import Policy
-from harness.constraint_config import PolicyKind
+from harness.settings.constraint import PolicyKind
 
 POLICIES: dict[PolicyKind, Policy] = {
     PolicyKind.late: Late(),

@@ -1,0 +1,1 @@
+"""From argv to an exit code; knows no command."""

@@ -1,0 +1,217 @@
+"""Calls of the sampling core whose kernels are compiled: every method, and what changes the code of a kernel.
+
+This module does not know for which GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.compile_check.compile import Launch
+from harness.engine.slots import MOST_ENDING_TOKENS
+from kernels.contract import Draft, Sampling, Streams, TokenMask, Verification
+from kernels.contract import VerificationMethod as Method
+from kernels.coupled import coupled_draw
+from kernels.draw import draw
+from kernels.hold import hold
+from kernels.logprobs import logprobs
+from kernels.new_row_stats import new_row_stats
+from kernels.streams import Purpose
+from kernels.verify import verify
+
+VOCAB_SIZE, ODD_VOCAB_SIZE, LARGEST_VOCAB_SIZE, DRAFT_VOCAB_SIZE = 128_256, 128_255, 262_144, 32_000
+TOY_VOCAB_SIZE, SHORT_VOCAB_SIZE, ALIGNED_SHORT_VOCAB_SIZE = 8, 200, 256
+"""Rows of one short chunk, the last read 16 bytes at a time; where they may be cut the last two take four warps."""
+NUM_REQUESTS, NUM_DRAFTS = 16, 3
+CAPACITY = 2048
+"""Positions of a slot."""
+MANY_REQUESTS = 300
+"""So many that a program of the first pass reads two sets of chunks, and one of the second has 8 warps."""
+
+
+def _sampling(num_requests: int, truncates: bool) -> Sampling:
+    ones, zeros = torch.ones(num_requests), torch.zeros(num_requests)
+    return Sampling(ones, zeros.long(), ones, zeros, truncates)
+
+
+def _streams(num_requests: int) -> Streams:
+    return Streams(*(torch.zeros(num_requests, dtype=torch.int64) for _ in range(3)))
+
+
+def _mask(masked: bool, vocab_size: int, *size: int) -> TokenMask | None:
+    words = torch.zeros(NUM_REQUESTS, -(-vocab_size // 32), dtype=torch.int32)
+    return TokenMask(words, torch.zeros(size, dtype=torch.int64)) if masked else None
+
+
+def _map() -> Tensor:
+    return torch.arange(DRAFT_VOCAB_SIZE)
+
+
+def _verify(
+    method: Method,
+    dtype: torch.dtype,
+    *,
+    vocab_size: int = VOCAB_SIZE,
+    num_drafts: int = NUM_DRAFTS,
+    truncates: bool = False,
+    one_hot: bool = False,
+    small_vocabulary: bool = False,
+    with_stats: bool = True,
+    packed: bool = False,
+    masked: bool = False,
+    num_requests: int = NUM_REQUESTS,
+) -> None:
+    num_rows = num_requests * (num_drafts + 1) - int(packed)
+    counts = torch.full((num_requests,), num_drafts)
+    counts[-1] -= int(packed)
+    size = (num_requests, num_drafts, DRAFT_VOCAB_SIZE if small_vocabulary else vocab_size)
+    draft = Draft(
+        torch.zeros(num_requests, num_drafts, dtype=torch.int64),
+        counts,
+        None if one_hot else torch.empty(size, dtype=dtype),
+        None if one_hot else torch.arange(num_requests),
+        _map() if small_vocabulary else None,
+        new_row_stats(*size[:2]) if with_stats and not one_hot else None,
+        _mask(masked and not one_hot, vocab_size, *size[:2]),
+    )
+    rule = Verification(method, synthetic_rates=tuple(0.5**place for place in range(num_drafts)))
+    sampling = _sampling(num_requests, truncates)
+    logits, mask = torch.empty(num_rows, vocab_size, dtype=dtype), _mask(masked, vocab_size, num_rows)
+    verify(logits, draft, sampling, rule, _streams(num_requests), mask=mask)
+
+
+def _draw(
+    dtype: torch.dtype,
+    *,
+    vocab_size: int = VOCAB_SIZE,
+    truncates: bool = False,
+    small_vocabulary: bool = False,
+    masked: bool = False,
+    num_requests: int = NUM_REQUESTS,
+) -> None:
+    mask = _mask(masked, vocab_size, num_requests)
+    vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (vocab_size, None)
+    logits, stats = torch.empty(num_requests, vocab_size, dtype=dtype), new_row_stats(num_requests)
+    sampling = _sampling(num_requests, truncates)
+    draw(logits, sampling, _streams(num_requests), Purpose.draft, target_ids, stats, mask=mask)
+
+
+def _hold(num_drafts: int, *, holds_back: bool = True) -> None:
+    ones = torch.ones(NUM_REQUESTS, dtype=torch.int64)
+    drafts, tokens, endings = (
+        torch.zeros(NUM_REQUESTS, size, dtype=torch.int64) for size in (num_drafts, CAPACITY, MOST_ENDING_TOKENS)
+    )
+    hold(ones, num_drafts * ones, drafts, tokens, ones, endings if holds_back else None)
+
+
+def _coupled_draw(
+    dtype: torch.dtype, *, truncates: bool = False, small_vocabulary: bool = False, masked: bool = False
+) -> None:
+    vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (VOCAB_SIZE, None)
+    logits, sampling = torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype), _sampling(NUM_REQUESTS, truncates)
+    mask = _mask(masked, VOCAB_SIZE, NUM_REQUESTS)
+    coupled_draw(logits, sampling, _streams(NUM_REQUESTS), VOCAB_SIZE, target_ids, mask=mask)
+
+
+def _logprobs(dtype: torch.dtype, *, sampling: bool = False, truncates: bool = False, masked: bool = False) -> None:
+    logits, token_ids = torch.empty(NUM_REQUESTS, VOCAB_SIZE, dtype=dtype), torch.zeros(NUM_REQUESTS, dtype=torch.int64)
+    mask = _mask(masked, VOCAB_SIZE, NUM_REQUESTS)
+    logprobs(logits, token_ids, 5, _sampling(NUM_REQUESTS, truncates) if sampling else None, mask)
+
+
+def every_method(dtype: torch.dtype) -> Iterator[Launch]:
+    """Every method and every entry of the core, on batches that cut nothing."""
+    name = str(dtype).removeprefix("torch.")
+    for method in Method:
+        yield f"verify {method.value}, {name}", partial(_verify, method, dtype)
+    yield f"draw, {name}", partial(_draw, dtype)
+    yield f"coupled draw, {name}", partial(_coupled_draw, dtype)
+    yield f"logprobs, {name}", partial(_logprobs, dtype)
+
+
+def holds() -> Iterator[Launch]:
+    """With and without drafts, with and without anybody who may be held."""
+    for num_drafts, words in ((0, "no drafts"), (NUM_DRAFTS, f"{NUM_DRAFTS} drafts")):
+        yield f"hold, {words}", partial(_hold, num_drafts)
+        yield f"hold nobody, {words}", partial(_hold, num_drafts, holds_back=False)
+
+
+def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:
+    """The same on batches that may cut."""
+    for method in methods:
+        yield f"verify {method.value}, truncated", partial(_verify, method, dtype, truncates=True)
+    yield "draw, truncated", partial(_draw, dtype, truncates=True)
+    yield "coupled draw, truncated", partial(_coupled_draw, dtype, truncates=True)
+    yield "logprobs, truncated", partial(_logprobs, dtype, sampling=True, truncates=True)
+
+
+def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
+    """Vocabularies, layouts and drafts that change the code of a kernel."""
+    options: dict[str, dict[str, Any]] = {
+        "smaller draft vocabulary": {"small_vocabulary": True, "truncates": True},
+        "one-hot drafts": {"one_hot": True},
+        "no statistics, packed rows": {"with_stats": False, "packed": True},
+        "odd vocabulary": {"vocab_size": ODD_VOCAB_SIZE},
+        "toy vocabulary": {"vocab_size": TOY_VOCAB_SIZE},
+        "toy vocabulary, truncated": {"vocab_size": TOY_VOCAB_SIZE, "truncates": True},
+        "aligned short vocabulary": {"vocab_size": ALIGNED_SHORT_VOCAB_SIZE},
+        "many requests": {"num_requests": MANY_REQUESTS},
+        "many requests, truncated": {"num_requests": MANY_REQUESTS, "truncates": True},
+        "largest vocabulary, 8 drafts": {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},
+    }
+    for method in (Method.probabilistic, Method.block, Method.strict):
+        for words, chosen in options.items():
+            yield f"verify {method.value}, {words}", partial(_verify, method, dtype, **chosen)
+    short: dict[str, Any] = {"vocab_size": SHORT_VOCAB_SIZE, "truncates": True}
+    for method in (Method.block, Method.coupled):
+        yield f"verify {method.value}, short vocabulary, truncated", partial(_verify, method, dtype, **short)
+        name = f"verify {method.value}, masked, short vocabulary, truncated"
+        yield name, partial(_verify, method, dtype, masked=True, **short)
+    yield "verify pr35461, many requests", partial(_verify, Method.pr35461, dtype, num_requests=MANY_REQUESTS)
+    yield "draw, odd vocabulary", partial(_draw, dtype, vocab_size=ODD_VOCAB_SIZE)
+    yield "draw, many requests", partial(_draw, dtype, num_requests=2 * MANY_REQUESTS)
+    yield "draw, smaller vocabulary", partial(_draw, dtype, small_vocabulary=True)
+    yield "coupled draw, smaller vocabulary", partial(_coupled_draw, dtype, small_vocabulary=True)
+    yield "logprobs, processed", partial(_logprobs, dtype, sampling=True)
+
+
+def masked(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:
+    """Rows with masks, on batches that cut nothing and on batches that may cut."""
+    name = str(dtype).removeprefix("torch.")
+    for words, truncates in {"masked": False, "masked and truncated": True}.items():
+        chosen = {"masked": True, "truncates": truncates}
+        for method in methods:
+            yield f"verify {method.value}, {words}, {name}", partial(_verify, method, dtype, **chosen)
+        for small in (False, True):
+            vocabulary = ", smaller vocabulary" if small else ""
+            yield f"draw, {words}, {name}{vocabulary}", partial(_draw, dtype, small_vocabulary=small, **chosen)
+            yield (
+                f"coupled draw, {words}, {name}{vocabulary}",
+                partial(_coupled_draw, dtype, small_vocabulary=small, **chosen),
+            )
+        yield f"logprobs, {words}, {name}", partial(_logprobs, dtype, sampling=True, **chosen)
+
+
+def other_masked_shapes(dtype: torch.dtype) -> Iterator[Launch]:
+    """Vocabularies, layouts and drafts that change the code of a kernel with masks."""
+    options: dict[str, dict[str, Any]] = {
+        "one-hot drafts": {"one_hot": True},
+        "smaller vocabulary, no statistics, packed rows": {
+            "small_vocabulary": True,
+            "with_stats": False,
+            "packed": True,
+        },
+        "odd vocabulary": {"vocab_size": ODD_VOCAB_SIZE},
+        "many requests": {"num_requests": MANY_REQUESTS},
+        "many requests, truncated": {"num_requests": MANY_REQUESTS, "truncates": True},
+        "largest vocabulary, 8 drafts": {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},
+    }
+    for method in (Method.probabilistic, Method.block):
+        for words, chosen in options.items():
+            yield f"verify {method.value}, masked, {words}", partial(_verify, method, dtype, masked=True, **chosen)
+    yield "draw, masked, many requests", partial(_draw, dtype, masked=True, num_requests=2 * MANY_REQUESTS)

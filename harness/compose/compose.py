@@ -1,0 +1,302 @@
+"""Turns the files in conf/ and a command line into the plan of a run, with every cell known and checked.
+
+Hydra composes the files once per combination of groups; swept values are set on the typed result. All cells are
+validated before a model is loaded, because a sweep that fails in its last cell is a wasted sweep. This module does not
+know how cells are run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.compose.overrides import Given, check_given, read_overrides
+from harness.compose.plan import Plan, with_baselines
+from harness.compose.preferred_checkpoints import settle
+from harness.compose.reduced_size import size_remark, smaller_values
+from harness.constraint.check_constraints import check_constraints
+from harness.models.check_model_configs import check_model_configs
+from harness.models.shape import shape_names
+from harness.settings.cell import CellConfig, MeaninglessCombinationError
+from harness.settings.determinants import without_effect
+from harness.settings.run import InvalidCells, RunConfig
+from harness.settings.schema import CONF, SettingsError, did_you_mean, group_options
+
+RUNS = Path("results/runs")
+SLOWEST_FIRST = (
+    "target",
+    "workload",
+    "backend",
+    "seed",
+    "drafter",
+    "drafting",
+    "decoding",
+    "verification",
+    "constraint",
+)
+"""Order of the product of a sweep; settings of one section keep the order in which they were given."""
+
+Point = dict[str, Any]
+"""One value for each swept setting or group."""
+
+
+class _Composed(NamedTuple):
+    """Every combination of a run."""
+
+    root: DictConfig
+    num_points: int
+    cells: list[CellConfig]
+    skipped: list[tuple[Mapping[str, Any], str]]
+    """Points that have no meaning, and why."""
+    remarks: list[str]
+    """What makes the run another than the one asked for."""
+
+
+def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
+    """Compose, sweep and check the cells that a command line asks for.
+
+    Args:
+        arguments: overrides in Hydra's grammar; several values of a setting are a sweep.
+        command: the command line as typed, kept in the plan; built from the arguments if empty.
+
+    Returns:
+        The plan, with baselines and without duplicates.
+
+    Raises:
+        SettingsError: for anything wrong with the settings, in one line; combinations without meaning are listed.
+    """
+    given = read_overrides(arguments)
+    experiment = given["experiment"].values[0] if "experiment" in given else "null"
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        ConfigStore.instance().store(name="run_settings", node=RunConfig)
+        try:
+            root, num_points, cells, skipped, remarks = _compose_cells(given, experiment)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+            raise SettingsError(_one_line(error)) from error
+    if skipped and (root.invalid_cells is InvalidCells.error or not cells):
+        raise SettingsError(_list_meaningless(skipped, num_points))
+    _check_paths(cells)
+    _check_shapes(cells)
+    _check_target_names(cells)
+    _check_effect(given, cells)
+    check_constraints(cells)
+    check_model_configs(cells)
+    name = root.name or (experiment if experiment != "null" else "run")
+    if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
+        raise SettingsError(f"name: expected letters, digits, dots, dashes and underscores, found {name!r}")
+    folder = Path(root.output.folder) if root.output.folder else RUNS / name
+    if os.path.isfile(folder):  # Path.is_file raises for a name that is too long
+        raise SettingsError(f"output.folder: expected a folder, found a file at {str(folder)!r}")
+    return Plan(
+        name=name,
+        title=root.title or name,
+        cells=with_baselines(cells),
+        skipped=tuple(skipped),
+        folder=folder,
+        command=command or shlex.join(["python", "-m", "experiments.run", *arguments]),
+        shows=root.shows or "",
+        does_not_show=root.does_not_show or "",
+        reference=None if root.reference is None else root.reference.value,
+        remarks=tuple(remarks),
+    )
+
+
+def _compose_cells(given: Mapping[str, Given], experiment: str) -> _Composed:
+    """Compose the files, make the run smaller where it must be, and go through the sweep."""
+    root = _compose(_groups(given), given)
+    sweep = _experiment_sweep(root, experiment)
+    try:
+        smaller = smaller_values(root, given, sweep)
+    except SettingsError as error:
+        raise SettingsError(f"conf/experiment/{experiment}.yaml: without_gpu: {error}") from error
+    remarks = [size_remark(root, smaller, sweep)] if smaller else []
+    settings = {**smaller, **given}
+    root = _compose(_groups(given), settings) if smaller else root
+    points = _points(settings, sweep)
+    cells, skipped, found = _cells(root, settings, points)
+    if root.invalid_cells is InvalidCells.skip:
+        cells, skipped = _without_missing_prompts(cells, skipped)
+    return _Composed(root, len(points), cells, skipped, [*remarks, *found])
+
+
+def _compose(groups: Mapping[str, str], given: Mapping[str, Given]) -> DictConfig:
+    """The settings with these options of groups and the values given for the whole run."""
+    root = compose("config", overrides=[f"{group}={option}" for group, option in groups.items()])
+    for item in given.values():
+        if not item.is_group and not item.is_sweep:
+            OmegaConf.update(root, item.key, item.values[0])
+    return root
+
+
+def _groups(given: Mapping[str, Given]) -> dict[str, str]:
+    """The groups chosen for the whole run."""
+    return {item.key: item.values[0] for item in given.values() if item.is_group and not item.is_sweep}
+
+
+def _experiment_sweep(root: DictConfig, experiment: str) -> dict[str, Given]:
+    """The sweep of an experiment's file, checked as the command line is."""
+    sweep: Any = OmegaConf.to_container(root.sweep)
+    checked = {}
+    for key, values in sweep.items():
+        if not isinstance(values, list):
+            raise SettingsError(f"conf/experiment/{experiment}.yaml: sweep of {key}: expected a list, found {values}")
+        try:
+            checked[str(key)] = check_given(str(key), values, is_sweep=True)
+        except SettingsError as error:
+            raise SettingsError(f"conf/experiment/{experiment}.yaml: sweep: {error}") from error
+    return checked
+
+
+def _points(given: Mapping[str, Given], of_experiment: Mapping[str, Given]) -> list[Point]:
+    """The product of everything that is swept, in the order of the sweep; what is given replaces the experiment's."""
+    axes = [item for item in {**of_experiment, **given}.values() if item.is_sweep]
+    axes.sort(key=lambda item: _rank(item.key))
+    keys = [axis.key for axis in axes]
+    return [dict(zip(keys, values, strict=True)) for values in product(*(axis.values for axis in axes))]
+
+
+def _rank(key: str) -> tuple[int, bool]:
+    section = key.partition(".")[0]
+    return SLOWEST_FIRST.index(section), section != key
+
+
+def _cells(
+    root: DictConfig, given: Mapping[str, Given], points: Sequence[Point]
+) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]], list[str]]:
+    """The cells that have a meaning, the points that have none with the reason, and remarks on the models."""
+    cells: list[CellConfig] = []
+    skipped: list[tuple[Mapping[str, Any], str]] = []
+    remarks: dict[str, None] = {}
+    chosen = _groups(given)
+    composed = {_key(chosen): root}
+    for point in points:
+        groups = chosen | {name: option for name, option in point.items() if name in group_options()}
+        if _key(groups) not in composed:
+            composed[_key(groups)] = _compose(groups, given)
+        values = {name: value for name, value in point.items() if name not in groups}
+        try:
+            cell, remark = _cell(composed[_key(groups)], values)
+        except MeaninglessCombinationError as error:
+            skipped.append((point, str(error)))
+            continue
+        cells.append(cell)
+        if remark is not None:
+            remarks[remark] = None
+    return cells, skipped, list(remarks)
+
+
+def _key(groups: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(groups.items()))
+
+
+def _cell(root: DictConfig, values: Mapping[str, Any]) -> tuple[CellConfig, str | None]:
+    """One cell as a typed object, and a remark on its models; raises SettingsError or MeaninglessCombinationError."""
+    for key, value in values.items():
+        OmegaConf.update(root, key, value)
+    parts: dict[str, Any] = {}
+    for item in fields(CellConfig):
+        try:
+            node = root[item.name]
+            parts[item.name] = OmegaConf.to_object(node) if isinstance(node, DictConfig) else node
+        except ValueError as error:
+            text = str(error)
+            raise SettingsError(text if text.startswith(item.name) else f"{item.name}: {text}") from error
+    models = settle(parts["target"], parts["drafter"])
+    return CellConfig(**(parts | {"target": models.target, "drafter": models.drafter})), models.remark
+
+
+def _list_meaningless(skipped: Sequence[tuple[Mapping[str, Any], str]], num_points: int) -> str:
+    if num_points == 1:
+        return skipped[0][1]
+    by_reason: dict[str, list[str]] = {}
+    for point, reason in skipped:
+        by_reason.setdefault(reason, []).append(" ".join(f"{key}={value}" for key, value in point.items()))
+    lines = [f"{len(skipped)} of {num_points} combinations have no meaning (invalid_cells=skip runs the others):"]
+    for reason, points in by_reason.items():
+        lines += [f"  {reason}:", *(f"    {point}" for point in points)]
+    return "\n".join(lines)
+
+
+def _without_missing_prompts(
+    cells: Sequence[CellConfig], skipped: Sequence[tuple[Mapping[str, Any], str]]
+) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]]]:
+    """The cells whose prompts are there; those left out stand once for each file."""
+    paths = dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None)
+    missing = [path for path in paths if not os.path.isfile(path)]
+    left = [cell for cell in cells if cell.workload.path not in missing]
+    reasons = [({"workload.path": path}, f"there is no file of prompts at {path}") for path in missing]
+    return left, [*skipped, *reasons]
+
+
+def _check_paths(cells: Sequence[CellConfig]) -> None:
+    """Files and folders that are named must be there; what may be a Hugging Face id is left to the loader."""
+    for path in dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None):
+        if not os.path.isfile(path):
+            raise SettingsError(f"workload.path: expected a JSON Lines file, found none at {path!r}")
+    models = [("target.path", cell.target.path) for cell in cells]
+    models += [("drafter.path", cell.drafter.path) for cell in cells]
+    for key, model in dict.fromkeys(models):
+        if model is not None and not _is_hub_id(model) and not os.path.isdir(model):
+            raise SettingsError(
+                f"{key}: expected a folder or a Hugging Face id (owner/name), found no folder {model!r}"
+            )
+
+
+def _check_shapes(cells: Sequence[CellConfig]) -> None:
+    named = [("target.shape", cell.target.shape) for cell in cells]
+    named += [("drafter.shape", cell.drafter.shape) for cell in cells]
+    for key, shape in dict.fromkeys(named):
+        if shape is not None and shape not in shape_names():
+            hint = did_you_mean(shape, shape_names())
+            raise SettingsError(f"{key}: expected one of {', '.join(shape_names())}, found {shape}{hint}")
+
+
+def _is_hub_id(path: str) -> bool:
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path) is not None
+
+
+def _check_target_names(cells: Sequence[CellConfig]) -> None:
+    """Two targets need two labels: results are told apart by them."""
+    sources: dict[str, tuple[str | None, ...]] = {}
+    for target in [cell.target for cell in cells]:
+        source = (target.path or target.shape, target.revision, target.weights.value)
+        if sources.setdefault(target.name, source) != source:
+            raise SettingsError(
+                f"target.name: expected a label of its own for each target, found {target.name!r} for both "
+                f"{sources[target.name]} and {source}; run them one by one with target.name=LABEL"
+            )
+
+
+def _check_effect(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None:
+    """What was typed must be used by some cell; files of conf/ may say what only some of their runs use."""
+    keys = list(given)
+    if {"drafter", "drafter.kind"} & given.keys() and all(cell.is_baseline for cell in cells):
+        # who asks for the baseline by name knows that it neither drafts nor verifies
+        keys = [key for key in keys if key.partition(".")[0] not in ("drafting", "verification")]
+    unused = without_effect(keys, cells)
+    if unused is not None:
+        key, words = unused
+        raise SettingsError(
+            f"{key}: expected a setting that some cell of the run uses, found none that does: "
+            f"it is used only {words}; leave it out or choose that"
+        )
+
+
+def _one_line(error: Exception) -> str:
+    """What Hydra, OmegaConf or YAML say about a mistake in the files of conf/, without their indented details."""
+    texts = [str(item) for item in (error, error.__cause__) if item is not None]
+    lines = [line for text in texts for line in text.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    return "conf/: " + " ".join(dict.fromkeys(lines))

@@ -1,0 +1,176 @@
+"""Reads `setting=value` and `group=option` arguments in Hydra's grammar and checks each against the schema.
+
+A comma between values (also `choice(..)`, `range(..)`, `glob(..)`) asks for a sweep. Whatever is wrong is said here, in
+one line, before anything is composed or loaded. This module does not know what the settings are for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override, OverrideType, QuotedString, RangeSweep
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.settings.run import ONLY_IN_FILES, RunConfig
+from harness.settings.schema import SettingsError, all_settings, did_you_mean, group_options
+
+ONE_FOR_THE_RUN = (
+    "experiment",
+    "name",
+    "title",
+    "shows",
+    "does_not_show",
+    "reference",
+    "invalid_cells",
+    "output",
+    "measurement",
+)
+"""Groups, sections and settings that belong to the whole run and cannot be swept."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was asked for one setting or group."""
+
+    key: str
+    values: tuple[Any, ...]
+    """One plain value, or those of a sweep in order; names of options for a group."""
+    is_group: bool
+    is_sweep: bool
+
+
+def read_overrides(arguments: Sequence[str]) -> dict[str, Given]:
+    """Parse and check command-line overrides.
+
+    Args:
+        arguments: `setting=value`, `setting=value,value`, `group=option` or `group=option,option`.
+
+    Returns:
+        What was given, by key.
+
+    Raises:
+        SettingsError: for a wrong name, option, value or type, or a key that is given twice.
+    """
+    given: dict[str, Given] = {}
+    for argument in arguments:
+        override = _parse(argument)
+        item = check_given(override.key_or_group, _values(override), override.is_sweep_override())
+        if item.key in given:
+            raise SettingsError(f"{item.key} is given twice; give it once, a sweep as {item.key}=first,second")
+        given[item.key] = item
+    return given
+
+
+def check_given(key: str, values: Sequence[Any], is_sweep: bool) -> Given:
+    """Check one key and its values against the groups and the schema.
+
+    Raises:
+        SettingsError: if the key is unknown, a value is not valid for it, or it cannot be swept.
+    """
+    groups, settings = group_options(), all_settings()
+    if key not in groups and key not in settings:
+        raise SettingsError(_unknown(key))
+    if is_sweep and key.partition(".")[0] in ONE_FOR_THE_RUN:
+        raise SettingsError(f"{key} is one for the whole run, found {len(values)} values: {_listed(values)}")
+    if not values:
+        raise SettingsError(f"{key}: expected at least one value, found none")
+    if key in groups:
+        return Given(key, tuple(_option(key, value) for value in values), True, is_sweep)
+    return Given(key, tuple(_valid(key, value) for value in values), False, is_sweep)
+
+
+def _parse(argument: str) -> Override:
+    key, equals, value = argument.partition("=")
+    if not equals:
+        raise SettingsError(f"expected setting=value or group=option, found {argument!r}{_hint_for(argument)}")
+    try:
+        override = OverridesParser.create().parse_override(argument)
+    except HydraException as error:
+        hint = f"""put quotes around a value with special characters: '{key}="{value}"'"""
+        raise SettingsError(f"cannot read {argument!r} ({_first_line(error)}); {hint}") from error
+    if override.type is not OverrideType.CHANGE or override.package is not None:
+        raise SettingsError(f"{argument!r}: every setting exists already; write {key.lstrip('+~')}=value")
+    return override
+
+
+def _hint_for(argument: str) -> str:
+    groups = [group for group, options in group_options().items() if argument in options]
+    return f" (did you mean {groups[0]}={argument}?)" if groups else ""
+
+
+def _values(override: Override) -> list[Any]:
+    if not override.is_sweep_override():
+        return [_plain(override.value())]
+    value = override.value()
+    if isinstance(value, Glob):
+        options = group_options().get(override.key_or_group, ())
+        return [name for name in options if any(fnmatch(name, pattern) for pattern in value.include)]
+    if not override.is_discrete_sweep():
+        raise SettingsError(f"{override.input_line!r}: an interval has no list of values; use a,b or range(a,b)")
+    values = [_plain(item) for item in override.sweep_iterator()]
+    return [round(item, 12) for item in values] if isinstance(value, RangeSweep) else values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _unknown(key: str) -> str:
+    if key.partition(".")[0] in ONLY_IN_FILES:
+        words = "on the command line write the setting itself, as drafting.num_speculative_tokens=1,3"
+        return f"{key} is for experiment files; {words}"
+    section = key.partition(".")[0]
+    keys = list(all_settings())
+    known = [name for name in keys if name.startswith(f"{section}.")]
+    groups = list(group_options())
+    if known and section != key:
+        listed = f"{section} has {', '.join(name.partition('.')[2] for name in known)}"
+    else:
+        roots = dict.fromkeys([*groups, *(name if "." not in name else name.partition(".")[0] for name in keys)])
+        listed = f"there are {', '.join(roots)} (--help lists all)"
+    return f"unknown setting {key!r}{did_you_mean(key, [*groups, *keys])}; {listed}"
+
+
+def _option(group: str, value: Any) -> str:
+    options = group_options()[group]
+    if value is None and group == "experiment":
+        return "null"
+    name = str(value)
+    if name not in options:
+        raise SettingsError(
+            f"{group}={name}: no such option{did_you_mean(name, options)}; choices: {', '.join(options)}"
+        )
+    return name
+
+
+def _valid(key: str, value: Any) -> Any:
+    setting = all_settings()[key]
+    try:
+        OmegaConf.update(OmegaConf.structured(RunConfig), key, value)
+    except OmegaConfBaseException as error:
+        hint = did_you_mean(str(value), setting.choices)
+        raise SettingsError(f"{key}: expected {setting.expected}, found {_shown(value)}{hint}") from error
+    return value
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value) if value is None or isinstance(value, bool | list | dict) else str(value)
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(_shown(value) for value in values)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].partition(" expecting ")[0] if str(error) else type(error).__name__

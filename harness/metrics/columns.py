@@ -1,0 +1,173 @@
+"""The columns of the results: settings and counts with unit and meaning, metrics with their intervals, in order.
+
+What the metrics mean is in `harness.metrics.definitions`. This module knows names and texts, no records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.metrics.definitions import DRAFTS, EVIDENCE, METRICS, SPEEDUP, position_metrics
+
+PER_POSITION = "<i>"
+"""Stands for the position 1, 2, .. in the names of per-position columns."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column without an interval: a setting or a count."""
+
+    unit: str
+    definition: str
+
+
+SETTINGS: dict[str, Column] = {
+    "run": Column("", "name of the run folder"),
+    "cell_id": Column("", "identity of the cell: hash of everything that determines its result"),
+    "target": Column("", "label of the target"),
+    "target_weights": Column("", "where the target's weights come from: checkpoint, or random"),
+    "drafter": Column("", "who proposes; none is the autoregressive baseline"),
+    "drafter_path": Column("", "checkpoint or named shape of the drafter; empty for the built-in one"),
+    "drafter_weights": Column("", "where the drafter's weights come from; empty for a drafter without a network"),
+    "num_speculative_tokens": Column("tokens", "K, draft tokens proposed per round; 0 for the baseline"),
+    "draft_sampling": Column(
+        "", "how the proposal is drawn: greedy (one-hot), sampled, coupled; empty for the baseline"
+    ),
+    "draft_cache_dtype": Column(
+        "", "floating-point type of the draft-logit cache; empty where there is none (greedy drafts, the baseline)"
+    ),
+    "drawn_from": Column(
+        "",
+        "what drafts are drawn from: stored (the cached logits) or unrounded (as the drafter gave them); empty without "
+        "a draft-logit cache",
+    ),
+    "verification": Column("", "verification method with its parameters; empty for the baseline"),
+    "guarantee": Column("", "what the method promises: lossless, lossy, biased, synthetic"),
+    "labels": Column("", "printed with every number of the cell; several are separated by a semicolon"),
+    "temperature": Column("", "temperature; 0 is greedy decoding"),
+    "top_k": Column("tokens", "top-k; 0 is off"),
+    "top_p": Column("", "top-p; 1 is off"),
+    "min_p": Column("", "min-p; 0 is off"),
+    "max_new_tokens": Column("tokens", "output tokens of a request at most"),
+    "ignore_eos": Column("", "requests went on past the end-of-sequence token, which inflates acceptance"),
+    "workload": Column("", "prompts: builtin, a file or a data set"),
+    "constraint": Column(
+        "", "policy at the end of reasoning, with the parser and the kind of grammar; empty where none is looked for"
+    ),
+    "prompt_tokens": Column("tokens", "exact length that every prompt was cut or repeated to; 0: as they are"),
+    "max_concurrency": Column("", "requests in flight at most"),
+    "other_settings": Column(
+        "",
+        "further settings in which cells of the run differ whose columns are the same, as section.name=value; empty "
+        "where there are none",
+    ),
+    "device": Column("", "where the target ran"),
+    "dtype": Column("", "floating-point type of the target"),
+    "seed": Column("", "seed of the run"),
+    "baseline_cell_id": Column("", "the baseline that the speedup refers to; empty if the run has none"),
+}
+
+COUNTS: dict[str, Column] = {
+    "num_prompts": Column("", "prompts, the units of resampling"),
+    "num_requests": Column("", "requests: every turn of every copy of a prompt"),
+    "num_skipped_turns": Column("", "turns left out because they did not fit"),
+    "num_prompt_tokens": Column("tokens", "prompt tokens of all requests"),
+    "num_output_tokens": Column("tokens", "output tokens of all requests"),
+    "num_rounds": Column("", "rounds of all requests, the draw that ends the prefill included"),
+    "num_drafts": Column("", DRAFTS),
+    "num_full_drafts": Column("", "drafts that count in full: every proposed token is evidence"),
+    "num_draft_tokens": Column("tokens", f"draft tokens that count as evidence: sum of K_r. {EVIDENCE}"),
+    "num_accepted_tokens": Column(
+        "tokens", "accepted draft tokens among those that count: sum of A_r; never a recovered or bonus token"
+    ),
+    "num_expected_drafts": Column(
+        "", "drafts that count in full, if the expected acceptance was recorded for all of them, else 0"
+    ),
+    "num_cut_eos": Column("", "rounds cut by the end-of-sequence token"),
+    "num_cut_length": Column("", "rounds cut by the length limit"),
+    "num_cut_grammar": Column("", "rounds cut by a grammar"),
+    "draft_logit_cache_bytes": Column(
+        "bytes", "draft-logit cache: slots * K * (draft vocabulary * bytes per element, and 16 of row statistics)"
+    ),
+    "target_cache_bytes": Column(
+        "bytes", "key-value cache of the target, its spare slot included; 0 in records that did not count it yet"
+    ),
+    "drafter_cache_bytes": Column(
+        "bytes",
+        "key-value cache of the drafter, its spare slot included; 0 for a drafter without one, and in records that did "
+        "not count it yet",
+    ),
+    "graph_bytes": Column(
+        "bytes",
+        "memory of the steps that were captured as CUDA graphs, in torch's pool for them; 0 without them, and in "
+        "records that did not count it yet; cells that differ in constraint alone share it, and the caches",
+    ),
+    "num_target_parameters": Column("", "parameters of the target"),
+    "num_drafter_parameters": Column("", "parameters of the drafter"),
+    "fallbacks": Column("", "what changed speed or results without being asked for; separated by a semicolon"),
+}
+
+TEXT_COLUMNS = frozenset(
+    (
+        *("run", "cell_id", "target", "target_weights", "drafter", "drafter_path", "drafter_weights"),
+        *("draft_sampling", "draft_cache_dtype", "drawn_from", "verification", "guarantee", "labels", "workload"),
+        *("constraint", "other_settings", "device", "dtype"),
+        *("baseline_cell_id", "fallbacks"),
+    )
+)
+"""Columns that hold text; an empty text is a value of its own. The others hold numbers, ignore_eos a truth value."""
+
+POSITION_COUNTS: dict[str, Column] = {
+    "num_draft_tokens_per_pos": Column("tokens", "rounds with K_r >= i: denominator of the unconditional rate"),
+    "num_reached_per_pos": Column(
+        "tokens", "rounds with K_r >= i and A_r >= i - 1: denominator of the conditional rate"
+    ),
+    "num_accepted_tokens_per_pos": Column("tokens", "rounds with A_r >= i"),
+}
+
+
+PAIRED_COLUMNS: dict[str, Column] = {
+    **{name: SETTINGS[name] for name in ("run", "target", "drafter", "num_speculative_tokens", "temperature")},
+    **{
+        f"{side}_{name}": Column("", f"{SETTINGS[name].definition.partition(';')[0]}, of the cell named {side}")
+        for side in ("first", "second")
+        for name in ("cell_id", "verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")
+    },
+    "num_prompts": Column("", "prompts that both cells have; only these are compared"),
+    "metric": Column(
+        "", "column of the cells that is compared; expected_length: of both methods on the first's drafts"
+    ),
+    "kind": Column("", "difference: second - first; ratio: second / first"),
+    "value": Column("as the metric, or a ratio", "the difference or ratio"),
+    "low": Column("as value", "lower end of its interval, paired by prompt"),
+    "high": Column("as value", "upper end of it"),
+    "same_law": Column("", "the two cannot differ in this metric, so a value other than 0 is noise"),
+}
+"""Columns of tables/paired.csv, one row per pair of cells and metric."""
+
+
+def column_names(num_positions: int) -> list[str]:
+    """The columns of the results, in order, for drafts of up to so many positions."""
+    names = [*SETTINGS, *COUNTS]
+    for name in [*METRICS, "speedup"]:
+        names += with_interval(name)
+    for position in range(1, num_positions + 1):
+        names += [f"{name}_{position}" for name in POSITION_COUNTS]
+        for name in position_metrics(position):
+            names += with_interval(name)
+    return names
+
+
+def with_interval(name: str) -> tuple[str, str, str]:
+    """The three columns of a metric."""
+    return name, f"{name}_low", f"{name}_high"
+
+
+def dictionary() -> list[tuple[str, str, str]]:
+    """(column, unit, definition) of every column; intervals and positions are written once, as a pattern."""
+    rows = [(name, item.unit, item.definition) for name, item in (SETTINGS | COUNTS).items()]
+    rows += [(name, item.unit, item.definition) for name, item in (METRICS | {"speedup": SPEEDUP}).items()]
+    rows += [(f"{name}_{PER_POSITION}", item.unit, item.definition) for name, item in POSITION_COUNTS.items()]
+    for name, item in position_metrics(0).items():
+        rows.append((name.removesuffix("0") + PER_POSITION, item.unit, item.definition))
+    return rows

@@ -1,0 +1,180 @@
+"""Which cells may be compared, in which order, and which of them follow the same law.
+
+This module knows the settings of cells; it does not know how a comparison is printed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import pandas as pd
+
+from harness.metrics.cell import Cell
+from harness.metrics.columns import PAIRED_COLUMNS
+from harness.metrics.definitions import metric
+from harness.metrics.estimates import Estimate, paired, paired_difference, paired_ratio
+from harness.records.schema import EXPECTED_METHODS
+from kernels.contract import READS_DRAFT, VerificationMethod
+
+METHOD_ORDER = tuple(item.value for item in VerificationMethod)
+DRAFT_ORDER = ("greedy", "sampled", "coupled", "")
+
+ONE_HOT_METHODS = ("strict", "coupled", "greedy", "probabilistic", "block")
+"""Methods with one and the same law when the proposal is one-hot."""
+
+OWN_DRAWS = ("strict", "typical", "synthetic")
+"""Methods that share no noise with the drafts and stop at the first failure: when a position is drafted again with its
+old noise (coupled drafts), nothing that was emitted depended on that noise, so it is as good as new."""
+
+COMPARES = tuple(item.value for item in READS_DRAFT)
+"""Methods that compare with the draft distribution."""
+
+SAME_LAW = (
+    "same law: the methods cannot differ here, so noise is not reported as a difference. At temperature 0 every method "
+    "but synthetic keeps exactly the target's argmax tokens; with one-hot (greedy) drafts strict, coupled, "
+    "probabilistic and block accept with the same probability; block with K = 1 is probabilistic; strict and typical "
+    "share no noise with the drafts, so that coupled drafts are sampled ones to them."
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that differ in verification, draft sampling and draft-logit cache only, in the order of METHOD_ORDER."""
+
+    cells: tuple[Cell, ...]
+
+    @property
+    def first(self) -> Cell:
+        return self.cells[0]
+
+    @property
+    def baseline(self) -> Cell | None:
+        return self.first.baseline
+
+    @property
+    def num_positions(self) -> int:
+        return max(cell.estimates.sums.num_positions for cell in self.cells)
+
+
+def method_name(cell: Cell) -> str:
+    """The verification method without its parameters."""
+    return cell["verification"].split("(", 1)[0]
+
+
+def method_rank(cell: Cell) -> tuple[int, float, int, str, str]:
+    """Sorts cells in the order in which methods are printed; synthetic ones by what they accept."""
+    name = method_name(cell)
+    order = METHOD_ORDER.index(name) if name in METHOD_ORDER else len(METHOD_ORDER)
+    accepted = float(sum(cell.record.config["verification"].get("synthetic_rates", ())))
+    return order, accepted, DRAFT_ORDER.index(cell["draft_sampling"]), cell["verification"], cell.cache_text
+
+
+def groups(cells: Sequence[Cell]) -> list[Group]:
+    """The cells with a drafter, grouped by target, drafter, K, decoding and everything else but the method."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if not cell.is_baseline:
+            key = json.dumps([cell.surroundings, cell.record.config["drafter"], cell["num_speculative_tokens"]])
+            found.setdefault(key, []).append(cell)
+    return [Group(tuple(sorted(items, key=method_rank))) for items in found.values()]
+
+
+def law(cell: Cell) -> tuple[str, ...]:
+    """Equal for two cells of a group whose output and acceptance follow the same law."""
+    method = "probabilistic" if cell["verification"] == "lenient(leniency=1)" else method_name(cell)
+    if cell["temperature"] == 0 and method != "synthetic":
+        return ("argmax", *_rounding(cell, compares=False))
+    if cell["draft_sampling"] == "greedy" and method in ONE_HOT_METHODS:
+        return ("one-hot drafts",)
+    if cell["num_speculative_tokens"] == 1 and method == "block":
+        method = "probabilistic"
+    parameters = cell["verification"] if method == method_name(cell) else method
+    sampling = "sampled" if method in OWN_DRAWS and cell["draft_sampling"] == "coupled" else cell["draft_sampling"]
+    return parameters, sampling, *_rounding(cell, compares=method in COMPARES)
+
+
+def _rounding(cell: Cell, compares: bool) -> tuple[str, ...]:
+    """What a draft-logit cache that rounds does to a law: to what is drawn, and to what verification compares with."""
+    if cell["draft_cache_dtype"] in ("", "float32", cell["dtype"]):
+        return ()
+    is_unrounded = cell["drawn_from"] == "unrounded"
+    if is_unrounded and not compares:
+        return ()
+    return cell["draft_cache_dtype"], *(["unrounded"] if is_unrounded else [])
+
+
+def same_law(first: Cell, second: Cell) -> bool:
+    """Whether two cells of a group cannot differ in law."""
+    return law(first) == law(second)
+
+
+def expected_difference(first: Cell, second: Cell) -> Estimate | None:
+    """Expected acceptance length of the second's method less the first's, both on the first's drafts.
+
+    None where a method has no closed form recorded or the cells draw their drafts differently.
+    """
+    names = [method_name(cell) for cell in (first, second)]
+    if not set(names) <= set(EXPECTED_METHODS) or first.drafts != second.drafts:
+        return None
+    (first_value, first_replicates), (second_value, second_replicates) = (
+        first.estimates.distribution(f"expected_length_{name}") for name in names
+    )
+    return first.estimates.with_interval(second_value - first_value, second_replicates - first_replicates)
+
+
+COMPARED = (
+    "acceptance_rate",
+    "mean_acceptance_length",
+    "full_draft_length",
+    "mean_acceptance_length_macro",
+    "tokens_per_forward",
+    "wall_s",
+    "output_tokens_per_s",
+    "ttft_mean_ms",
+    "tpot_mean_ms",
+    "itl_mean_ms",
+)
+AS_RATIO = ("wall_s", "output_tokens_per_s")
+"""Also compared as second / first."""
+SIDE_COLUMNS = ("cell_id", "verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")
+GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "temperature")
+
+
+def comparisons_frame(cells: Sequence[Cell]) -> pd.DataFrame:
+    """Paired comparisons of every two methods of a group, one row per pair and metric.
+
+    Returns:
+        the columns of `definitions.PAIRED_COLUMNS`.
+    """
+    rows: list[dict[str, Any]] = []
+    for group in groups(cells):
+        for first, second in combinations(group.cells, 2):
+            rows += _comparison_rows(group, first, second)
+    return pd.DataFrame(rows, columns=list(PAIRED_COLUMNS))
+
+
+def _comparison_rows(group: Group, first: Cell, second: Cell) -> list[dict[str, Any]]:
+    common: dict[str, Any] = {name: first[name] for name in GROUP_COLUMNS}
+    for side, cell in (("first", first), ("second", second)):
+        common |= {f"{side}_{name}": cell[name] for name in SIDE_COLUMNS}
+    common["num_prompts"] = paired(first.estimates, second.estimates)[0].num_prompts
+    positions = [f"acceptance_rate_per_pos_{position}" for position in range(1, group.num_positions + 1)]
+    results = [
+        (name, "difference", paired_difference(first.estimates, second.estimates, name))
+        for name in [*COMPARED, *positions]
+    ]
+    results += [(name, "ratio", paired_ratio(first.estimates, second.estimates, name)) for name in AS_RATIO]
+    expected = expected_difference(first, second)
+    if expected is not None:
+        results.append(("expected_length", "difference", expected))
+    alike = same_law(first, second)
+    return [
+        common
+        | {"metric": name, "kind": kind, "value": value, "low": low, "high": high}
+        | {"same_law": alike and (name == "expected_length" or metric(name).of_tokens)}
+        for name, kind, (value, low, high) in results
+    ]

@@ -1,0 +1,264 @@
+"""What every metric of the results means: the one set of definitions.
+
+The tables print these texts below themselves, results/README.md lists them, and `harness.metrics.estimates` computes
+the metrics from the same entries. Settings and counts: `harness.metrics.columns`. Of the draft tokens that round r
+proposes, K_r count as evidence (`EVIDENCE`); it accepts the first A_r of these. This module knows names and
+texts, no records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.records.schema import EXPECTED_METHODS
+from harness.settings.guarantee import OTHER_DRAFTS, RANDOM_WEIGHTS
+
+EVIDENCE = (
+    "K_r is settled before verification: the smallest of the draft tokens proposed, the tokens still allowed less 1, "
+    "and the draft tokens before the first drafted end-of-sequence token. A draft token from which on the evidence "
+    "would be one-sided (a rejection seen, an acceptance cut off) is not evidence, as counting it would bias the rates "
+    "downwards."
+)
+DRAFTS = (
+    "rounds with at least one draft token as evidence; rounds with K_r = 0 (the prefill's draw, nothing proposed, one "
+    "token still allowed, an end-of-sequence token drafted first) emit tokens but are no drafts"
+)
+INTERVALS = (
+    "Brackets hold bootstrap intervals (95 % unless set otherwise): prompts are drawn again, all turns and copies of a "
+    "prompt together; percentiles are widened for few prompts (the expanded percentile interval of Hesterberg 2015); "
+    "n/a with fewer than 2 prompts. Differences and ratios are paired: both sides meet the same resamples of the same "
+    "prompts."
+)
+TIME_INTERVALS = (
+    "Intervals of times and throughputs give each prompt the time its requests took part in (an engine step's duration "
+    "is shared equally by the requests in it): they hold the variation between prompts only, not the drift of the "
+    "machine. Where every resample gives the same time, as when all requests went through the same steps, the "
+    "variation is unknown, not 0, and n/a is printed. The interval of a high percentile cannot reach beyond the "
+    "largest value that was observed."
+)
+
+LABEL_NOTES = {
+    "synthetic": (
+        "synthetic: drafts were accepted at given rates, whatever the tokens. Acceptance rates and lengths of such a "
+        "cell repeat its setting and are not measured; its times, throughputs and memory are."
+    ),
+    OTHER_DRAFTS: (
+        f"{OTHER_DRAFTS}: drafts were drawn from the drafter's logits and verified with the distribution of the "
+        "rounded ones in the cache, so the output is not exactly the target's: biased by the total variation between "
+        "the two distributions, at most, at every token."
+    ),
+    RANDOM_WEIGHTS: (
+        "weights: random: of the models named (of all in the cell where none is) only the sizes are real. Their times, "
+        "throughputs and memory are measured; text, acceptance and expected lengths say nothing about a trained model."
+    ),
+}
+"""What must be said below numbers with these labels."""
+
+EXPECTED_LENGTH = (
+    "1 + mean, over the drafts that count in full, of the accepted tokens that the named method expects given the "
+    "drafted tokens and both distributions: every method on the same drafts, without the noise of accepting; compare "
+    "with the acceptance length of full drafts"
+)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number with an interval: scale * sum of numerators / denominator, or a percentile of a latency."""
+
+    label: str
+    """As printed in tables, with the printed unit."""
+    unit: str
+    """Unit of the column."""
+    definition: str
+    style: str
+    """Format of the printed number, see `harness.report.number_format`."""
+    numerators: tuple[str, ...] = ()
+    """Sums over requests (`harness.metrics.sums`) that are added up."""
+    denominator: str | None = None
+    """Sum over requests that divides; None divides by 1."""
+    scale: float = 1.0
+    percentile: tuple[str, float] | None = None
+    """Name of the latency in `harness.metrics.sums` and level in [0, 1]."""
+    of_tokens: bool = False
+    """Determined by the law of the tokens alone, not by time: methods of the same law have the same value."""
+
+
+METRICS: dict[str, Metric] = {
+    "acceptance_rate": Metric(
+        "acceptance rate (%)",
+        "fraction",
+        "accepted draft tokens / draft tokens, of those that count as evidence; recovered and bonus tokens are in "
+        "neither",
+        "percent",
+        ("num_accepted_tokens",),
+        "num_draft_tokens",
+        of_tokens=True,
+    ),
+    "mean_acceptance_length": Metric(
+        "acceptance length",
+        "tokens",
+        "micro average: 1 + accepted draft tokens / drafts, those included that the length limit or a drafted "
+        "end-of-sequence token shortens: it falls as K / max_new_tokens grows",
+        "length",
+        ("num_drafts", "num_accepted_tokens"),
+        "num_drafts",
+        of_tokens=True,
+    ),
+    "full_draft_length": Metric(
+        "acceptance length, full drafts",
+        "tokens",
+        "1 + accepted draft tokens / drafts, over the drafts that count in full: every proposed token is evidence",
+        "length",
+        ("num_full_drafts", "num_accepted_in_full_drafts"),
+        "num_full_drafts",
+        of_tokens=True,
+    ),
+    "mean_acceptance_length_macro": Metric(
+        "acceptance length, macro",
+        "tokens",
+        "mean over requests of the request's own 1 + accepted draft tokens / drafts",
+        "length",
+        ("request_acceptance_length",),
+        "num_requests_with_drafts",
+        of_tokens=True,
+    ),
+    **{
+        f"expected_length_{method}": Metric(
+            f"expected length, {method}",
+            "tokens",
+            EXPECTED_LENGTH,
+            "length",
+            ("num_expected_drafts", f"expected_accepted_{method}"),
+            "num_expected_drafts",
+            of_tokens=True,
+        )
+        for method in EXPECTED_METHODS
+    },
+    "tokens_per_forward": Metric(
+        "tokens per target forward",
+        "tokens",
+        "output tokens / rounds of the requests; a round is one target forward for its request, the prefill's included",
+        "length",
+        ("num_output_tokens",),
+        "num_rounds",
+        of_tokens=True,
+    ),
+    "wall_s": Metric(
+        "duration (s)",
+        "s",
+        "wall time of the whole measured phase",
+        "seconds",
+        ("time_s",),
+    ),
+    "requests_per_s": Metric(
+        "request throughput (req/s)",
+        "1/s",
+        "requests / wall time of the whole measured phase",
+        "significant",
+        ("num_requests",),
+        "time_s",
+    ),
+    "output_tokens_per_s": Metric(
+        "output throughput (tok/s)",
+        "tokens/s",
+        "output tokens / wall time of the whole measured phase (never a mean of per-request rates)",
+        "significant",
+        ("num_output_tokens",),
+        "time_s",
+    ),
+    "total_tokens_per_s": Metric(
+        "total throughput (tok/s)",
+        "tokens/s",
+        "prompt and output tokens / wall time of the whole measured phase",
+        "significant",
+        ("num_prompt_tokens", "num_output_tokens"),
+        "time_s",
+    ),
+}
+
+ADMISSION = "a request's admission to a slot (waiting for one is in it only with workload.request_rate)"
+LATENCIES = {
+    "ttft": ("TTFT", f"time from {ADMISSION} to its first token"),
+    "tpot": ("TPOT", "(E2E - TTFT) / (output tokens - 1) of a request with at least two tokens"),
+    "itl": ("ITL", "gap between successive arrivals of tokens of a request; arrivals are rounds, not tokens"),
+    "e2e": ("E2E", f"time from {ADMISSION} to its last token"),
+}
+"""Latency -> printed name, definition."""
+PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
+
+for _name, (_label, _text) in LATENCIES.items():
+    METRICS[f"{_name}_mean_ms"] = Metric(
+        f"mean {_label} (ms)", "ms", f"mean of {_label}: {_text}", "milliseconds", (f"{_name}_s",), f"num_{_name}", 1e3
+    )
+    for _percentile, _level in PERCENTILES.items():
+        METRICS[f"{_name}_{_percentile}_ms"] = Metric(
+            f"{_percentile} {_label} (ms)",
+            "ms",
+            f"{100 * _level:.0f}th percentile of {_label}: {_text}",
+            "milliseconds",
+            scale=1e3,
+            percentile=(_name, _level),
+        )
+
+SPEEDUP = Metric(
+    "speedup",
+    "ratio",
+    "output throughput / output throughput of the autoregressive baseline of the same run: same target, decoding, "
+    "prompts and engine settings, paired by prompt; empty without a baseline",
+    "length",
+)
+
+
+def position_metrics(position: int) -> dict[str, Metric]:
+    """The metrics of draft position 1, 2, ..; their names end in the position."""
+    at = f"per_pos_{position}"
+    return {
+        f"acceptance_rate_{at}": Metric(
+            f"acceptance at position {position} (%)",
+            "fraction",
+            "unconditional: rounds that accepted position i / rounds that drafted position i (K_r >= i)",
+            "percent",
+            (f"num_accepted_tokens_{at}",),
+            f"num_draft_tokens_{at}",
+            of_tokens=True,
+        ),
+        f"conditional_acceptance_rate_{at}": Metric(
+            f"conditional acceptance at position {position} (%)",
+            "fraction",
+            "rounds that accepted position i / rounds that drafted it and accepted all positions before it",
+            "percent",
+            (f"num_accepted_tokens_{at}",),
+            f"num_reached_{at}",
+            of_tokens=True,
+        ),
+    }
+
+
+def metric(name: str) -> Metric:
+    """The metric with this column name, per-position ones included; KeyError if there is none."""
+    if name == "speedup":
+        return SPEEDUP
+    if name in METRICS:
+        return METRICS[name]
+    return position_metrics(int(name.rsplit("_", 1)[1]))[name]
+
+
+def footnotes(names: list[str]) -> list[str]:
+    """The texts below a table that shows these metrics: what each means, once, and how the intervals are made."""
+    counted = [f"drafts: {DRAFTS}", f"evidence: {EVIDENCE}"]
+    texts = dict.fromkeys([*counted, *(_footnote(name) for name in names)])
+    timed = any(not metric(name).of_tokens for name in names)
+    return [*texts, INTERVALS, *([TIME_INTERVALS] if timed else [])]
+
+
+def _footnote(name: str) -> str:
+    """One text for all positions, all statistics of a latency, and all methods of the expected length."""
+    item = metric(name)
+    if item.percentile or name.endswith("_mean_ms"):
+        return ": ".join(LATENCIES[name.split("_", 1)[0]])
+    label = item.label
+    if "_per_pos_" in name:
+        label = label.replace(f"position {name.rsplit('_', 1)[1]}", "position i")
+    elif item.definition is EXPECTED_LENGTH:
+        label = "expected length"
+    return f"{label}: {item.definition}"

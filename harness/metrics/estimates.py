@@ -1,0 +1,136 @@
+"""Every metric of a cell, with its bootstrap distribution; differences and ratios of two cells on the same prompts.
+
+Letters: B resamples, P prompts.
+This module knows sums per prompt and the definitions; it does not know settings, files or tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.metrics.definitions import METRICS, Metric, metric, position_metrics
+from harness.metrics.intervals import Floats, interval, percentile_replicates, resample_weights
+from harness.metrics.sums import CellSums
+
+
+class Estimate(NamedTuple):
+    """A value and its interval; nan where undefined."""
+
+    value: float
+    low: float
+    high: float
+
+
+NOT_AVAILABLE = Estimate(float("nan"), float("nan"), float("nan"))
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """The metrics of one cell, or of some of its prompts."""
+
+    sums: CellSums
+    num_resamples: int
+    confidence: float
+
+    @cached_property
+    def _totals(self) -> dict[str, Floats]:
+        """name -> total in each resample, and after them the observed total: [B + 1]."""
+        names = list(self.sums.sums)
+        table = np.stack([self.sums.sums[name] for name in names], axis=1)
+        resampled = self.weights @ table if self.num_prompts else np.full((self.num_resamples, len(names)), np.nan)
+        return dict(zip(names, np.vstack([resampled, table.sum(axis=0)]).T, strict=True))
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.sums.prompt_ids)
+
+    @property
+    def weights(self) -> Floats:
+        """[B, P] the resamples; two cells with the same prompts have the same ones."""
+        return resample_weights(self.num_prompts, self.num_resamples)
+
+    @cached_property
+    def _cache(self) -> dict[str, tuple[float, Floats]]:
+        return {}
+
+    def names(self) -> list[str]:
+        """Every metric that this cell has."""
+        positions = range(1, self.sums.num_positions + 1)
+        return [*METRICS, *(name for position in positions for name in position_metrics(position))]
+
+    def distribution(self, name: str) -> tuple[float, Floats]:
+        """The observed value of a metric and its value in each resample [B]; nan for a position never drafted."""
+        if name not in self._cache:
+            item = metric(name)
+            self._cache[name] = self._percentile(item, *item.percentile) if item.percentile else self.ratio(item)
+        return self._cache[name]
+
+    def estimate(self, name: str) -> Estimate:
+        """A metric with its interval."""
+        return self.with_interval(*self.distribution(name))
+
+    def of(self, item: Metric) -> Estimate:
+        """A ratio of sums that is no column of the results, with its interval."""
+        return self.with_interval(*self.ratio(item))
+
+    def with_interval(self, value: float, replicates: Floats) -> Estimate:
+        """A value with the interval of its resampled values."""
+        return Estimate(value, *interval(replicates, self.num_prompts, self.confidence))
+
+    def total(self, name: str) -> float:
+        """An observed sum; 0 where the cell has none."""
+        return float(self._totals[name][-1]) if name in self._totals else 0.0
+
+    def ratio(self, item: Metric) -> tuple[float, Floats]:
+        """Value and resampled values [B] of a metric that divides sums; nan where the cell lacks one of them."""
+        wanted = [*item.numerators, *([item.denominator] if item.denominator else [])]
+        if any(name not in self._totals for name in wanted):
+            return float("nan"), np.full(self.num_resamples, np.nan)
+        numerator = np.sum([self._totals[name] for name in item.numerators], axis=0)
+        denominator = self._totals[item.denominator] if item.denominator else np.ones_like(numerator)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = item.scale * numerator / denominator
+        ratio[~np.isfinite(ratio)] = np.nan
+        return float(ratio[-1]), ratio[:-1]
+
+    def _percentile(self, item: Metric, latency: str, level: float) -> tuple[float, Floats]:
+        values, prompt_index = self.sums.latencies[latency]
+        if len(values) == 0:
+            return float("nan"), np.full(self.num_resamples, np.nan)
+        replicates = percentile_replicates(values, prompt_index, self.weights, level)
+        return item.scale * float(np.quantile(values, level)), item.scale * replicates
+
+
+def paired(first: Estimates, second: Estimates) -> tuple[Estimates, Estimates]:
+    """Both cells on the prompts they have in common, with the same resamples."""
+    if first.sums.prompt_ids == second.sums.prompt_ids and first.num_resamples == second.num_resamples:
+        return first, second
+    common = sorted(set(first.sums.prompt_ids) & set(second.sums.prompt_ids))
+    return (
+        Estimates(first.sums.take(common), first.num_resamples, first.confidence),
+        Estimates(second.sums.take(common), first.num_resamples, first.confidence),
+    )
+
+
+def paired_difference(first: Estimates, second: Estimates, name: str) -> Estimate:
+    """second - first of a metric, on the prompts they have in common."""
+    first, second = paired(first, second)
+    (first_value, first_replicates), (second_value, second_replicates) = (
+        item.distribution(name) for item in (first, second)
+    )
+    return first.with_interval(second_value - first_value, second_replicates - first_replicates)
+
+
+def paired_ratio(first: Estimates, second: Estimates, name: str) -> Estimate:
+    """second / first of a metric, on the prompts they have in common."""
+    first, second = paired(first, second)
+    (first_value, first_replicates), (second_value, second_replicates) = (
+        item.distribution(name) for item in (first, second)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value, replicates = np.divide(second_value, first_value), second_replicates / first_replicates
+    return first.with_interval(float(value), replicates)

@@ -1,0 +1,84 @@
+"""Finds the cells of runs that recorded the terms of their drafts.
+
+This module knows where records and terms lie; it does not know what follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.metrics.cell import Cell, analyse
+from harness.records.runs import CELLS, Run, read_runs
+from harness.records.schema import InconsistentRecordError
+from harness.records.terms import RoundTerms, check_terms_of, read_terms, terms_path
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A cell and the terms of its full drafts."""
+
+    cell: Cell
+    terms: RoundTerms
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What lies at a path."""
+
+    cells: tuple[Cell, ...]
+    """All of them, so that sampled estimates of others can be set beside a replay."""
+    recorded: tuple[Recorded, ...]
+
+    @property
+    def without_terms(self) -> list[Cell]:
+        """Cells with drafts that recorded no terms."""
+        replayed = {(item.cell["run"], item.cell["cell_id"]) for item in self.recorded}
+        return [item for item in self.cells if not item.is_baseline and (item["run"], item["cell_id"]) not in replayed]
+
+
+def read_recording(path: Path) -> Recording:
+    """Read the cells at a path (see `harness.records.runs.read_runs`) and their terms.
+
+    Raises:
+        ValueError: no cell has terms that hold a draft, or a file is inconsistent or does not belong to its record.
+    """
+    runs = read_runs(path)
+    cells = analyse(runs)
+    recorded = recorded_cells(runs, cells)
+    if not recorded:
+        raise ValueError(
+            f"{path}: expected cells with recorded terms, found none; run with measurement.round_terms=true"
+        )
+    return Recording(tuple(cells), _with_drafts(path, recorded))
+
+
+def recorded_cells(runs: Sequence[Run], cells: Sequence[Cell]) -> list[Recorded]:
+    """Those of the cells of some runs that have terms; raises ValueError for terms that are not of their record."""
+    folders = {run.name: _cells_folder(run) for run in runs}
+    return [Recorded(cell, terms) for cell in cells if (terms := _terms_of(cell, folders[cell["run"]])) is not None]
+
+
+def _cells_folder(run: Run) -> Path:
+    inside = run.folder / CELLS
+    return inside if inside.is_dir() else run.folder
+
+
+def _terms_of(cell: Cell, folder: Path) -> RoundTerms | None:
+    path = terms_path(folder, cell.record.cell_id)
+    if cell.is_baseline or not path.is_file():
+        return None
+    terms = read_terms(path)
+    try:
+        check_terms_of(terms, cell.record)
+    except InconsistentRecordError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return terms
+
+
+def _with_drafts(path: Path, recorded: Sequence[Recorded]) -> tuple[Recorded, ...]:
+    kept = tuple(item for item in recorded if len(item.terms.request))
+    if not kept:
+        raise ValueError(f"{path}: expected drafts that count in full, found none; raise decoding.max_new_tokens")
+    return kept

@@ -1,0 +1,71 @@
+"""Reads tables/cells.csv of a report where the records of its run are not at hand, as in the tracked results.
+
+This module knows where such tables lie and which columns they may have; it does not know records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from harness.metrics.columns import TEXT_COLUMNS, column_names
+from harness.records.runs import CELLS, SUFFIX
+
+CELLS_TABLE = Path("tables") / "cells.csv"
+_POSITION = re.compile(r"acceptance_rate_per_pos_(\d+)")
+
+
+def find_cell_tables(path: Path) -> list[Path]:
+    """The tables to read instead of records; none where there are records, or no tables either.
+
+    Args:
+        path: a cells.csv, the folder of a report, or a folder of such folders.
+    """
+    if path.suffix == ".csv":
+        return [path]
+    if not path.is_dir() or any(path.glob(f"*{SUFFIX}")):
+        return []
+    folders = [path, *sorted(item for item in path.iterdir() if item.is_dir())]
+    if any(any((folder / CELLS).glob(f"*{SUFFIX}")) for folder in folders):
+        return []
+    # the table of a report about several runs holds theirs
+    tables = [folder / CELLS_TABLE for folder in folders if (folder / CELLS_TABLE).is_file()]
+    return tables[:1] if (path / CELLS_TABLE).is_file() else tables
+
+
+def read_cell_tables(paths: Sequence[Path]) -> pd.DataFrame:
+    """The rows of some tables, with the columns of results/README.md.
+
+    Columns that an older table does not have are empty.
+
+    Raises:
+        ValueError: a file that is not such a table; the message names it.
+    """
+    frames = [_read(path) for path in paths]
+    num_positions = max(_num_positions(frame) for frame in frames)
+    joined = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    joined = joined.reindex(columns=column_names(num_positions))
+    texts = [name for name in joined.columns if name in TEXT_COLUMNS]
+    # copied, as so many columns that were set one by one are slow to work with
+    return joined.assign(**{name: joined[name].astype("str").fillna("") for name in texts}).copy()
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        # an empty text is no missing value
+        frame = pd.read_csv(path, dtype=dict.fromkeys(TEXT_COLUMNS, str))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: expected a table of cells, found {type(error).__name__}: {error}") from error
+    unknown = [name for name in frame.columns if name not in set(column_names(_num_positions(frame)))]
+    if unknown or "cell_id" not in frame:
+        found = f"the column {unknown[0]}" if unknown else "no column cell_id"
+        raise ValueError(f"{path}: expected the columns of results/README.md, found {found}")
+    return frame
+
+
+def _num_positions(frame: pd.DataFrame) -> int:
+    matches = (_POSITION.fullmatch(name) for name in frame.columns)
+    return max((int(match[1]) for match in matches if match), default=0)

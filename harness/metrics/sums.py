@@ -1,0 +1,174 @@
+"""Reduces a cell to sums per prompt and to latencies that remember their prompt: all that any metric needs.
+
+Letters: N rounds, R requests, P prompts (in sorted order of their ids).
+This module knows records; it does not know which sums a metric divides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.metrics.reasoning_sums import boundary_values
+from harness.records.schema import EXPECTED_METHODS, CellRecord, CutReason, RequestRecord
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+ROUND_FIELDS = (
+    "num_proposed_tokens",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+    "num_output_tokens",
+    "arrival_s",
+    "share_s",
+)
+
+
+@dataclass(frozen=True)
+class CellSums:
+    """Sums per prompt."""
+
+    prompt_ids: tuple[str, ...]
+    """Sorted; row order of every array below."""
+    sums: dict[str, Floats]
+    """[P] for each name."""
+    latencies: dict[str, tuple[Floats, Integers]]
+    """name -> (values in seconds [n], row of the prompt [n])."""
+    num_positions: int
+    """Largest number of draft tokens that counted as evidence in a round."""
+
+    def take(self, prompt_ids: Sequence[str]) -> CellSums:
+        """The same for some of the prompts, sorted; KeyError for a prompt that the cell does not have."""
+        row_of = {prompt_id: row for row, prompt_id in enumerate(self.prompt_ids)}
+        chosen = tuple(sorted(prompt_ids))
+        rows = np.array([row_of[prompt_id] for prompt_id in chosen], dtype=np.int64)
+        new_row = np.full(len(self.prompt_ids), -1)
+        new_row[rows] = np.arange(len(rows))
+        latencies = {}
+        for name, (values, index) in self.latencies.items():
+            kept = new_row[index] >= 0
+            latencies[name] = values[kept], new_row[index][kept]
+        return CellSums(chosen, {name: item[rows] for name, item in self.sums.items()}, latencies, self.num_positions)
+
+
+def cell_sums(cell: CellRecord) -> CellSums:
+    """Reduce the requests of a cell; the prompts' shares of time are scaled so that they add up to the wall time."""
+    prompt_ids, prompt_of_request = np.unique([item.prompt_id for item in cell.requests], return_inverse=True)
+    prompt_of_request = prompt_of_request.astype(np.int64)
+    num_rounds = np.array([len(item.rounds) for item in cell.requests], dtype=np.int64)
+    request_of_round = np.repeat(np.arange(len(cell.requests)), num_rounds)
+    get = attrgetter(*ROUND_FIELDS)
+    table = np.array([get(item) for request in cell.requests for item in request.rounds], dtype=np.float64)
+    columns = dict(zip(ROUND_FIELDS, table.reshape(-1, len(ROUND_FIELDS)).T, strict=True))
+
+    of_rounds = _round_values(columns) | _cut_values(cell.requests) | _expected_values(cell.requests, columns)
+    of_requests = {name: _totals(values, request_of_round, len(cell.requests)) for name, values in of_rounds.items()}
+    of_requests |= _request_values(cell.requests, of_requests) | boundary_values(cell.requests)
+    latencies = _latencies(cell.requests, request_of_round, columns)
+    for name, (values, request) in latencies.items():
+        of_requests[f"{name}_s"] = _totals(values, request, len(cell.requests))
+        of_requests[f"num_{name}"] = _totals(np.ones_like(values), request, len(cell.requests))
+    sums = {name: _totals(values, prompt_of_request, len(prompt_ids)) for name, values in of_requests.items()}
+    sums["time_s"] = _times(sums.pop("share_s"), cell.wall_s)
+    return CellSums(
+        tuple(str(item) for item in prompt_ids),
+        sums,
+        {name: (values, prompt_of_request[request]) for name, (values, request) in latencies.items()},
+        int(columns["num_draft_tokens"].max(initial=0)),
+    )
+
+
+def _totals(values: Floats, group: Integers, num_groups: int) -> Floats:
+    """[num_groups] sum of the values of each group."""
+    return np.bincount(group, weights=values, minlength=num_groups).astype(np.float64)
+
+
+def _round_values(columns: dict[str, Floats]) -> dict[str, Floats]:
+    """[N] of each count of a round."""
+    drafted, accepted = columns["num_draft_tokens"], columns["num_accepted_tokens"]
+    values = {name: columns[name] for name in ("num_draft_tokens", "num_accepted_tokens", "num_output_tokens")}
+    values |= {"share_s": columns["share_s"], "num_rounds": np.ones_like(drafted)}
+    full = _is_full(columns)
+    values["num_accepted_in_full_drafts"] = np.where(full, accepted, 0.0)
+    facts = {"num_drafts": drafted >= 1, "num_full_drafts": full}
+    for position in range(1, int(drafted.max(initial=0)) + 1):
+        facts[f"num_draft_tokens_per_pos_{position}"] = drafted >= position
+        facts[f"num_reached_per_pos_{position}"] = (drafted >= position) & (accepted >= position - 1)
+        facts[f"num_accepted_tokens_per_pos_{position}"] = accepted >= position
+    return values | {name: holds.astype(np.float64) for name, holds in facts.items()}
+
+
+def _is_full(columns: dict[str, Floats]) -> NDArray[np.bool_]:
+    """[N] whether a round is a draft that counts in full: every proposed token is evidence, and there is one."""
+    drafted = columns["num_draft_tokens"]
+    return (drafted >= 1) & (drafted == columns["num_proposed_tokens"])
+
+
+def _cut_values(requests: Sequence[RequestRecord]) -> dict[str, Floats]:
+    """[N] whether a round was cut, for each reason."""
+    reasons = [item.cut_reason for request in requests for item in request.rounds]
+    return {
+        f"num_cut_{reason.value}": np.array([item is reason for item in reasons], dtype=np.float64)
+        for reason in CutReason
+    }
+
+
+def _expected_values(requests: Sequence[RequestRecord], columns: dict[str, Floats]) -> dict[str, Floats]:
+    """[N] expected accepted tokens of each method; none unless recorded for every draft that counts in full."""
+    unknown = (np.nan,) * len(EXPECTED_METHODS)
+    rows = [item.expected_accepted or unknown for request in requests for item in request.rounds]
+    table = np.array(rows, dtype=np.float64).reshape(-1, len(EXPECTED_METHODS))
+    full = _is_full(columns)
+    known = full & np.isfinite(table).all(axis=1)
+    if known.sum() != full.sum():
+        # rounds verified under a grammar's masks have none: the rest would be a selection of the easy ones
+        known[:] = False
+    values = {"num_expected_drafts": known.astype(np.float64)}
+    for name, column in zip(EXPECTED_METHODS, table.T, strict=True):
+        values[f"expected_accepted_{name}"] = np.where(known, column, 0.0)
+    return values
+
+
+def _request_values(requests: Sequence[RequestRecord], sums: dict[str, Floats]) -> dict[str, Floats]:
+    """[R] what is counted by request."""
+    with_drafts = sums["num_drafts"] > 0
+    rate = np.divide(sums["num_accepted_tokens"], sums["num_drafts"], where=with_drafts, out=np.zeros(len(requests)))
+    return {
+        "num_requests": np.ones(len(requests)),
+        "num_prompt_tokens": np.array([item.num_prompt_tokens for item in requests], dtype=np.float64),
+        "num_requests_with_drafts": with_drafts.astype(np.float64),
+        "request_acceptance_length": np.where(with_drafts, 1 + rate, 0.0),
+    }
+
+
+def _latencies(
+    requests: Sequence[RequestRecord], request_of_round: Integers, columns: dict[str, Floats]
+) -> dict[str, tuple[Floats, Integers]]:
+    """name -> (seconds [n], request [n]). A round that emitted nothing is no arrival."""
+    emitted = columns["num_output_tokens"] >= 1
+    arrival, request = columns["arrival_s"][emitted], request_of_round[emitted]
+    same = request[1:] == request[:-1]
+    first, last = np.append(True, ~same)[: len(request)], np.append(~same, True)[: len(request)]
+    answered = request[first]
+    submitted = np.array([item.submitted_s for item in requests])[answered]
+    num_tokens = np.array([len(item.output_token_ids) for item in requests], dtype=np.int64)[answered]
+    ttft, e2e = arrival[first] - submitted, arrival[last] - submitted
+    several = num_tokens >= 2
+    tpot = (e2e - ttft)[several] / (num_tokens[several] - 1)
+    return {
+        "ttft": (ttft, answered),
+        "tpot": (tpot, answered[several]),
+        "itl": ((arrival[1:] - arrival[:-1])[same], request[1:][same]),
+        "e2e": (e2e, answered),
+    }
+
+
+def _times(share_s: Floats, wall_s: float) -> Floats:
+    """[P] seconds of each prompt, adding up to the wall time; nan where no step recorded a duration."""
+    total = share_s.sum()
+    return share_s * (wall_s / total) if total > 0 else np.full(len(share_s), np.nan)

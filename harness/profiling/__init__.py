@@ -1,0 +1,1 @@
+"""Times the parts of a running engine beside their lower bound."""

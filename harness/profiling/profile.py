@@ -1,0 +1,164 @@
+"""One round of an engine, split into the phases of its step, with what the host adds to them.
+
+    draft, target, verify, extend, commit    each timed alone, on what the phases before it left
+    step                                     all of them as one piece of work
+    round                                    wall time between two results of the running engine
+    host                                     round - step, not below 0: what the device does not hide
+
+On a GPU every piece is the replay of a CUDA graph from a cold L2, whatever the engine itself does; for `round` the
+engine runs as it is. The slots hold real prompts, read by the step itself, so that tokens, experts and acceptance are
+those of decoding. It does not know configurations, files or bandwidths.
+
+Letters: S slots that decode, L tokens in each of them, K draft tokens of a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+
+from harness.engine.engine import Engine
+from harness.engine.sequence import Request
+from harness.engine.step import Step
+from harness.profiling.bytes_floor import Floor, floor_of
+from harness.profiling.operations import Operations, operations_of
+from harness.profiling.prefill import fill_slots
+from harness.profiling.saved_state import KeptState, where_a_round_starts
+from harness.profiling.wall_time import output_tokens_needed, round_time
+from harness.timing.clock import Clock
+from harness.timing.measured import Timing
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The parts of a step, each timed alone."""
+
+    draft: Timing
+    """With taking in what the host says."""
+    target: Timing
+    verify: Timing
+    extend: Timing
+    """The drafter's part after verification."""
+    commit: Timing
+
+    @property
+    def sum_us(self) -> float:
+        """Of the medians."""
+        return sum(getattr(self, item.name).median_us for item in fields(self))
+
+
+@dataclass(frozen=True)
+class RoundProfile:
+    """Where the time of a round goes."""
+
+    num_slots: int
+    num_speculative_tokens: int
+    length: int
+    """Tokens in each slot."""
+    phases: Phases
+    step: Timing
+    put_back: Timing
+    """The copies that undo a step, which are part of `phases.commit` and of `step`."""
+    round: Timing
+    """Wall time from one result of the running engine to the next."""
+    mean_accepted: float
+    """Draft tokens that a slot accepts in the round that was timed."""
+    num_invalid: int
+    """Slots whose verification, in that round, met a row without a distribution or an impossible draft."""
+    floor: Floor
+    operations: Operations
+
+    @property
+    def host_us(self) -> float:
+        """What a round takes beyond its step, of which nothing is hidden behind the device; 0 where it takes less.
+
+        Without a meaning on a CPU, where the step itself is the host's work.
+        """
+        return max(0.0, self.round.median_us - self.step.median_us)
+
+    @property
+    def host_share(self) -> float:
+        """Of the round's wall time."""
+        return self.host_us / self.round.median_us
+
+
+@torch.inference_mode()
+def profile_round(engine: Engine, requests: Sequence[Request], clock: Clock, num_rounds: int) -> RoundProfile:
+    """Profile a round of an engine that is not running; its slots are left empty, as far as the next run is concerned.
+
+    Args:
+        engine: goes on past the end of sequence, allows `output_tokens_needed`, and limits no prompts beside rounds.
+        requests: one for each slot that takes part, all with L - 1 prompt tokens.
+        clock: for the device of the engine.
+        num_rounds: rounds of the running engine, 2 or more.
+
+    Raises:
+        ValueError: the requests have different lengths, or the engine's limits are not as above.
+    """
+    length = _length(requests)
+    _check_limits(engine, len(requests), length, num_rounds)
+    wall = round_time(engine, requests, num_rounds)
+    return _split(engine.step, requests, length, clock, wall)
+
+
+def _split(step: Step, requests: Sequence[Request], length: int, clock: Clock, wall: Timing) -> RoundProfile:
+    """The profile of a step, beside the wall time of a round."""
+    inputs = fill_slots(step, requests)
+    start = KeptState(where_a_round_starts(step))
+    drafted = step.draft(inputs)
+    scored = step.score(inputs, drafted)
+    verified = step.verify(inputs, drafted, scored)
+
+    def undone(work: Work) -> Timing:
+        """Time of something that moves the state, with putting it back."""
+
+        def work_and_back() -> None:
+            work()
+            start.put_back()
+
+        start.put_back()
+        return clock.time(work_and_back)
+
+    phases = Phases(
+        draft=clock.time(lambda: step.draft(inputs)),
+        target=clock.time(lambda: step.score(inputs, drafted)),
+        verify=clock.time(lambda: step.verify(inputs, drafted, scored)),
+        extend=clock.time(lambda: step.extend(inputs, scored, verified)),
+        commit=undone(lambda: step.commit(scored, verified)),
+    )
+    return RoundProfile(
+        num_slots=len(requests),
+        num_speculative_tokens=step.num_speculative_tokens,
+        length=length,
+        phases=phases,
+        step=undone(lambda: step(inputs)),
+        put_back=clock.time(start.put_back),
+        round=wall,
+        mean_accepted=float(verified.verdict.num_accepted.double().mean()),
+        num_invalid=int(verified.verdict.invalid.sum()),
+        floor=floor_of(step, len(requests), length),
+        operations=operations_of(step, len(requests), length),
+    )
+
+
+def _length(requests: Sequence[Request]) -> int:
+    """L; raises ValueError unless all prompts are of one length."""
+    lengths = {len(request.token_ids) for request in requests}
+    if len(lengths) != 1:
+        raise ValueError(f"profile of a round: expected prompts of one length, found {sorted(lengths)} tokens")
+    return lengths.pop() + 1
+
+
+def _check_limits(engine: Engine, num_slots: int, length: int, num_rounds: int) -> None:
+    limits, num_tokens = engine.settings.limits, engine.settings.num_speculative_tokens
+    needed = output_tokens_needed(num_slots, length, num_tokens, num_rounds)
+    if limits.eos_token_ids or limits.max_new_tokens < needed or engine.settings.num_slots < num_slots:
+        raise ValueError(
+            f"profile of a round: expected an engine of {num_slots} slots or more that goes on past the end of "
+            f"sequence for {needed} tokens or more, found {engine.settings.num_slots} slots, {limits.max_new_tokens} "
+            f"tokens and {len(limits.eos_token_ids)} tokens that end a sequence"
+        )

@@ -1,0 +1,119 @@
+"""Where a result comes from: code, libraries and hardware, for every record.
+
+Names things and versions only: no paths, no host name, no user name. This module does not import torch; what only
+torch knows is given when something else has imported it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("rejection-lab", "torch", "triton", "transformers", "tokenizers", "numpy", "pandas")
+ROOT = Path(__file__).resolve().parents[2]
+_TIMEOUT_S = 10
+
+
+def provenance(config_hash: str | None = None, sampling_core: str | None = None) -> dict[str, Any]:
+    """Describe the code, the libraries and the hardware of this process, as plain JSON values.
+
+    Args:
+        config_hash: digest of the settings, kept as given.
+        sampling_core: which implementation of the sampling core ran, triton or reference; kept as given.
+
+    Returns:
+        time_utc: ISO 8601, to the second. git: commit and whether tracked files differ from it, or None outside a
+        checkout. python, packages: versions, None for a package that is not installed. platform, cpu. torch_threads
+        and gpu: None unless torch has been imported (and sees a GPU). sampling_core, config_hash.
+    """
+    return {
+        "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git": git_state(ROOT),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": {"system": platform.system(), "machine": platform.machine(), "libc": " ".join(platform.libc_ver())},
+        "cpu": {"model": _cpu_model(), "num_cores": _num_cores()},
+        "torch_threads": _torch_threads(),
+        "gpu": _gpu(),
+        "sampling_core": sampling_core,
+        "config_hash": config_hash,
+    }
+
+
+@cache
+def git_state(root: Path) -> dict[str, Any] | None:
+    """Commit and dirty flag of the checkout whose top folder is `root`; None if it is not one."""
+    if shutil.which("git") is None or not (root / ".git").exists():
+        return None
+    commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
+    if not commit:
+        return None
+    changes = _output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": changes != ""}
+
+
+def _output(*command: str) -> str | None:
+    """What a command prints, stripped; None if it cannot be run or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _num_cores() -> int | None:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _torch_threads() -> int | None:
+    torch = sys.modules.get("torch")
+    return None if torch is None else int(torch.get_num_threads())
+
+
+def _gpu() -> dict[str, Any] | None:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "name": properties.name,
+        "num_gpus": torch.cuda.device_count(),
+        "memory_bytes": properties.total_memory,
+        "capability": f"{properties.major}.{properties.minor}",
+        "driver": _driver(),
+        "cuda": torch.version.cuda,
+    }
+
+
+@cache
+def _driver() -> str | None:
+    listed = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return listed.splitlines()[0].strip() if listed else None

@@ -1,0 +1,118 @@
+"""Finds and reads the records of runs: a run folder, its cells folder, one cell file, or a folder of run folders.
+
+This module knows where records lie; it does not know what they mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.records.schema import CellRecord, read_cell
+
+MANIFEST = "run.json"
+CELLS = "cells"
+REPORT = "report.md"
+TABLES = "tables"
+SUFFIX = ".json.gz"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run and the cells that are there."""
+
+    name: str
+    folder: Path
+    manifest: Mapping[str, Any]
+    """Empty where only cells were found."""
+    cells: tuple[CellRecord, ...]
+    """In the manifest's order."""
+    missing: tuple[str, ...] = ()
+    """Cells that the manifest names and that are not there: the run was interrupted or still goes on."""
+    unlisted: tuple[str, ...] = ()
+    """Cells in the folder that the manifest does not name: left out."""
+
+
+def read_runs(path: Path) -> list[Run]:
+    """Read everything at a path.
+
+    Args:
+        path: a run folder (run.json and cells/), a cells folder, one cell file, or a folder of run folders.
+
+    Raises:
+        ValueError: nothing there, no cells, or a file that is not a record; the message names the path.
+    """
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder; expected a run folder, a cells folder or a cell file")
+    if path.is_file():
+        name = path.parent.parent.name if path.parent.name == CELLS else path.parent.name
+        return [Run(name, path.parent, {}, (read_cell(path),))]
+    if is_run(path):
+        return _with_cells(path, [_read_run(path)])
+    files = sorted(path.glob(f"*{SUFFIX}"))
+    if files:
+        name = path.parent.name if path.name == CELLS else path.name
+        return [Run(name, path, {}, tuple(read_cell(file) for file in files))]
+    folders = sorted(item for item in path.iterdir() if is_run(item))
+    if not folders:
+        raise ValueError(f"{path}: no cell records here; expected {MANIFEST} with {CELLS}/, *{SUFFIX}, or run folders")
+    return _with_cells(path, [_read_run(folder) for folder in folders])
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder looks like a run's."""
+    return (folder / MANIFEST).is_file() or (folder / CELLS).is_dir()
+
+
+def _with_cells(path: Path, runs: list[Run]) -> list[Run]:
+    if any(run.cells for run in runs):
+        return runs
+    reported = next((run for run in runs if is_report(run.folder)), None)
+    if reported is None:
+        raise ValueError(
+            f"{path}: no finished cells, expected at least one {CELLS}/*{SUFFIX}; has the run got that far?"
+        )
+    command = reported.manifest.get("command")
+    again = f"; run it again with: {command}" if command else ""
+    raise ValueError(
+        f"{path}: expected records ({CELLS}/*{SUFFIX}), found none: those of run {reported.name} are not kept here. "
+        f"Its report is {reported.folder / REPORT}, its tables are beside it{again}"
+    )
+
+
+def is_report(folder: Path) -> bool:
+    """Whether a report of a run lies in a folder."""
+    return (folder / REPORT).is_file() and (folder / TABLES).is_dir()
+
+
+def _read_run(folder: Path) -> Run:
+    manifest = _read_manifest(folder / MANIFEST)
+    there = {item.name.removesuffix(SUFFIX): item for item in sorted((folder / CELLS).glob(f"*{SUFFIX}"))}
+    listed = list(dict.fromkeys(manifest.get("cells", there)))
+    found = [cell_id for cell_id in listed if cell_id in there]
+    return Run(
+        name=folder.resolve().name,
+        folder=folder,
+        manifest=manifest,
+        cells=tuple(read_cell(there[cell_id]) for cell_id in found),
+        missing=tuple(cell_id for cell_id in listed if cell_id not in there),
+        unlisted=tuple(cell_id for cell_id in there if cell_id not in listed),
+    )
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        manifest = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: expected a run's manifest, found {type(error).__name__}: {error}") from error
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{path}: expected a run's manifest (a JSON object), found a {type(manifest).__name__}")
+    cells = manifest.get("cells", [])
+    if not isinstance(cells, list) or not all(isinstance(item, str) for item in cells):
+        raise ValueError(f"{path}: expected a list of cell ids under 'cells', found {cells!r}")
+    return manifest

@@ -1,0 +1,1 @@
+"""Numbers -> text, pictures and pages; computes nothing that a notebook could want."""

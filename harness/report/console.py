@@ -1,0 +1,176 @@
+"""A compact summary for a terminal of 120 columns: a block per drafter and temperature, a line per method.
+
+rich is imported when something is shown. This module knows what to show; the tables with everything are files.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import IO, TYPE_CHECKING
+
+from harness.metrics.cell import Cell
+from harness.metrics.comparison import expected_difference, groups, same_law
+from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
+from harness.records.schema import EXPECTED_METHODS
+from harness.report.missing_values import gap_notes
+from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
+from harness.report.tables.methods import (
+    NONE,
+    SURROUNDINGS,
+    baseline_name,
+    drafter_name,
+    estimate_text,
+    label_notes,
+    label_suffix,
+    metric_text,
+    summary_order,
+    surrounding_texts,
+    target_name,
+    varying,
+)
+from harness.report.tables.reasoning_lines import boundary_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+WIDTH = 120
+"""Where standard output is not a terminal."""
+LEGEND = (
+    "acc %: accepted draft tokens / draft tokens, then by position. length: 1 + accepted draft tokens / drafts, over "
+    "the drafts that count in full (not shortened by the length limit or a drafted end-of-sequence token). expected: "
+    "the length that strict/probabilistic/block expect on these same drafts, without the noise of acceptance. tok/s: "
+    "output tokens / wall time. speedup: over the baseline of this run. Brackets: bootstrap intervals by prompt (n/a "
+    "with fewer than 2 prompts, and where all prompts share one time); differences, ratios and the speedup are paired "
+    "by prompt."
+)
+SHOWN_METRICS = (
+    *("acceptance_rate", "full_draft_length", *(f"expected_length_{method}" for method in EXPECTED_METHODS)),
+    *("output_tokens_per_s", "speedup"),
+)
+
+
+def print_summary(cells: Sequence[Cell], stream: IO[str] | None = None) -> None:
+    """Print the summary of some cells.
+
+    Args:
+        cells: at least one.
+        stream: where to; None is standard output.
+    """
+    console = _console(stream)
+    for block in blocks(cells):
+        _print_block(console, block, cells)
+    for text in (LEGEND, *gap_notes(cells, SHOWN_METRICS), *label_notes(cells)):
+        console.print(text, style="dim", markup=False, highlight=False)
+
+
+def _console(stream: IO[str] | None) -> Console:
+    from rich.console import Console
+
+    stream = sys.stdout if stream is None else stream
+    console = Console(file=stream, highlight=False)
+    return console if console.is_terminal else Console(file=stream, highlight=False, width=WIDTH)
+
+
+def blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells with a drafter, a list for every drafter, temperature and surroundings; baselines apart, if alone."""
+    found: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in sorted(cells, key=summary_order):
+        key = (cell.surroundings, drafter_name(cell))
+        if not cell.is_baseline:
+            found.setdefault(key, []).append(cell)
+    with_drafter = {key[0] for key in found}
+    alone = [[cell] for cell in cells if cell.is_baseline and cell.surroundings not in with_drafter]
+    return [*alone, *found.values()]
+
+
+def _print_block(console: Console, block: Sequence[Cell], cells: Sequence[Cell]) -> None:
+    depths = {cell["num_speculative_tokens"] for cell in block}
+    first = block[0]
+    parts = [target_name(first), drafter_name(first), *([f"K = {depths.pop()}"] if len(depths) == 1 else [])]
+    parts += [f"T = {first['temperature']:g}"]
+    parts += surrounding_texts(first, [name for name in varying(cells, SURROUNDINGS) if name != "target"])
+    console.print(" · ".join(parts), style="bold", markup=False)
+    console.print(_table(block, with_depth=bool(depths), width=console.width))
+    for line in [*boundary_lines(_shown(block)), *paired_lines(block)]:
+        console.print(f"  {line}", style="cyan", markup=False)
+    console.print()
+
+
+def _shown(block: Sequence[Cell]) -> list[Cell]:
+    """The cells of a block, their baseline first."""
+    baseline = block[0].baseline
+    return [*([baseline] if baseline else []), *(cell for cell in block if not cell.is_baseline)]
+
+
+def _table(block: Sequence[Cell], *, with_depth: bool, width: int) -> RichTable:
+    from rich.table import Table
+    from rich.text import Text
+
+    names = ["method", "drafts", *(["K"] if with_depth else []), "acc %", "by position"]
+    names += ["length", "expected", "tok/s", "speedup"]
+    shown = _shown(block)
+    lines = [_texts(cell, with_depth=with_depth) for cell in shown]
+    needed = sum(max(map(len, column)) for column in zip(names, *lines, strict=True))
+    gap = 2 if needed + 2 * (len(names) - 1) <= width else 1
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
+    for name in names:
+        wraps, is_text = name in ("method", "drafts", "by position"), name in ("method", "drafts")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=not wraps, overflow="fold")
+    for cell, texts in zip(shown, lines, strict=True):
+        # Text, so that rich does not take brackets for markup
+        table.add_row(*(Text(text) for text in texts), style="dim" if cell.is_baseline else None)
+    return table
+
+
+def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
+    """One line of a block."""
+    timed = [estimate_text(cell, name) for name in ("output_tokens_per_s", "speedup")]
+    if cell.is_baseline:
+        return [baseline_name(cell), *[NONE] * (5 + with_depth), *timed]
+    positions = range(1, cell.estimates.sums.num_positions + 1)
+    rates = [cell.estimate(f"acceptance_rate_per_pos_{position}").value for position in positions]
+    expected = [cell.estimate(f"expected_length_{method}").value for method in EXPECTED_METHODS]
+    return [
+        cell["verification"] + label_suffix(cell),
+        cell.drafts,
+        *([str(cell["num_speculative_tokens"])] if with_depth else []),
+        format_value(cell.estimate("acceptance_rate").value, "percent"),
+        " ".join(format_value(rate, "percent", decimals=0) for rate in rates),
+        estimate_text(cell, "full_draft_length"),
+        "/".join(format_value(value, "length") for value in expected) if expected[0] == expected[0] else NOT_AVAILABLE,
+        *timed,
+    ]
+
+
+def paired_lines(block: Sequence[Cell]) -> list[str]:
+    """Paired differences of neighbouring methods that can differ and draw their drafts alike."""
+    lines = []
+    depths = {cell["num_speculative_tokens"] for cell in block}
+    for group in groups(block):
+        for drafts in dict.fromkeys(cell.drafts for cell in group.cells):
+            alike = [cell for cell in group.cells if cell.drafts == drafts]
+            pairs = [pair for pair in pairwise(alike) if not same_law(*pair) and all(map(_has_drafts, pair))]
+            lines += [_paired_line(first, second, with_depth=len(depths) > 1) for first, second in pairs]
+    law = len(block) > 1 and _has_drafts(block[0]) and all(same_law(block[0], cell) for cell in block[1:])
+    if law and len(depths) == 1:
+        lines.append("same law: these methods accept with the same probability here")
+    return lines
+
+
+def _has_drafts(cell: Cell) -> bool:
+    return cell.estimates.total("num_drafts") > 0
+
+
+def _paired_line(first: Cell, second: Cell, *, with_depth: bool) -> str:
+    length = paired_difference(first.estimates, second.estimates, "full_draft_length")
+    expected = expected_difference(first, second)
+    ratio: Estimate = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
+    parts = [f"length {format_estimate(length, 'length', signed=True)}"]
+    if expected is not None:
+        parts.append(f"same drafts {format_estimate(expected, 'length', signed=True)}")
+    parts.append(f"tok/s × {metric_text(ratio, 'output_tokens_per_s', style='length')}")
+    depth = f" at K = {first['num_speculative_tokens']}" if with_depth else ""
+    return f"{second.method} − {first.method}{depth}: {', '.join(parts)}"

@@ -1,0 +1,57 @@
+"""The figure of acceptance by draft position: a column per drafter, a row per temperature, at one K."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from harness.report.figures.panels import draw_points, finish, grid, offset, scaled, wrapped
+from harness.report.figures.sheet import Sheet, of_series
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_TEMPERATURES = 3
+"""Rows of the figure: the lowest, the middle and the highest temperature."""
+PANEL_INCHES = 2.35
+FEW_SERIES = 7
+"""As many error bars beside each other can be told apart in a panel of that width."""
+SERIES_INCHES = 0.6
+"""What a panel is widened by for each further series."""
+
+
+def draw_by_position(sheet: Sheet) -> Figure:
+    """Unconditional acceptance rates at the main K of a sheet."""
+    sheet = sheet.narrowed(("temperature",))
+    temperatures, drafters, series = _some(sheet.temperatures), sheet.drafters, sheet.series
+    width = PANEL_INCHES + SERIES_INCHES * max(0, len(series) - FEW_SERIES)
+    spread = 0.4 if len(series) <= FEW_SERIES else 0.7
+    figure, panels = grid(len(temperatures), len(drafters), (width, 1.95), sharey="all")
+    depth = sheet.main_depth
+    for row, temperature in zip(panels, temperatures, strict=True):
+        for axes, drafter in zip(row, drafters, strict=True):
+            cells = sheet.select(drafter=drafter, temperature=temperature)
+            for index, (key, (_, look)) in enumerate(series.items()):
+                shift = offset(index, len(series), spread)
+                for cell in of_series(cells, key):
+                    rates = [
+                        (position + shift, scaled(cell.estimate(f"acceptance_rate_per_pos_{position}"), 100))
+                        for position in range(1, cell.estimates.sums.num_positions + 1)
+                    ]
+                    draw_points(axes, look, rates)
+            axes.set_ylim(0, 100)
+            axes.set_xlim(0.8 - spread / 2, depth + 0.2 + spread / 2)
+            axes.set_xticks(range(1, depth + 1))
+        row[0].set_ylabel(f"T = {temperature:g}\nacceptance (%)")
+    for axes, drafter in zip(panels[0], drafters, strict=True):
+        axes.set_title(wrapped(drafter))
+    for axes in panels[-1]:
+        axes.set_xlabel("draft position")
+    return finish(figure, "Acceptance by draft position", f"K = {depth}", sheet)
+
+
+def _some(values: Sequence[float]) -> list[float]:
+    """At most MAX_TEMPERATURES of the values: the ends and the middle."""
+    if len(values) <= MAX_TEMPERATURES:
+        return list(values)
+    return [values[0], values[len(values) // 2], values[-1]]

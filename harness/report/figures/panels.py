@@ -1,0 +1,101 @@
+"""What figures are put together from: a grid of panels, points with error bars, a title and one legend.
+
+matplotlib is imported when the first figure is drawn. This module does not know what is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, isnan
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from harness.metrics.estimates import Estimate
+from harness.report.figures.sheet import Sheet
+from harness.report.figures.style import Look
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CHARACTERS_PER_INCH = 11
+"""Of the figure's title."""
+LINE_INCHES = 0.19
+"""Height of a line of text; a figure grows with its legend and title, so that the panels keep their size."""
+MIN_WIDTH_INCHES = 4.6
+
+
+def grid(
+    num_rows: int, num_columns: int, size: tuple[float, float], *, sharex: str = "col", sharey: str
+) -> tuple[Figure, Any]:
+    """A figure of panels of the given size in inches, [num_rows, num_columns] axes."""
+    from matplotlib.figure import Figure
+
+    width = max(MIN_WIDTH_INCHES, size[0] * num_columns + 0.6)
+    figure = Figure(figsize=(width, size[1] * num_rows + 1.0), layout="constrained")
+    return figure, figure.subplots(num_rows, num_columns, squeeze=False, sharex=sharex, sharey=sharey)
+
+
+def finish(figure: Figure, what: str, where: str, sheet: Sheet) -> Figure:
+    """Title above, one legend for all panels below, as many columns as fit."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=look.color, marker=look.marker, linestyle=look.linestyle, label=label)
+        for label, look in sheet.series.values()
+    ]
+    longest = max(len(label) for label, _ in sheet.series.values())
+    entry_inches = 0.07 * longest + 0.5
+    # a legend that is wider than the figure would be cut off
+    figure.set_figwidth(max(figure.get_figwidth(), entry_inches + 0.2))
+    num_rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / entry_inches)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=ceil(len(handles) / num_rows), handlelength=3.2)
+    num_lines = num_rows - 1 + any("\n" in wrapped(name) for name in sheet.drafters)
+    return with_title(figure, what, where, sheet, num_lines)
+
+
+def with_title(figure: Figure, what: str, where: str, sheet: Sheet, num_lines: int = 0) -> Figure:
+    """Title above, broken where it does not fit; the figure grows by its lines and by num_lines of other text."""
+    fitting = int(figure.get_figwidth() * CHARACTERS_PER_INCH)
+    title = f"{what} ({', '.join(part for part in (sheet.place, where) if part)})"
+    if len(title) > fitting:
+        title = f"{fill(what, fitting)}\n{_broken(title[len(what) + 1 :], fitting)}"
+    figure.suptitle(title)
+    figure.set_figheight(figure.get_figheight() + LINE_INCHES * (num_lines + title.count("\n")))
+    return figure
+
+
+def _broken(text: str, width: int) -> str:
+    """Lines of a text, none of which ends within `name = value`."""
+    whole = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
+    return fill(text.replace(" = ", whole), width).replace(whole, " = ")
+
+
+def wrapped(drafter: str) -> str:
+    """A drafter's name with its checkpoint on a second line."""
+    return drafter.replace(" (", "\n(")
+
+
+def draw_points(axes: Axes, look: Look, points: Sequence[tuple[float, Estimate]], *, horizontal: bool = False) -> None:
+    """Points with error bars; (position on the category axis, Estimate). Undefined ones are left out."""
+    shown = [(place, item) for place, item in points if not isnan(item.value)]
+    if not shown:
+        return
+    places, values = [place for place, _ in shown], [item.value for _, item in shown]
+    below = [0.0 if isnan(item.low) else max(0.0, item.value - item.low) for _, item in shown]
+    above = [0.0 if isnan(item.high) else max(0.0, item.high - item.value) for _, item in shown]
+    common = {"color": look.color, "marker": look.marker, "elinewidth": 1.0, "clip_on": True}
+    if horizontal:
+        axes.errorbar(values, places, xerr=[below, above], linestyle="none", **common)
+    else:
+        axes.errorbar(places, values, yerr=[below, above], linestyle=look.linestyle, **common)
+
+
+def offset(index: int, count: int, width: float) -> float:
+    """Shifts the series of one place sideways, so that equal values do not hide each other."""
+    return 0.0 if count == 1 else width * (index / (count - 1) - 0.5)
+
+
+def scaled(estimate: Estimate, factor: float) -> Estimate:
+    """A value and its interval in another unit."""
+    return Estimate(*(factor * item for item in estimate))

@@ -1,0 +1,131 @@
+"""A sheet: cells that go into the same figure, and what they have in common.
+
+This module knows settings of cells; it does not know how anything is drawn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness.metrics.cell import Cell
+from harness.metrics.comparison import method_name, method_rank
+from harness.metrics.estimates import Estimate
+from harness.report.figures.style import LOOKS, Look, spare_looks
+from harness.report.tables.methods import (
+    SURROUNDINGS,
+    drafter_name,
+    drafts_text,
+    label_suffix,
+    surrounding_texts,
+    target_name,
+    varying,
+)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Cells that go into the same figure."""
+
+    cells: tuple[Cell, ...]
+    place: str
+    """Names the target, and what else the cells share where a run varies it."""
+    distances: Mapping[str, Estimate] = field(default_factory=dict)
+    """Distance from the target's distribution, by cell id, of the cells that recorded it."""
+
+    @property
+    def drafters(self) -> list[str]:
+        return list(dict.fromkeys(drafter_name(cell) for cell in self.cells))
+
+    @property
+    def temperatures(self) -> list[float]:
+        return sorted({cell["temperature"] for cell in self.cells})
+
+    @property
+    def depths(self) -> list[int]:
+        return sorted({cell["num_speculative_tokens"] for cell in self.cells})
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of its cells."""
+        return list(dict.fromkeys(cell["labels"] for cell in self.cells if cell["labels"]))
+
+    @property
+    def main_depth(self) -> int:
+        """The K with the most cells, the largest of them."""
+        counts = Counter(cell["num_speculative_tokens"] for cell in self.cells)
+        return max(counts, key=lambda depth: (counts[depth], depth))
+
+    @property
+    def series(self) -> dict[tuple[str, str], tuple[str, Look]]:
+        """`series_key` -> (label, look), in the order of the methods."""
+        keys: dict[tuple[str, str], Cell] = {}
+        for cell in sorted(self.cells, key=method_rank):
+            keys.setdefault(series_key(cell), cell)
+        samplings = Counter(verification for verification, _ in keys)
+        spare, used, found = spare_looks(), set(), {}
+        for key, cell in keys.items():
+            method = method_name(cell)
+            look = LOOKS[method] if method in LOOKS and method not in used else next(spare)
+            used.add(method)
+            verification = cell["verification"]
+            label = verification + (f", {drafts_text(cell)}" if samplings[verification] > 1 else "")
+            found[key] = (label + label_suffix(cell), look)
+        return found
+
+    def select(self, **settings: Any) -> list[Cell]:
+        """The cells with these settings; `drafter` is compared with `drafter_name`."""
+        drafter = settings.pop("drafter", None)
+        return [
+            cell
+            for cell in self.cells
+            if (drafter is None or drafter_name(cell) == drafter)
+            and all(cell[name] == value for name, value in settings.items())
+        ]
+
+    def part(self, **settings: Any) -> Sheet:
+        """A sheet of the cells with these settings."""
+        return replace(self, cells=tuple(self.select(**settings)))
+
+    def with_distance(self) -> Sheet:
+        """A sheet of the cells that recorded their distance."""
+        return replace(self, cells=tuple(cell for cell in self.cells if cell.record.cell_id in self.distances))
+
+    def narrowed(self, axes: Collection[str]) -> Sheet:
+        """The cells at the main K and the highest temperature, except along those of the two that are on an axis.
+
+        Args:
+            axes: names of settings that a figure has on its axes.
+        """
+        narrow = self if "num_speculative_tokens" in axes else self.part(num_speculative_tokens=self.main_depth)
+        return narrow if "temperature" in axes else narrow.part(temperature=narrow.temperatures[-1])
+
+
+def of_series(cells: Sequence[Cell], key: tuple[str, str]) -> list[Cell]:
+    """The cells of one series of a sheet."""
+    return [cell for cell in cells if series_key(cell) == key]
+
+
+def series_key(cell: Cell) -> tuple[str, str]:
+    """What tells the series of a sheet apart: verification, and how drafts are drawn and kept."""
+    return cell["verification"], cell.drafts
+
+
+def sheets(
+    cells: Sequence[Cell], along: Collection[str] = (), distances: Mapping[str, Estimate] | None = None
+) -> list[Sheet]:
+    """The cells with drafts, a sheet for each target and whatever else a run varies but no figure has on an axis.
+
+    Args:
+        along: settings of SURROUNDINGS that the figure has on an axis.
+        distances: of the cells that recorded theirs, by id.
+    """
+    drafted = [cell for cell in cells if not cell.is_baseline and cell.estimates.sums.num_positions]
+    names = [name for name in varying(drafted, SURROUNDINGS) if name != "target" and name not in along]
+    found: dict[str, list[Cell]] = {}
+    for cell in drafted:
+        place = ", ".join([target_name(cell), *surrounding_texts(cell, names)])
+        found.setdefault(place, []).append(cell)
+    return [Sheet(tuple(items), place, distances or {}) for place, items in found.items()]

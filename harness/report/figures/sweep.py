@@ -1,0 +1,67 @@
+"""The figures of sweeps of one number: acceptance length and speedup against it, a column per drafter.
+
+Temperature and K lie on an axis of their own scale; settings whose values lie far apart, such as concurrency, evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import isnan
+from typing import TYPE_CHECKING
+
+from harness.report.figures.axis import DEPTH, TEMPERATURE, Axis
+from harness.report.figures.panels import draw_points, finish, grid, offset, wrapped
+from harness.report.figures.sheet import Sheet, of_series
+from harness.report.figures.style import REFERENCE_LINE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LENGTH = "full_draft_length"
+"""The acceptance length that is drawn: not mixed with drafts that the end of a request shortens."""
+LENGTH_LABEL = "mean acceptance length\n(full drafts)"
+SPEEDUP_LABEL = "speedup over the\nautoregressive baseline"
+LEAST_VALUES = 3
+"""Of a setting that otherwise has figures of its own for each value: two of them are no sweep."""
+
+
+def draw_sweep(sheet: Sheet, axis: Axis) -> Figure | None:
+    """The sweep of one setting, the others at the main K and the highest temperature; None where it was not swept."""
+    sheet = sheet.narrowed((axis.name,))
+    fixed = [] if axis is DEPTH else [f"K = {sheet.main_depth}"]
+    fixed += [] if axis is TEMPERATURE else [f"T = {sheet.temperatures[-1]:g}"]
+    values = axis.values(sheet.cells)
+    if len(values) < (LEAST_VALUES if axis.is_surrounding else 2):
+        return None
+    rows = [(LENGTH, LENGTH_LABEL)]
+    if any(not isnan(cell.speedup.value) for cell in sheet.cells):
+        rows.append(("speedup", SPEEDUP_LABEL))
+    figure, panels = grid(len(rows), len(sheet.drafters), (2.35, 2.1), sharey="row")
+    _draw_rows(panels, sheet, axis, values, rows)
+    what = "Acceptance length and speedup" if len(rows) > 1 else "Acceptance length"
+    return finish(figure, f"{what} against {axis.short}", ", ".join(fixed), sheet)
+
+
+def _draw_rows(panels, sheet: Sheet, axis: Axis, values: Sequence, rows: Sequence[tuple[str, str]]) -> None:
+    series = sheet.series
+    ticks = list(range(len(values))) if axis.is_surrounding else values
+    gap = min(after - before for before, after in pairwise(ticks))
+    width = min(0.3 * gap, 0.08 * (ticks[-1] - ticks[0]))
+    for row, (name, row_label) in zip(panels, rows, strict=True):
+        for axes, drafter in zip(row, sheet.drafters, strict=True):
+            cells = sheet.select(drafter=drafter)
+            for index, (key, (_, look)) in enumerate(series.items()):
+                shift = offset(index, len(series), width)
+                points = [
+                    (ticks[values.index(cell[axis.name])] + shift, cell.estimate(name))
+                    for cell in of_series(cells, key)
+                ]
+                draw_points(axes, look, sorted(points, key=lambda point: point[0]))
+            axes.axhline(1, color=REFERENCE_LINE, linewidth=0.9)
+            axes.set_xticks(ticks, [axis.text(value) for value in values])
+        row[0].set_ylabel(row_label)
+    for axes, drafter in zip(panels[0], sheet.drafters, strict=True):
+        axes.set_title(wrapped(drafter))
+    for axes in panels[-1]:
+        axes.set_xlabel(axis.label)

@@ -1,0 +1,63 @@
+"""The figure of lossy methods: acceptance length against the distance from the target, drafter by drafter.
+
+Where the distance comes from is not known here: the sheet has it for the cells that recorded it.
+"""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import TYPE_CHECKING
+
+from harness.metrics.cell import Cell
+from harness.metrics.estimates import Estimate
+from harness.report.figures.panels import finish, grid, scaled, wrapped
+from harness.report.figures.sheet import Sheet, of_series
+from harness.report.figures.style import Look
+from harness.report.figures.sweep import LENGTH, LENGTH_LABEL
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DISTANCE_LABEL = "total variation from the\ntarget's distribution (%)"
+NO_DISTANCE = Estimate(0.0, 0.0, 0.0)
+
+
+def draw_tradeoff(sheet: Sheet) -> Figure | None:
+    """The methods at the main K and the highest temperature; None where no lossy one recorded its distance."""
+    sheet = sheet.narrowed(()).with_distance()
+    if not any(cell["guarantee"] == "lossy" for cell in sheet.cells):
+        return None
+    figure, panels = grid(1, len(sheet.drafters), (3.4, 2.4), sharey="all")
+    for axes, drafter in zip(panels[0], sheet.drafters, strict=True):
+        cells = sheet.select(drafter=drafter)
+        for key, (_, look) in sheet.series.items():
+            for cell in of_series(cells, key):
+                _draw_point(axes, look, _distance(sheet, cell), cell.estimate(LENGTH))
+        axes.set_title(wrapped(drafter))
+        axes.set_xlabel(DISTANCE_LABEL)
+    panels[0][0].set_ylabel(LENGTH_LABEL)
+    where = f"K = {sheet.main_depth}, T = {sheet.temperatures[0]:g}"
+    return finish(figure, "Acceptance length against distance", where, sheet)
+
+
+def _distance(sheet: Sheet, cell: Cell) -> Estimate:
+    """In percent; lossless methods have none by definition, whatever rounding leaves."""
+    return NO_DISTANCE if cell["guarantee"] == "lossless" else scaled(sheet.distances[cell.record.cell_id], 100)
+
+
+def _draw_point(axes: Axes, look: Look, across: Estimate, up: Estimate) -> None:
+    """A value with its two intervals, as far as they are defined."""
+    bars = [
+        [[0.0 if isnan(side) else abs(side - item.value)] for side in (item.low, item.high)] for item in (across, up)
+    ]
+    axes.errorbar(
+        [across.value],
+        [up.value],
+        xerr=bars[0],
+        yerr=bars[1],
+        linestyle="none",
+        color=look.color,
+        marker=look.marker,
+        elinewidth=1.0,
+    )

@@ -1,0 +1,69 @@
+"""Draws every figure that some cells allow, and writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.metrics.cell import Cell
+from harness.metrics.estimates import Estimate
+from harness.report.figures.kinds import FIGURES, FigureKind
+from harness.report.figures.save import save_figure
+from harness.report.figures.sheet import Sheet, sheets
+from harness.report.figures.style import RC
+
+
+class Drawn(NamedTuple):
+    """A figure that was written."""
+
+    kind: FigureKind
+    path: Path
+    """Of the first format."""
+    place: str
+    """What its cells share, where there are several figures of a kind."""
+    labels: tuple[str, ...]
+    """Of the cells in it."""
+
+
+def write_figures(
+    cells: Sequence[Cell],
+    folder: Path,
+    formats: Sequence[str] = ("png",),
+    distances: Mapping[str, Estimate] | None = None,
+) -> list[Drawn]:
+    """Draw every figure the cells allow and write it to `folder`.
+
+    Args:
+        cells: the cells of a report; those without a drafter are drawn as the line at speedup 1 only.
+        formats: file types that matplotlib can write, such as png and pdf.
+        distances: from the target's distribution, by cell id, of the cells that recorded theirs.
+    """
+    import matplotlib as mpl
+
+    drawn = []
+    for kind, sheet, number, place in _planned(cells, distances):
+        with mpl.rc_context(RC):
+            figure = kind.draw(sheet)
+            if figure is None:
+                continue
+            stem = kind.name if number == 1 else f"{kind.name}_{number}"
+            folder.mkdir(parents=True, exist_ok=True)
+            for suffix in formats:
+                save_figure(figure, folder / f"{stem}.{suffix}")
+            labels = tuple(sheet.narrowed(kind.axes).labels)
+            drawn.append(Drawn(kind, folder / f"{stem}.{formats[0]}", place, labels))
+    return drawn
+
+
+def _planned(
+    cells: Sequence[Cell], distances: Mapping[str, Estimate] | None
+) -> list[tuple[FigureKind, Sheet, int, str]]:
+    """Kind, sheet, its number and what tells it from other sheets; all kinds of one sheet stand together."""
+    planned = []
+    for along in dict.fromkeys(kind.along for kind in FIGURES):
+        parts = sheets(cells, along, distances)
+        for number, sheet in enumerate(parts, start=1):
+            place = sheet.place if len(parts) > 1 else ""
+            planned += [(kind, sheet, number, place) for kind in FIGURES if kind.along == along]
+    return planned

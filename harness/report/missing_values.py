@@ -1,0 +1,52 @@
+"""Why a table has no number somewhere: the texts that stand below it, for those gaps only that it has.
+
+This module knows metrics and why they may have no value; it does not know how a table is laid out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isnan
+
+from harness.metrics.cell import Cell
+from harness.metrics.definitions import metric
+from harness.report.number_format import NOT_AVAILABLE
+
+OF_BASELINE = "–: the baseline drafts nothing, so it has no such value."
+NO_BASELINE = "the run has no baseline with the same settings (measurement.baseline=false, or it was not finished)"
+TURNED_OFF = "it was not recorded (measurement.expected_acceptance=false)"
+NOT_RECORDED = "it was not recorded for every draft that counts in full, or there is no such draft"
+NO_DRAFTS = "no draft of the cell counts as evidence for it"
+NO_GAPS = "no request of the cell has two tokens"
+
+
+def gap_notes(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
+    """Why some of these metrics have no value in some of the cells; nothing where all have one.
+
+    Args:
+        cells: of a table.
+        names: columns of metrics that it shows.
+    """
+    drafted = [cell for cell in cells if not cell.is_baseline]
+    found: dict[str, list[str]] = {}
+    for name in names:
+        for cell in drafted:
+            if isnan(cell.estimate(name).value):
+                found.setdefault(_why(cell, name), []).append(_column(name))
+    notes = [f"{NOT_AVAILABLE} under {', '.join(dict.fromkeys(columns))}: {why}." for why, columns in found.items()]
+    of_baseline = len(drafted) < len(cells) and any(metric(name).of_tokens for name in names)
+    return [*([OF_BASELINE] if of_baseline else []), *notes]
+
+
+def _why(cell: Cell, name: str) -> str:
+    if name == "speedup":
+        return NO_BASELINE
+    if name.startswith("expected_length_"):
+        measurement = cell.record.config.get("measurement", {})
+        return NOT_RECORDED if measurement.get("expected_acceptance", True) else TURNED_OFF
+    return NO_DRAFTS if metric(name).of_tokens else NO_GAPS
+
+
+def _column(name: str) -> str:
+    """What a table calls a metric, with one name for all methods of the expected length."""
+    return "expected length" if name.startswith("expected_length_") else metric(name).label

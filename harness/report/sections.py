@@ -1,0 +1,123 @@
+"""The tables of a report, in order. A new one: a function that makes it from results, and an entry here.
+
+A kind without anything to show returns no table; it then has no file either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from harness.metrics.comparison import comparisons_frame
+from harness.metrics.results import Results
+from harness.report.latex import to_latex
+from harness.report.table import Table
+from harness.report.tables.answers import answer_tables, references
+from harness.report.tables.methods import method_tables, paired_table, summary_table
+from harness.report.tables.reasoning import boundary_table
+
+
+@dataclass(frozen=True)
+class TableKind:
+    """A kind of table."""
+
+    name: str
+    """Of its files."""
+    title: str
+    """Heading of its section."""
+    tables: Callable[[Results], Sequence[Table]]
+    frame: Callable[[Results], pd.DataFrame] | None = None
+    """The same with all digits, for its CSV file; None writes the table as printed."""
+    files: str = ""
+    """Pattern of the names of its CSV files, where it has a folder of them; empty where it is one table."""
+    without: str = ""
+    """What the section says where no table has a row; empty leaves the section out."""
+    before_figures: bool = False
+    """Whether its section stands above the figures of the page."""
+
+
+@dataclass(frozen=True)
+class MadeTables:
+    """The tables of one kind for some results."""
+
+    kind: TableKind
+    tables: tuple[Table, ...]
+    """All of them get files."""
+
+    @property
+    def shown(self) -> tuple[Table, ...]:
+        """Those that have something for a page."""
+        return tuple(table for table in self.tables if table.rows)
+
+
+TABLES: tuple[TableKind, ...] = (
+    TableKind("answers", "Answers", answer_tables, files=r".+\.csv", before_figures=True),
+    TableKind("summary", "All cells", lambda results: [summary_table(results.cells)], before_figures=True),
+    TableKind(
+        "boundary",
+        "The end of reasoning",
+        lambda results: [table for table in [boundary_table(results.cells)] if table is not None],
+        before_figures=True,
+    ),
+    TableKind(
+        "methods",
+        "Methods side by side",
+        lambda results: method_tables(results.cells, references(results)),
+        files=r".+-K-\d+-T-\d.*\.csv",
+    ),
+    TableKind(
+        "paired",
+        "Paired differences",
+        lambda results: [paired_table(results.cells)],
+        frame=lambda results: comparisons_frame(results.cells),
+        without="No two cells of these results can be compared in pairs.",
+    ),
+)
+OWN_TABLES = {
+    "tables": re.compile(rf"cells\.csv|({'|'.join(kind.name for kind in TABLES)})\.(csv|md|tex)"),
+    **{f"tables/{kind.name}": re.compile(kind.files) for kind in TABLES if kind.files},
+}
+"""Folder -> names of the files that a report may have written there."""
+
+
+def make_tables(results: Results) -> list[MadeTables]:
+    """Every kind of table for some results, those without any too."""
+    return [MadeTables(kind, tuple(kind.tables(results))) for kind in TABLES]
+
+
+def table_files(made: MadeTables, results: Results) -> dict[str, str]:
+    """Path below the report's folder -> text, of one kind of table: CSV, Markdown and LaTeX."""
+    kind, tables = made.kind, made.tables
+    if not tables:
+        return {}
+    files = {
+        f"tables/{kind.name}.md": "\n".join(table.to_markdown() for table in tables),
+        f"tables/{kind.name}.tex": "\n".join(to_latex(table) for table in tables),
+    }
+    if kind.frame is not None:
+        files[f"tables/{kind.name}.csv"] = kind.frame(results).to_csv(index=False, lineterminator="\n")
+    elif not kind.files:
+        (table,) = tables
+        files[f"tables/{kind.name}.csv"] = table.to_csv()
+    else:
+        files |= _numbered(f"tables/{kind.name}", tables)
+    return files
+
+
+def _numbered(folder: str, tables: Sequence[Table]) -> dict[str, str]:
+    """A CSV file for each table, numbered where titles are the same."""
+    files: dict[str, str] = {}
+    for table in tables:
+        stem = f"{folder}/{file_name(table.title)}"
+        number = sum(name.startswith((f"{stem}.csv", f"{stem}--")) for name in files)
+        files[f"{stem}--{number + 1}.csv" if number else f"{stem}.csv"] = table.to_csv()
+    return files
+
+
+def file_name(title: str) -> str:
+    """A title as the name of a file."""
+    words = "".join(letter if letter.isalnum() or letter in "._" else " " for letter in title).split()
+    return "-".join(words)

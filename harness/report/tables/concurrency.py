@@ -1,0 +1,59 @@
+"""Table of the concurrency: how many requests may be in flight before speculation stops paying.
+
+This module knows what to show; it does not know where it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.axes import Line, lines_along
+from harness.metrics.cell import Cell
+from harness.metrics.definitions import footnotes
+from harness.metrics.estimates import Estimate
+from harness.report.missing_values import gap_notes
+from harness.report.table import Table
+from harness.report.tables.methods import SURROUNDINGS, column_name, drafter_name, estimate_text, label_notes, varying
+
+METRICS = ("full_draft_length", "output_tokens_per_s", "speedup")
+PAYS, COSTS, UNDECIDED = "pays", "costs", "cannot be told"
+VERDICTS = (
+    f"{PAYS}: the interval of the speedup lies above 1; {COSTS}: below 1; {UNDECIDED}: it holds 1, or there is none. "
+    f"Intervals hold the variation of the prompts, not that of the machine."
+)
+
+
+def concurrency_tables(cells: Sequence[Cell]) -> list[Table]:
+    """The speedup against the number of requests in flight; nothing where that does not vary.
+
+    Args:
+        cells: of any runs, baselines among them.
+    """
+    lines = lines_along(cells, "backend", "max_concurrency")
+    if not lines:
+        return []
+    extra = [name for name in varying(cells, SURROUNDINGS) if name != "max_concurrency"]
+    header = [*extra, "T", "drafter", "K", "verification", "requests in flight", "acceptance length, full drafts"]
+    header += ["baseline (tok/s)", "throughput (tok/s)", "speedup", "speculation"]
+    rows = [_row(line, cell, extra) for line in lines for cell in line.cells]
+    shown = [cell for line in lines for cell in line.cells]
+    without = ["– under baseline: see speedup."] if any(cell.baseline is None for cell in shown) else []
+    notes = (VERDICTS, *footnotes(list(METRICS)), *gap_notes(shown, METRICS), *without, *label_notes(cells))
+    return [Table("Where speculation pays", tuple(header), tuple(rows), notes)]
+
+
+def _row(line: Line, cell: Cell, extra: Sequence[str]) -> tuple[str, ...]:
+    first = line.first
+    settings = [*(str(first[name]) for name in extra), f"{first['temperature']:g}", drafter_name(first)]
+    settings += [str(first["num_speculative_tokens"]), column_name(first), str(cell["max_concurrency"])]
+    baseline = "–" if cell.baseline is None else estimate_text(cell.baseline, "output_tokens_per_s")
+    shown = [estimate_text(cell, "full_draft_length"), baseline]
+    shown += [estimate_text(cell, name) for name in METRICS[1:]]
+    return (*settings, *shown, verdict(cell.speedup))
+
+
+def verdict(speedup: Estimate) -> str:
+    """Whether speculation pays at this speedup."""
+    if speedup.low > 1:
+        return PAYS
+    return COSTS if speedup.high < 1 else UNDECIDED

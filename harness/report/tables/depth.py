@@ -1,0 +1,128 @@
+"""Tables of the draft depth: throughput against K, and the K that is best in each setting, with what equals it.
+
+The best K is the one with the highest throughput that was observed, no drafting (K = 0) among the candidates. Another K
+is told apart from it where the interval of their paired ratio leaves out 1.
+This module knows what to show; it does not know where it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.metrics.axes import Line, lines_along
+from harness.metrics.cell import Cell
+from harness.metrics.definitions import footnotes
+from harness.metrics.estimates import Estimate, paired_ratio
+from harness.report.missing_values import gap_notes
+from harness.report.table import Table
+from harness.report.tables.methods import (
+    SURROUNDINGS,
+    column_name,
+    drafter_name,
+    estimate_text,
+    label_notes,
+    metric_text,
+    varying,
+)
+
+BEST, EQUAL, WORSE = "best", "not told apart from the best", "worse"
+SELECTION = (
+    "best K: the highest throughput that was observed, K = 0 (no drafting) among the candidates. A K is not told apart "
+    "from it where the interval of their paired ratio holds 1. The best was chosen on the same data, so its lead is "
+    "overstated where several are close; no correction is made for the number of comparisons."
+)
+ROUND = (
+    "round: the mean ITL, the time between the arrivals of two rounds of a request; while all slots are full, "
+    "throughput is about slots * tokens per forward / that time."
+)
+METRICS = ("full_draft_length", "tokens_per_forward", "itl_mean_ms", "output_tokens_per_s")
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The candidates of one setting and how each compares with the best."""
+
+    cells: tuple[Cell, ...]
+    """By K, the baseline first where there is one."""
+    best: Cell
+    ratios: tuple[Estimate, ...]
+    """Throughput of each candidate / that of the best."""
+
+    @classmethod
+    def of(cls, line: Line) -> _Choice:
+        baseline = line.first.baseline
+        cells = line.cells if baseline is None else (baseline, *line.cells)
+        best = max(cells, key=lambda cell: cell.estimate("output_tokens_per_s").value)
+        ratios = (paired_ratio(best.estimates, cell.estimates, "output_tokens_per_s") for cell in cells)
+        return cls(cells, best, tuple(ratios))
+
+    def verdicts(self) -> list[str]:
+        return [self._verdict(cell, ratio) for cell, ratio in zip(self.cells, self.ratios, strict=True)]
+
+    def _verdict(self, cell: Cell, ratio: Estimate) -> str:
+        if cell is self.best:
+            return BEST
+        return WORSE if ratio.high < 1 else EQUAL
+
+    @property
+    def equals(self) -> list[str]:
+        pairs = zip(self.cells, self.verdicts(), strict=True)
+        return [str(_depth(cell)) for cell, verdict in pairs if verdict == EQUAL]
+
+
+def depth_tables(cells: Sequence[Cell]) -> list[Table]:
+    """The best K of each setting, and the throughput of every K; nothing where K does not vary.
+
+    Args:
+        cells: of any runs, baselines among them.
+    """
+    choices = [_Choice.of(line) for line in lines_along(cells, "drafting", "num_speculative_tokens")]
+    if not choices:
+        return []
+    extra = varying(cells, SURROUNDINGS)
+    return [_best_table(choices, extra), _throughput_table(choices, extra)]
+
+
+def _depth(cell: Cell) -> int:
+    return int(cell["num_speculative_tokens"])
+
+
+def _settings(choice: _Choice, extra: Sequence[str]) -> list[str]:
+    first = choice.cells[-1]
+    return [*(str(first[name]) for name in extra), f"{first['temperature']:g}", drafter_name(first), column_name(first)]
+
+
+def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
+    header = (
+        *extra,
+        "T",
+        "drafter",
+        "verification",
+        "best K",
+        "not told apart from it",
+        "throughput (tok/s)",
+        "speedup",
+    )
+    rows = []
+    for choice in choices:
+        numbers = [estimate_text(choice.best, name) for name in ("output_tokens_per_s", "speedup")]
+        rows.append((*_settings(choice, extra), str(_depth(choice.best)), ", ".join(choice.equals) or "none", *numbers))
+    names = ["output_tokens_per_s", "speedup"]
+    notes = (SELECTION, *footnotes(names), *gap_notes([choice.best for choice in choices], names))
+    return Table("Best draft depth", header, tuple(rows), notes)
+
+
+def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
+    header = [*extra, "T", "drafter", "verification", "K", "acceptance length, full drafts", "tokens per forward"]
+    header += ["round (ms)", "throughput (tok/s)", "throughput / that of the best K", "verdict"]
+    rows = []
+    for choice in choices:
+        for cell, ratio, verdict in zip(choice.cells, choice.ratios, choice.verdicts(), strict=True):
+            shown = ["–" if cell.is_baseline else estimate_text(cell, "full_draft_length")]
+            shown += [estimate_text(cell, name) for name in METRICS[1:]]
+            share = "1" if cell is choice.best else metric_text(ratio, "output_tokens_per_s", style="length")
+            rows.append((*_settings(choice, extra), str(_depth(cell)), *shown, share, verdict))
+    cells = [cell for choice in choices for cell in choice.cells]
+    notes = (SELECTION, ROUND, *footnotes(list(METRICS)), *gap_notes(cells, METRICS), *label_notes(cells))
+    return Table("Throughput by draft depth", tuple(header), tuple(rows), notes)

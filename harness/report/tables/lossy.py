@@ -1,0 +1,104 @@
+"""Table of lossy verification: acceptance beside the distance of what is emitted from the target's distribution.
+
+The distance is that of a round's first token given its context, in closed form (`kernels.reference.output_tv`),
+averaged over the rounds whose drafts count in full. It is recorded with `measurement.round_terms`.
+This module knows what to show; it does not know where it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from harness.metrics.cell import Cell
+from harness.metrics.comparison import groups
+from harness.metrics.definitions import footnotes
+from harness.metrics.estimates import Estimate, paired_difference
+from harness.metrics.recorded_terms import Recorded, recorded_cells
+from harness.metrics.results import Results
+from harness.report.missing_values import gap_notes
+from harness.report.number_format import format_estimate
+from harness.report.table import Table
+from harness.report.tables.methods import NONE, column_name, estimate_text, group_title, label_notes, metric_text
+
+COLUMN = "output_tv"
+DISTANCE = (
+    "distance: total variation between the law of a round's first token, given its context, and the target's "
+    "distribution there, in percent; worked out in closed form and averaged over the rounds whose drafts count in "
+    "full, in the contexts that the method itself came to. 0 for lossless methods, by definition. Later tokens of a "
+    "round are not in it, nor is how distances add up over a text."
+)
+NO_DIFFERENCE = (
+    "–: the row that the others are compared with, or there is none; n/a as a distance: no draft counts in full."
+)
+METRICS = ("full_draft_length", "acceptance_rate", "speedup")
+
+
+def lossy_tables(
+    cells: Sequence[Cell], recorded: Sequence[Recorded], references: Mapping[str, str | None]
+) -> list[Table]:
+    """Acceptance against distance in each setting of which a lossy cell recorded its distance.
+
+    Args:
+        cells: of any runs.
+        recorded: those that have terms.
+        references: run -> method that the others are compared with; where there is none, no differences are shown.
+    """
+    terms = {item.cell["cell_id"]: item for item in recorded if COLUMN in item.terms.values}
+    tables = []
+    for group in groups(cells):
+        shown = [cell for cell in group.cells if cell["cell_id"] in terms]
+        if any(cell["guarantee"] not in ("lossless", "biased") for cell in shown):
+            method = references.get(group.first["run"])
+            reference = next((cell for cell in group.cells if cell["verification"] == method), None)
+            rows = tuple(_row(cell, terms[cell["cell_id"]], reference) for cell in shown)
+            below = [*footnotes(list(METRICS)), *gap_notes(shown, METRICS), *label_notes(shown)]
+            title = f"Acceptance against distance: {group_title(group, cells)}"
+            header = ("verification", "distance (%)", "acceptance length, full drafts", f"{MINUS_REFERENCE}{method}")
+            tables.append(
+                Table(title, (*header, "acceptance rate (%)", "speedup"), rows, (DISTANCE, NO_DIFFERENCE, *below))
+            )
+    return tables
+
+
+MINUS_REFERENCE = "its difference to "
+
+
+def distances(results: Results) -> dict[str, Estimate]:
+    """Distance of every cell that recorded it, by id."""
+    recorded = recorded_cells(results.runs, results.cells)
+    return {item.cell.record.cell_id: distance(item) for item in recorded if COLUMN in item.terms.values}
+
+
+def distance(item: Recorded, column: str = COLUMN) -> Estimate:
+    """Mean distance, or of another column of whole drafts, with its interval by prompt.
+
+    It is taken over a cell's rounds whose drafts count in full.
+    """
+    estimates = item.cell.estimates
+    row_of = {prompt_id: row for row, prompt_id in enumerate(estimates.sums.prompt_ids)}
+    rows_of_keys = np.array([row_of[prompt_id] for prompt_id, _, _ in item.terms.keys], dtype=np.int64)
+    rows = rows_of_keys[item.terms.request]
+    total = np.bincount(rows, weights=item.terms.values[column], minlength=len(row_of))
+    count = np.bincount(rows, minlength=len(row_of)).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        replicates = (estimates.weights @ total) / (estimates.weights @ count)
+        value = float(total.sum() / count.sum()) if count.sum() else float("nan")
+    return estimates.with_interval(value, replicates)
+
+
+def _row(cell: Cell, item: Recorded, reference: Cell | None) -> tuple[str, ...]:
+    length = METRICS[0]
+    difference = NONE
+    if reference is not None and cell is not reference:
+        estimate = paired_difference(reference.estimates, cell.estimates, length)
+        difference = metric_text(estimate, length, signed=True)
+    shown = "0" if cell["guarantee"] == "lossless" else _percent(distance(item))
+    values = [estimate_text(cell, name) for name in METRICS]
+    return column_name(cell), shown, values[0], difference, *values[1:]
+
+
+def _percent(estimate: Estimate) -> str:
+    """With two decimals: distances may be far below a percent."""
+    return format_estimate(Estimate(*(100 * item for item in estimate)), "length")

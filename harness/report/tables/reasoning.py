@@ -1,0 +1,168 @@
+"""The table of policies at the end of reasoning: validity, tokens cut, acceptance and speed before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+
+from harness.metrics.cell import Cell
+from harness.metrics.definitions import INTERVALS, TIME_INTERVALS, Metric
+from harness.metrics.estimates import NOT_AVAILABLE, Estimate, paired
+from harness.report.number_format import format_estimate, format_value, without_width_zero
+from harness.report.table import Table
+from harness.report.tables.methods import NONE, SURROUNDINGS, drafter_name, label_notes, summary_order, varying
+from harness.settings.constraint import PolicyKind
+
+POLICIES = tuple(item.value for item in PolicyKind)
+"""In the order in which they are printed."""
+VALID = Metric(
+    "valid (%)",
+    "fraction",
+    "answers that an independent validator finds valid / answers it judged, of requests that reached the end of their "
+    "reasoning and were not cut by the length limit",
+    "percent",
+    ("boundary_num_valid",),
+    "boundary_num_judged",
+)
+BEFORE = Metric(
+    "acceptance before (%)",
+    "fraction",
+    "accepted draft tokens / draft tokens up to the end of reasoning, the marker included",
+    "percent",
+    ("boundary_num_accepted_tokens_before",),
+    "boundary_num_draft_tokens_before",
+)
+AFTER = Metric(
+    "acceptance after (%)",
+    "fraction",
+    "the same of draft tokens behind it. Drafts of the round in which reasoning ends were proposed freely: under "
+    "commit those from the first refused one on are no evidence, under mask a refused one counts as rejected",
+    "percent",
+    ("boundary_num_accepted_tokens_after",),
+    "boundary_num_draft_tokens_after",
+)
+REFUSED = Metric(
+    "tokens refused per 100 requests",
+    "tokens",
+    "emitted tokens that the grammar refused and that were cut off again, with what stood behind them in their round; "
+    "not those behind the end of a whole answer",
+    "length",
+    ("boundary_num_refused_tokens",),
+    "num_requests",
+    scale=100,
+)
+SPEED = {
+    phase: Metric(
+        f"tok/s {phase}",
+        "tokens/s",
+        "output tokens / time of the rounds of that phase, a step's duration shared equally by the requests in it; one "
+        "step may serve requests of both phases",
+        "significant",
+        (f"boundary_num_tokens_{phase}",),
+        f"boundary_time_s_{phase}",
+    )
+    for phase in ("before", "after")
+}
+HOST = {
+    phase: Metric(
+        f"host us/round {phase}",
+        "us",
+        "microseconds that the host spent per round and request on parser, grammar and masks; not those in which it "
+        "waited for the device or copied",
+        "length",
+        (f"boundary_host_us_{phase}",),
+        f"boundary_num_rounds_{phase}",
+    )
+    for phase in ("before", "boundary", "after")
+}
+PATHS = {
+    "rounds whole": "boundary_num_whole_rounds",
+    "rounds with the host": "boundary_num_guarded_rounds",
+    "rounds held": "boundary_num_held_steps",
+}
+PATHS_NOTE = (
+    "rounds whole, with the host, held: of requests that are held to a grammar, rounds of steps that ran as one piece, "
+    "as without a grammar; those in which the host looked at the drafts before they were verified; and those that the "
+    "device held back because reasoning might end in them, which emit nothing and are run again with the host. All 0 "
+    "in records from before they were counted"
+)
+OVERHEAD = (
+    "speed before and after / that of policy none, paired by prompt; as CUDA graphs all policies run on one engine, so "
+    "that the device looks for the end of reasoning under none too"
+)
+GAPS = (
+    "–: the baseline drafts and verifies nothing; under / none, the policy none itself, or no cell with it at the same "
+    "settings. n/a: nothing to divide by, such as no judged answer, no draft token or no round of that phase."
+)
+
+
+def boundary_table(cells: Sequence[Cell]) -> Table | None:
+    """One row per cell that looks for the end of reasoning; None when none does."""
+    shown = sorted((cell for cell in cells if "boundary_num_judged" in cell.estimates.sums.sums), key=summary_order)
+    if not shown:
+        return None
+    extra = [name for name in varying(shown, SURROUNDINGS) if name != "constraint"]
+    metrics = [VALID, REFUSED, BEFORE, AFTER, *SPEED.values()]
+    header = [*extra, "T", "drafter", "K", "verification", "policy", "finished", "cut by length", "no answer"]
+    header += [item.label for item in metrics] + ["before / none", "after / none"]
+    header += [*(item.label for item in HOST.values()), *PATHS, "labels"]
+    rows = []
+    for _, group in groupby(sorted(shown, key=_place), key=_place):
+        members = sorted(group, key=lambda cell: POLICIES.index(cell["constraint"].split(" ", 1)[0]))
+        reference = next((cell for cell in members if cell["constraint"].startswith("none")), None)
+        rows += [_row(cell, extra, metrics, reference) for cell in members]
+    notes = [f"{item.label}: {item.definition}." for item in [VALID, REFUSED, BEFORE, AFTER]]
+    notes += [f"tok/s before, after: {SPEED['before'].definition}.", f"before / none, after / none: {OVERHEAD}."]
+    notes += [
+        f"host us/round: {HOST['before'].definition}.",
+        f"{PATHS_NOTE}.",
+        GAPS,
+        INTERVALS,
+        TIME_INTERVALS,
+        *label_notes(shown),
+    ]
+    return Table("The end of reasoning", tuple(header), tuple(rows), tuple(notes))
+
+
+def _place(cell: Cell) -> tuple[str, ...]:
+    """Equal for cells that differ in their policy only."""
+    names = [name for name in SURROUNDINGS if name != "constraint"]
+    settings = [str(cell[name]) for name in [*names, "temperature", "num_speculative_tokens", "verification"]]
+    return (*settings, drafter_name(cell), str(cell["draft_sampling"]))
+
+
+def _row(cell: Cell, extra: Sequence[str], metrics: Sequence[Metric], reference: Cell | None) -> tuple[str, ...]:
+    settings = [str(cell[name]) for name in extra] + [f"{cell['temperature']:g}", drafter_name(cell)]
+    settings += [NONE, NONE] if cell.is_baseline else [str(cell["num_speculative_tokens"]), cell["verification"]]
+    counts = [
+        format_value(cell.estimates.total(f"boundary_{name}"), "count")
+        for name in ("num_finished", "num_length_cut", "num_unanswered")
+    ]
+    values = [_text(cell, item) for item in metrics]
+    values += [_ratio_text(reference, cell, item) for item in SPEED.values()]
+    values += [_text(cell, item) for item in HOST.values()]
+    values += [format_value(cell.estimates.total(name), "count") for name in PATHS.values()]
+    return (*settings, cell["constraint"], *counts, *values, cell["labels"])
+
+
+def _text(cell: Cell, item: Metric) -> str:
+    return format_estimate(without_width_zero(cell.estimates.of(item)), item.style)
+
+
+def _ratio_text(reference: Cell | None, cell: Cell, item: Metric) -> str:
+    """A speed over that of policy none, on the same prompts."""
+    if reference is None or reference is cell:
+        return NONE
+    # what a policy costs before the boundary is a fraction of a percent
+    return format_estimate(without_width_zero(_ratio(reference, cell, item)), "overhead")
+
+
+def _ratio(reference: Cell, cell: Cell, item: Metric) -> Estimate:
+    first, second = paired(reference.estimates, cell.estimates)
+    if not first.num_prompts:
+        return NOT_AVAILABLE
+    (first_value, first_replicates), (second_value, second_replicates) = first.ratio(item), second.ratio(item)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return first.with_interval(float(np.divide(second_value, first_value)), second_replicates / first_replicates)

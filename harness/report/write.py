@@ -1,0 +1,155 @@
+"""Writes the report of a run: tables, figures and the page that holds them with settings and provenance.
+
+Reads records only, needs neither torch nor a GPU. This module knows files; what the numbers mean is elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from harness.metrics.cell import results_frame
+from harness.metrics.columns import dictionary
+from harness.metrics.results import Results, read_results
+from harness.records.runs import CELLS, REPORT
+from harness.records.schema import write_atomically
+from harness.report.console import print_summary
+from harness.report.page import report_page
+from harness.report.run_comparison import RunComparison, read_two_runs
+from harness.report.sections import OWN_TABLES, make_tables, table_files
+from harness.report.tables.lossy import distances
+from harness.report.tables.methods import summary_table
+
+ROW_FORMATS = ("csv", "json", "md")
+HTML_REPORT = "report.html"
+COMPARISON = "comparison.html"
+
+
+def write_report(path: Path, output: Path | None = None, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Write tables/, figures/ and report.md of the results at a path.
+
+    Args:
+        path: a run folder, a cells folder, one cell file, or a folder of run folders.
+        output: folder to write to; None is the run folder, or the folder of runs.
+        formats: file types of the figures.
+
+    Returns:
+        The files written, the page first.
+
+    Raises:
+        ValueError: nothing to report, or a file that is not a record; the message names the path.
+    """
+    return write_results(read_results(path), default_output(path) if output is None else output, formats)
+
+
+def report(path: Path, row_format: str | None = None, output: Path | None = None) -> list[Path]:
+    """Write the report of a run, and print its summary, or one row per cell, to standard output."""
+    results = read_results(path)
+    paths = write_results(results, default_output(path) if output is None else output)
+    if row_format is None:
+        print_summary(results.cells)
+    else:
+        print(rows(results, row_format), end="")
+    return paths
+
+
+def default_output(path: Path) -> Path:
+    """Where a report goes: beside the records it is about."""
+    folder = path if path.is_dir() else path.parent
+    return folder.parent if folder.name == CELLS else folder
+
+
+def rows(results: Results, row_format: str) -> str:
+    """One row per cell as text: csv and json hold every column of results/README.md, md the summary."""
+    if row_format == "md":
+        return summary_table(results.cells).to_markdown()
+    frame = results_frame(results.cells)
+    if row_format == "csv":
+        return frame.to_csv(index=False, lineterminator="\n")
+    if row_format == "json":
+        return frame.to_json(orient="records", indent=1, double_precision=15) + "\n"
+    raise ValueError(f"format: expected one of {', '.join(ROW_FORMATS)}, found {row_format}")
+
+
+def column_dictionary() -> str:
+    """The columns of the rows with unit and definition, as a Markdown table."""
+    lines = ["| column | unit | definition |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | {unit} | {text} |" for name, unit, text in dictionary()]
+    return "\n".join(lines) + "\n"
+
+
+def write_results(
+    results: Results, folder: Path, formats: Sequence[str] = ("png",), *, html: bool = False
+) -> list[Path]:
+    """Write tables, figures and the page to a folder; returns the paths, the page first.
+
+    Files of an earlier report that this one does not have are removed.
+
+    Args:
+        html: write the page as HTML too, and name that one first.
+    """
+    from harness.report.figures.write import write_figures
+
+    made = make_tables(results)
+    figures = write_figures(results.cells, folder / "figures", formats, distances(results))
+    texts = {REPORT: report_page(results, made, figures)}
+    if html:
+        from harness.report.html.page import html_page
+
+        texts = {HTML_REPORT: html_page(results, made, figures)} | texts
+    texts["tables/cells.csv"] = rows(results, "csv")
+    for item in made:
+        texts |= table_files(item, results)
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    paths = [figure.path for figure in figures]
+    drawn = {path.with_suffix(f".{kind}") for path in paths for kind in formats}
+    _remove_stale(folder, {folder / name for name in texts} | drawn)
+    return [*(folder / name for name in texts), *paths]
+
+
+def write_comparison(first: Path, second: Path, output: Path) -> tuple[Path, RunComparison]:
+    """Write one page of HTML about two runs and their differences.
+
+    Args:
+        first, second: run folders, cells folders or cell files.
+        output: the page, if it ends in .html, or the folder that it goes to.
+
+    Returns:
+        Its path and the comparison, whose remarks say why cells or differences are missing, and what to do.
+
+    Raises:
+        ValueError: as `harness.report.run_comparison.read_two_runs`.
+    """
+    from harness.report.figures.write import write_figures
+    from harness.report.html.page import html_page
+
+    results, comparison = read_two_runs(first, second)
+    page = output if output.suffix == ".html" else output / COMPARISON
+    with TemporaryDirectory() as folder:
+        figures = write_figures(results.cells, Path(folder), distances=distances(results))
+        text = html_page(results, make_tables(results), figures, comparison)
+    write_atomically(page, text.encode())
+    return page, comparison
+
+
+def own_files() -> dict[str, re.Pattern[str]]:
+    """Folder -> names of the files that a report may have written there."""
+    from harness.report.figures.kinds import FIGURES
+
+    names = "|".join(kind.name for kind in FIGURES)
+    return {
+        ".": re.compile(re.escape(HTML_REPORT)),
+        **OWN_TABLES,
+        "figures": re.compile(rf"({names})(_\d+)?\.(png|pdf|svg)"),
+    }
+
+
+def _remove_stale(folder: Path, written: Collection[Path]) -> None:
+    """Remove what an earlier report left in a folder, so that tables and figures are of the same records."""
+    for name, own in own_files().items():
+        for path in (folder / name).glob("*"):
+            if path not in written and path.is_file() and own.fullmatch(path.name):
+                path.unlink()

@@ -1,0 +1,54 @@
+"""The settings of the section `constraint`: where reasoning ends, which grammar the answer follows, who sees to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from harness.settings.models import require
+
+
+class PolicyKind(Enum):
+    """What is done about answer tokens of the round in which reasoning ends."""
+
+    none = "none"
+    late = "late"
+    commit = "commit"
+    mask = "mask"
+
+
+class GrammarKind(Enum):
+    """The language that a grammar is written in."""
+
+    json_schema = "json_schema"
+    regex = "regex"
+    lark = "lark"
+
+
+@dataclass
+class ConstraintConfig:
+    """The grammar of the answer, and what may be committed across the end of reasoning."""
+
+    policy: PolicyKind | None = None
+    """null: no grammar, no boundary; none: the boundary is looked for afterwards and the answer judged, nothing held
+    to a grammar; late, commit, mask: the answer follows its grammar from the next round, by a cut, by masks."""
+    parser: str = "zoo"
+    """How the end of reasoning is found: zoo, qwen3, glm, harmony, think_outside_code, none, never, or
+    PACKAGE.MODULE:NAME."""
+    kind: GrammarKind = GrammarKind.json_schema
+    """The language of the grammar."""
+    grammar: str | None = None
+    """The grammar of every answer, as text; null takes each prompt's own JSON schema."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.grammar is not None or self.kind is GrammarKind.json_schema,
+            "constraint.grammar",
+            f"the text of a grammar with constraint.kind={self.kind.value} (prompts carry JSON schemas only)",
+            "null",
+        )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether answers are held to a grammar."""
+        return self.policy not in (None, PolicyKind.none)

@@ -1,0 +1,57 @@
+"""What must stand beside every number of a cell: that its verification is not lossless, that weights are random."""
+
+from __future__ import annotations
+
+from harness.settings.cell import CellConfig
+from harness.settings.constraint import PolicyKind
+from harness.settings.models import Weights
+from kernels.contract import GUARANTEES, READS_DRAFT, Guarantee
+
+RANDOM_WEIGHTS = "weights: random"
+OTHER_DRAFTS = "unrounded drafts"
+"""The drafts come from another distribution than the one that verification compares with."""
+
+
+def guarantee(cell: CellConfig) -> Guarantee:
+    """What the cell's verification promises about the output; a baseline's is the target's own.
+
+    Under a grammar, the target is the constrained one.
+    """
+    if cell.is_baseline:
+        return Guarantee.lossless
+    if compares_with_another(cell):
+        return Guarantee.biased
+    promise = GUARANTEES[cell.verification.method]
+    if promise is Guarantee.lossless and cell.constraint.policy is PolicyKind.late:
+        return Guarantee.biased
+    if promise is Guarantee.lossless and cell.constraint.policy is PolicyKind.commit and cell.decoding.truncates:
+        # what is refused was chosen among all tokens, what takes its place among the allowed ones
+        return Guarantee.lossy
+    return promise
+
+
+def compares_with_another(cell: CellConfig) -> bool:
+    """Whether verification compares with a distribution that the drafts were not drawn from."""
+    return cell.draws_unrounded and cell.verification.method in READS_DRAFT and cell.decoding.temperature > 0
+
+
+def labels(cell: CellConfig) -> tuple[str, ...]:
+    """The labels of a cell's record."""
+    promise = guarantee(cell)
+    drafter = cell.drafter.weights.value if cell.drafter.has_model else ""
+    weights = weights_label(cell.target.weights.value, drafter)
+    kept = "" if promise is Guarantee.lossless else promise.value
+    return tuple(label for label in (kept, OTHER_DRAFTS if compares_with_another(cell) else "", weights) if label)
+
+
+def weights_label(target: str, drafter: str) -> str:
+    """Which models have random weights: nothing if none has, and no role named if all have.
+
+    Args:
+        target: `checkpoint` or `random`.
+        drafter: the same; empty without a drafting network.
+    """
+    random = [name for name, weights in (("target", target), ("drafter", drafter)) if weights == Weights.random.value]
+    if not random:
+        return ""
+    return RANDOM_WEIGHTS if len(random) == 1 + bool(drafter) else f"{random[0]} {RANDOM_WEIGHTS}"

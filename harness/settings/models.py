@@ -1,0 +1,118 @@
+"""The typed settings of the models that a cell runs: the target, the drafter, and where their weights come from.
+
+Part of the settings of `harness.settings.cell`, from which other modules import it. Knows neither torch nor Hydra.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePath
+
+
+class DrafterKind(Enum):
+    """Who proposes."""
+
+    none = "none"
+    eagle = "eagle"
+    eagle3 = "eagle3"
+    mtp = "mtp"
+    draft_model = "draft_model"
+    ngram = "ngram"
+
+
+DRAFTERS_WITH_MODEL = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model)
+
+
+class Weights(Enum):
+    """Where a model's weights come from."""
+
+    checkpoint = "checkpoint"
+    random = "random"
+
+
+def require(condition: bool, name: str, expected: str, found: object) -> None:
+    """Raise ValueError unless `condition` holds, with the setting's name, what was expected and what was found."""
+    if not condition:
+        raise ValueError(f"{name}: expected {expected}, found {found}")
+
+
+def checkpoint_name(path: str) -> str:
+    """The last part of a path; of a snapshot in a Hub cache, whose last part is a commit, that of its repository."""
+    snapshot = re.search(r"models--([^/]+)/snapshots/[^/]+/?$", path)
+    return snapshot[1].rsplit("--", 1)[-1] if snapshot else PurePath(path).name
+
+
+@dataclass
+class TargetConfig:
+    """The model whose distribution must be preserved."""
+
+    name: str = "zoo"
+    """Label of the target in tables; with a path or a shape, its last part unless given."""
+    path: str | None = None
+    """Local folder or Hugging Face id; null is the built-in zoo, or the shape."""
+    preferred: str | None = None
+    """Hugging Face id that takes the zoo's place where it already lies in the local Hub cache; never downloaded."""
+    revision: str | None = None
+    """Revision of a Hugging Face id."""
+    trust_remote_code: bool = False
+    """Run code that comes with the checkpoint."""
+    weights: Weights = Weights.checkpoint
+    """The checkpoint's, or random ones of the same sizes: for speed and memory at real shapes, never for text."""
+    shape: str | None = None
+    """Sizes of a public model, by name, instead of a path; needs weights=random."""
+
+    def __post_init__(self) -> None:
+        require(self.path != "", "target.path", "a folder or a Hugging Face id (target.path=PATH)", "nothing")
+        _require_shape_alone("target", self.shape, self.path, self.weights)
+        source = self.path or self.shape
+        if source is not None and self.name == "zoo":
+            self.name = checkpoint_name(source)
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it is the zoo's model, with its own weights or random ones."""
+        return self.path is None and self.shape is None
+
+
+@dataclass
+class DrafterConfig:
+    """The proposer."""
+
+    kind: DrafterKind = DrafterKind.none
+    """Who proposes; none is the autoregressive baseline."""
+    path: str | None = None
+    """Local folder or Hugging Face id; null is the one built for the zoo's target (mtp: the target's own folder)."""
+    preferred: str | None = None
+    """Hugging Face id of the drafter for target.preferred; both are taken, or neither."""
+    revision: str | None = None
+    """Revision of a Hugging Face id."""
+    weights: Weights = Weights.checkpoint
+    """The checkpoint's, or random ones; without a path, of the sizes that the public heads have for such a target."""
+    shape: str | None = None
+    """draft_model: sizes of a public model, by name, instead of a path; needs weights=random."""
+    ngram_max: int = 4
+    """ngram: longest suffix that is looked up in the sequence so far."""
+    ngram_min: int = 2
+    """ngram: shortest suffix that is looked up."""
+
+    def __post_init__(self) -> None:
+        require(self.path != "", "drafter.path", "a folder, a Hugging Face id or null", "nothing")
+        _require_shape_alone("drafter", self.shape, self.path, self.weights)
+        require(
+            1 <= self.ngram_min <= self.ngram_max, "drafter.ngram_min", "1 <= ngram_min <= ngram_max", self.ngram_min
+        )
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the drafter is a network of its own."""
+        return self.kind in DRAFTERS_WITH_MODEL
+
+
+def _require_shape_alone(section: str, shape: str | None, path: str | None, weights: Weights) -> None:
+    if shape is not None:
+        key = f"{section}.shape"
+        require(path is None, key, f"a shape or {section}.path, not both", "both")
+        found = f"{section}.weights={weights.value}"
+        require(weights is Weights.random, key, f"{section}.weights=random beside it: a shape has no weights", found)

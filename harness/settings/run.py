@@ -1,0 +1,56 @@
+"""The root of the composed settings: those of a cell, and those that belong to the whole run.
+
+Knows neither torch nor Hydra.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from harness.settings.cell import CellConfig
+from kernels.contract import VerificationMethod
+
+
+class InvalidCells(Enum):
+    """What a sweep does with combinations that have no meaning."""
+
+    error = "error"
+    skip = "skip"
+
+
+@dataclass
+class OutputConfig:
+    """Where a run leaves its results."""
+
+    folder: str | None = None
+    """Folder of the run; null is results/runs/ with the run's name."""
+
+
+@dataclass
+class RunConfig(CellConfig):
+    """The root of the composed settings."""
+
+    name: str | None = None
+    """Name of the run; null is the experiment's name, or run without an experiment."""
+    title: str | None = None
+    """One line that names the question of the run; printed above its tables."""
+    shows: str | None = None
+    """What the results show; printed below the title."""
+    does_not_show: str | None = None
+    """What they do not show, although one might think so; printed below that."""
+    reference: VerificationMethod | None = None
+    """The method that the others are compared with where methods stand side by side; null takes the first."""
+    invalid_cells: InvalidCells = InvalidCells.error
+    """Combinations of a sweep that have no meaning: stop before anything is loaded, or skip and list them."""
+    output: OutputConfig = field(default_factory=OutputConfig)
+    sweep: dict[str, Any] = field(default_factory=dict)
+    """An experiment's sweep: setting or group, and the list of its values; the command line replaces it by key."""
+    without_gpu: dict[str, Any] = field(default_factory=dict)
+    """An experiment's smaller values where there is no GPU, by setting (a list for one that it sweeps); the command
+    line replaces them by key."""
+
+
+ONLY_IN_FILES = ("sweep", "without_gpu")
+"""What the file of an experiment may say and a command line may not."""

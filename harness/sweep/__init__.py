@@ -1,0 +1,1 @@
+"""Runs the cells of a plan in turns and writes them."""

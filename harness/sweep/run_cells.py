@@ -1,0 +1,225 @@
+"""Run the cells of a plan: one loaded target for all of them, the arms interleaved, every finished cell written.
+
+Cells that are to be compared (same target, decoding, workload and backend: the baseline, every drafter, depth and
+method) form a group and run the same conversations. The conversations are split into blocks; the cells take turns block
+by block, forwards in one block and backwards in the next, so that drift of the machine meets all arms alike. A cell
+is written when its last block is done; what was finished before an interruption is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.backends.local import BackendRun, LocalBackend, prepare_together
+from harness.backends.model_store import ModelStore
+from harness.compose.plan import Plan
+from harness.engine.sequence import Answer
+from harness.models.fingerprint import fingerprint as fingerprint_files
+from harness.records.provenance import provenance
+from harness.records.schema import SCHEMA_VERSION, CellRecord, RequestRecord, identity, write_atomically, write_cell
+from harness.records.terms import RequestTerms, collect_terms, write_terms
+from harness.settings.cell import CacheDtype, CellConfig
+from harness.settings.determinants import determinants, plain_values, with_rates
+from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
+from harness.sweep.distinct_cells import refuse_repeated
+from harness.sweep.progress import Progress
+from harness.workload.conversations import Conversation, conversations, fingerprint, load_prompts
+
+
+@dataclass
+class _Arm:
+    """One cell of a group while it runs."""
+
+    cell: CellConfig
+    backend: LocalBackend
+    requests: list[RequestRecord] = field(default_factory=list)
+    terms: list[RequestTerms] = field(default_factory=list)
+    wall_s: float = 0.0
+    num_skipped_turns: int = 0
+
+    def take(self, run: BackendRun) -> None:
+        self.requests.extend(run.requests)
+        self.terms.extend(run.terms)
+        self.wall_s += run.wall_s
+        self.num_skipped_turns += run.num_skipped_turns
+
+
+def run_cells(plan: Plan, folder: Path, progress: Progress, finished: list[str]) -> None:
+    """Run every cell of a plan and write its records and the manifest to `folder`.
+
+    Args:
+        plan: the cells.
+        folder: gets cells/ and run.json; an older run.json stays until this run has finished something.
+        progress: told of every finished request.
+        finished: the id of each finished cell is appended, so that the caller knows them after an interruption too.
+
+    Raises:
+        ValueError: two cells are one on this machine, or a model, a data set or a prompt does not fit; what was
+            finished before is kept.
+    """
+    refuse_repeated(plan.cells)
+    groups = comparable_groups(plan.cells)
+    workloads = [_play(group[0]) for group in groups]
+    run = _Run(plan, folder, progress, finished, ModelStore())
+    progress.start(
+        sum(
+            len(group) * sum(len(item.prompt.turns) for item in played)
+            for group, played in zip(groups, workloads, strict=True)
+        )
+    )
+    num_before = 0
+    for group, played in zip(groups, workloads, strict=True):
+        run.group(group, played, num_before)
+        num_before += len(group)
+    progress.finish()
+
+
+@dataclass
+class _Run:
+    """A run under way."""
+
+    plan: Plan
+    folder: Path
+    progress: Progress
+    finished: list[str]
+    store: ModelStore
+    places: dict[str, int] = field(default_factory=dict)
+    """Place in the plan of each finished cell, by its id."""
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def group(self, cells: Sequence[CellConfig], played: Sequence[Conversation], num_before: int) -> None:
+        """Run the cells of one group, interleaved, and write each as soon as its last block is done."""
+        arms = [_Arm(cell, LocalBackend(cell, self.store)) for cell in cells]
+        prepare_together([arm.backend for arm in arms], played)
+        for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
+            arm = arms[turn.arm]
+            self.progress.cell(label(arm.cell), num_before + turn.arm, len(self.plan.cells))
+            if turn.is_first:
+                arm.backend.generate(turn.conversations[: arm.cell.measurement.num_warmup_requests])
+            arm.take(arm.backend.generate(turn.conversations, self._advance, arm.wall_s))
+            if turn.is_last:
+                record = _record(arm, played, self.plan.remarks)
+                if arm.cell.measurement.round_terms and not arm.cell.is_baseline:
+                    # first, so that a record that promises terms has them
+                    write_terms(collect_terms(record.cell_id, arm.terms), self.folder / "cells")
+                write_cell(record, self.folder / "cells")
+                self.finished.append(record.cell_id)
+                self.places[record.cell_id] = num_before + turn.arm
+                self._write_manifest()
+
+    def _advance(self, answer: Answer) -> None:
+        self.progress.advance(1, len(answer.output_token_ids))
+
+    def _write_manifest(self) -> None:
+        content = {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.plan.name,
+            "title": self.plan.title,
+            "shows": self.plan.shows,
+            "does_not_show": self.plan.does_not_show,
+            "reference": self.plan.reference,
+            "command": self.plan.command,
+            "started": self.started,
+            # arms finish in the order of their last block, which says nothing to a reader
+            "cells": sorted(self.finished, key=lambda cell_id: self.places[cell_id]),
+            "num_cells": len(self.plan.cells),
+            "skipped": [{"cell": dict(values), "reason": reason} for values, reason in self.plan.skipped],
+        }
+        write_atomically(self.folder / "run.json", json.dumps(content, indent=1).encode())
+
+
+def comparable_groups(cells: Sequence[CellConfig]) -> list[list[CellConfig]]:
+    """The cells of each target, decoding, workload and backend, in the order of the plan."""
+    groups: dict[str, list[CellConfig]] = {}
+    for cell in cells:
+        key = repr((cell.target, cell.decoding, cell.workload, cell.backend, cell.seed))
+        groups.setdefault(key, []).append(cell)
+    return list(groups.values())
+
+
+class Turn(NamedTuple):
+    """One cell's turn at one block of conversations."""
+
+    arm: int
+    conversations: Sequence[Conversation]
+    is_first: bool
+    is_last: bool
+
+
+def interleave(num_arms: int, played: Sequence[Conversation], num_blocks: int) -> Iterator[Turn]:
+    """The arms' turns, block by block: forwards in even blocks, backwards in odd ones."""
+    num_blocks = min(num_blocks, len(played))
+    for block in range(num_blocks):
+        part = played[len(played) * block // num_blocks : len(played) * (block + 1) // num_blocks]
+        order = range(num_arms) if block % 2 == 0 else range(num_arms - 1, -1, -1)
+        for arm in order:
+            yield Turn(arm, part, block == 0, block == num_blocks - 1)
+
+
+def _play(cell: CellConfig) -> list[Conversation]:
+    return conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
+
+
+def _record(arm: _Arm, played: Sequence[Conversation], remarks: Sequence[str]) -> CellRecord:
+    backend, cell = arm.backend, arm.cell
+    models = {"target": _fingerprint(backend.target.random_fingerprint, backend.target.path)}
+    if backend.loaded_head is not None:
+        models["drafter"] = _fingerprint(backend.loaded_head.random_fingerprint, backend.loaded_head.folder)
+    # what was found determines the result, not the word auto
+    found = replace(
+        cell.backend,
+        device=backend.target.device.type,
+        dtype=str(backend.target.dtype).removeprefix("torch."),
+        fused=backend.target.is_fused,
+        graphs=backend.uses_graphs,
+    )
+    resolved = replace(cell, backend=found)
+    config = plain_values(asdict(resolved)) | {
+        "verification": with_rates(cell.verification),
+        "draft_sampling": cell.draft_sampling.value,
+        "guarantee": guarantee(cell).value,
+        "device": resolved.backend.device,
+        "dtype": resolved.backend.dtype,
+    }
+    prompts = fingerprint(item.prompt for item in played if item.sample == 0)
+    return CellRecord(
+        cell_id=identity(determinants(resolved, prompts, models)),
+        config=config,
+        provenance=provenance(sampling_core=backend.sampling_core),
+        requests=tuple(arm.requests),
+        wall_s=arm.wall_s,
+        draft_logit_cache_bytes=backend.cache_bytes.draft_logits,
+        target_cache_bytes=backend.cache_bytes.target,
+        drafter_cache_bytes=backend.cache_bytes.drafter,
+        graph_bytes=backend.graph_bytes,
+        num_target_parameters=backend.target.num_parameters,
+        num_drafter_parameters=backend.num_drafter_parameters,
+        num_skipped_turns=arm.num_skipped_turns,
+        # a run made again brings those of its records
+        fallbacks=tuple(dict.fromkeys((*remarks, *backend.fallbacks))),
+        labels=labels(cell),
+    )
+
+
+def _fingerprint(random_fingerprint: str | None, folder: Path | None) -> str:
+    """What identifies a model's weights: those of a checkpoint by its files."""
+    if random_fingerprint is not None:
+        return random_fingerprint
+    assert folder is not None, "weights are random, or come from a folder"
+    return fingerprint_files(folder)
+
+
+def label(cell: CellConfig) -> str:
+    """A cell in a few words, for the progress display."""
+    weights = "".join(f" [{item}]" for item in labels(cell) if RANDOM_WEIGHTS in item)
+    if cell.is_baseline:
+        return f"baseline T={cell.decoding.temperature:g}{weights}"
+    num_tokens, method = cell.drafting.num_speculative_tokens, cell.verification.method.value
+    cache = "" if cell.drafting.cache_dtype is CacheDtype.auto else f" {cell.drafting.cache_dtype.value}"
+    cache += " unrounded" if cell.draws_unrounded else ""
+    return f"{cell.drafter.kind.value} K={num_tokens} T={cell.decoding.temperature:g} {method}{cache}{weights}"

@@ -1,0 +1,130 @@
+"""From a data set to conversations: which prompts are run, in which order, how often, and with which seeds.
+
+Everything here is a function of the settings and one seed, through SHA-256: the same in every cell of a sweep, on
+every machine and in every process. This module knows neither tokenizers nor models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.settings.cell import Layout, WorkloadConfig
+from harness.workload.formats import read_prompts
+from harness.workload.hub_dataset import read_hub_prompts
+from harness.workload.prompt import Prompt
+
+BUILTIN_PROMPTS = Path(__file__).parent / "prompts" / "builtin.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One play of a prompt."""
+
+    prompt: Prompt
+    sample: int
+    """Copy of the prompt, 0 unless oversampled."""
+    seed: int
+    """63 bits from (seed of the run, prompt_id, sample)."""
+
+    def turn_seed(self, turn: int) -> int:
+        """The 63-bit seed of the request that answers turn `turn`, counted from 0."""
+        return _hash63("turn", self.seed, turn)
+
+    def gap_s(self, request_rate: float) -> float:
+        """Seconds between the arrival before and this one, in a Poisson process of so many arrivals a second."""
+        return -math.log((_hash63("arrival", self.seed) + 0.5) / 2**63) / request_rate
+
+
+def load_prompts(config: WorkloadConfig, seed: int) -> list[Prompt]:
+    """Read the prompts of a workload and take the configured subset in the configured order.
+
+    `categories` filters; `num_prompts` takes evenly over the categories, and a smaller number takes a subset of what
+    a larger one takes; `shuffle` orders by a hash of seed and prompt_id; `num_turns` cuts every prompt.
+
+    Raises:
+        ValueError: the data set cannot be read, holds an id twice, has no such category, or too few prompts.
+    """
+    prompts = _read(config)
+    prompts = _filter(prompts, config.categories)
+    if config.shuffle:
+        prompts.sort(key=lambda prompt: _hash63("order", seed, prompt.prompt_id))
+    if config.num_prompts is not None:
+        prompts = _subset(prompts, config.num_prompts)
+    return [replace(prompt, turns=prompt.turns[: config.num_turns]) for prompt in prompts]
+
+
+def conversations(prompts: list[Prompt], config: WorkloadConfig, seed: int) -> list[Conversation]:
+    """Play every prompt once, or go through them in order again and again up to `num_requests` conversations.
+
+    Raises:
+        ValueError: there is no prompt to play.
+    """
+    if not prompts:
+        raise ValueError("workload: expected at least one prompt, found none")
+    num_conversations = config.num_requests if config.num_requests is not None else len(prompts)
+    played = []
+    for index in range(num_conversations):
+        sample, position = divmod(index, len(prompts))
+        prompt = prompts[position]
+        played.append(Conversation(prompt, sample, _hash63("conversation", seed, prompt.prompt_id, sample)))
+    return played
+
+
+def fingerprint(prompts: Iterable[Prompt]) -> str:
+    """The first 16 hex digits of the SHA-256 over ids, categories, texts and schemas, in order: the workload's share in
+    the identity of a cell."""
+    content = [
+        [prompt.prompt_id, prompt.category, list(prompt.turns), *([] if prompt.schema is None else [prompt.schema])]
+        for prompt in prompts
+    ]
+    return hashlib.sha256(_canonical(content)).hexdigest()[:16]
+
+
+def _read(config: WorkloadConfig) -> list[Prompt]:
+    if config.dataset is not None:
+        return read_hub_prompts(config.dataset, config.subset, config.split, config.column)
+    if config.path is None:
+        return read_prompts(BUILTIN_PROMPTS, Layout.plain)
+    path = Path(config.path).expanduser()
+    if not path.is_file():
+        raise ValueError(f"workload.path: expected a JSON Lines file, found nothing at {path}")
+    return read_prompts(path, config.layout)
+
+
+def _filter(prompts: list[Prompt], categories: list[str]) -> list[Prompt]:
+    valid = list(dict.fromkeys(prompt.category for prompt in prompts))
+    unknown = [category for category in categories if category not in valid]
+    if unknown:
+        raise ValueError(f"workload.categories: expected some of {', '.join(valid)}, found {', '.join(unknown)}")
+    return [prompt for prompt in prompts if not categories or prompt.category in categories]
+
+
+def _subset(prompts: list[Prompt], num_prompts: int) -> list[Prompt]:
+    """Take prompts from the categories in turn, the first of each, then the second, and keep the order."""
+    if num_prompts > len(prompts):
+        raise ValueError(
+            f"workload.num_prompts: expected at most {len(prompts)}, the prompts there are, found {num_prompts}; "
+            "use workload.num_requests to run prompts more than once"
+        )
+    taken: dict[str, int] = {}
+    ranks = []
+    for prompt in prompts:
+        ranks.append(taken.get(prompt.category, 0))
+        taken[prompt.category] = ranks[-1] + 1
+    # A stable sort by rank: within a rank the categories stand in the order of the prompts.
+    kept = sorted(range(len(prompts)), key=lambda index: ranks[index])[:num_prompts]
+    return [prompts[index] for index in sorted(kept)]
+
+
+def _hash63(*parts: str | int) -> int:
+    """63 bits that depend on every part and on nothing else."""
+    return int.from_bytes(hashlib.sha256(_canonical(parts)).digest()[:8], "big") >> 1
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()

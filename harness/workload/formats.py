@@ -1,0 +1,207 @@
+"""Layouts of prompt files: JSON Lines, one record a line, plain or gzip-compressed.
+
+| layout     | fields read                                               | category                                    |
+|------------|-----------------------------------------------------------|---------------------------------------------|
+| mt_bench   | question_id, category, turns                              | the file's                                  |
+| spec_bench | the same                                                  | the file's; MT-Bench's eight are `mt_bench` |
+| gsm8k      | question                                                  | `gsm8k`                                     |
+| humaneval  | task_id, prompt                                           | `humaneval`                                 |
+| json_schemas | id, split, schema; the prompt asks for such an object   | the file's split                            |
+| plain      | one of prompt, text, turns; or the line is a bare string; | the file's, else `plain`                    |
+|            | prompt_id, category and json_schema where there are any   |                                             |
+
+Fields that a layout does not name (reference answers, tests) are left alone. A record without an id is named after
+its line. This module knows neither tokenizers nor the order in which prompts are run.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from harness.settings.cell import Layout
+from harness.workload.prompt import Prompt
+
+MT_BENCH_CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+ASK_FOR_SCHEMA = "Answer with a JSON object that matches this schema: "
+SPEC_BENCH_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
+
+
+class _RecordError(ValueError):
+    """What is wrong with a record; the reader adds where it stands."""
+
+
+def read_prompts(path: Path, layout: Layout = Layout.auto) -> list[Prompt]:
+    """Read every prompt of a JSON Lines file, in the file's order.
+
+    Args:
+        path: the file; a name that ends in .gz is decompressed. Blank lines are skipped.
+        layout: how its records are laid out; auto is `detect_layout`.
+
+    Raises:
+        ValueError: the file cannot be read, holds no record, or a record is not of the layout; the message begins
+            with path:line and says what was expected and found.
+    """
+    rows = list(_rows(path))
+    if not rows:
+        raise ValueError(f"{path}: expected JSON Lines with at least one prompt, found an empty file")
+    if layout is Layout.auto:
+        layout = detect_layout([row for _, row in rows], f"{path}:{rows[0][0]}")
+    read = _READERS[layout]
+    prompts: list[Prompt] = []
+    lines: dict[str, int] = {}
+    for line, row in rows:
+        try:
+            prompt = read(row, line)
+        except ValueError as error:
+            raise ValueError(f"{path}:{line}: layout {layout.value}: {error}") from error
+        if prompt.prompt_id in lines:
+            raise ValueError(
+                f"{path}:{line}: expected ids that differ, found {prompt.prompt_id!r} again (first on line "
+                f"{lines[prompt.prompt_id]}); give every prompt its own id"
+            )
+        lines[prompt.prompt_id] = line
+        prompts.append(prompt)
+    return prompts
+
+
+def detect_layout(rows: list[Any], place: str = "first record") -> Layout:
+    """Tell the layout from the fields of the first record.
+
+    MT-Bench and Spec-Bench records have the same fields; a file with any of Spec-Bench's other tasks is Spec-Bench's.
+
+    Raises:
+        ValueError: the first record is of no known layout; the message begins with `place`.
+    """
+    first = rows[0]
+    if isinstance(first, str):
+        return Layout.plain
+    fields = set(first) if isinstance(first, dict) else set()
+    if {"question_id", "category", "turns"} <= fields:
+        categories = {row.get("category") for row in rows if isinstance(row, dict)}
+        return Layout.mt_bench if categories.isdisjoint(SPEC_BENCH_TASKS) else Layout.spec_bench
+    if {"task_id", "prompt"} <= fields:
+        return Layout.humaneval
+    if {"id", "split", "schema"} <= fields:
+        return Layout.json_schemas
+    if {"question", "answer"} <= fields:
+        return Layout.gsm8k
+    if fields & {"prompt", "text", "turns"}:
+        return Layout.plain
+    found = f"fields {', '.join(sorted(fields))}" if fields else type(first).__name__
+    raise ValueError(
+        f"{place}: expected a record of a known layout ({', '.join(item.value for item in _READERS)}), found {found}; "
+        'write one {"prompt": "..."} a line, or name the layout with workload.layout'
+    )
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """The line number, from 1, and the JSON value of every line that is not blank."""
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        # Not splitlines(), which also cuts at separators that JSON allows inside a string.
+        lines = content.decode("utf-8-sig").split("\n")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: expected a readable file of JSON Lines in UTF-8, found {error}") from error
+    for line, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            yield line, json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{path}:{line}: expected one JSON value on the line, found {text[:40]!r} ({error})"
+            ) from error
+
+
+def _fields(row: Any, *names: str) -> list[Any]:
+    """The values of the named fields of a record."""
+    if not isinstance(row, dict):
+        raise _RecordError(f"expected an object with {', '.join(names)}, found {type(row).__name__}")
+    missing = [name for name in names if name not in row]
+    if missing:
+        raise _RecordError(
+            f"expected fields {', '.join(names)}, found {', '.join(map(str, row)) or 'none'} (no {', '.join(missing)})"
+        )
+    return [row[name] for name in names]
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _RecordError(f"expected {name} to be text that is not empty, found {value!r}")
+    return value
+
+
+def _turns(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise _RecordError(f"expected turns to be a list of one or more texts, found {value!r}")
+    return tuple(_text(turn, "every turn") for turn in value)
+
+
+def _identifier(value: Any, name: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise _RecordError(f"expected {name} to be text or an integer, found {value!r}")
+    return str(value)
+
+
+def _mt_bench(row: Any, _line: int) -> Prompt:
+    question_id, category, turns = _fields(row, "question_id", "category", "turns")
+    return Prompt(_identifier(question_id, "question_id"), _text(category, "category"), _turns(turns))
+
+
+def _spec_bench(row: Any, line: int) -> Prompt:
+    prompt = _mt_bench(row, line)
+    category = "mt_bench" if prompt.category in MT_BENCH_CATEGORIES else prompt.category
+    return Prompt(prompt.prompt_id, category, prompt.turns)
+
+
+def _gsm8k(row: Any, line: int) -> Prompt:
+    (question,) = _fields(row, "question")
+    return Prompt(f"gsm8k/{line}", "gsm8k", (_text(question, "question"),))
+
+
+def _humaneval(row: Any, _line: int) -> Prompt:
+    task_id, prompt = _fields(row, "task_id", "prompt")
+    return Prompt(_identifier(task_id, "task_id"), "humaneval", (_text(prompt, "prompt"),))
+
+
+def _plain(row: Any, line: int) -> Prompt:
+    if isinstance(row, str):
+        return Prompt(str(line), "plain", (_text(row, "the line"),))
+    present = [name for name in ("prompt", "text", "turns") if isinstance(row, dict) and name in row]
+    if len(present) != 1:
+        found = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
+        raise _RecordError(f"expected text, or an object with exactly one of prompt, text, turns; found {found}")
+    name = present[0]
+    turns = _turns(row[name]) if name == "turns" else (_text(row[name], name),)
+    prompt_id = _identifier(row.get("prompt_id", line), "prompt_id")
+    schema = _schema(row["json_schema"]) if "json_schema" in row else None
+    return Prompt(prompt_id, _text(row.get("category", "plain"), "category"), turns, schema)
+
+
+def _json_schemas(row: Any, _line: int) -> Prompt:
+    identifier, split, schema = _fields(row, "id", "split", "schema")
+    text = _schema(schema)
+    return Prompt(_identifier(identifier, "id"), _text(split, "split"), (ASK_FOR_SCHEMA + text,), text)
+
+
+def _schema(value: Any) -> str:
+    if not isinstance(value, dict | bool):
+        raise _RecordError(f"expected a JSON schema (an object), found {type(value).__name__}")
+    return json.dumps(value)
+
+
+_READERS: dict[Layout, Callable[[Any, int], Prompt]] = {
+    Layout.mt_bench: _mt_bench,
+    Layout.spec_bench: _spec_bench,
+    Layout.gsm8k: _gsm8k,
+    Layout.humaneval: _humaneval,
+    Layout.json_schemas: _json_schemas,
+    Layout.plain: _plain,
+}
