@@ -15,7 +15,7 @@ usage: python -m experiments.certify [certify.setting=VALUE ..] [--debug]
 
 Plays toy requests whose exact law is known through a sampling core, over several rounds, with its own drafts and random
 streams, and tests the joint law of their first tokens for every lossless method, draft sampling, dtype and truncation.
-Controls that are wrong on purpose are played too and must be rejected. Exits with 1 if a lossless cell fails or a
+Controls that are wrong on purpose are simulated too and must be rejected. Exits with 1 if a lossless cell fails or a
 control does not.
 """
 

@@ -13,7 +13,14 @@ import torch
 import kernels
 from harness.cli.command_line import FAILED, SUCCESS, CommandParser, exit_code_of
 from harness.compile_check.compile import CompiledVariant, Launch, compile_for, complaints, kernels_in, to_text
-from harness.compile_check.core_calls import every_method, holds, masked, other_masked_shapes, other_shapes, truncated
+from harness.compile_check.core_calls import (
+    deferring,
+    every_method,
+    masked,
+    other_masked_shapes,
+    other_shapes,
+    truncated,
+)
 from harness.compile_check.layer_calls import built_in_layers, layers, other_layers, products
 from harness.models import fused
 from harness.models.fused.skinny_linear import MEASURED_CAPABILITY
@@ -45,7 +52,7 @@ def kinds() -> Iterator[Launch]:
     yield from every_method(bfloat16)
     yield from truncated(bfloat16, (Method.block,))
     yield from masked(bfloat16, (Method.block,))
-    yield from holds()
+    yield from deferring()
     yield from layers(bfloat16)
     yield from built_in_layers(bfloat16)
 
@@ -54,7 +61,7 @@ def core_calls() -> Iterator[Launch]:
     """Every method and every type."""
     for dtype in DTYPES:
         yield from every_method(dtype)
-    yield from holds()
+    yield from deferring()
 
 
 def layer_calls() -> Iterator[Launch]:

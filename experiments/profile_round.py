@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from harness.cli.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
-from harness.compose.plan import Plan, cell_table, made_folder
+from harness.compose.run_plan import RunPlan, cell_table, made_folder
 from harness.settings.schema import SettingsError, group_options
 
 USAGE = """\
@@ -71,7 +71,7 @@ def _main(arguments: Sequence[str]) -> int:
     return run(plan, options.length, options.repeats)
 
 
-def compose(overrides: Sequence[str], command: str) -> Plan:
+def compose(overrides: Sequence[str], command: str) -> RunPlan:
     """The cells that are asked for; raises SettingsError for wrong settings, or settings that mean nothing here."""
     from harness.compose.compose import compose_plan
     from harness.compose.overrides import read_overrides
@@ -101,7 +101,7 @@ def why_not_used(key: str) -> str | None:
     return None
 
 
-def run(plan: Plan, length: int, num_repeats: int) -> int:
+def run(plan: RunPlan, length: int, num_repeats: int) -> int:
     """Profile the cells of a plan; what is finished is written at once."""
     from harness.profiling.cells import CellProfile, profile_cells
     from harness.profiling.report import RoundResults, line, write_results

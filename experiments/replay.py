@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG
     _emit(found.markdown)
-    for line in found.notices:
+    for line in found.warnings:
         print(f"note: {line}", file=sys.stderr)
     print(f"replay: {', '.join(map(str, paths))}", file=sys.stderr)
     return 0

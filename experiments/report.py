@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     elif options.other is not None:
         page, comparison = write_comparison(options.path, options.other, _folder(options, options.other))
         print(comparison.summary)
-        for line in comparison.remarks:
+        for line in comparison.warnings:
             print(f"note: {line}", file=sys.stderr)
         print(f"comparison: {page}", file=sys.stderr)
     elif options.format:
@@ -63,14 +63,14 @@ def _write(options: argparse.Namespace) -> None:
     """Write the report, print the summary, and say where the report is."""
     from harness.metrics.results import read_results
     from harness.report.console import print_summary
-    from harness.report.notices import notices
+    from harness.report.warnings import warnings
     from harness.report.write import write_results
 
     results = read_results(options.path)
     formats = ("png", "pdf") if options.pdf else ("png",)
     paths = write_results(results, _folder(options, options.path), formats, html=options.html)
     print_summary(results.cells)
-    for line in notices(results):
+    for line in warnings(results):
         print(f"note: {line}", file=sys.stderr)
     print(f"report: {paths[0]} (and {len(paths) - 1} files beside it, in tables/ and figures/)", file=sys.stderr)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.cli.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
-from harness.compose.plan import Plan, cell_table, made_folder
+from harness.compose.run_plan import RunPlan, cell_table, made_folder
 from harness.records.runs import MANIFEST
 from harness.settings.schema import group_options
 
@@ -55,23 +55,23 @@ def _main(arguments: Sequence[str]) -> int:
     plan = compose_plan(overrides)
     if options.list:
         print(cell_table(plan.cells))
-        say(*plan.remarks)
+        say(*plan.warnings)
         return SUCCESS
     return run(plan, options.format)
 
 
-def run(plan: Plan, row_format: str | None) -> int:
+def run(plan: RunPlan, row_format: str | None) -> int:
     """Run the cells of a plan and report what was finished, also after an interruption."""
     for values, reason in plan.skipped:
         print(f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}", file=sys.stderr)
     with made_folder(plan.folder):
         say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
-        say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.remarks)
+        say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.warnings)
         _run_and_report(plan, row_format)
     return SUCCESS
 
 
-def _run_and_report(plan: Plan, row_format: str | None) -> None:
+def _run_and_report(plan: RunPlan, row_format: str | None) -> None:
     """Run the cells and report those that were finished."""
     finished: list[str] = []
     try:
@@ -91,7 +91,7 @@ def say(*texts: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _kept(plan: Plan, finished: Sequence[str]) -> str:
+def _kept(plan: RunPlan, finished: Sequence[str]) -> str:
     """What there is of a run that did not come to its end."""
     if finished:
         return f"{len(finished)} of {len(plan.cells)} cells were finished; finished cells are kept in {plan.folder}"
@@ -110,7 +110,7 @@ def report(folder: Path, row_format: str | None) -> None:
     """Write tables and figures; print the summary, or rows to standard output and the summary beside them."""
     from harness.metrics.results import read_results
     from harness.report.console import print_summary
-    from harness.report.notices import notices
+    from harness.report.warnings import warnings
     from harness.report.write import rows, write_results
 
     results = read_results(folder)
@@ -118,12 +118,12 @@ def report(folder: Path, row_format: str | None) -> None:
     if row_format is not None:
         print(rows(results, row_format), end="")
     print_summary(results.cells, sys.stdout if row_format is None else sys.stderr)
-    for line in notices(results):
+    for line in warnings(results):
         print(f"note: {line}", file=sys.stderr)
     print(f"report: {page} (and {len(others)} files in tables/ and figures/)", file=sys.stderr)
 
 
-def run_plan(plan: Plan, finished: list[str]) -> None:
+def run_plan(plan: RunPlan, finished: list[str]) -> None:
     """Run the cells with a progress display, and list those that are finished; the only place that imports models."""
     from harness.sweep.progress import progress_on
     from harness.sweep.run_cells import run_cells

@@ -1,6 +1,6 @@
 """What the kernels are given: groups of pointers and sizes, so that a launch reads as a sentence.
 
-Every field that is a tensor here is a pointer inside a kernel. Letters as in kernels.contract, and C chunks in a row
+Every field that is a tensor here is a pointer inside a kernel. Shapes as in kernels.contract, and C chunks in a row
 (kernels.workspace.chunk_size). Row r * (K + 1) + i of a buffer belongs to request r and to the target's row after its
 first i draft tokens, however the rows of the logits lie.
 """
@@ -143,14 +143,14 @@ class RoundState(NamedTuple):
     """[R] int32; first pass: K + 1 - (index of the first draft token that failed), 0 while none has;
     second pass of block: the largest index found to pass."""
     judgements: Tensor
-    """[R * (K + 1)] int32, see kernels.judge."""
+    """[R * (K + 1)] int32, see kernels.acceptance_test."""
     draft_tokens: Tensor
     """[R * (K + 1)] int64, X_i."""
     draft_token_logits: Tensor
     """[R * (K + 1)] float32, target logit of X_i."""
-    chances: Tensor
+    uniform_numbers: Tensor
     """[R * (K + 1)] float64, its uniform number."""
-    next_chances: Tensor
+    next_uniforms: Tensor
     """[R * (K + 1)] float64, the uniform number of the token after i accepted ones; only where the first pass draws
     it."""
     target_logprobs: Tensor
@@ -167,9 +167,9 @@ class RoundState(NamedTuple):
     """[R * P, C] float64, sum of the weights of the next token in each chunk; P is K for block and 1 otherwise."""
     num_positions: int
     """P."""
-    race_scores: Tensor
+    argmax_scores: Tensor
     """[R * (K + 1), C] float64, score of the leader of each group of chunks; only where Gumbel noise decides."""
-    race_tokens: Tensor
+    argmax_tokens: Tensor
     """[R * (K + 1), C] int32, that leader's id in its row."""
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.acceptance_test import PASSED, accept_or_reject
 from kernels.decide import FROM_TARGET, NOTHING, decide, write_verdict
-from kernels.emit import emit, load_chance, load_chunks
-from kernels.judge import PASSED, judge
-from kernels.next_weights import open_rows
+from kernels.residual_weights import open_rows
+from kernels.sample_next import load_chunks, load_uniform, sample_next
 
 
 @triton.jit
@@ -61,7 +61,7 @@ def conclude_row(
     row = request.to(tl.int64) * (tokens.width + 1) + index
     keep_stats(rows, row, stats)
     if index < count:
-        judgement = judge(target, rule, state, temperature, index, row, prepared, stats, METHOD)
+        judgement = accept_or_reject(target, rule, state, temperature, index, row, prepared, stats, METHOD)
         tl.store(state.judgements + row, judgement)
         if SKIPS:
             if judgement != PASSED:
@@ -81,8 +81,8 @@ def is_last(counter, num_arrivals):
 
 @triton.jit
 def emit_from_target(
-    target, draft, tokens, rows, state, output, temperature, request, index, plan, stats, argmax, chunks, chance,
-    METHOD: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
+    target, draft, tokens, rows, state, output, temperature, request, index, plan, stats, argmax, chunks,
+    uniform_number, METHOD: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Draw the next token from the target row after `index` accepted tokens, or from it without one token.
 
@@ -91,15 +91,15 @@ def emit_from_target(
     """
     # No draft row is looked into, nothing was summed for the token, and nobody raced for it.
     opened = open_rows(target, draft, tokens, state, temperature, request, 0, index, plan, stats, METHOD, False)
-    emit(
+    sample_next(
         target, draft, tokens, temperature, rows, state, output, request, 0, index, plan, 0, 0,
-        opened, argmax, chunks, chance, METHOD, False, False, CHUNK, CHUNKS_PADDED,
+        opened, argmax, chunks, uniform_number, METHOD, False, False, CHUNK, CHUNKS_PADDED,
     )  # fmt: skip
 
 
 @triton.jit
 def conclude_only_row(
-    target, draft, tokens, rows, state, output, temperature, request, index, stats, chunks, chance,
+    target, draft, tokens, rows, state, output, temperature, request, index, stats, chunks, uniform_number,
     METHOD: tl.constexpr, EMITS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Settle a request without drafts by the statistics of its only row, which need not be read again.
@@ -107,7 +107,7 @@ def conclude_only_row(
     Args:
         index: 0.
         chunks: of the row, as `load_chunks` gives them.
-        chance: as `load_chance` gives it.
+        chance: as `load_uniform` gives it.
     """
     maximum, normalizer, threshold, argmax, _ = stats
     keep_stats(rows, request.to(tl.int64), stats)
@@ -118,7 +118,7 @@ def conclude_only_row(
     if EMITS:
         emit_from_target(
             target, draft, tokens, rows, state, output, temperature, request, index, FROM_TARGET,
-            (maximum, normalizer, threshold), argmax, chunks, chance, METHOD, CHUNK, CHUNKS_PADDED,
+            (maximum, normalizer, threshold), argmax, chunks, uniform_number, METHOD, CHUNK, CHUNKS_PADDED,
         )  # fmt: skip
     else:
         tl.store(state.plans + request, FROM_TARGET)
@@ -142,7 +142,7 @@ def arrive(
             emit_from_target(
                 target, draft, tokens, rows, state, output, temperature, request, index, plan, load_stats(rows, row),
                 tl.load(rows.argmax + row, cache_modifier=".cg"), load_chunks(rows, row, CHUNKS_PADDED),
-                load_chance(state, row), METHOD, CHUNK, CHUNKS_PADDED,
+                load_uniform(state, row), METHOD, CHUNK, CHUNKS_PADDED,
             )  # fmt: skip
         else:
             tl.store(state.plans + request, plan)

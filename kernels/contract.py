@@ -1,6 +1,6 @@
 """The contract of the sampling core: what `verify` and `draw` take and return, for the kernels and for the reference.
 
-Letters used above tensors: R requests in the batch, K the largest number of draft tokens of a request in the batch,
+Shapes: R requests in the batch, K the largest number of draft tokens of a request in the batch,
 V the target's vocabulary, V_draft the drafter's, S slots of the persistent draft-logit cache, M bit masks.
 This module does not know torch at import time, so that configuration and reports can read the method names cheaply.
 """
@@ -204,7 +204,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerificationResult:
     """What one round of verification emits: accepted draft tokens, then one recovered or bonus token."""
 
     token_ids: Tensor
@@ -224,10 +224,14 @@ ANY_TOKEN, NO_TOKEN = -(2**31), -1
 
 
 @dataclass(frozen=True)
-class Held:
+class Deferred:
     """Which rows of a round wait for the host."""
 
     num_draft_tokens: Tensor
     """[R] int64; -1 for rows that emit nothing, the held ones among them."""
     is_undecided: Tensor
     """[R] bool, these rows."""
+
+
+Verdict = VerificationResult
+"""The name of VerificationResult before version 0.2, for subjects that import it; goes with version 0.3."""

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Drawn, Held, RowStats, Sampling, Streams, TokenMask, Verdict, Verification
+from kernels.contract import (
+    Deferred,
+    Draft,
+    Drawn,
+    RowStats,
+    Sampling,
+    Streams,
+    TokenMask,
+    Verification,
+    VerificationResult,
+)
 from kernels.streams import Purpose
 
 if TYPE_CHECKING:
@@ -32,7 +42,7 @@ class Verify(Protocol):
         streams: Streams,
         *,
         mask: TokenMask | None = None,
-    ) -> Verdict: ...
+    ) -> VerificationResult: ...
 
 
 class Draw(Protocol):
@@ -66,8 +76,8 @@ class CoupledDraw(Protocol):
     ) -> Drawn: ...
 
 
-class Hold(Protocol):
-    """See kernels.hold."""
+class Defer(Protocol):
+    """See kernels.defer."""
 
     def __call__(
         self,
@@ -77,7 +87,7 @@ class Hold(Protocol):
         token_ids: Tensor,
         lengths: Tensor,
         endings: Tensor | None,
-    ) -> Held: ...
+    ) -> Deferred: ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,7 @@ class Core:
     verify: Verify
     draw: Draw
     coupled_draw: CoupledDraw
-    hold: Hold
+    defer: Defer
     workspace: Workspace | None = None
     """The scratch memory that its functions share; None where they need none."""
 
@@ -97,18 +107,18 @@ class Core:
 def reference_core() -> Core:
     """The executable specification, on any device."""
     from kernels.reference.coupled import coupled_draw
+    from kernels.reference.defer import defer
     from kernels.reference.draw import draw
-    from kernels.reference.hold import hold
     from kernels.reference.verify import verify
 
-    return Core("reference", verify, draw, coupled_draw, hold)
+    return Core("reference", verify, draw, coupled_draw, defer)
 
 
 def triton_core() -> Core:
     """The kernels, with a workspace that all calls share: they must follow one another on one stream of work."""
     from kernels.coupled import coupled_draw
+    from kernels.defer import defer
     from kernels.draw import draw
-    from kernels.hold import hold
     from kernels.verify import verify
     from kernels.workspace import Workspace
 
@@ -118,7 +128,7 @@ def triton_core() -> Core:
         partial(verify, workspace=workspace),
         partial(draw, workspace=workspace),
         partial(coupled_draw, workspace=workspace),
-        hold,
+        defer,
         workspace,
     )
 

@@ -1,7 +1,7 @@
 """Draw one token per row with the coupled method's noise. Twin of kernels.reference.coupled.
 
 The noise belongs to (seed, position, token of the target's vocabulary), so that a draft and the target, drawing at the
-same position, mostly draw the same token; kernels.race finds the winner. Verification is kernels.verify like any other.
+same position, mostly draw the same token; kernels.gumbel_argmax finds the winner. kernels.verify verifies them.
 """
 
 from __future__ import annotations

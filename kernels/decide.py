@@ -15,8 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.acceptance_test import IMPOSSIBLE, PASSED
 from kernels.device_streams import ACCEPT, uniform
-from kernels.judge import FAULTY, PASSED
 
 NOTHING: tl.constexpr = tl.constexpr(0)
 FROM_TARGET: tl.constexpr = tl.constexpr(1)
@@ -63,17 +63,17 @@ def block_length(tokens, streams, state, request, num_usable, one_hot):
         log_ratio = tl.minimum(log_ratio + step, 0.0)
         tl.store(state.log_ratios + row + index, log_ratio)
         ratio = tl.exp(log_ratio)
-        chance = uniform(seed, ACCEPT, first_position + index - 1, round_index)
+        uniform_number = uniform(seed, ACCEPT, first_position + index - 1, round_index)
         if index == num_usable:
-            if chance < ratio:
+            if uniform_number < ratio:
                 num_accepted = index
                 needed = needed * 0
         elif one_hot:
             mass = ratio * (1.0 - tl.exp(tl.load(state.target_logprobs + row + index, cache_modifier=".cg")))
             rest = mass + (1.0 - ratio)
-            if chance * tl.where(rest == 0, 1.0, rest) < tl.where(rest == 0, ratio, mass):
+            if uniform_number * tl.where(rest == 0, 1.0, rest) < tl.where(rest == 0, ratio, mass):
                 num_accepted = index
-        elif chance < ratio:
+        elif uniform_number < ratio:
             needed = needed | ((needed * 0 + 1) << index)
     if (num_accepted < num_usable) & (one_hot == 0):
         needed = needed | 1
@@ -99,7 +99,7 @@ def decide(
     # Rows behind the first failure may have been skipped and hold an older judgement, which the minimum never reaches.
     stop = tl.min(tl.where((judged != PASSED) & (columns < count), columns, WIDTH_PADDED))
     stop = tl.minimum(stop, count)
-    is_faulty = tl.sum(((columns == stop) & (columns < count) & (judged == FAULTY)).to(tl.int32)) > 0
+    is_impossible = tl.sum(((columns == stop) & (columns < count) & (judged == IMPOSSIBLE)).to(tl.int32)) > 0
     one_hot = (temperature == 0).to(tl.int32)
     if not READS_DRAFT:
         one_hot = one_hot | 1
@@ -110,9 +110,9 @@ def decide(
         num_accepted, needed = block_length(tokens, streams, state, request, stop, one_hot)
         ends = num_accepted == stop
     else:
-        ends = (stop == count) | is_faulty
+        ends = (stop == count) | is_impossible
     undefined = tl.sum(((columns == num_accepted) & (normalizers != normalizers)).to(tl.int32)) > 0
-    invalid = ends & (is_faulty | undefined)
+    invalid = ends & (is_impossible | undefined)
     if METHOD == "greedy":
         invalid = invalid | (temperature > 0)
     write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED)

@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.arguments import DraftTokens, Output, TargetRows
 from kernels.checks import check_logits, check_row_stats, check_token_map, checked_requests
 from kernels.contract import Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
-from kernels.passes import Round, no_draft, settle, stream_state
+from kernels.passes import Round, launch, no_draft, stream_state
 from kernels.streams import Purpose
 from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
@@ -103,5 +103,5 @@ def draw_rows(
         workspace=workspace,
         purpose=purpose,
     )
-    settle(round_)
+    launch(round_)
     return drawn

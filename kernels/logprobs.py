@@ -4,7 +4,7 @@ One program per row. It reads the row once, in chunks of CHUNK tokens, and keeps
 first token and the sum of exponentials. The alternatives then come one by one: the best of all chunks' best, and only
 the chunk it was taken from is read again for its next best. So n alternatives cost n chunks, and nothing is sorted.
 
-Letters: N rows, V the vocabulary, n alternatives.
+Shapes: N rows, V the vocabulary, n alternatives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Launches the passes over a round, for verification and for a plain draw alike: a draw is a round without drafts.
 
-    first pass    kernels.row_stats       reads every target row that matters, judges and decides
-    second pass   kernels.emission        reads the rows at the rejected position, draws the next token
+    first pass    kernels.first_pass       reads every target row that matters, judges and decides
+    second pass   kernels.second_pass        reads the rows at the rejected position, draws the next token
 
 Where the first pass leaves nothing to be summed (`Round.sums`) it draws the next token itself, and is the only launch.
 All are ordinary launches without host synchronisation, so that they can be captured in a CUDA graph.
@@ -19,9 +19,9 @@ from triton.runtime.jit import JITFunction
 
 from kernels.arguments import DraftRows, DraftTokens, Output, RoundState, RowBuffers, StreamState, TargetRows
 from kernels.contract import Sampling, Streams, VerificationMethod
-from kernels.emission import _emission_kernel
+from kernels.first_pass import _first_pass_kernel
 from kernels.register_limits import first_pass_registers, second_pass_registers, truncated_pass_registers
-from kernels.row_stats import _row_stats_kernel
+from kernels.second_pass import _second_pass_kernel
 from kernels.truncation import _truncated_rows_kernel
 from kernels.workspace import SHORT_CHUNK, Shape, Workspace
 
@@ -90,7 +90,7 @@ def no_draft() -> DraftRows:
 
 def capability() -> int:
     """Compute capability of the GPU times ten; 0 in Triton's interpreter, and where it is none of NVIDIA's."""
-    if not isinstance(_row_stats_kernel, JITFunction):
+    if not isinstance(_first_pass_kernel, JITFunction):
         return 0
     target = driver.active.get_current_target()
     return target.arch if target.backend == "cuda" else 0
@@ -101,7 +101,7 @@ def overlaps() -> bool:
     return capability() >= 90
 
 
-def settle(round_: Round) -> None:
+def launch(round_: Round) -> None:
     """Decide how many draft tokens of each request are accepted, and draw the token after them."""
     if round_.shape.num_requests == 0:
         return
@@ -150,7 +150,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
     sets = 2 if is_many and shape.num_chunks > parts else 1
     num_groups = triton.cdiv(shape.num_chunks, parts * sets)
     group = 16 // logits.element_size()
-    _row_stats_kernel[((num_groups + apart) * shape.num_requests, shape.width + 1)](
+    _first_pass_kernel[((num_groups + apart) * shape.num_requests, shape.width + 1)](
         round_.target,
         round_.draft,
         round_.tokens,
@@ -187,9 +187,9 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     # 16 warps leave 128 registers to a thread: too few for the race of coupled noise, for tokens with an address each,
     # for masks, and on other generations.
     is_light = round_.method is not Method.coupled and is_aligned and not round_.is_masked
-    most_warps = 16 if capability() == 90 and is_light else 8
+    max_warps = 16 if capability() == 90 and is_light else 8
     # A short row takes no more than read it at once: many of its programs then share a multiprocessor.
-    num_warps = min(most_warps, triton.next_power_of_2(triton.cdiv(round_.shape.vocab_size, 32 * group)))
+    num_warps = min(max_warps, triton.next_power_of_2(triton.cdiv(round_.shape.vocab_size, 32 * group)))
     num_threads = num_warps * 32
     _truncated_rows_kernel[(num_rows,)](
         round_.target,
@@ -224,7 +224,7 @@ def _second_pass(round_: Round) -> None:
     num_groups = triton.cdiv(shape.num_chunks, parts)
     group = 16 // logits.element_size()
     unroll = MASKED_UNROLL if round_.is_masked else SECOND_PASS_UNROLL
-    _emission_kernel[(num_groups * shape.num_requests, shape.num_positions)](
+    _second_pass_kernel[(num_groups * shape.num_requests, shape.num_positions)](
         round_.target,
         round_.draft,
         round_.tokens,

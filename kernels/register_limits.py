@@ -20,7 +20,7 @@ Method = VerificationMethod
 def first_pass_registers(
     method: Method, dtype: torch.dtype, is_aligned: bool, capability: int, is_masked: bool, is_short: bool
 ) -> int | None:
-    """Limit for kernels.row_stats with up to 4 warps; None leaves the choice to the compiler.
+    """Limit for kernels.first_pass with up to 4 warps; None leaves the choice to the compiler.
 
     Args:
         method: the rule.
@@ -42,7 +42,7 @@ def first_pass_registers(
 
 
 def second_pass_registers(method: Method, truncates: bool, num_warps: int, is_masked: bool) -> int:
-    """Limit for kernels.emission with up to 4 warps, or 8."""
+    """Limit for kernels.second_pass with up to 4 warps, or 8."""
     if is_masked and method is not Method.pr35461:
         return 128 if method is not Method.block else 255 if num_warps <= 4 else 168
     if method is Method.pr35461:

@@ -10,11 +10,11 @@ and min-p needs no search. What survives are the tokens at or above the largest 
    the 32 in a warp has some 1,000 tokens of a row at or above it: the guess where a first window begins;
 2. another pass, over a row that is in the L2 cache by now, marks the groups of tokens that reach into the window: of 16
    bytes each, or of two tokens in a short row. Its tokens are packed into a few registers of each thread
-   (kernels.window_logits), and if the window holds the threshold, the search ends among them. Else the next window
+   (kernels.logit_window), and if the window holds the threshold, the search ends among them. Else the next window
    begins below it, as deep as the mean distance of the tokens above lets expect about as many again;
 3. a row whose threshold lies too deep for that, such as a flat one at a high temperature, is searched by whole passes.
 
-Every step of a search (kernels.smallest_key) weighs the tokens above four probes at once, and leaves a fifth of the
+Every step of a search (kernels.radix_select) weighs the tokens above four probes at once, and leaves a fifth of the
 interval that the threshold lies in. It divides the order of the values themselves, and ends at an exact value of the
 row. Nothing hangs on the guesses but time. Top-k, top-p and min-p take turns at the same code, because a program runs
 it once or twice, and fetching it costs time. The reference twin is kernels.reference.thresholds.
@@ -26,9 +26,9 @@ import triton
 import triton.language as tl
 
 from kernels.device_weights import divisor, scale, weigh
-from kernels.smallest_key import ordered_key, smallest_key, smallest_key_of_row, summed, value_of
+from kernels.logit_window import list_groups, load_groups, pack, unpack
+from kernels.radix_select import ordered_key, radix_select, radix_select_of_row, summed, value_of
 from kernels.token_mask import only_allowed
-from kernels.window_logits import list_groups, load_groups, pack, unpack
 
 WINDOWS: tl.constexpr = tl.constexpr(4)
 """That are tried before whole passes."""
@@ -122,7 +122,7 @@ def search_windows(
             reached = above + tl.where(counting, number_here, mass_here)
             if reached >= target:
                 weights = tl.where(counting, inside.to(tl.float32), masses)
-                key = smallest_key(logits, weights, above, target, lowest, highest, SHIFT)
+                key = radix_select(logits, weights, above, target, lowest, highest, SHIFT)
                 mass += tl.sum(summed(tl.where(logits >= value_of(key, SHIFT), masses, 0.0)), axis=0)
                 is_found += 1
                 windows = windows * 0
@@ -187,7 +187,7 @@ def search(
                 if is_found == 0:
                     if turn == 1:
                         least = tl.maximum(least, lightest_key(maximum, mass, temperature, top_p, vocab_size, SHIFT))
-                    key = smallest_key_of_row(
+                    key = radix_select_of_row(
                         row_logits, vocab_size, mask, maximum, temperature, counting, target, least,
                         ordered_key(maximum, SHIFT), SHIFT, LANES, GROUP,
                     )  # fmt: skip

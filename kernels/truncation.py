@@ -1,7 +1,7 @@
 """First pass of a batch that truncates: one program reads a whole row, finds its threshold, and judges its draft token.
 
 The row is in the L2 cache after its first reading, so that the search (kernels.thresholds) may go over it again. As in
-kernels.row_stats, rows are taken by position, and those behind a rejection are not read.
+kernels.first_pass, rows are taken by position, and those behind a rejection are not read.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
+from kernels.acceptance_test import load_proposal, prepare
 from kernels.addresses import row_address
 from kernels.conclude import arrive, conclude_row, skip_slot, stop_index
 from kernels.device_streams import load_stream
 from kernels.device_weights import divisor, scale, weigh
-from kernels.judge import load_proposal, prepare
-from kernels.race import race_logits
+from kernels.gumbel_argmax import gumbel_argmax_of_logits
 from kernels.thresholds import guess_of, row_sums, search
 from kernels.token_mask import only_allowed, target_mask_row
 
@@ -69,7 +69,7 @@ def first_argmax(row_logits, vocab_size, mask, maximum, LANES: tl.constexpr, GRO
 
 
 @triton.jit
-def race_row(
+def gumbel_argmax_of_row(
     row_logits, vocab_size, mask, threshold, temperature, to_target_ids, seed, position,
     LANES: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
@@ -80,7 +80,7 @@ def race_row(
         offsets = first + tl.arange(0, LANES)
         logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
         logits = only_allowed(logits, offsets, vocab_size, mask, GROUP)
-        best, winner = race_logits(
+        best, winner = gumbel_argmax_of_logits(
             logits, threshold, offsets, first // 2 + tl.arange(0, LANES // 2), vocab_size, to_target_ids,
             best, winner, seed, position, temperature,
         )  # fmt: skip
@@ -153,7 +153,7 @@ def _truncated_rows_kernel(
                     entropy = tl.log(normalizer) - moment / divisor(temperature) / normalizer
             if METHOD == "coupled":
                 if (temperature > 0) & (normalizer == normalizer):
-                    argmax = race_row(
+                    argmax = gumbel_argmax_of_row(
                         row_logits, target.vocab_size, mask, threshold, temperature, output.to_target_ids,
                         tl.load(streams.seeds + request), tl.load(streams.positions + request) + index, LANES, GROUP,
                     )  # fmt: skip

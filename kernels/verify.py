@@ -11,9 +11,18 @@ from torch import Tensor
 
 from kernels.arguments import DraftRows, DraftTokens, Output, TargetRows
 from kernels.checks import check_draft, check_logits, checked_requests
-from kernels.contract import READS_DRAFT, Draft, Sampling, Streams, TokenMask, Verdict, Verification, VerificationMethod
+from kernels.contract import (
+    READS_DRAFT,
+    Draft,
+    Sampling,
+    Streams,
+    TokenMask,
+    Verification,
+    VerificationMethod,
+    VerificationResult,
+)
 from kernels.draft_stats import with_row_stats
-from kernels.passes import Round, no_draft, settle, stream_state
+from kernels.passes import Round, launch, no_draft, stream_state
 from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
 
@@ -21,7 +30,7 @@ Method = VerificationMethod
 
 DECIDED_BY_NOISE = frozenset({Method.coupled, Method.pr35461})
 
-MOST_BLOCK_DRAFTS = 32
+MAX_BLOCK_DRAFTS = 32
 """Positions whose residual masses may be needed are the bits of one number (kernels.decide)."""
 
 
@@ -65,7 +74,7 @@ def verify(
     streams: Streams,
     workspace: Workspace | None = None,
     mask: TokenMask | None = None,
-) -> Verdict:
+) -> VerificationResult:
     """Turn a round's draft tokens into output tokens: the accepted ones, then one recovered or bonus token.
 
     Values on the device are not looked at before the launch, which would wait for it: a request whose draft cannot be
@@ -84,7 +93,7 @@ def verify(
             code that runs and a free row does not: whether there is one must not hang on values either.
 
     Returns:
-        Verdict, fields [R], as kernels.reference.verify gives it.
+        VerificationResult, fields [R], as kernels.reference.verify gives it.
 
     Raises:
         ValueError: a tensor's shape, type or layout is not as above, synthetic verification has too few rates, or block
@@ -103,9 +112,9 @@ def verify(
     reads_draft = method in READS_DRAFT and draft.logits is not None and width > 0
     if reads_draft and draft.row_stats is None:
         draft = with_row_stats(draft, sampling, workspace)
-    if method is Method.block and reads_draft and width > MOST_BLOCK_DRAFTS:
+    if method is Method.block and reads_draft and width > MAX_BLOCK_DRAFTS:
         raise ValueError(
-            f"block verification takes at most {MOST_BLOCK_DRAFTS} draft tokens of a request, found {width}; "
+            f"block verification takes at most {MAX_BLOCK_DRAFTS} draft tokens of a request, found {width}; "
             "propose fewer (drafting.num_speculative_tokens)"
         )
     num_positions = max(width, 1) if method is Method.block and reads_draft else 1
@@ -117,7 +126,7 @@ def verify(
         races=method in DECIDED_BY_NOISE,
         is_typical=method is Method.typical,
     )
-    verdict = Verdict(
+    verdict = VerificationResult(
         torch.empty(num_requests, width + 1, dtype=torch.int64, device=device),
         torch.empty(num_requests, dtype=torch.int64, device=device),
         torch.empty(num_requests, dtype=torch.bool, device=device),
@@ -142,5 +151,5 @@ def verify(
         shape=shape,
         workspace=workspace,
     )
-    settle(round_)
+    launch(round_)
     return verdict

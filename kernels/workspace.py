@@ -103,7 +103,7 @@ class Workspace:
     def round_state(self, shape: Shape, device: torch.device) -> RoundState:
         """Counters and decisions of a round."""
         num_rows, num_requests = shape.num_rows, shape.num_requests
-        num_races = num_rows * shape.num_chunks if shape.races else 0
+        num_argmaxes = num_rows * shape.num_chunks if shape.races else 0
         num_masses = num_requests * shape.num_positions * shape.num_chunks
         return RoundState(
             row_arrivals=self.buffer("row_arrivals", num_rows, torch.int32, device, zeroed=True),
@@ -112,8 +112,8 @@ class Workspace:
             judgements=self.buffer("judgements", num_rows, torch.int32, device),
             draft_tokens=self.buffer("draft_tokens", num_rows, torch.int64, device),
             draft_token_logits=self.buffer("draft_token_logits", num_rows, torch.float32, device),
-            chances=self.buffer("chances", num_rows, torch.float64, device),
-            next_chances=self.buffer("next_chances", num_rows, torch.float64, device),
+            uniform_numbers=self.buffer("uniform_numbers", num_rows, torch.float64, device),
+            next_uniforms=self.buffer("next_uniforms", num_rows, torch.float64, device),
             target_logprobs=self.buffer("target_logprobs", num_rows, torch.float64, device),
             draft_logprobs=self.buffer("draft_logprobs", num_rows, torch.float64, device),
             log_ratios=self.buffer("log_ratios", num_rows, torch.float64, device),
@@ -121,12 +121,12 @@ class Workspace:
             needed=self.buffer("needed", num_requests, torch.int32, device),
             masses=self.buffer("masses", num_masses, torch.float64, device),
             num_positions=shape.num_positions,
-            race_scores=self.buffer("race_scores", num_races, torch.float64, device),
-            race_tokens=self.buffer("race_tokens", num_races, torch.int32, device),
+            argmax_scores=self.buffer("argmax_scores", num_argmaxes, torch.float64, device),
+            argmax_tokens=self.buffer("argmax_tokens", num_argmaxes, torch.int32, device),
         )
 
     def rule(self, verification: Verification, width: int, device: torch.device) -> Tensor:
-        """The method's parameters as kernels.judge reads them, [4 + K] float64."""
+        """The method's parameters as kernels.acceptance_test reads them, [4 + K] float64."""
         found = self._rules.get((verification, device))
         if found is None or found.numel() < 4 + width:
             if found is not None:

@@ -1,6 +1,6 @@
 """Rounds for the tests of the kernels: everything a round may hold at once, and what it must not touch is poisoned.
 
-Letters: R requests, K the largest number of draft tokens, V the target's vocabulary, S slots of the draft-logit cache.
+Shapes: R requests, K the largest number of draft tokens, V the target's vocabulary, S slots of the draft-logit cache.
 The kernels run on the GPU where there is one, else on the CPU in Triton's interpreter.
 """
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Drawn, Sampling, Streams, TokenMask, Verdict, Verification
+from kernels.contract import Draft, Drawn, Sampling, Streams, TokenMask, Verification, VerificationResult
 from kernels.reference.coupled import coupled_draw as reference_coupled_draw
 from kernels.reference.draw import draw as reference_draw
 from kernels.reference.truncation import sampling_rows
@@ -60,11 +60,11 @@ class KernelRound:
     def on(self, device: torch.device) -> "KernelRound":
         return KernelRound(*(moved(getattr(self, field.name), device) for field in fields(self)))
 
-    def expected(self, verification: Verification) -> Verdict:
+    def expected(self, verification: Verification) -> VerificationResult:
         arguments = (self.target_logits, self.draft, self.sampling, verification, self.streams)
         return reference_verify(*arguments, mask=self.mask)
 
-    def found(self, verification: Verification, workspace: Workspace | None = None) -> Verdict:
+    def found(self, verification: Verification, workspace: Workspace | None = None) -> VerificationResult:
         from kernels.verify import verify
 
         arguments = (self.target_logits, self.draft, self.sampling, verification, self.streams)
@@ -214,7 +214,7 @@ def kernel_round(
     )
 
 
-def assert_same_verdict(found: Verdict, expected: Verdict) -> None:
+def assert_same_verdict(found: VerificationResult, expected: VerificationResult) -> None:
     """Equal in every integer."""
     assert found.num_accepted.tolist() == expected.num_accepted.tolist()
     assert found.token_ids.tolist() == expected.token_ids.tolist()
@@ -226,7 +226,7 @@ def assert_same_verdict(found: Verdict, expected: Verdict) -> None:
     )
 
 
-def checked_verdict(batch: KernelRound, method: Method, workspace: Workspace | None = None) -> Verdict:
+def checked_verdict(batch: KernelRound, method: Method, workspace: Workspace | None = None) -> VerificationResult:
     """The kernels' verdict, after it has been compared with the reference's."""
     verification = verification_of(method)
     found = batch.found(verification, workspace)

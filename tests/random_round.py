@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Sampling, Streams, Verdict, Verification, VerificationMethod
+from kernels.contract import Draft, Sampling, Streams, Verification, VerificationMethod, VerificationResult
 from kernels.reference.coupled import coupled_draw
 from kernels.reference.draw import draw
 from kernels.reference.truncation import sampling_rows
@@ -69,7 +69,7 @@ class Round:
     def draft(self, requests: Tensor) -> Draft:
         return Draft(self.token_ids[requests], self.lengths[requests], self.cache[requests])
 
-    def verify(self, verification: Verification, requests: Tensor | None = None) -> Verdict:
+    def verify(self, verification: Verification, requests: Tensor | None = None) -> VerificationResult:
         if requests is None:
             requests = torch.arange(len(self.lengths))
         streams = Streams(*(getattr(self.streams, name)[requests] for name in ("seeds", "positions", "rounds")))

@@ -19,7 +19,7 @@ that it is stored once. In tests/data/eagle3_speculators lie then:
     runs.safetensors      token_ids [T + 1], aux_states [T + 1, 3 H], target_embedding [V, H], step_ids [N, T]: the
                           token of pair t in step n, features [C, N, T, H] entering each step, logits [C, N, T, V_draft]
 
-Letters: T pairs, N steps, C cases, H hidden size, V target's vocabulary, V_draft tokens that can be drafted.
+Shapes: T pairs, N steps, C cases, H hidden size, V target's vocabulary, V_draft tokens that can be drafted.
 """
 
 from __future__ import annotations

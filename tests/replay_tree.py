@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.records.terms import DraftTerms, RequestTerms, RoundTerms, collect_terms
+from harness.records.acceptance_terms import DraftTerms, RequestTerms, RoundTerms, collect_terms
 from kernels.contract import Draft, Sampling, Verification, VerificationMethod
 from kernels.reference.acceptance import AcceptanceTerms, acceptance_terms
 

@@ -21,7 +21,7 @@ from harness.records.schema import (
     write_cell,
 )
 from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, MeasurementConfig
-from harness.settings.determinants import plain_values
+from harness.settings.identity import plain_values
 
 NUM_RESAMPLES = 500
 CONFIG = plain_values(

@@ -21,7 +21,7 @@ from harness.agreement.rows import DraftedRound, RoundShape, drafted_round
 from harness.agreement.run import Cell, CellResult, cells_of, compare_cell
 from harness.settings.device import Device
 from harness.settings.schema import SettingsError
-from kernels.contract import Draft, Sampling, Streams, Verdict, Verification
+from kernels.contract import Draft, Sampling, Streams, Verification, VerificationResult
 from kernels.core import Core, reference_core
 from kernels.reference.draw import draw
 from kernels.reference.truncation import process
@@ -65,7 +65,7 @@ def test_decisions_of_block_are_those_about_the_last_accepted_token_and_behind()
 
 def broken_verify(
     target_logits: torch.Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
-) -> Verdict:
+) -> VerificationResult:
     """Verification that forgets the draft distribution."""
     return verify(target_logits, replace(draft, logits=None), sampling, verification, streams)
 

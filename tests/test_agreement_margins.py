@@ -9,7 +9,7 @@ from harness.agreement.margins import drawn_margins, verdict_margins
 from harness.agreement.round_inputs import RoundInputs
 from harness.agreement.rounding import ROUNDING
 from harness.agreement.token_margin import interval_distance
-from kernels.contract import Draft, Drawn, Streams, Verdict
+from kernels.contract import Draft, Drawn, Streams, VerificationResult
 from kernels.reference.coupled import coupled_draw
 from kernels.reference.draw import draw
 from kernels.reference.verify import verify
@@ -28,12 +28,12 @@ def inputs_of(method: Method, num_times: int, settings=SETTINGS, vocab_size: int
     return RoundInputs(batch.rows(everything), batch.draft(everything), batch.sampling, batch.streams)
 
 
-def verdict_of(inputs: RoundInputs, method: Method) -> Verdict:
+def verdict_of(inputs: RoundInputs, method: Method) -> VerificationResult:
     arguments = (inputs.target_logits, inputs.draft, inputs.sampling, verification_of(method), inputs.streams)
     return verify(*arguments)
 
 
-def differs(found: Verdict, expected: Verdict) -> torch.Tensor:
+def differs(found: VerificationResult, expected: VerificationResult) -> torch.Tensor:
     return (found.token_ids != expected.token_ids).any(dim=1)
 
 
@@ -52,7 +52,7 @@ def test_a_small_error_of_the_logits_gives_small_margins(method: Method):
     found = verdict_of(replace(inputs, target_logits=inputs.target_logits.double() * (1 + error)), method)
     moved = differs(found, verdict_of(inputs, method)).nonzero()[:, 0]
     assert len(moved) > 0
-    part = Verdict(found.token_ids[moved], found.num_accepted[moved], found.invalid[moved])
+    part = VerificationResult(found.token_ids[moved], found.num_accepted[moved], found.invalid[moved])
     margins = verdict_margins(inputs.take(moved), verification_of(method), part)
     assert bool((margins < 20 * error).all())
     assert bool((margins > 0).any())
@@ -65,7 +65,7 @@ def test_another_token_than_the_drawn_one_is_not_explained(method: Method):
     verdict = verdict_of(inputs, method)
     last = verdict.num_accepted[:, None]
     wrong = (verdict.token_ids.gather(1, last) + 150) % 300
-    found = Verdict(verdict.token_ids.scatter(1, last, wrong), verdict.num_accepted, verdict.invalid)
+    found = VerificationResult(verdict.token_ids.scatter(1, last, wrong), verdict.num_accepted, verdict.invalid)
     margins = verdict_margins(inputs, verification_of(method), found)
     assert bool((margins > ROUNDING).all())
 
@@ -80,7 +80,7 @@ def test_a_flipped_decision_is_not_explained(method: Method):
     counts = verdict.num_accepted[accepted] - 1
     token_ids = verdict.token_ids[accepted].clone()
     token_ids[torch.arange(3 + 1) > counts[:, None]] = -1
-    found = Verdict(token_ids, counts, verdict.invalid[accepted])
+    found = VerificationResult(token_ids, counts, verdict.invalid[accepted])
     assert bool((verdict_margins(inputs.take(accepted), verification_of(method), found) > ROUNDING).all())
 
 
@@ -101,7 +101,9 @@ def test_a_verdict_that_contradicts_itself_is_never_explained(field: str):
             token_ids[request, 1] = 300
         case "too many":
             num_accepted[request] = 4
-    margins = verdict_margins(inputs, verification_of(Method.probabilistic), Verdict(token_ids, num_accepted, invalid))
+    margins = verdict_margins(
+        inputs, verification_of(Method.probabilistic), VerificationResult(token_ids, num_accepted, invalid)
+    )
     assert margins[request] == torch.inf
     assert int((margins > 0).sum()) == 1
 

@@ -6,7 +6,7 @@ import pytest
 
 from harness.metrics.block_drift import block_drift, block_throughputs
 from harness.metrics.results import Results
-from harness.report.notices import notices
+from harness.report.warnings import warnings
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell
 
 
@@ -36,7 +36,7 @@ def test_a_block_that_slowed_one_cell_is_noted(baseline_factor, factor, is_noted
     baseline, cell = cells_of(baseline_factor, factor)
     assert block_drift(baseline) is None
     assert (block_drift(cell) is not None) is is_noted
-    told = [line for line in notices(Results((), (baseline, cell))) if line.startswith("blocks of ")]
+    told = [line for line in warnings(Results((), (baseline, cell))) if line.startswith("blocks of ")]
     assert len(told) == int(is_noted)
     if is_noted:
         assert "the machine was busy, or drifts; run again" in told[0]
@@ -47,7 +47,7 @@ def test_the_note_says_which_of_several_cells_it_is():
     rates = [0.6, 0.5, 0.4, 0.3]
     cells = [simulated_cell(config(drafting__num_speculative_tokens=k), rates[:k]) for k in (3, 4)]
     found = analysed(simulated_cell(baseline_settings(), []), *(slowed(cell, 2.0) for cell in cells))
-    told = [line for line in notices(Results((), found)) if line.startswith("blocks of ")]
+    told = [line for line in warnings(Results((), found)) if line.startswith("blocks of ")]
     assert len(told) == 2 and ", K = 3 differ" in told[0] and ", K = 4 differ" in told[1]
 
 

@@ -14,7 +14,7 @@ from harness.backends.local import LocalBackend, prepare_together
 from harness.backends.model_store import ModelStore
 from harness.models import free_memory
 from harness.models.free_memory import Need, check_fits, free_bytes
-from harness.models.outline import OUTLINE
+from harness.models.meta_models import META
 from harness.models.random_weights import RandomWeights
 from harness.settings.cell import (
     BackendConfig,
@@ -126,9 +126,9 @@ def test_what_cannot_be_fused_is_refused_in_outline(tmp_path):
 def test_nothing_is_loaded_or_drawn_to_be_counted(tmp_path, monkeypatch):
     subject = backend(target={"path": str(shape_folder(tmp_path, **GLM))}, drafter=DrafterKind.mtp)
     subject.prepare(PLAYED)
-    outlines = subject.models.outlines
-    for module in (outlines.target.causal_lm, outlines.head(subject.cell.drafter).module):
-        assert {tensor.device for tensor in (*module.parameters(), *module.buffers())} == {OUTLINE}
+    meta_models = subject.models.meta_models
+    for module in (meta_models.target.causal_lm, meta_models.head(subject.cell.drafter).module):
+        assert {tensor.device for tensor in (*module.parameters(), *module.buffers())} == {META}
     assert not subject.models.loaded.has_target and not subject.models.loaded.has_head(subject.cell.drafter)
 
 
@@ -180,7 +180,7 @@ def test_greedy_drafts_need_no_draft_logits(monkeypatch):
 
 
 def test_the_sizes_of_a_public_model_are_told_without_making_it(monkeypatch):
-    monkeypatch.setattr(RandomWeights, "put", _only_outlines(RandomWeights.put))
+    monkeypatch.setattr(RandomWeights, "put", _only_meta_models(RandomWeights.put))
     subject = backend(target={"shape": "glm47_flash"}, drafter=DrafterKind.mtp, dtype="bfloat16")
     with_free(monkeypatch, 40 * 10**9)
     expected = (
@@ -191,7 +191,7 @@ def test_the_sizes_of_a_public_model_are_told_without_making_it(monkeypatch):
         subject.prepare(PLAYED)
 
 
-def _only_outlines(put):
+def _only_meta_models(put):
     def check(self, name, place):
         assert place.is_meta, f"{name} was drawn before it was counted"
         put(self, name, place)

@@ -12,13 +12,13 @@ import torch
 
 from experiments.certify import main
 from harness.certification import subject
-from harness.certification.cells import DRAFTS, RAGGED, full_cells, small_cells
+from harness.certification.cases import DRAFTS, RAGGED, full_cases, small_cases
 from harness.certification.controls import controls
+from harness.certification.evaluate import FALSE_ALARM, laws
 from harness.certification.goodness_of_fit import fit
-from harness.certification.judge import FALSE_ALARM, laws
-from harness.certification.own_core import own_core, reference
-from harness.certification.play import play
+from harness.certification.project_core import project_core, reference
 from harness.certification.report import JSON, MARKDOWN
+from harness.certification.simulate import simulate
 from harness.certification.subject import Features, load_subject
 from harness.settings.schema import SettingsError
 from kernels.contract import GUARANTEES, DraftSampling, Guarantee
@@ -26,33 +26,33 @@ from kernels.contract import GUARANTEES, DraftSampling, Guarantee
 CPU = torch.device("cpu")
 NUM_SAMPLES, BATCH = 60_000, 15_000
 LEVEL = FALSE_ALARM / 100
-CELLS = {cell.name: cell for cell in full_cells()}
+CASES = {case.name: case for case in full_cases()}
 FAST = [f"certify.{item}" for item in ("device=cpu", "samples=8000", "controls=false")]
 
 
-def p_value(subject, cell) -> float:
-    played = play(subject, cell, NUM_SAMPLES, BATCH, seed=1, device=CPU)
-    assert played.num_faults == 0
-    return fit(played.counts, laws(cell)).p_value
+def p_value(subject, case) -> float:
+    simulated = simulate(subject, case, NUM_SAMPLES, BATCH, seed=1, device=CPU)
+    assert simulated.num_faults == 0
+    return fit(simulated.counts, laws(case)).p_value
 
 
 @pytest.mark.parametrize("control", controls(), ids=lambda control: control.name)
 def test_control_is_rejected(control):
-    assert p_value(control.alter(own_core(CPU)), control.cell) < LEVEL
+    assert p_value(control.alter(project_core(CPU)), control.case) < LEVEL
 
 
-BROKEN = [control for control in controls() if control.cell.verification.guarantee is Guarantee.lossless]
+BROKEN = [control for control in controls() if control.case.verification.guarantee is Guarantee.lossless]
 
 
 @pytest.mark.parametrize("control", BROKEN, ids=lambda control: control.name)
 def test_what_the_control_was_made_from_passes(control):
-    sampling = control.cell.draft_sampling
+    sampling = control.case.draft_sampling
     right = replace(
-        control.cell,
+        control.case,
         cache_dtype=None,
         draft_sampling=DraftSampling.sampled if sampling is DraftSampling.coupled else sampling,
     )
-    assert p_value(own_core(CPU), right) > 1e-4
+    assert p_value(project_core(CPU), right) > 1e-4
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_the_control_was_made_from_passes(control):
     ],
 )
 def test_a_right_sampler_passes(name):
-    assert p_value(own_core(CPU), CELLS[name]) > 1e-4
+    assert p_value(project_core(CPU), CASES[name]) > 1e-4
 
 
 SPREAD = ("block, sampled cached, bfloat16, none, spread", "strict, greedy one-hot, bfloat16, top-k, spread over zeros")
@@ -75,14 +75,14 @@ SPREAD = ("block, sampled cached, bfloat16, none, spread", "strict, greedy one-h
 
 @pytest.mark.parametrize("name", SPREAD)
 def test_a_right_sampler_passes_in_a_spread_vocabulary(name):
-    played = play(own_core(CPU), CELLS[name], 640, 160, seed=1, device=CPU)
-    assert played.num_faults == 0
-    assert fit(played.counts, laws(CELLS[name])).p_value > 1e-4
+    simulated = simulate(project_core(CPU), CASES[name], 640, 160, seed=1, device=CPU)
+    assert simulated.num_faults == 0
+    assert fit(simulated.counts, laws(CASES[name])).p_value > 1e-4
 
 
 def test_a_token_that_is_none_of_the_pair_s_is_a_fault():
     """Would catch a kernel that is off by one id at the edge of a chunk."""
-    right = own_core(CPU)
+    right = project_core(CPU)
 
     def verify(target_logits, draft, sampling, verification, streams):
         verdict = right.verify(target_logits, draft, sampling, verification, streams)
@@ -90,41 +90,41 @@ def test_a_token_that_is_none_of_the_pair_s_is_a_fault():
         token_ids = verdict.token_ids.scatter(1, last, verdict.token_ids.gather(1, last) - 1)
         return replace(verdict, token_ids=token_ids)
 
-    played = play(replace(right, verify=verify), CELLS[SPREAD[0]], 64, 16, seed=1, device=CPU)
-    assert played.num_faults > 64
+    simulated = simulate(replace(right, verify=verify), CASES[SPREAD[0]], 64, 16, seed=1, device=CPU)
+    assert simulated.num_faults > 64
 
 
 def test_every_lossless_method_is_certified_and_every_kind_of_draft_and_dtype():
-    for cells in (small_cells(), full_cells()):
-        methods = {cell.verification.method for cell in cells}
+    for cases in (small_cases(), full_cases()):
+        methods = {case.verification.method for case in cases}
         assert {method for method, guarantee in GUARANTEES.items() if guarantee is Guarantee.lossless} <= methods
-        assert {cell.draft_sampling for cell in cells} == set(DraftSampling)
-        assert {cell.dtype for cell in cells} == {"float32", "bfloat16", "float16"}
-        assert {cell.truncation for cell in cells} == {"none", "top-k", "top-p", "min-p", "mixed", "some cut"}
+        assert {case.draft_sampling for case in cases} == set(DraftSampling)
+        assert {case.dtype for case in cases} == {"float32", "bfloat16", "float16"}
+        assert {case.truncation for case in cases} == {"none", "top-k", "top-p", "min-p", "mixed", "some cut"}
 
 
 def test_temperatures_are_certified_where_nothing_is_cut():
     """By every way to draft and verify; a core that forgets one is among the controls. At 1 nobody would see it."""
-    for cells in (small_cells(), full_cells()):
+    for cases in (small_cases(), full_cases()):
         warm = {
-            (cell.verification.method, cell.draft_sampling, cell.cached)
-            for cell in cells
-            for profile in cell.profiles
+            (case.verification.method, case.draft_sampling, case.cached)
+            for case in cases
+            for profile in case.profiles
             if not profile.truncates and profile.temperature not in (0, 1)
         }
         assert set(DRAFTS) <= warm
 
 
 def test_all_requests_are_counted_once_and_profiles_and_halves_alike():
-    cell = CELLS["probabilistic, greedy one-hot, bfloat16, mixed, ragged, padded slots"]
+    case = CASES["probabilistic, greedy one-hot, bfloat16, mixed, ragged, padded slots"]
     num_requests = 4 * 2 * len(RAGGED) * 7 * 4
-    played = play(reference(CPU), cell, num_requests, BATCH, seed=0, device=CPU)
-    assert played.counts.sum(2).tolist() == [[num_requests // 8] * 2] * 4
+    simulated = simulate(reference(CPU), case, num_requests, BATCH, seed=0, device=CPU)
+    assert simulated.counts.sum(2).tolist() == [[num_requests // 8] * 2] * 4
 
 
 def test_a_run_is_a_function_of_its_seed():
-    cell = CELLS["block, sampled cached, float32, none"]
-    first, again, other = (play(reference(CPU), cell, 4000, 500, seed, CPU).counts for seed in (0, 0, 1))
+    case = CASES["block, sampled cached, float32, none"]
+    first, again, other = (simulate(reference(CPU), case, 4000, 500, seed, CPU).counts for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -150,7 +150,7 @@ def test_a_green_run_exits_with_0_and_writes_what_it_found(tmp_path, capsys):
 
 
 def test_the_report_says_what_its_power_is_of(tmp_path, capsys):
-    """Mixed cells pool their profiles; rows of a spread vocabulary are played less often, and no others are long."""
+    """Mixed cells pool their profiles; rows of a spread vocabulary are simulated less often, and no others are long."""
     arguments = ["certify.device=cpu", "certify.controls=false", "certify.methods=block", "certify.samples=1000"]
     arguments += ["certify.cells=bfloat16", f"certify.output={tmp_path}"]
     assert main(arguments) == 0
@@ -188,7 +188,7 @@ def test_a_verdict_that_breaks_the_contract_fails(monkeypatch, tmp_path, capsys)
 
 
 def test_a_control_that_is_not_rejected_exits_with_1(monkeypatch, tmp_path, capsys):
-    unseen = replace(controls()[0], alter=lambda subject: subject, cell=CELLS["strict, greedy one-hot, float32, none"])
+    unseen = replace(controls()[0], alter=lambda subject: subject, case=CASES["strict, greedy one-hot, float32, none"])
     monkeypatch.setattr("harness.certification.jobs.controls", lambda: [unseen])
     arguments = ["certify.device=cpu", "certify.samples=8000", "certify.cells=greedy, greedy"]
     assert main([*arguments, f"certify.output={tmp_path}"]) == 1
@@ -216,7 +216,10 @@ def test_a_subject_that_can_do_nothing_is_not_certified(monkeypatch, tmp_path, c
     [
         ("no_colon", "expected package.module:function, found 'no_colon'"),
         ("no.such.module:make", "cannot import 'no.such.module'"),
-        ("harness.certification.own_core:missing", "expected a function 'missing' in harness.certification.own_core"),
+        (
+            "harness.certification.project_core:missing",
+            "expected a function 'missing' in harness.certification.project_core",
+        ),
         ("builtins:str", "it lacks name, verify, draw, coupled_draw"),
     ],
 )
@@ -288,9 +291,9 @@ def test_a_subject_that_overwrites_its_inputs_is_at_fault(overwrite, request):
         overwrite(target_logits, draft)
         return verdict
 
-    cell = CELLS["probabilistic, sampled cached, float32, none"]
-    played = play(replace(right, verify=verify), cell, 640, 160, seed=1, device=CPU)
-    assert (played.num_faults > 0) is (request.node.callspec.id != "with the same")
+    case = CASES["probabilistic, sampled cached, float32, none"]
+    simulated = simulate(replace(right, verify=verify), case, 640, 160, seed=1, device=CPU)
+    assert (simulated.num_faults > 0) is (request.node.callspec.id != "with the same")
 
 
 def test_the_example_of_the_contract_is_a_subject(monkeypatch, tmp_path, capsys):

@@ -8,7 +8,7 @@ import torch
 import tests.stand_in_vllm as stand_in
 from harness.certification.certify import certify
 from harness.certification.config import CertifyConfig, Size
-from harness.certification.judge import Verdict
+from harness.certification.evaluate import CaseVerdict
 from harness.certification.subject import load_subject
 from harness.settings.device import Device
 from harness.settings.schema import SettingsError
@@ -16,14 +16,14 @@ from harness.settings.schema import SettingsError
 PATH = "harness.certification.vllm_adapter:vllm_core"
 
 
-def certified(methods: str, cells: str = "", samples: int = 40_000) -> dict[str, Verdict]:
+def certified(methods: str, cases: str = "", samples: int = 40_000) -> dict[str, CaseVerdict]:
     config = CertifyConfig(
         subject=PATH,
         device=Device.cpu,
         size=Size.small,
         samples=samples,
         methods=tuple(methods.split(",")),
-        cells=cells,
+        cases=cases,
         controls=False,
     )
     return {outcome.name: outcome.verdict for outcome in certify(config, lambda outcome: None).outcomes}
@@ -32,21 +32,24 @@ def certified(methods: str, cells: str = "", samples: int = 40_000) -> dict[str,
 def test_methods_that_do_not_mind_streams_without_rounds_pass(monkeypatch):
     stand_in.install(monkeypatch)
     found = certified("strict,probabilistic,greedy", samples=20_000)
-    supported = [verdict for verdict in found.values() if verdict is not Verdict.unsupported]
+    supported = [verdict for verdict in found.values() if verdict is not CaseVerdict.unsupported]
     assert len(supported) >= 12
-    assert set(supported) == {Verdict.passed}
-    assert found["probabilistic, sampled cached, bfloat16, mixed, ragged, padded slots"] is Verdict.passed
+    assert set(supported) == {CaseVerdict.passed}
+    assert found["probabilistic, sampled cached, bfloat16, mixed, ragged, padded slots"] is CaseVerdict.passed
 
 
 def test_block_with_streams_without_rounds_fails(monkeypatch):
     stand_in.install(monkeypatch)
-    assert certified("block", "sampled cached, float32, none")["block, sampled cached, float32, none"] is Verdict.failed
+    assert (
+        certified("block", "sampled cached, float32, none")["block, sampled cached, float32, none"]
+        is CaseVerdict.failed
+    )
 
 
 def test_what_vllm_does_not_have_is_listed(monkeypatch):
     stand_in.install(monkeypatch)
     found = certified("probabilistic,coupled", "narrow draft")
-    assert set(found.values()) == {Verdict.unsupported}
+    assert set(found.values()) == {CaseVerdict.unsupported}
 
 
 def test_without_vllm_one_line_says_so():

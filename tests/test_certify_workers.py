@@ -10,8 +10,8 @@ import torch
 from experiments.certify import main
 from harness.certification.certify import MAX_WORKERS, certify, resolve_workers
 from harness.certification.config import CertifyConfig, Size
+from harness.certification.evaluate import CaseVerdict
 from harness.certification.jobs import chosen_jobs
-from harness.certification.judge import Verdict
 from harness.certification.schedule import Schedule, group_of
 from harness.certification.workers import device_of
 from harness.settings.device import Device
@@ -20,7 +20,7 @@ JOBS = dict(enumerate(chosen_jobs(CertifyConfig(), Size.full)))
 BROKEN_SUBJECT = """
 import os
 from dataclasses import replace
-from harness.certification.own_core import reference
+from harness.certification.project_core import reference
 
 def raises(device):
     def draw(*arguments, **named):
@@ -38,7 +38,7 @@ def test_two_workers_find_exactly_what_one_finds():
     seen = []
     found = certify(replace(one, workers=2), seen.append)
     assert (expected.num_workers, found.num_workers) == (1, 2)
-    assert {outcome.verdict for outcome in found.outcomes} >= {Verdict.passed, Verdict.rejected}
+    assert {outcome.verdict for outcome in found.outcomes} >= {CaseVerdict.passed, CaseVerdict.rejected}
     timeless = [[replace(outcome, wall_s=0.0) for outcome in run.outcomes] for run in (expected, found)]
     assert timeless[0] == timeless[1]
     assert sorted(outcome.name for outcome in seen) == sorted(outcome.name for outcome in found.outcomes)

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from experiments import profile_round as command
-from harness.compose.plan import Plan
-from harness.profiling.bytes_floor import Floor
+from harness.compose.run_plan import RunPlan
 from harness.profiling.cells import CellProfile, Profiled
-from harness.profiling.floors import PARTS
 from harness.profiling.operations import Operations
 from harness.profiling.profile import Phases, RoundProfile
 from harness.profiling.report import HEADER, JSON, MARKDOWN, PHASES, RoundResults, line, to_json, to_markdown
+from harness.profiling.roofline import PARTS
+from harness.profiling.round_bytes import RoundBytes
 from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind
 from harness.settings.schema import all_settings
 from harness.timing.measured import Machine, Timing
@@ -193,7 +193,7 @@ def measured():
     8 GB of the target are 2 ms and its 1.5 TFLOP 3 ms; 2 GB of drafting 0.5 ms and 100 GFLOP 0.2 ms; 0.4 GB of
     extending 0.1 ms and 10 GFLOP 0.02 ms.
     """
-    floor = Floor(
+    floor = RoundBytes(
         target_weight_bytes=7_000_000_000,
         target_cache_bytes=1_000_000_000,
         draft_weight_bytes=500_000_000,
@@ -224,7 +224,7 @@ def measured():
 
 
 def test_a_floor_is_the_larger_of_bytes_and_operations_over_their_rates(measured):
-    plan = Plan("run", "run", (measured.cell,), (), Path("folder"), "command")
+    plan = RunPlan("run", "run", (measured.cell,), (), Path("folder"), "command")
     page = to_markdown(RoundResults(plan, 256, 50, (measured,)), {})
     (row,) = rows_of(page)
     assert row["draft (ms)"] == "0.800 (0.790 to 0.810)" and row["sum of phases (ms)"] == "4.570"

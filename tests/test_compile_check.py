@@ -109,7 +109,7 @@ print(json.dumps(sorted(kernels_in(kernels) | kernels_in(fused))))
         [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
     )
     found = set(json.loads(done.stdout))
-    assert {"_logprobs_kernel", "_row_stats_kernel", "_emission_kernel"} <= found
+    assert {"_logprobs_kernel", "_first_pass_kernel", "_second_pass_kernel"} <= found
     assert {"_add_rms_norm_kernel", "_slot_attention_kernel", "_combine_splits_kernel"} <= found
 
 

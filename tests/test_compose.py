@@ -9,11 +9,11 @@ import pytest
 from harness.compose.compose import compose as compose_module
 from harness.compose.compose import compose_plan
 from harness.compose.overrides import read_overrides
+from harness.settings import schema as settings
 from harness.settings.cell import CellConfig, DrafterKind
 from harness.settings.constraint import PolicyKind
-from harness.settings.determinants import METHOD_PARAMETERS, USED_ONLY_WITH
+from harness.settings.identity import METHOD_PARAMETERS, USED_ONLY_WITH
 from harness.settings.schema import CONF, SettingsError, all_settings, group_options
-from harness.settings.schema import schema as settings
 from kernels.contract import VerificationMethod
 
 NEEDED = {

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from harness.compose.plan import with_baselines
+from harness.compose.run_plan import with_baselines
 from harness.records.schema import identity
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.cell import (
-    MOST_SPECULATIVE_TOKENS,
+    MAX_SPECULATIVE_TOKENS,
     BackendConfig,
     CellConfig,
     DecodingConfig,
@@ -19,17 +19,17 @@ from harness.settings.cell import (
     DrafterKind,
     DraftingConfig,
     DraftSamplingChoice,
-    MeaninglessCombinationError,
+    InvalidCombinationError,
     MeasurementConfig,
     TargetConfig,
     VerificationConfig,
     WorkloadConfig,
 )
-from harness.settings.determinants import canonical, determinants, with_rates
 from harness.settings.guarantee import labels
+from harness.settings.identity import determinants, normal_form, with_rates
 from harness.settings.models import Weights
 from kernels.contract import DraftSampling, VerificationMethod
-from kernels.verify import MOST_BLOCK_DRAFTS
+from kernels.verify import MAX_BLOCK_DRAFTS
 
 METHODS = list(VerificationMethod)
 INF, NAN = float("inf"), float("nan")
@@ -64,7 +64,7 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         (lambda: DecodingConfig(max_new_tokens=0), "decoding.max_new_tokens"),
         (lambda: DraftingConfig(-1), "drafting.num_speculative_tokens"),
         (
-            lambda: DraftingConfig(MOST_SPECULATIVE_TOKENS + 1),
+            lambda: DraftingConfig(MAX_SPECULATIVE_TOKENS + 1),
             "drafting.num_speculative_tokens: expected 0 to 32, found 33",
         ),
         (lambda: DrafterConfig(ngram_min=5), "drafter.ngram_min"),
@@ -109,7 +109,7 @@ def test_a_value_out_of_range_is_refused_with_its_name(build, message):
 
 def test_the_most_draft_tokens_are_those_that_every_kernel_takes():
     """Would catch a K that one method of a sweep runs and another refuses in the middle of it."""
-    assert DraftingConfig(MOST_SPECULATIVE_TOKENS).num_speculative_tokens == MOST_BLOCK_DRAFTS
+    assert DraftingConfig(MAX_SPECULATIVE_TOKENS).num_speculative_tokens == MAX_BLOCK_DRAFTS
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_devices_that_torch_knows_are_taken(device):
     ],
 )
 def test_a_combination_without_meaning_is_refused_with_the_reason(settings, message):
-    with pytest.raises(MeaninglessCombinationError, match=re.escape(message)):
+    with pytest.raises(InvalidCombinationError, match=re.escape(message)):
         cell(**settings)
 
 
@@ -182,7 +182,7 @@ def test_auto_draft_sampling_has_a_meaning_with_every_method(drafter, method):
 
 
 def test_the_mtp_layer_of_a_target_of_ones_own_needs_no_path():
-    assert cell("mtp", target=TargetConfig(path="owner/model")).meaningless() is None
+    assert cell("mtp", target=TargetConfig(path="owner/model")).invalid_reason() is None
 
 
 def test_a_target_is_labelled_by_its_path_unless_it_is_named():
@@ -266,7 +266,7 @@ def test_settings_of_weights_that_a_drafter_ignores_do_not_make_another_cell():
 
 def test_a_random_draft_model_needs_sizes_of_its_own():
     message = "drafter=draft_model with drafter.weights=random needs drafter.shape or drafter.path"
-    with pytest.raises(MeaninglessCombinationError, match=message):
+    with pytest.raises(InvalidCombinationError, match=message):
         CellConfig(SHAPED, DrafterConfig(DrafterKind.draft_model, weights=RANDOM))
     CellConfig(SHAPED, DrafterConfig(DrafterKind.draft_model, weights=RANDOM, shape="llama32_1b"))
 
@@ -280,7 +280,7 @@ def test_the_length_of_prompts_makes_another_cell():
 def test_settings_that_the_method_ignores_do_not_make_another_cell():
     plain = cell()
     other = cell(verification=VerificationConfig(epsilon=0.5, leniency=0.3))
-    assert canonical(other) == plain
+    assert normal_form(other) == plain
     assert determinants(other) == determinants(plain)
     lenient = [cell(verification=VerificationConfig(VerificationMethod.lenient, leniency=x)) for x in (0.3, 0.6)]
     assert determinants(lenient[0]) != determinants(lenient[1])
@@ -370,4 +370,4 @@ def test_the_baseline_can_be_left_out():
 
 def test_every_setting_of_a_canonical_cell_survives():
     given = cell(method="lenient", verification=VerificationConfig(VerificationMethod.lenient, leniency=0.4))
-    assert asdict(canonical(given)) == asdict(given)
+    assert asdict(normal_form(given)) == asdict(given)

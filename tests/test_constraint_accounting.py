@@ -7,39 +7,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.constraint.masks import Masks
-from harness.constraint.ruling import Ruling
+from harness.constraint.outcome import ConstraintOutcome
 from harness.engine.commit import commit
 from harness.records.schema import CutReason, FinishReason, InconsistentRecordError, RoundRecord
 from tests.test_constraint_parsers import CountedTokens
-from tests.toy_grammar import MARKER, chain, guard_of
+from tests.toy_grammar import MARKER, chain, grammar_state_of
 
 EOS = 2
 CUT, WHOLE = CutReason.grammar, FinishReason.grammar
 
 
-def ruling(num_kept, num_evidence, is_complete=False):
-    return Ruling(num_kept, num_evidence, num_evidence, is_complete)
+def outcome(num_kept, num_evidence, is_complete=False):
+    return ConstraintOutcome(num_kept, num_evidence, num_evidence, is_complete)
 
 
 @pytest.mark.parametrize(
     ("emitted", "drafted", "ruled", "kept", "num_draft", "num_accepted", "cut", "finish"),
     [
-        pytest.param([5, 6, 7, 8], [5, 6, 7], ruling(4, 3), 4, 3, 3, None, None, id="nothing is cut"),
-        pytest.param([5, 6, 7, 8], [5, 6, 7], ruling(3, 3), 3, 3, 3, CUT, None, id="only the bonus token is cut"),
-        pytest.param([5, 6, 9], [5, 6, 7], ruling(2, 3), 2, 3, 2, CUT, None, id="only the recovered token is cut"),
-        pytest.param([5, 6, 7, 8], [5, 6, 7], ruling(2, 2), 2, 2, 2, CUT, None, id="a draft token is refused"),
-        pytest.param([5, 6, 7, 8], [5, 6, 7], ruling(1, 1), 1, 1, 1, CUT, None, id="all behind the marker is refused"),
-        pytest.param([5, 9], [5, 6, 7], ruling(2, 1), 2, 1, 1, None, None, id="a refused draft token was rejected"),
-        pytest.param([9], [5, 6, 7], ruling(1, 2), 1, 2, 0, None, None, id="rejected in front of a refused one"),
-        pytest.param([5, 6, 7, 8], [5, 6, 7], ruling(2, 1, True), 2, 1, 1, CUT, WHOLE, id="whole as a draft token"),
-        pytest.param([5, 6, 7, 8], [5, 6, 7], ruling(3, 2, True), 3, 2, 2, CUT, WHOLE, id="whole as the last draft"),
-        pytest.param([5, 6, 7, 8], [5, 6, 7], ruling(4, 3, True), 4, 3, 3, None, WHOLE, id="whole as bonus token"),
-        pytest.param([5, 9], [5, 6, 7], ruling(2, 3, True), 2, 3, 1, None, WHOLE, id="whole as recovered token"),
-        pytest.param([9], [], ruling(1, 0, True), 1, 0, 0, None, WHOLE, id="whole without drafts"),
+        pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(4, 3), 4, 3, 3, None, None, id="nothing is cut"),
+        pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(3, 3), 3, 3, 3, CUT, None, id="only the bonus token is cut"),
+        pytest.param([5, 6, 9], [5, 6, 7], outcome(2, 3), 2, 3, 2, CUT, None, id="only the recovered token is cut"),
+        pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(2, 2), 2, 2, 2, CUT, None, id="a draft token is refused"),
+        pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(1, 1), 1, 1, 1, CUT, None, id="all behind the marker is refused"),
+        pytest.param([5, 9], [5, 6, 7], outcome(2, 1), 2, 1, 1, None, None, id="a refused draft token was rejected"),
+        pytest.param([9], [5, 6, 7], outcome(1, 2), 1, 2, 0, None, None, id="rejected in front of a refused one"),
+        pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(2, 1, True), 2, 1, 1, CUT, WHOLE, id="whole as a draft token"),
+        pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(3, 2, True), 3, 2, 2, CUT, WHOLE, id="whole as the last draft"),
+        pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(4, 3, True), 4, 3, 3, None, WHOLE, id="whole as bonus token"),
+        pytest.param([5, 9], [5, 6, 7], outcome(2, 3, True), 2, 3, 1, None, WHOLE, id="whole as recovered token"),
+        pytest.param([9], [], outcome(1, 0, True), 1, 0, 0, None, WHOLE, id="whole without drafts"),
         pytest.param(
             [5, EOS, 7],
             [5, EOS],
-            ruling(1, 1),
+            outcome(1, 1),
             1,
             1,
             1,
@@ -50,7 +50,7 @@ def ruling(num_kept, num_evidence, is_complete=False):
         pytest.param(
             [5, EOS, 7],
             [5, EOS],
-            ruling(2, 1, True),
+            outcome(2, 1, True),
             2,
             1,
             1,
@@ -71,36 +71,36 @@ def test_counts_of_a_cut_round(emitted, drafted, ruled, kept, num_draft, num_acc
     ids=["the length ends it first", "both end it at once", "the grammar cuts first"],
 )
 def test_the_length_limit_beside_a_cut(num_remaining, num_kept, cut, finish):
-    result = commit([5, 6, 7, 8], [5, 6, 7], num_remaining, frozenset(), ruling(2, 2))
+    result = commit([5, 6, 7, 8], [5, 6, 7], num_remaining, frozenset(), outcome(2, 2))
     assert (len(result.token_ids), result.cut_reason, result.finish_reason) == (num_kept, cut, finish)
     assert result.num_draft_tokens == min(2, num_remaining - 1)
 
 
 def test_review_of_pr_40962_the_last_kept_token_of_a_cut_round_is_no_bonus_token():
     """First finding: with n kept tokens, n - 1 were counted as accepted, as if the last were always a bonus token."""
-    result = commit([5, 6, 7, 8], [5, 6, 7], 99, frozenset(), ruling(2, 2))
+    result = commit([5, 6, 7, 8], [5, 6, 7], 99, frozenset(), outcome(2, 2))
     assert result.token_ids == (5, 6) and result.num_accepted_tokens == 2
     # where nothing but the bonus token went, all accepted draft tokens stay counted
-    assert commit([5, 6, 7, 8], [5, 6, 7], 99, frozenset(), ruling(3, 3)).num_accepted_tokens == 3
+    assert commit([5, 6, 7, 8], [5, 6, 7], 99, frozenset(), outcome(3, 3)).num_accepted_tokens == 3
     # and where a recovered token stays it is not counted
-    assert commit([5, 9], [5, 6, 7], 99, frozenset(), ruling(2, 3)).num_accepted_tokens == 1
+    assert commit([5, 9], [5, 6, 7], 99, frozenset(), outcome(2, 3)).num_accepted_tokens == 1
 
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["seen before verification", "seen after it"])
 def test_review_of_pr_40962_the_history_is_never_copied(is_whole):
-    """Second finding: every round took O(context). A guard touches a round's tokens, and keeps none of them."""
-    guard = guard_of("commit")
+    """Second finding: every round took O(context). A grammar state touches a round's tokens, and keeps none of them."""
+    grammar_state = grammar_state_of("commit")
     touched = set()
     for _ in range(500):
         drafted, emitted = CountedTokens([4, 5, 4]), CountedTokens([4, 5, 4, 5])
         if is_whole:
-            guard.settle_whole(drafted, emitted)
+            grammar_state.after_unmasked_round(drafted, emitted)
         else:
-            guard.look_ahead(drafted, Masks(8, 8))
-            guard.settle(emitted)
+            grammar_state.before_verification(drafted, Masks(8, 8))
+            grammar_state.after_verification(emitted)
         touched.add(drafted.num_touched + emitted.num_touched)
     assert len(touched) == 1 and max(touched) <= 2 * 4
-    held = [value for value in vars(guard).values() if isinstance(value, list | tuple | dict | set)]
+    held = [value for value in vars(grammar_state).values() if isinstance(value, list | tuple | dict | set)]
     assert not held
 
 
@@ -119,7 +119,7 @@ def test_counts_of_any_cut_make_a_consistent_record(drafted, last, num_remaining
     num_kept = min(num_kept, num_emitted)
     # what is cut was refused, or stands behind what completed the grammar: known of drafts before verification
     num_evidence = min(len(drafted), max(num_kept - is_complete, 0)) if num_kept < num_emitted else len(drafted)
-    result = commit(emitted, drafted, num_remaining, {EOS}, ruling(num_kept, num_evidence, is_complete))
+    result = commit(emitted, drafted, num_remaining, {EOS}, outcome(num_kept, num_evidence, is_complete))
     assert result.num_accepted_tokens <= min(len(result.token_ids), num_emitted - 1)
     assert len(result.token_ids) + result.num_cut_tokens == num_emitted
     RoundRecord(
@@ -148,12 +148,12 @@ def test_a_cut_does_not_bias_the_rates(policy, counted):
     accepted, seen = [0.0] * 4, [0.0] * 4
     for passes in product([True, False], repeat=4):
         num_accepted = passes.index(False) if False in passes else 4
-        guard = guard_of(policy, chain([1, 1, 2]))
-        guard.look_ahead(drafted, Masks(8, 8))
+        grammar_state = grammar_state_of(policy, chain([1, 1, 2]))
+        grammar_state.before_verification(drafted, Masks(8, 8))
         if policy == "mask":
             num_accepted = min(num_accepted, 2)
         emitted = [*drafted[:num_accepted], 1 if num_accepted else 5]
-        result = commit(emitted, drafted, 99, frozenset(), guard.settle(emitted))
+        result = commit(emitted, drafted, 99, frozenset(), grammar_state.after_verification(emitted))
         for position in range(4):
             accepted[position] += (result.num_accepted_tokens > position) / 16
             seen[position] += (result.num_draft_tokens > position) / 16

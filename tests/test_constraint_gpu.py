@@ -1,4 +1,4 @@
-"""Guarded requests on a GPU: steps as one CUDA graph, launched ahead, until somebody may be behind the boundary."""
+"""Guarded requests on a GPU: steps as one CUDA graph, launched ahead, until somebody may be in the answer."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def play(*arguments, **settings):
 
 
 def paths(run):
-    """(rounds of whole steps, rounds with the host, steps held back)."""
+    """(rounds of whole steps, rounds with the host, steps deferred)."""
     rounds = [item for request in run.requests for item in request.rounds]
     is_whole = [item.is_whole for item in rounds]
     return is_whole.count(True), is_whole.count(False), sum(item.num_held_steps for item in rounds)
@@ -53,7 +53,7 @@ def paths(run):
 
 @pytest.mark.parametrize("policy", [PolicyKind.commit, PolicyKind.mask], ids=lambda item: item.value)
 def test_no_kernel_is_compiled_while_requests_run(policy, monkeypatch):
-    """Would catch a kernel that only rounds behind the boundary use, compiled in somebody's latency. First in its file:
+    """Would catch a kernel that only rounds in the answer use, compiled in somebody's latency. First in its file:
     what another test has compiled in this process is not compiled again."""
     from triton.runtime.jit import JITFunction
 

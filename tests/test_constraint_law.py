@@ -9,7 +9,7 @@ from harness.engine.engine import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from kernels.equal_sampling import equal_sampling
 from tests.constrained_law import Chains, constrained_target, law_of, total_variation
-from tests.toy_grammar import guard_of
+from tests.toy_grammar import grammar_state_of
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
 
 EXACT = 1e-12
@@ -30,9 +30,9 @@ def chains(**setting: float) -> Chains:
 def deviation(policy: str, method: Method, num_drafts: int, length: int = SHORT, **setting: float) -> float:
     """Total variation from the constrained target."""
     pair = chains(**setting)
-    found = law_of(pair, guard_of(policy), Verification(method), num_drafts, length)
+    found = law_of(pair, grammar_state_of(policy), Verification(method), num_drafts, length)
     assert sum(found.values()) == pytest.approx(1, abs=EXACT)
-    return total_variation(found, constrained_target(pair, guard_of(policy), length))
+    return total_variation(found, constrained_target(pair, grammar_state_of(policy), length))
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def tokens_of(policy, num_tokens, method, draft_sampling, temperature=1.0, draft
         max_new_tokens=12,
         num_slots=40,
         sampling=SamplingSettings(temperature),
-        guarded=True,
+        constrained=True,
         **options,
     )
-    return outputs(engine, [replace(item, guard=guard_of(policy)) for item in toy_requests(150)])
+    return outputs(engine, [replace(item, grammar_state=grammar_state_of(policy)) for item in toy_requests(150)])
 
 
 @pytest.mark.parametrize("policy", ["commit", "mask"])
@@ -93,7 +93,7 @@ def test_coupled_tokens_depend_on_neither_policy_nor_drafter_nor_depth(policy, n
 @pytest.mark.parametrize("overlaps", [False, True], ids=["one after another", "launched ahead"])
 @pytest.mark.parametrize("policy", ["commit", "mask"])
 def test_steps_in_parts_give_the_same_tokens(policy, overlaps):
-    """Would catch a step launched as a whole that had to be cut or masked, and a guard that saw a round too late."""
+    """Would catch a step launched as one graph that had to be cut or masked, and a round seen too late."""
     alone = tokens_of("mask", 0, Method.coupled, DraftSampling.coupled)
     options = {"graphs": True, "overlaps": overlaps}
     assert tokens_of(policy, 3, Method.coupled, DraftSampling.coupled, **options) == alone
@@ -112,7 +112,7 @@ def test_steps_in_parts_draw_from_the_same_masked_rows(policy):
 @pytest.mark.parametrize("options", [{}, {"graphs": True, "overlaps": True}], ids=["eager", "launched ahead"])
 @pytest.mark.parametrize("policy", ["commit", "mask"])
 def test_every_answer_of_a_lossless_policy_is_valid(policy, options):
-    guards = [guard_of(policy) for _ in range(150)]
+    grammar_states = [grammar_state_of(policy) for _ in range(150)]
     engine = toy_engine(
         transitions(VOCAB_SIZE, 12),
         transitions(VOCAB_SIZE, 19),
@@ -121,15 +121,18 @@ def test_every_answer_of_a_lossless_policy_is_valid(policy, options):
         num_speculative_tokens=3,
         max_new_tokens=60,
         num_slots=40,
-        guarded=True,
+        constrained=True,
         **options,
     )
-    requests = [replace(item, guard=guard) for item, guard in zip(toy_requests(150), guards, strict=True)]
+    requests = [
+        replace(item, grammar_state=grammar_state)
+        for item, grammar_state in zip(toy_requests(150), grammar_states, strict=True)
+    ]
     run = engine.run(requests, lambda record: None)
     assert run.num_invalid == 0
     for record in run.requests:
-        guard = requests[int(record.prompt_id)].guard
-        assert record.finish_reason.value == "grammar" and guard.matcher.is_complete
+        grammar_state = requests[int(record.prompt_id)].grammar_state
+        assert record.finish_reason.value == "grammar" and grammar_state.matcher.is_complete
         # the marker is never fed, and every token behind it is
-        assert list(record.output_token_ids[record.num_reasoning_tokens :]) == guard.matcher.fed
+        assert list(record.output_token_ids[record.num_reasoning_tokens :]) == grammar_state.matcher.fed
         assert record.output_token_ids[record.num_reasoning_tokens - 1] == 3

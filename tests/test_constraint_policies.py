@@ -1,4 +1,4 @@
-"""What a guard lets stay of a round, case by case, under each policy."""
+"""What a grammar state lets stay of a round, case by case, under each policy."""
 
 import time
 
@@ -6,27 +6,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.constraint.guard import Guard
+from harness.constraint.grammar_state import GrammarState
 from harness.constraint.masks import FREE, Masks
 from harness.constraint.parsers.no_reasoning import NoReasoning
 from harness.constraint.parsers.several_tokens import SeveralTokens
 from harness.engine.commit import commit
-from harness.engine.guarded_step import settle_whole
+from harness.engine.constrained_step import after_unmasked_round
 from harness.engine.sequence import Round
-from tests.toy_grammar import MARKER, chain, guard_of
+from tests.toy_grammar import MARKER, chain, grammar_state_of
 
 VOCAB_SIZE = 8
 DOUBLED = chain([1, 1, 2, 6])
 """An answer that begins with the same token twice, as `{{` would; then 2 and 6."""
 
 
-def play(guard: Guard, drafted, emitted):
-    """One round: (mask bits of each target row or None, ruling)."""
+def play(grammar_state: GrammarState, drafted, emitted):
+    """One round: (mask bits of each target row or None, outcome)."""
     masks = Masks(16, VOCAB_SIZE)
-    rows = guard.look_ahead(drafted, masks)
+    rows = grammar_state.before_verification(drafted, masks)
     assert len(rows) == len(drafted) + 1
     bits = [None if row == FREE else int(masks.words[row, 0]) for row in rows]
-    return bits, guard.settle(emitted)
+    return bits, grammar_state.after_verification(emitted)
 
 
 def allowed(*token_ids):
@@ -46,12 +46,12 @@ def allowed(*token_ids):
     ],
 )
 def test_the_marker_is_found_wherever_it_stands(policy, drafted, emitted, num_reasoning):
-    guard = guard_of(policy, DOUBLED)
-    _, ruling = play(guard, drafted, emitted)
-    assert guard.num_reasoning_tokens == num_reasoning
-    assert ruling.num_kept_tokens == len(emitted)
+    grammar_state = grammar_state_of(policy, DOUBLED)
+    _, outcome = play(grammar_state, drafted, emitted)
+    assert grammar_state.num_reasoning_tokens == num_reasoning
+    assert outcome.num_kept_tokens == len(emitted)
     # late does not see the answer's first token; the marker itself is fed to nobody
-    assert guard.matcher.fed == ([] if policy == "late" else emitted[num_reasoning:])
+    assert grammar_state.matcher.fed == ([] if policy == "late" else emitted[num_reasoning:])
 
 
 @pytest.mark.parametrize("policy", ["commit", "mask"])
@@ -61,106 +61,110 @@ def test_the_marker_is_found_wherever_it_stands(policy, drafted, emitted, num_re
     ids=["over two rounds", "over three, with the answer in the third", "after a false start"],
 )
 def test_a_marker_split_over_rounds(policy, rounds):
-    guard = guard_of(policy, DOUBLED, SeveralTokens((3, 4)) if len(rounds) != 3 else SeveralTokens((5, 3, 4)))
+    grammar_state = grammar_state_of(
+        policy, DOUBLED, SeveralTokens((3, 4)) if len(rounds) != 3 else SeveralTokens((5, 3, 4))
+    )
     for tokens in rounds:
-        play(guard, tokens[:-1], tokens)
-    assert guard.is_behind and guard.matcher.fed == [1]
+        play(grammar_state, tokens[:-1], tokens)
+    assert grammar_state.in_answer and grammar_state.matcher.fed == [1]
 
 
 @pytest.mark.parametrize("policy", ["late", "commit", "mask"])
 def test_a_marker_inside_a_rejected_draft_ends_nothing(policy):
-    guard = guard_of(policy, DOUBLED)
-    _, ruling = play(guard, [5, MARKER, 1], [5, 4])
-    assert not guard.is_behind and guard.matcher.fed == []
-    assert ruling.num_free_tokens == 2
+    grammar_state = grammar_state_of(policy, DOUBLED)
+    _, outcome = play(grammar_state, [5, MARKER, 1], [5, 4])
+    assert not grammar_state.in_answer and grammar_state.matcher.fed == []
+    assert outcome.num_free_tokens == 2
     # and the same marker counts when it comes
-    play(guard, [MARKER], [MARKER, 1])
-    assert guard.num_reasoning_tokens == 3
+    play(grammar_state, [MARKER], [MARKER, 1])
+    assert grammar_state.num_reasoning_tokens == 3
 
 
 @pytest.mark.parametrize("policy", ["commit", "mask"])
 def test_the_second_of_two_markers_is_an_answer_token(policy):
-    guard = guard_of(policy, chain([1, MARKER, 2]))
-    _, ruling = play(guard, [MARKER, 1, MARKER], [MARKER, 1, MARKER, 2])
-    assert guard.num_reasoning_tokens == 1 and guard.matcher.fed == [1, MARKER, 2] and ruling.is_complete
+    grammar_state = grammar_state_of(policy, chain([1, MARKER, 2]))
+    _, outcome = play(grammar_state, [MARKER, 1, MARKER], [MARKER, 1, MARKER, 2])
+    assert (
+        grammar_state.num_reasoning_tokens == 1 and grammar_state.matcher.fed == [1, MARKER, 2] and outcome.is_complete
+    )
 
 
 @pytest.mark.parametrize("policy", ["commit", "mask"])
 def test_an_answer_that_starts_in_the_round_goes_on_in_the_next(policy):
     """The doubled first token: a grammar that has not seen the first one would ask for it again."""
-    guard = guard_of(policy, DOUBLED)
-    play(guard, [MARKER], [MARKER, 1])
-    bits, _ = play(guard, [1], [1, 2])
-    assert bits == [allowed(1), allowed(2)] and guard.matcher.fed == [1, 1, 2]
+    grammar_state = grammar_state_of(policy, DOUBLED)
+    play(grammar_state, [MARKER], [MARKER, 1])
+    bits, _ = play(grammar_state, [1], [1, 2])
+    assert bits == [allowed(1), allowed(2)] and grammar_state.matcher.fed == [1, 1, 2]
 
 
 def test_late_asks_for_the_beginning_again():
-    guard = guard_of("late", chain([1, 2]))
-    play(guard, [MARKER], [MARKER, 1])
-    bits, _ = play(guard, [1], [1, 2])
+    grammar_state = grammar_state_of("late", chain([1, 2]))
+    play(grammar_state, [MARKER], [MARKER, 1])
+    bits, _ = play(grammar_state, [1], [1, 2])
     assert bits[0] == allowed(1)
 
 
 def test_commit_leaves_every_row_of_the_boundary_round_free():
-    bits, _ = play(guard_of("commit", DOUBLED), [5, MARKER, 1], [5, MARKER, 1, 1])
+    bits, _ = play(grammar_state_of("commit", DOUBLED), [5, MARKER, 1], [5, MARKER, 1, 1])
     assert bits == [None] * 4
 
 
 def test_mask_frees_the_marker_and_masks_what_follows_with_the_bonus():
-    bits, _ = play(guard_of("mask", DOUBLED), [5, MARKER, 1], [5, MARKER, 1, 1])
+    bits, _ = play(grammar_state_of("mask", DOUBLED), [5, MARKER, 1], [5, MARKER, 1, 1])
     assert bits == [None, None, allowed(1), allowed(1)]
 
 
 def test_mask_stops_behind_a_refused_draft():
     """What follows a refused draft token is never reached, and has no state of the grammar."""
-    guard = guard_of("mask", DOUBLED)
-    bits, ruling = play(guard, [MARKER, 1, 7, 2], [MARKER, 1, 1])
+    grammar_state = grammar_state_of("mask", DOUBLED)
+    bits, outcome = play(grammar_state, [MARKER, 1, 7, 2], [MARKER, 1, 1])
     assert bits == [None, allowed(1), allowed(1), None, None]
-    assert ruling.num_evidence == 4 and guard.matcher.fed == [1, 1]
+    assert outcome.num_evidence == 4 and grammar_state.matcher.fed == [1, 1]
 
 
 def test_commit_cuts_at_the_first_refused_token():
-    guard = guard_of("commit", DOUBLED)
-    _, ruling = play(guard, [MARKER, 1, 7, 2], [MARKER, 1, 7, 2, 6])
-    assert ruling.num_kept_tokens == 2 and guard.matcher.fed == [1]
+    grammar_state = grammar_state_of("commit", DOUBLED)
+    _, outcome = play(grammar_state, [MARKER, 1, 7, 2], [MARKER, 1, 7, 2, 6])
+    assert outcome.num_kept_tokens == 2 and grammar_state.matcher.fed == [1]
     # the next round's first token is drawn under the mask
-    bits, _ = play(guard, [], [1])
+    bits, _ = play(grammar_state, [], [1])
     assert bits == [allowed(1)]
 
 
 @pytest.mark.parametrize("policy", ["commit", "mask"])
 def test_the_round_stops_where_the_grammar_is_complete(policy):
-    guard = guard_of(policy, chain([1, 2]))
-    _, ruling = play(guard, [MARKER, 1, 2, 5], [MARKER, 1, 2, 5, 5])
-    assert ruling.num_kept_tokens == 3 and ruling.is_complete
-    assert ruling.num_evidence == 2
+    grammar_state = grammar_state_of(policy, chain([1, 2]))
+    _, outcome = play(grammar_state, [MARKER, 1, 2, 5], [MARKER, 1, 2, 5, 5])
+    assert outcome.num_kept_tokens == 3 and outcome.is_complete
+    assert outcome.num_evidence == 2
 
 
 @pytest.mark.parametrize("policy", ["commit", "mask"])
 def test_an_end_of_sequence_right_after_the_marker(policy):
     """7 ends the sequence, and the grammar does not allow it yet."""
-    guard = guard_of(policy, DOUBLED)
+    grammar_state = grammar_state_of(policy, DOUBLED)
     if policy == "commit":
-        _, ruling = play(guard, [MARKER, 7], [MARKER, 7, 4])
-        assert ruling.num_kept_tokens == 1
+        _, outcome = play(grammar_state, [MARKER, 7], [MARKER, 7, 4])
+        assert outcome.num_kept_tokens == 1
     else:
-        bits, ruling = play(guard, [MARKER, 7], [MARKER, 1])
-        assert bits[1] == allowed(1) and ruling.num_kept_tokens == 2
-    assert not ruling.is_complete
+        bits, outcome = play(grammar_state, [MARKER, 7], [MARKER, 1])
+        assert bits[1] == allowed(1) and outcome.num_kept_tokens == 2
+    assert not outcome.is_complete
 
 
 def test_an_end_of_sequence_right_after_the_marker_slips_through_late():
-    guard = guard_of("late", DOUBLED)
-    _, ruling = play(guard, [MARKER, 7], [MARKER, 7, 4])
-    assert commit([MARKER, 7, 4], [MARKER, 7], 99, {7}, ruling).finish_reason.value == "eos"
+    grammar_state = grammar_state_of("late", DOUBLED)
+    _, outcome = play(grammar_state, [MARKER, 7], [MARKER, 7, 4])
+    assert commit([MARKER, 7, 4], [MARKER, 7], 99, {7}, outcome).finish_reason.value == "eos"
 
 
 def test_behind_the_boundary_drafts_from_a_refused_one_on_are_not_worth_verifying():
     """Of a drafter that looks its tokens up; one that draws them does so under the masks."""
-    guard = guard_of("commit", DOUBLED)
-    play(guard, [], [MARKER])
-    play(guard, [1, 1, 5, 2], [1, 1, 2])
-    assert guard.num_worthwhile == 2
+    grammar_state = grammar_state_of("commit", DOUBLED)
+    play(grammar_state, [], [MARKER])
+    play(grammar_state, [1, 1, 5, 2], [1, 1, 2])
+    assert grammar_state.num_drafts_to_verify == 2
 
 
 @pytest.mark.parametrize("policy", ["late", "commit", "mask"])
@@ -175,15 +179,15 @@ def test_behind_the_boundary_drafts_from_a_refused_one_on_are_not_worth_verifyin
     ],
 )
 def test_a_round_is_ruled_alike_before_its_verification_and_after_it(policy, drafted, emitted):
-    """Where the drafts do not end reasoning. Would catch a whole round that leaves the guard where it was, or counts
-    otherwise."""
-    seen_before, seen_after = (guard_of(policy, DOUBLED) for _ in range(2))
-    for guard in (seen_before, seen_after):
-        play(guard, [5], [5, 4])
+    """Where the drafts do not end reasoning. Would catch an unmasked round that does not advance the grammar state, or
+    counts otherwise."""
+    seen_before, seen_after = (grammar_state_of(policy, DOUBLED) for _ in range(2))
+    for grammar_state in (seen_before, seen_after):
+        play(grammar_state, [5], [5, 4])
     _, before = play(seen_before, drafted, emitted)
-    after = seen_after.settle_whole(drafted, emitted)
-    assert (before.is_whole, after.is_whole) == (False, True)
-    assert after._replace(is_whole=False, host_us=before.host_us) == before
+    after = seen_after.after_unmasked_round(drafted, emitted)
+    assert (before.ran_as_one_graph, after.ran_as_one_graph) == (False, True)
+    assert after._replace(ran_as_one_graph=False, host_us=before.host_us) == before
     assert seen_after.num_reasoning_tokens == seen_before.num_reasoning_tokens
     assert seen_after.needs_drafts == seen_before.needs_drafts == (MARKER in emitted)
 
@@ -196,19 +200,19 @@ def test_a_round_is_ruled_alike_before_its_verification_and_after_it(policy, dra
     ],
 )
 def test_a_whole_round_whose_drafts_end_reasoning_is_refused(drafted, emitted):
-    guard = guard_of("mask", DOUBLED)
+    grammar_state = grammar_state_of("mask", DOUBLED)
     message = r"^OneToken\.ending: expected tokens .* found an end without \(3,\); correct it, or leave it empty$"
     with pytest.raises(ValueError, match=message):
-        guard.settle_whole(drafted, emitted)
-    assert not guard.is_behind and guard.matcher.fed == []
+        grammar_state.after_unmasked_round(drafted, emitted)
+    assert not grammar_state.in_answer and grammar_state.matcher.fed == []
 
 
 def test_a_whole_round_behind_the_boundary_is_refused():
-    guard = guard_of("mask", DOUBLED)
-    play(guard, [], [MARKER])
+    grammar_state = grammar_state_of("mask", DOUBLED)
+    play(grammar_state, [], [MARKER])
     with pytest.raises(ValueError, match=r"^OneToken\.ending: expected"):
-        guard.settle_whole([1], [1, 1])
-    assert guard.matcher.fed == []
+        grammar_state.after_unmasked_round([1], [1, 1])
+    assert grammar_state.matcher.fed == []
 
 
 @pytest.mark.parametrize(
@@ -222,36 +226,38 @@ def test_a_whole_round_behind_the_boundary_is_refused():
 )
 def test_a_round_that_passes_is_the_round_that_is_settled(tokens):
     """Would catch a round that passes and leaves the parser, or the count of reasoning tokens, where they were."""
-    passed, settled = (guard_of("mask", DOUBLED, SeveralTokens((3, 4))) for _ in range(2))
-    does_pass = passed.take_free_round([], tokens)
-    ruling = settled.settle_whole([], tokens)
+    passed, settled = (grammar_state_of("mask", DOUBLED, SeveralTokens((3, 4))) for _ in range(2))
+    does_pass = passed.try_unmasked_round([], tokens)
+    outcome = settled.after_unmasked_round([], tokens)
     assert does_pass == (4 not in tokens)
     if not does_pass:
         # nothing was taken in
-        assert not passed.is_behind and passed.settle_whole([], tokens).num_kept_tokens == ruling.num_kept_tokens
-    assert (ruling.num_kept_tokens, ruling.is_complete, ruling.is_whole) == (len(tokens), False, True)
-    for guard in (passed, settled):
+        assert (
+            not passed.in_answer and passed.after_unmasked_round([], tokens).num_kept_tokens == outcome.num_kept_tokens
+        )
+    assert (outcome.num_kept_tokens, outcome.is_complete, outcome.ran_as_one_graph) == (len(tokens), False, True)
+    for grammar_state in (passed, settled):
         for following in ([4], [3, 4]):
-            if not guard.is_behind:
-                guard.settle_whole([], following)
+            if not grammar_state.in_answer:
+                grammar_state.after_unmasked_round([], following)
     assert passed.num_reasoning_tokens == settled.num_reasoning_tokens > 0
 
 
 def test_no_round_passes_once_the_host_must_see_the_drafts():
     """Would catch answer tokens that the grammar never sees."""
-    guard = guard_of("mask", DOUBLED)
-    play(guard, [], [MARKER])
-    assert not guard.take_free_round([1], [1, 1]) and not guard.take_free_round([], [5])
-    assert guard.matcher.fed == []
-    without_reasoning = guard_of("mask", DOUBLED, NoReasoning())
-    assert not without_reasoning.take_free_round([], [5])
+    grammar_state = grammar_state_of("mask", DOUBLED)
+    play(grammar_state, [], [MARKER])
+    assert not grammar_state.try_unmasked_round([1], [1, 1]) and not grammar_state.try_unmasked_round([], [5])
+    assert grammar_state.matcher.fed == []
+    without_reasoning = grammar_state_of("mask", DOUBLED, NoReasoning())
+    assert not without_reasoning.try_unmasked_round([], [5])
 
 
 @pytest.mark.parametrize("policy", ["late", "commit", "mask"])
 def test_looking_ahead_leaves_the_grammar_where_it_was(policy):
-    guard = guard_of(policy, DOUBLED)
-    guard.look_ahead([MARKER, 1, 1, 2], Masks(16, VOCAB_SIZE))
-    assert guard.matcher.fed == [] and not guard.is_behind
+    grammar_state = grammar_state_of(policy, DOUBLED)
+    grammar_state.before_verification([MARKER, 1, 1, 2], Masks(16, VOCAB_SIZE))
+    assert grammar_state.matcher.fed == [] and not grammar_state.in_answer
 
 
 def greedy_choice(script, position, bits):
@@ -261,7 +267,7 @@ def greedy_choice(script, position, bits):
     return next(token for token in order if bits is None or bits >> token & 1)
 
 
-def decode(guard, script, guesses, num_drafts, length):
+def decode(grammar_state, script, guesses, num_drafts, length):
     """Greedy decoding: drafts are the script's tokens where `guesses` says so; returns the tokens."""
     tokens = []
     guesses = iter(guesses)
@@ -271,15 +277,17 @@ def decode(guard, script, guesses, num_drafts, length):
             for place in range(num_drafts)
         ]
         masks = Masks(num_drafts + 1, VOCAB_SIZE)
-        rows = guard.look_ahead(drafted, masks)
+        rows = grammar_state.before_verification(drafted, masks)
         bits = [None if row == FREE else int(masks.words[row, 0]) for row in rows]
         emitted = []
-        for place, draft in enumerate([*drafted[: guard.num_worthwhile], None]):
+        for place, draft in enumerate([*drafted[: grammar_state.num_drafts_to_verify], None]):
             emitted.append(greedy_choice(script, len(tokens) + place, bits[place]))
             if emitted[-1] != draft:
                 break
-        ruling = guard.settle(emitted)
-        result = commit(emitted, drafted[: guard.num_worthwhile], length - len(tokens), frozenset(), ruling)
+        outcome = grammar_state.after_verification(emitted)
+        result = commit(
+            emitted, drafted[: grammar_state.num_drafts_to_verify], length - len(tokens), frozenset(), outcome
+        )
         tokens += result.token_ids
         if result.finish_reason is not None:
             break
@@ -301,27 +309,27 @@ def test_random_splits_of_marker_and_answer_give_the_text_of_one_token_at_a_time
     """Would catch a marker missed between two rounds, a token fed twice or not at all, a cut too early or too late."""
     script = [*reasoning, 3, 4, *answer]
     parser = SeveralTokens((3, 4))
-    alone = decode(guard_of("mask", chain(grammar), parser), script, [], 0, 24)
-    assert decode(guard_of(policy, chain(grammar), parser), script, guesses, num_drafts, 24) == alone
+    alone = decode(grammar_state_of("mask", chain(grammar), parser), script, [], 0, 24)
+    assert decode(grammar_state_of(policy, chain(grammar), parser), script, guesses, num_drafts, 24) == alone
 
 
 def test_late_fails_the_same_comparison():
     script, grammar = [5, 3, 4, 1, 2, 6], chain([1, 2, 6])
-    alone = decode(guard_of("mask", grammar, SeveralTokens((3, 4))), script, [], 0, 24)
-    assert decode(guard_of("late", grammar, SeveralTokens((3, 4))), script, [], 3, 24) != alone == script
+    alone = decode(grammar_state_of("mask", grammar, SeveralTokens((3, 4))), script, [], 0, 24)
+    assert decode(grammar_state_of("late", grammar, SeveralTokens((3, 4))), script, [], 3, 24) != alone == script
 
 
 def test_guards_of_a_whole_step_share_one_time_and_rounds_alike_a_ruling():
     """Would catch time that is counted for one request only, or for each of them in full."""
     rounds = {0: Round([5, 4], [5], False), 3: Round([4, 4], [5], False), 5: Round([5], [], False)}
     rounds[8] = Round([5, MARKER], [4], False)
-    guards = {slot: guard_of("commit", DOUBLED) for slot in rounds}
+    grammar_states = {slot: grammar_state_of("commit", DOUBLED) for slot in rounds}
     began = time.perf_counter()
-    rulings = settle_whole(guards, rounds)
+    outcomes = after_unmasked_round(grammar_states, rounds)
     spent_us = (time.perf_counter() - began) * 1e6
-    assert rulings[0] is rulings[3] and rulings.keys() == rounds.keys()
-    assert [rulings[slot].num_kept_tokens for slot in rounds] == [2, 2, 1, 2]
-    assert [rulings[slot].num_evidence for slot in rounds] == [1, 1, 0, 1]
-    assert rulings[0].host_us == rulings[5].host_us > 0 and rulings[8].host_us > rulings[0].host_us
-    assert sum(ruling.host_us for ruling in rulings.values()) <= spent_us
-    assert [guard.is_behind for guard in guards.values()] == [False, False, False, True]
+    assert outcomes[0] is outcomes[3] and outcomes.keys() == rounds.keys()
+    assert [outcomes[slot].num_kept_tokens for slot in rounds] == [2, 2, 1, 2]
+    assert [outcomes[slot].num_evidence for slot in rounds] == [1, 1, 0, 1]
+    assert outcomes[0].host_us == outcomes[5].host_us > 0 and outcomes[8].host_us > outcomes[0].host_us
+    assert sum(outcome.host_us for outcome in outcomes.values()) <= spent_us
+    assert [grammar_state.in_answer for grammar_state in grammar_states.values()] == [False, False, False, True]

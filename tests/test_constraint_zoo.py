@@ -24,8 +24,8 @@ from harness.settings.cell import (
     WorkloadConfig,
 )
 from harness.settings.constraint import ConstraintConfig, GrammarKind, PolicyKind
-from harness.settings.determinants import canonical, determinants
 from harness.settings.guarantee import guarantee
+from harness.settings.identity import determinants, normal_form
 from harness.workload.conversations import Conversation, conversations, load_prompts
 from harness.workload.prompt import Prompt
 from kernels.contract import Guarantee, VerificationMethod
@@ -187,7 +187,7 @@ def test_a_policy_is_part_of_what_identifies_a_cell():
     assert all(first != second for number, first in enumerate(found) for second in found[:number])
     # cells without one are what they were before there were any, whatever else the section says
     assert "constraint" not in found[0]
-    assert canonical(cell(None, parser="glm")) == canonical(cell(None))
+    assert normal_form(cell(None, parser="glm")) == normal_form(cell(None))
 
 
 def test_policies_that_are_compared_share_an_engine(store):
@@ -202,7 +202,7 @@ def test_policies_that_are_compared_share_an_engine(store):
     assert len({id(engine) for engine in engines[1:5]}) == 1
     assert len({id(engine) for engine in engines}) == 4
     # a cell whose requests nobody asks for the end of reasoning has the plain engine
-    assert [engine.settings.guarded for engine in engines] == [False, True, True, True, True, True, True]
+    assert [engine.settings.constrained for engine in engines] == [False, True, True, True, True, True, True]
     assert backends[1].engine() is engines[1] and backends[-1].engine() is not engines[-1]
     outputs = [{item.prompt_id: item for item in backend.generate(played).requests} for backend in backends[1:5]]
     anew = [play(config, store, played)[0] for config in cells[1:5]]

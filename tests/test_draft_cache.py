@@ -8,7 +8,7 @@ import torch
 from harness.drafters.draft_logits import Caching
 from harness.drafters.load import caching_of
 from harness.engine.engine import Engine, SamplingSettings
-from harness.records.terms import collect_terms
+from harness.records.acceptance_terms import collect_terms
 from harness.settings.cell import (
     BackendConfig,
     CacheDtype,
@@ -19,11 +19,11 @@ from harness.settings.cell import (
     DraftingConfig,
     DraftSamplingChoice,
     DrawnFrom,
-    MeaninglessCombinationError,
+    InvalidCombinationError,
     VerificationConfig,
 )
-from harness.settings.determinants import canonical, determinants, without_effect
 from harness.settings.guarantee import OTHER_DRAFTS, guarantee, labels
+from harness.settings.identity import determinants, normal_form, without_effect
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
@@ -72,7 +72,7 @@ ONE_CELL = {
 @pytest.mark.parametrize("name", ONE_CELL)
 def test_what_cannot_differ_is_one_cell(name):
     first, second = ONE_CELL[name]
-    assert canonical(first) == canonical(second) and determinants(first) == determinants(second)
+    assert normal_form(first) == normal_form(second) and determinants(first) == determinants(second)
     assert labels(second) == ()
 
 
@@ -95,7 +95,7 @@ def test_only_methods_that_compare_with_the_cache_are_biased(kept):
 
 
 def test_a_type_needs_to_know_what_it_rounds():
-    with pytest.raises(MeaninglessCombinationError, match=r"give backend\.dtype too"):
+    with pytest.raises(InvalidCombinationError, match=r"give backend\.dtype too"):
         cell("bfloat16", of_drafter="auto")
     cell("bfloat16", of_drafter="auto", sampling="greedy")
 

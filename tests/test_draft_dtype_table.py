@@ -8,7 +8,7 @@ import pytest
 from harness.metrics.comparison import comparisons_frame, expected_difference, groups, same_law
 from harness.metrics.definitions import LABEL_NOTES
 from harness.metrics.recorded_terms import Recorded
-from harness.records.terms import COLUMNS, DraftTerms, RequestTerms, collect_terms, full_drafts
+from harness.records.acceptance_terms import COLUMNS, DraftTerms, RequestTerms, collect_terms, full_drafts
 from harness.report.figures.sheet import sheets
 from harness.report.tables.draft_dtype import draft_dtype_tables
 from harness.report.tables.drafting import drafting_tables

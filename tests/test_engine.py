@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.constraint.ruling import Ruling
+from harness.constraint.outcome import ConstraintOutcome
 from harness.engine import engine as engine_module
 from harness.engine import sequence as sequence_module
 from harness.engine.commit import Commit
@@ -107,7 +107,7 @@ def test_records_are_made_when_the_clock_has_stopped(monkeypatch):
 def test_what_is_kept_of_a_round_is_in_the_order_of_its_record():
     """Would catch two numbers of a record that change places."""
     result = Commit((5, 6), 4, 1, CutReason.length, None, num_cut_tokens=10)
-    decided, ruling = Round([5, 6], [5, 6, 7, 8, 9, 9], False), Ruling(2, 4, 3, host_us=7.0, is_whole=False)
+    decided, outcome = Round([5, 6], [5, 6, 7, 8, 9, 9], False), ConstraintOutcome(2, 4, 3, host_us=7.0, is_whole=False)
     alike = {
         "num_proposed_tokens": 6,
         "num_draft_tokens": 4,
@@ -121,7 +121,7 @@ def test_what_is_kept_of_a_round_is_in_the_order_of_its_record():
     }
     free = RoundRecord(*sequence_module._fields(result, decided, None, 8.0, 9.0, 0))
     assert free == RoundRecord(**alike)
-    ruled = RoundRecord(*sequence_module._fields(result, decided, ruling, 8.0, 9.0, 5))
+    ruled = RoundRecord(*sequence_module._fields(result, decided, outcome, 8.0, 9.0, 5))
     assert ruled == RoundRecord(
         **alike | {"num_held_steps": 5}, num_free_tokens=3, host_us=7.0, is_whole=False, expected_accepted=None
     )

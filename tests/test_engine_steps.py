@@ -10,11 +10,11 @@ from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
 from harness.engine.graph_runner import StepSize, step_sizes
-from harness.engine.plan import make_plan
 from harness.engine.sequence import Limits, Request, Sequence
+from harness.engine.step_plan import make_plan
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.mtp import MtpConfig, MtpHead
-from harness.profiling.saved_state import where_a_round_starts
+from harness.profiling.state_snapshot import where_a_round_starts
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_models import VOCAB_SIZE, random_target, randomize
 from tests.toy_markov import toy_engine, transitions
@@ -46,7 +46,7 @@ def summary(run):
     return {(record.prompt_id, record.turn): record.output_token_ids for record in run.requests}, rounds
 
 
-def engine_of_captured_sizes(guarded):
+def engine_of_captured_sizes(constrained):
     return toy_engine(
         TARGET,
         DRAFT,
@@ -56,13 +56,13 @@ def engine_of_captured_sizes(guarded):
         max_new_tokens=9,
         num_slots=3,
         graphs=True,
-        guarded=guarded,
+        constrained=constrained,
     )
 
 
-@pytest.mark.parametrize("guarded", [False, True], ids=["plain", "guarded"])
-def test_memory_that_runs_out_while_steps_are_captured_is_one_clear_error(guarded, monkeypatch):
-    engine = engine_of_captured_sizes(guarded)
+@pytest.mark.parametrize("constrained", [False, True], ids=["plain", "constrained"])
+def test_memory_that_runs_out_while_steps_are_captured_is_one_clear_error(constrained, monkeypatch):
+    engine = engine_of_captured_sizes(constrained)
     runner = engine._runner
     largest = runner.sizes[-1]
 
@@ -86,10 +86,10 @@ def test_memory_of_graphs_is_that_of_their_pool(monkeypatch):
     assert runner._pool_bytes() == 2 + 4
 
 
-@pytest.mark.parametrize("guarded", [False, True], ids=["plain", "guarded"])
-def test_a_rehearsed_step_leaves_everything_as_it_was(guarded):
+@pytest.mark.parametrize("constrained", [False, True], ids=["plain", "constrained"])
+def test_a_rehearsed_step_leaves_everything_as_it_was(constrained):
     """Would catch a size that, replayed before the clock starts, moves a slot or what the drafter keeps of it."""
-    engine = engine_of_captured_sizes(guarded)
+    engine = engine_of_captured_sizes(constrained)
     engine.run(requests([1, 4, 2, 7]), lambda record: None)
     state, runner = engine.step.state, engine._runner
 
@@ -104,7 +104,7 @@ def test_a_rehearsed_step_leaves_everything_as_it_was(guarded):
             rows, _ = runner._new_inputs(size)
             runner._steps[size].inputs.copy_(rows)
             runner._rehearse(runner._steps[size])
-            if guarded:
+            if constrained:
                 parts = runner._parts[size]
                 parts.given.slots.zero_()
                 parts.draft()
@@ -216,7 +216,7 @@ def running(*fields):
     found = []
     for slot, (prompt, read, output, under_way) in enumerate(fields):
         sequence = Sequence(Request(str(slot), "toy", 0, 0, slot, (0,) * prompt), slot, 0.0)
-        sequence.num_prompt_tokens_read = read
+        sequence.num_prefilled_tokens = read
         sequence.token_ids += [1] * output
         for _ in range(under_way):
             sequence.launch(4)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from harness.metrics.cell import analyse
 from harness.metrics.estimates import Estimate
 from harness.records.runs import read_runs
-from harness.report.figures.axis import SURROUNDING_AXES, TEMPERATURE
+from harness.report.figures.axis import CONTEXT_AXES, TEMPERATURE
 from harness.report.figures.by_position import draw_by_position
 from harness.report.figures.heat_axis import DRAFTER, DRAFTING, METHOD, VERIFICATION
 from harness.report.figures.heat_map import draw_heat_map
@@ -336,7 +336,7 @@ def test_two_way_sweeps_become_heat_maps_and_one_way_sweeps_lines(make, names):
 
 def test_a_tick_says_where_a_setting_is_off_and_puts_it_last():
     records = [simulated_cell(config(decoding__top_k=top_k), [0.6], num_prompts=2) for top_k in (0, 50, 5)]
-    axis = next(axis for axis in SURROUNDING_AXES if axis.name == "top_k")
+    axis = next(axis for axis in CONTEXT_AXES if axis.name == "top_k")
     assert [axis.text(value) for value in axis.values(analysed(*records))] == ["5", "50", "off"]
 
 

@@ -12,7 +12,7 @@ from transformers.models.glm4_moe_lite.modeling_glm4_moe_lite import Glm4MoeLite
 from harness.models.fused.expert_layer import expert_feed_forward
 from harness.models.fused.expert_operations import expert_operations
 from harness.models.fused.pack import gate_and_up, pack
-from harness.models.fused.routing import MOST_TOKENS, Choice, Routing
+from harness.models.fused.routing import MAX_TOKENS, Choice, Routing
 from tests.fused_rows import DEVICE, normal, same
 from tests.kernel_rounds import poisoned_allocations
 from tests.tiny_glm import TOLERANCE, random_glm
@@ -149,13 +149,13 @@ def test_half_precision_rounds_as_transformers_does():
 
 
 def test_more_tokens_than_the_kernels_take_run_as_transformers_has_them():
-    moe, states = moe_of(), normal(MOST_TOKENS + 1, 24, seed=1)
+    moe, states = moe_of(), normal(MAX_TOKENS + 1, 24, seed=1)
     same(expert_feed_forward(moe, states, "triton"), moe(states[None])[0])
 
 
 def test_the_routing_kernel_refuses_more_tokens_than_it_holds():
-    moe, states = moe_of(), normal(MOST_TOKENS + 1, 24, seed=1)
-    with pytest.raises(ValueError, match=f"1 to {MOST_TOKENS} tokens, found {MOST_TOKENS + 1}"):
+    moe, states = moe_of(), normal(MAX_TOKENS + 1, 24, seed=1)
+    with pytest.raises(ValueError, match=f"1 to {MAX_TOKENS} tokens, found {MAX_TOKENS + 1}"):
         expert_operations("triton").route_tokens(
             states, moe.gate.weight, moe.gate.e_score_correction_bias, Choice.of(moe.gate)
         )

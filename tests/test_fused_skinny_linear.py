@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from harness.models.fused.reference.skinny_linear import gated_linear as reference_gated_linear
 from harness.models.fused.reference.skinny_linear import linear as reference_linear
-from harness.models.fused.tilings import LEAST_FEATURES, MOST_TOKENS, Tiling, tiling_for
+from harness.models.fused.tilings import MAX_TOKENS, MIN_FEATURES, Tiling, tiling_for
 from tests.fused_rows import HALF_UNIT, normal, same
 from tests.kernel_rounds import poisoned_allocations
 
@@ -205,7 +205,7 @@ def test_other_numbers_of_tokens_are_cut_as_the_next_measured(product: Product, 
     assert tiling_for(fewer, *product) == tiling_for(num_tokens, *product)
 
 
-@pytest.mark.parametrize("num_tokens", [1, 16, 17, 33, 64, 65, MOST_TOKENS])
+@pytest.mark.parametrize("num_tokens", [1, 16, 17, 33, 64, 65, MAX_TOKENS])
 @pytest.mark.parametrize("may_split", [True, False], ids=["shares", "no shares"])
 @pytest.mark.parametrize("gated", [True, False], ids=["gated", "not gated"])
 def test_tilings_fit(gated: bool, may_split: bool, num_tokens: int):
@@ -229,7 +229,7 @@ def test_tilings_fit(gated: bool, may_split: bool, num_tokens: int):
     assert (found > 0) is (gated or may_split or num_tokens <= 64)
 
 
-@pytest.mark.parametrize("num_tokens", range(1, MOST_TOKENS + 1))
+@pytest.mark.parametrize("num_tokens", range(1, MAX_TOKENS + 1))
 def test_two_products_hold_all_tokens(num_tokens: int):
     first, more = Tiling.columns(num_tokens)
     assert first + more == min(columns for columns in (16, 32, 64, 96) if columns >= num_tokens)
@@ -239,10 +239,10 @@ def test_two_products_hold_all_tokens(num_tokens: int):
 @pytest.mark.parametrize(
     ("num_tokens", "in_features", "num_rows"),
     [
-        (MOST_TOKENS + 1, 4096, 4096),
+        (MAX_TOKENS + 1, 4096, 4096),
         (0, 4096, 4096),
         (16, 4096, 64),
-        (16, LEAST_FEATURES // 2, 4096),
+        (16, MIN_FEATURES // 2, 4096),
         (16, 4160, 4096),
     ],
     ids=["many tokens", "no tokens", "few rows", "short tokens", "an odd width"],

@@ -4,7 +4,7 @@ A prompt has a difficulty, the same for all its rounds and in every cell of a ru
 cells. Difficulties are skewed (a few prompts are easy), and hard prompts take more rounds, as they do where requests
 are of one length. With few possible difficulties every truth is a finite sum.
 
-Letters: S simulated runs, P prompts, N rounds at most, K positions.
+Shapes: S simulated runs, P prompts, N rounds at most, K positions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from harness.metrics.estimates import Estimates, paired_difference, paired_ratio
-from harness.metrics.intervals import FEWEST_PROMPTS
+from harness.metrics.intervals import MIN_PROMPTS
 from harness.metrics.sums import CellSums
 
 DIFFICULTIES = np.array([0.25, 0.40, 0.55, 0.70, 0.85])
@@ -27,7 +27,7 @@ GAIN = 0.05
 STEP_S = 0.010, 0.012
 """Duration of a round: of the first method, of the second."""
 BASE_STEP_S = 0.008
-FEWEST_ROUNDS, MOST_ROUNDS = 8, 24
+MIN_ROUNDS, MAX_ROUNDS = 8, 24
 NUM_RESAMPLES = 1000
 NUM_RUNS = 3000
 """The coverage of so many runs has a standard error of .004 where 95 % is the truth: 93 and 97 % lie 5 of them away."""
@@ -73,7 +73,7 @@ def simulate(num_prompts: int, num_runs: int, seed: int) -> tuple[Arm, Arm, Arm]
     """Two methods and a baseline without drafts, on the same prompts."""
     generator = np.random.default_rng(seed)
     kind = generator.choice(len(SHARES), size=(num_runs, num_prompts), p=SHARES)
-    num_rounds = generator.integers(FEWEST_ROUNDS, MOST_ROUNDS + 1, size=kind.shape) + extra_rounds()[kind]
+    num_rounds = generator.integers(MIN_ROUNDS, MAX_ROUNDS + 1, size=kind.shape) + extra_rounds()[kind]
     arms = []
     for gain, step_s in zip((0.0, GAIN), STEP_S, strict=True):
         number = (
@@ -95,7 +95,7 @@ def extra_rounds() -> np.ndarray:
 
 def truths() -> dict[str, float]:
     """Ratios of expectations, as the definitions of the metrics have them."""
-    rounds = SHARES * ((FEWEST_ROUNDS + MOST_ROUNDS) / 2 + extra_rounds())
+    rounds = SHARES * ((MIN_ROUNDS + MAX_ROUNDS) / 2 + extra_rounds())
     powers = np.arange(1, NUM_POSITIONS + 1)
     first, second = ((DIFFICULTIES[:, None] + gain) ** powers for gain in (0.0, GAIN))
     accepted, more = (float(rounds @ item.sum(axis=1) / rounds.sum()) for item in (first, second))
@@ -136,7 +136,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(num_prompts):
     assert all(0.93 <= share <= 0.97 for share in found.values()), found
 
 
-@pytest.mark.parametrize(("num_prompts", "least"), [(8, 0.88), (FEWEST_PROMPTS, 0.91)])
+@pytest.mark.parametrize(("num_prompts", "least"), [(8, 0.88), (MIN_PROMPTS, 0.91)])
 def test_intervals_of_few_prompts_fall_short_by_little(num_prompts, least):
     """Where reports warn, and from where on they do not. 16 prompts hold .93 to .95 of these truths, 8 prompts .91 to
     .94 (4000 runs); the bounds leave 2 standard errors of 1000 runs."""

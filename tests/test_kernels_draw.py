@@ -130,12 +130,12 @@ def test_row_statistics(layout: str):
     expected = RowStats(*(torch.empty_like(getattr(kept, name)) for name in ("maximum", "normalizer", "threshold")))
     reference_draw(logits, sampling, streams, Purpose.draft, row_stats=expected)
     draw(logits, sampling, streams, Purpose.draft, row_stats=kept)
-    sound = torch.arange(6, device=DEVICE) != 5
-    assert torch.equal(kept.maximum[sound], expected.maximum[sound])
+    valid = torch.arange(6, device=DEVICE) != 5
+    assert torch.equal(kept.maximum[valid], expected.maximum[valid])
     torch.testing.assert_close(kept.normalizer, expected.normalizer, atol=0, rtol=2e-6, equal_nan=True)
     # A threshold may be any number between two logits: what counts is which tokens it keeps.
     cut, expected_cut = (logits < stats.threshold[:, None] for stats in (kept, expected))
-    assert torch.equal(cut[sound], expected_cut[sound])
+    assert torch.equal(cut[valid], expected_cut[valid])
     if layout != "own":
         assert bool((maximum[:, [0, 2]] == -5).all() and (normalizer[:, [0, 2]] == -5).all())
 

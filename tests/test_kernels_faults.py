@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, RowStats, Verdict, Verification
+from kernels.contract import Draft, RowStats, Verification, VerificationResult
 from kernels.reference.draw import draw as reference_draw
 from kernels.streams import Purpose
 from tests.kernel_rounds import (
@@ -27,7 +27,7 @@ FIRST_VALUES = pytest.mark.parametrize(
 """What spoils a row of each request: every value comes first once, where all methods get as far."""
 
 
-def check(batch: KernelRound, method: Method) -> Verdict:
+def check(batch: KernelRound, method: Method) -> VerificationResult:
     """The kernels' verdict, after it has been compared with the reference's and with the vocabulary."""
     found = checked_verdict(batch, method)
     assert bool((found.token_ids < batch.target_logits.shape[1]).all())

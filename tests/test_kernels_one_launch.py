@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.contract import Drawn, RowStats, Sampling, Streams, Verdict
+from kernels.contract import Drawn, RowStats, Sampling, Streams, VerificationResult
 from kernels.reference.draw import draw as reference_draw
 from kernels.streams import Purpose
 from tests.kernel_rounds import (
@@ -48,7 +48,7 @@ def check_draw(logits: Tensor, settings: list[Setting], coupled: bool, seed: int
     return checked_draw(logits, *inputs(settings, seed), coupled, **others)
 
 
-def check_verdict(batch: KernelRound, method: Method) -> Verdict:
+def check_verdict(batch: KernelRound, method: Method) -> VerificationResult:
     assert not batch.sampling.truncates
     return checked_verdict(batch, method)
 

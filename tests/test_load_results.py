@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import again, replay, report
+from experiments import replay, report, reproduce
 from harness.kernel_bench.columns import KERNEL_COLUMNS
 from harness.metrics.cell import load_results
 from harness.metrics.certification import COLUMNS, load_certification
@@ -144,7 +144,7 @@ def only_a_report(folder):
     (folder / "run.json").write_text(json.dumps(manifest | {"command": "python -m experiments.run drafter=mtp"}))
 
 
-@pytest.mark.parametrize("module", [report, again, replay])
+@pytest.mark.parametrize("module", [report, reproduce, replay])
 @pytest.mark.parametrize("parent", [False, True], ids=["a run", "a folder of runs"])
 def test_a_report_whose_records_were_not_kept_is_told_from_a_run_that_did_not_get_that_far(
     module, parent, tmp_path, capsys

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.metrics.cell import analyse, estimates, intervals
+from harness.metrics import estimates, intervals
+from harness.metrics.cell import analyse
 from harness.metrics.columns import with_interval
 from harness.metrics.estimates import Estimates, paired, paired_difference, paired_ratio
 from harness.records.runs import Run

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harness.models.target import TargetModel
 from harness.profiling.operations import Operations, operations_of
-from harness.profiling.prefill import fill_slots
+from harness.profiling.prefill import prefill_slots
 from harness.timing.clock import WallClock
 from harness.timing.matrix_rate import CPU_SIZES, matrix_rates
 from harness.timing.measured import Timing
@@ -119,7 +119,7 @@ def multiplied(work: Callable[[], object]) -> int:
 def test_torch_multiplies_as_much_with_weights_in_a_round(kind):
     """Would catch a pass, an output matrix or a token that is counted twice or left out."""
     step = tiny_engine(kind, num_speculative_tokens=3).step
-    inputs = fill_slots(step, tiny_requests(NUM_SLOTS, LENGTH - 1))
+    inputs = prefill_slots(step, tiny_requests(NUM_SLOTS, LENGTH - 1))
     found = operations_of(step, NUM_SLOTS, LENGTH)
     with torch.inference_mode():
         assert multiplied(lambda: step.draft(inputs)) == found.num_draft_linear + found.num_draft_output

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import agreement, bench_kernels, boundary_cost, certify
+from experiments import agreement, bench_kernels, bench_reasoning, certify
 from harness.agreement.config import AgreementConfig
 from harness.certification.config import CertifyConfig
 from harness.cli.arguments import check_known, check_seed, read_plain_settings
@@ -23,7 +23,7 @@ EVERY_COMMAND = pytest.mark.parametrize(
     [
         pytest.param(agreement, AgreementConfig, "agreement", id="agreement"),
         pytest.param(bench_kernels, BenchConfig, "bench", id="bench_kernels"),
-        pytest.param(boundary_cost, BoundaryCostConfig, "cost", id="boundary_cost"),
+        pytest.param(bench_reasoning, BoundaryCostConfig, "cost", id="bench_reasoning"),
         pytest.param(certify, CertifyConfig, "certify", id="certify"),
     ],
 )

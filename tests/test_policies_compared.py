@@ -1,5 +1,7 @@
-"""Policies are compared on equal work: a guard adds nothing to a step in front of the boundary, and the reference of
-speed does nothing of its own while the clock runs."""
+"""Policies are compared on equal work.
+
+A grammar state adds nothing to a step before the end of reasoning, and policy `none` adds nothing while the clock runs.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -9,8 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.constraint.parsers.one_token import OneToken
+from harness.engine.constrained_graph_runner import ConstrainedGraphRunner
 from harness.engine.graph_runner import StepSize
-from harness.engine.guarded_graph_runner import GuardedGraphRunner
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import reference_core
 from tests.tiny_engines import KINDS, NUM_SLOTS, tiny_engine
@@ -43,14 +45,14 @@ class Operations(TorchDispatchMode):
         return run
 
 
-def operations(kind, size, guarded):
+def operations(kind, size, constrained):
     """Of the step that is captured."""
-    engine = tiny_engine(kind, graphs=True, guarded=guarded)
+    engine = tiny_engine(kind, graphs=True, constrained=constrained)
     runner = engine._runner
-    assert isinstance(runner, GuardedGraphRunner) is guarded
+    assert isinstance(runner, ConstrainedGraphRunner) is constrained
     found = Operations()
     # one kernel on a GPU, whoever may be held
-    runner.step = replace(runner.step, core=replace(engine.core, hold=found.as_one(reference_core().hold)))
+    runner.step = replace(runner.step, core=replace(engine.core, defer=found.as_one(reference_core().defer)))
     _, given = runner._new_inputs(size)
     with torch.inference_mode(), found:
         runner._run(given)
@@ -62,10 +64,10 @@ def operations(kind, size, guarded):
 def test_a_guarded_step_in_front_of_the_boundary_is_the_plain_one(kind, num_prompt_rows):
     """Would catch an operation that only one of the two has, which a table would show as the price of a policy."""
     size = StepSize(NUM_SLOTS, num_prompt_rows)
-    plain = operations(kind, size, guarded=False)
+    plain = operations(kind, size, constrained=False)
     # what makes it the same is one operation in the place of several, not none
-    assert plain["hold"] == 1 and plain.total() > 100
-    assert operations(kind, size, guarded=True) == plain
+    assert plain["defer"] == 1 and plain.total() > 100
+    assert operations(kind, size, constrained=True) == plain
 
 
 class Asked(OneToken):

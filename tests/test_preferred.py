@@ -51,13 +51,13 @@ def test_both_are_taken_where_both_lie_in_the_cache(cache):
     assert {cell.target.path for cell in plan.cells} == {target}
     assert {cell.target.name for cell in plan.cells} == {"Meta-Llama-3-8B-Instruct"}
     assert {cell.drafter.path for cell in plan.cells if not cell.is_baseline} == {drafter}
-    assert plan.remarks == ()
+    assert plan.warnings == ()
 
 
 def test_the_zoo_stands_in_where_nothing_is_there(cache):
     plan = compose_plan([EXPERIMENT, "backend.device=cuda"])
     assert all(cell.target.is_built_in and cell.drafter.path is None for cell in plan.cells)
-    assert plan.remarks == (
+    assert plan.warnings == (
         f"the zoo's models stand in for {TARGET} (not in the local Hub cache) and "
         f"{DRAFTER} (not in the local Hub cache)",
     )
@@ -66,7 +66,7 @@ def test_the_zoo_stands_in_where_nothing_is_there(cache):
 def test_a_target_without_its_drafter_is_not_taken(cache):
     """Would catch the zoo's drafter beside a real target, which cannot be loaded."""
     put(cache, TARGET)
-    (remark,) = compose_plan([EXPERIMENT, "backend.device=cuda"]).remarks
+    (remark,) = compose_plan([EXPERIMENT, "backend.device=cuda"]).warnings
     assert f"{TARGET} (there, but of no use without the other)" in remark
     assert f"{DRAFTER} (not in the local Hub cache)" in remark
 
@@ -82,7 +82,7 @@ def test_a_target_without_its_drafter_is_not_taken(cache):
 def test_a_copy_that_cannot_be_loaded_is_told_apart_from_none(cache, files, reason):
     put(cache, TARGET)
     put(cache, DRAFTER, *files)
-    (remark,) = compose_plan([EXPERIMENT, "backend.device=cuda"]).remarks
+    (remark,) = compose_plan([EXPERIMENT, "backend.device=cuda"]).warnings
     assert f"{DRAFTER} (in the local Hub cache, but not loadable: " in remark and reason in remark
 
 
@@ -90,7 +90,7 @@ def test_an_mtp_layer_comes_with_its_target(cache):
     folder = put(cache, "zai-org/GLM-4.7-Flash")
     plan = compose_plan(["experiment=pr35461_glm47_mtp", "backend.device=cuda"])
     assert {cell.target.path for cell in plan.cells} == {folder}
-    assert {cell.drafter.path for cell in plan.cells} == {None} and not plan.remarks
+    assert {cell.drafter.path for cell in plan.cells} == {None} and not plan.warnings
 
 
 def test_a_given_folder_wins_and_the_other_model_must_be_there(cache, tmp_path):
@@ -109,7 +109,7 @@ def test_without_a_preferred_target_the_zoo_is_no_stand_in(cache):
     put(cache, TARGET)
     put(cache, DRAFTER)
     plan = compose_plan([EXPERIMENT, "target.preferred=null", "backend.device=cuda"])
-    assert all(cell.target.is_built_in and cell.drafter.path is None for cell in plan.cells) and not plan.remarks
+    assert all(cell.target.is_built_in and cell.drafter.path is None for cell in plan.cells) and not plan.warnings
 
 
 def test_a_snapshot_is_named_by_its_repository():

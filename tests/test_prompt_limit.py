@@ -11,17 +11,17 @@ from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.none import NoDrafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
-from harness.engine.graph_runner import MOST_PROMPT_TOKENS, StepSize, step_sizes
+from harness.engine.graph_runner import MAX_PREFILL_TOKENS, StepSize, step_sizes
 from harness.engine.inputs import num_rows
-from harness.engine.plan import make_plan
 from harness.engine.sequence import Limits, Request, Sequence
+from harness.engine.step_plan import make_plan
 from harness.settings.cell import BackendConfig, CellConfig
-from harness.settings.determinants import determinants, without_effect
+from harness.settings.identity import determinants, without_effect
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_engines import tiny_head
 from tests.tiny_models import VOCAB_SIZE, random_target
 
-MOST, WIDTH = 400, 4
+MAX, WIDTH = 400, 4
 
 
 def sequences(*prompts):
@@ -29,13 +29,13 @@ def sequences(*prompts):
     found = []
     for slot, (size, read) in enumerate(prompts):
         sequence = Sequence(Request(str(slot), "toy", 0, 0, slot, (0,) * size), slot, 0.0)
-        sequence.num_prompt_tokens_read = read
+        sequence.num_prefilled_tokens = read
         found.append(sequence)
     return found
 
 
-def chunks(prompts, limit, most_tokens=MOST):
-    plan = make_plan(sequences(*prompts), Limits(10, frozenset()), most_tokens, WIDTH, limit)
+def chunks(prompts, limit, max_tokens=MAX):
+    plan = make_plan(sequences(*prompts), Limits(10, frozenset()), max_tokens, WIDTH, limit)
     return [(chunk.sequence.slot, chunk.start, chunk.stop) for chunk in plan.chunks]
 
 
@@ -51,12 +51,12 @@ def test_prompts_that_wait_share_a_portion_in_their_order():
 
 @pytest.mark.parametrize(
     ("limit", "num_tokens"),
-    [(1, 4), (4, 4), (7, 4), (13, 12), (MOST + 1, 30)],
+    [(1, 4), (4, 4), (7, 4), (13, 12), (MAX + 1, 30)],
     ids=["less than a row", "one row", "not two rows", "three rows", "more than a step"],
 )
 def test_a_limit_counts_whole_rows_and_at_least_one(limit, num_tokens):
     assert chunks([*DECODING, (30, 0)], limit) == [(9, 0, num_tokens)]
-    assert chunks([*DECODING, (30, 0)], limit, most_tokens=4) == [(9, 0, 4)], "a step has no more room than without it"
+    assert chunks([*DECODING, (30, 0)], limit, max_tokens=4) == [(9, 0, 4)], "a step has no more room than without it"
 
 
 @pytest.mark.parametrize("num_decoding", [1, 9])
@@ -76,12 +76,12 @@ def test_nothing_is_limited_while_nobody_decodes():
     assert chunks([(9, 4), (30, 0)], 8) == [(0, 4, 9), (1, 0, 30)]
     finished = sequences((9, 9), (30, 0))
     finished[0].token_ids += [1] * 10
-    plan = make_plan(finished, Limits(10, frozenset()), MOST, WIDTH, 8)
+    plan = make_plan(finished, Limits(10, frozenset()), MAX, WIDTH, 8)
     assert not plan.decoding and plan.chunks[0].stop == 30
 
 
 def test_a_full_portion_has_a_size_of_its_own():
-    sizes = step_sizes(16, 342, rows_beside_rounds=6)
+    sizes = step_sizes(16, 342, max_prefill_rows_with_decodes=6)
     assert StepSize(16, 6) in sizes and StepSize(16, 6) not in step_sizes(16, 342)
     assert all(before < after for before, after in pairwise(sizes)), "sizes are tried from the smallest"
     assert step_sizes(16, 342, 16) == step_sizes(16, 342), "one that is there is not captured twice"
@@ -152,7 +152,7 @@ def test_tokens_do_not_depend_on_the_limit(kind):
 
 @pytest.mark.parametrize(
     ("limit", "num_rows_of_portion"),
-    [(1, 1), (7, 2), (15, 5), (10**6, -(-MOST_PROMPT_TOKENS // (NUM_TOKENS + 1)))],
+    [(1, 1), (7, 2), (15, 5), (10**6, -(-MAX_PREFILL_TOKENS // (NUM_TOKENS + 1)))],
     ids=["less than a row", "not three rows", "five rows", "more than a step"],
 )
 def test_the_rows_of_a_portion_are_a_size(limit, num_rows_of_portion):

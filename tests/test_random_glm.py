@@ -10,7 +10,7 @@ import torch
 from experiments import run as command
 from harness.models.decoder_layer import layer_types
 from harness.models.expert_weights import stored_tensors
-from harness.models.outline import OUTLINE
+from harness.models.meta_models import META
 from harness.models.random_head import random_eagle, random_mtp
 from harness.models.random_target import architecture, random_target
 from harness.models.random_weights import LOGIT_DEVIATION, RandomWeights
@@ -65,14 +65,14 @@ def put_names(monkeypatch) -> list[str]:
 def test_the_first_layers_are_dense_as_the_published_field_says(tmp_path, num_dense):
     """transformers alone would take one dense layer, whatever the field says."""
     given = architecture(shape_folder(tmp_path, **GLM | {"first_k_dense_replace": num_dense}), None)
-    drawn = random_target(tmp_path, device=OUTLINE)
+    drawn = random_target(tmp_path, device=META)
     expected = [index >= num_dense for index in range(NUM_LAYERS)]
     assert layers_with_experts(drawn) == expected
     assert given.config.mlp_layer_types == ["sparse" if each else "dense" for each in expected]
 
 
 def test_the_published_shape_has_one_dense_layer_its_ends_and_its_mtp_layer():
-    drawn = random_target(shape="glm47_flash", device=OUTLINE)
+    drawn = random_target(shape="glm47_flash", device=META)
     assert layers_with_experts(drawn) == [False] + [True] * 46
     assert drawn.eos_token_ids == {154820, 154827, 154829} and drawn.dtype is torch.bfloat16
     head = random_mtp(drawn)
@@ -136,8 +136,8 @@ def test_a_checkpoint_of_the_same_weights_is_the_same_model(folder, target, tmp_
 
 
 def test_other_dense_layers_make_another_model(folder, target, tmp_path):
-    other = random_target(shape_folder(tmp_path, **GLM | {"first_k_dense_replace": 1}), device=OUTLINE)
-    again = random_target(folder, device=OUTLINE)
+    other = random_target(shape_folder(tmp_path, **GLM | {"first_k_dense_replace": 1}), device=META)
+    again = random_target(folder, device=META)
     assert again.random_fingerprint == target.random_fingerprint != other.random_fingerprint
 
 
@@ -174,7 +174,7 @@ def test_random_tokens_spread_over_the_experts_of_every_layer(target):
 def test_the_router_of_the_published_shape_gives_every_expert_its_share():
     """Here a share of 1/16, threshold z = 1.53 and phi(z) = .124; rows of 2048 numbers hardly differ in length."""
     config = architecture(None, "glm47_flash").config
-    with OUTLINE:
+    with META:
         router = layer_types(config, "test").layer(config, 1).mlp.gate
     router.to_empty(device="cpu")
     weights = RandomWeights("target", 47, device="cpu", dtype=torch.float32)

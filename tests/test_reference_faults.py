@@ -23,11 +23,11 @@ def test_target_row_without_a_distribution_is_flagged_when_it_decides(method: Me
         batch.target[1::2, row, 1] = value
     verdict = batch.verify(verification_of(method))
     assert bool((verdict.num_accepted <= torch.where(torch.arange(40) % 2 == 1, row, 3)).all())
-    faulty = (torch.arange(40) % 2 == 1) & (verdict.num_accepted == row)
-    assert torch.equal(verdict.invalid, faulty)
-    assert bool(faulty.any())
+    impossible = (torch.arange(40) % 2 == 1) & (verdict.num_accepted == row)
+    assert torch.equal(verdict.invalid, impossible)
+    assert bool(impossible.any())
     last = verdict.token_ids.gather(1, verdict.num_accepted[:, None])[:, 0]
-    assert last[faulty].tolist() == [0] * int(faulty.sum())
+    assert last[impossible].tolist() == [0] * int(impossible.sum())
     assert bool(((last >= 0) & (last < 3)).all())
 
 

@@ -134,7 +134,7 @@ def emitted_law(tree: Tree, proposal: Proposal, draft_law: Tensor, odds: Odds, c
 def law_of_method(tree: Tree, verification: Verification, one_hot: bool = False) -> Tensor:
     """The law with drafts from the draft distribution; one-hot proposals are drafted by the same tokens."""
     proposal = tree.propose(one_hot, verification.method)
-    assert not (proposal.faulty & (tree.path_probs(tree.draft_probs) > 0)).any()
+    assert not (proposal.impossible & (tree.path_probs(tree.draft_probs) > 0)).any()
     return emitted_law(
         tree,
         proposal,

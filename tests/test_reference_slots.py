@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Verdict
+from kernels.contract import Draft, VerificationResult
 from kernels.reference.acceptance import acceptance_terms, expected_accepted
 from kernels.reference.verify import verify
 from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, SHARES_NOISE, Method, Round, Setting, verification_of
@@ -34,7 +34,7 @@ def rows_in(layout: str, batch: Round, requests: Tensor) -> Tensor:
     return batch.rows(requests) if layout == "packed" else padded_rows(batch)
 
 
-def assert_same(found: Verdict, expected: Verdict) -> None:
+def assert_same(found: VerificationResult, expected: VerificationResult) -> None:
     assert torch.equal(found.token_ids, expected.token_ids)
     assert torch.equal(found.num_accepted, expected.num_accepted)
     assert torch.equal(found.invalid, expected.invalid)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.engine.engine import SamplingSettings
-from harness.records.terms import check_terms_of, collect_terms
+from harness.records.acceptance_terms import check_terms_of, collect_terms
 from harness.replay.estimators import Estimator, _some_passes, estimators_of, reaching
 from harness.replay.rules import REPLAYED, replayed_rules, rule_name
 from kernels.contract import DraftSampling, Verification, VerificationMethod

@@ -14,7 +14,7 @@ from harness.metrics.results import read_results
 from harness.records.runs import read_runs
 from harness.records.schema import write_cell
 from harness.report.console import WIDTH, paired_lines, print_summary
-from harness.report.notices import notices
+from harness.report.warnings import warnings
 from harness.report.write import column_dictionary, own_files, report, write_report
 from tests.own_process import output_of
 from tests.synthetic_cells import (
@@ -158,7 +158,7 @@ def test_notices_name_what_a_reader_must_know(tmp_path):
     cell = cell_record(requests, 1.0, settings, fallbacks=("no chat template",), num_skipped_turns=2)
     write_cell(cell, tmp_path / "cells")
     (tmp_path / "run.json").write_text(json.dumps({"cells": [cell.cell_id, "gone"], "num_cells": 3}))
-    found = "\n".join(notices(read_results(tmp_path)))
+    found = "\n".join(warnings(read_results(tmp_path)))
     assert "is incomplete: 2 cells have no record" in found
     assert "1 cells have no baseline" in found and "fewer than 2 prompts" in found
     assert "2 turns were left out" in found

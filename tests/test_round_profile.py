@@ -12,9 +12,9 @@ from harness.engine import engine as engine_module
 from harness.engine.runner import EagerRunner
 from harness.engine.sequence import Limits, rounds_of
 from harness.profiling import wall_time as round_time_module
-from harness.profiling.prefill import fill_slots
+from harness.profiling.prefill import prefill_slots
 from harness.profiling.profile import Phases, profile_round
-from harness.profiling.saved_state import where_a_round_starts
+from harness.profiling.state_snapshot import where_a_round_starts
 from harness.profiling.wall_time import output_tokens_needed, round_time
 from harness.timing.clock import WallClock, clock_for
 from tests.tiny_engines import KINDS, NUM_SLOTS, tiny_engine, tiny_requests
@@ -37,7 +37,7 @@ def test_filled_slots_go_on_with_the_round_that_the_engine_would_play(kind, grap
     requests = tiny_requests(NUM_SLOTS, NUM_PROMPT)
     records = tiny_engine(kind, graphs=graphs).run(requests, lambda record: None).requests
     step = tiny_engine(kind, graphs=graphs).step
-    inputs = fill_slots(step, requests)
+    inputs = prefill_slots(step, requests)
     assert step.state.lengths.tolist() == [NUM_PROMPT + 1] * NUM_SLOTS
     rounds = rounds_of(step(inputs).decided.tolist(), step.num_speculative_tokens, range(NUM_SLOTS))
     for record in records:
@@ -98,8 +98,8 @@ def test_the_time_of_a_round_is_of_those_in_which_all_requests_decode(overlaps, 
 
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
     monkeypatch.setattr(engine.target, "forward", second_long)
-    monkeypatch.setattr(EagerRunner, "most_prompt_tokens", 10)
-    monkeypatch.setattr(round_time_module, "MOST_PROMPT_TOKENS", 5)
+    monkeypatch.setattr(EagerRunner, "max_prefill_tokens", 10)
+    monkeypatch.setattr(round_time_module, "MAX_PREFILL_TOKENS", 5)
     found = round_time(engine, tiny_requests(NUM_SLOTS, NUM_PROMPT), num_rounds=3)
     assert found.num_repeats == 3
     assert (found.min_us, found.median_us, found.upper_us) == (1e6, 1e6, 1e6)

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.records.schema import InconsistentRecordError
-from harness.records.schema import terms as round_terms
-from harness.records.terms import (
+from harness.records import acceptance_terms as round_terms
+from harness.records.acceptance_terms import (
     COLUMNS,
     DraftTerms,
     RequestTerms,
@@ -18,6 +17,7 @@ from harness.records.terms import (
     terms_path,
     write_terms,
 )
+from harness.records.schema import InconsistentRecordError
 from harness.settings.cell import MeasurementConfig
 from tests.synthetic_cells import cell_record, request_record, round_record
 

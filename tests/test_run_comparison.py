@@ -22,7 +22,7 @@ def run_of(*methods, num_prompts=4, **changes):
 def compared(first, second):
     """Title -> table of the comparison of two runs, and its remarks."""
     comparison = compare_runs("old", first, "new", second)
-    return {table.title: table for table in comparison.tables}, comparison.remarks
+    return {table.title: table for table in comparison.tables}, comparison.warnings
 
 
 PAIRED = "Paired differences, new − old"
@@ -34,8 +34,8 @@ def column(table, name):
 
 def test_a_run_played_again_differs_in_nothing():
     cells = run_of("strict", "block")
-    tables, remarks = compared(cells, cells)
-    assert list(tables) == [PAIRED] and remarks == ()
+    tables, warnings = compared(cells, cells)
+    assert list(tables) == [PAIRED] and warnings == ()
     assert column(tables[PAIRED], "same answers") == ["4 of 4"] * 3
     assert column(tables[PAIRED], "verification") == ["baseline", "strict", "block"]
     assert column(tables[PAIRED], "acceptance length, full drafts, difference") == ["–", "0", "0"]
@@ -78,10 +78,10 @@ def test_the_difference_is_the_second_less_the_first():
 
 def test_other_prompts_are_not_paired():
     """Would catch prompts of two data sets paired because their ids are numbers in both."""
-    tables, remarks = compared(run_of("strict"), run_of("strict", workload__path="questions.jsonl"))
+    tables, warnings = compared(run_of("strict"), run_of("strict", workload__path="questions.jsonl"))
     assert PAIRED not in tables and len(tables["Cells without a partner"].rows) == 4
     assert column(tables["Cells without a partner"], "why") == ["other prompts"] * 4
-    (remark,) = remarks
+    (remark,) = warnings
     assert remark.startswith("The runs are on different prompts (old: builtin; new: questions.jsonl), so no cells are")
     assert "Run one of the two again with the workload of the other" in remark
 
@@ -151,8 +151,8 @@ def test_pairs_without_a_common_prompt_say_what_chose_other_prompts():
 
 def test_runs_of_two_seeds_on_the_same_prompts_are_paired_and_the_seed_is_listed():
     """Would catch seeds that keep runs apart although every prompt is in both."""
-    tables, remarks = compared(run_of("strict"), run_of("strict", seed=1))
-    assert tables["Settings that differ"].rows == (("seed", "0", "1"),) and remarks == ()
+    tables, warnings = compared(run_of("strict"), run_of("strict", seed=1))
+    assert tables["Settings that differ"].rows == (("seed", "0", "1"),) and warnings == ()
     assert column(tables[PAIRED], "prompts in common") == ["4", "4"]
 
 

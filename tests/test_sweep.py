@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.compose.plan import Plan, with_baselines
+from harness.compose.run_plan import RunPlan, with_baselines
 from harness.records.schema import read_cell
 from harness.settings.cell import (
     BackendConfig,
@@ -33,8 +33,8 @@ def cell(method: VerificationMethod, temperature: float = 1.0) -> CellConfig:
     )
 
 
-def plan(tmp_path, *cells: CellConfig) -> Plan:
-    return Plan("test", "a test", with_baselines(cells), (), tmp_path, "command")
+def plan(tmp_path, *cells: CellConfig) -> RunPlan:
+    return RunPlan("test", "a test", with_baselines(cells), (), tmp_path, "command")
 
 
 class Silent(Progress):
@@ -126,7 +126,7 @@ def test_cells_that_are_one_on_this_machine_are_refused_before_anything_is_playe
     first, progress = cell(VerificationMethod.strict), Silent()
     second = replace(first, backend=replace(first.backend, **changes))
     cells = tuple(replace(item, measurement=replace(item.measurement, baseline=False)) for item in (first, second))
-    repeated = Plan("test", "a test", cells, (), tmp_path, "command")
+    repeated = RunPlan("test", "a test", cells, (), tmp_path, "command")
     with pytest.raises(ValueError, match=words):
         run_cells(repeated, tmp_path, progress, [])
     assert progress.total == 0 and not list(tmp_path.iterdir())

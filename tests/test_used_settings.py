@@ -7,7 +7,7 @@ import pytest
 from harness.compose.compose import compose_plan
 from harness.metrics.results import read_results
 from harness.report.write import write_results
-from harness.settings.determinants import USED_ONLY_WITH, plain_values
+from harness.settings.identity import USED_ONLY_WITH, plain_values
 from harness.settings.used_settings import used_settings
 from tests.synthetic_cells import baseline_settings, simulated_run
 

@@ -1,4 +1,4 @@
-"""Grammars over a handful of tokens, as finite automata; and guards over them."""
+"""Grammars over a handful of tokens, as finite automata; and grammar states over them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from harness.constraint.guard import Guard
+from harness.constraint.grammar_state import GrammarState
 from harness.constraint.parsers.one_token import OneToken
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies.by_kind import POLICIES
@@ -65,6 +65,8 @@ class ToyMatcher:
         words[0] = sum(1 << token_id for token_id in self.allowed)
 
 
-def guard_of(policy: str, automaton: Automaton = ANSWERS, parser: ReasoningParser | None = None) -> Guard:
-    """A guard over a toy grammar; reasoning ends at MARKER unless a parser is given."""
-    return Guard(parser or OneToken(MARKER), ToyMatcher(automaton), POLICIES[PolicyKind(policy)])
+def grammar_state_of(
+    policy: str, automaton: Automaton = ANSWERS, parser: ReasoningParser | None = None
+) -> GrammarState:
+    """A grammar state over a toy grammar; reasoning ends at MARKER unless a parser is given."""
+    return GrammarState(parser or OneToken(MARKER), ToyMatcher(automaton), POLICIES[PolicyKind(policy)])

@@ -14,7 +14,7 @@ from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED, Caching
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
+from harness.engine.engine import Engine, EngineSettings, SamplingSettings, draft_slack
 from harness.engine.sequence import Limits, Request
 from harness.models.head import HeadOutput
 from harness.models.slot_cache import SlotCache
@@ -100,7 +100,7 @@ def toy_engine(
     **options: bool,
 ) -> Engine:
     """An engine over the two chains, ready to run; `options` are fields of EngineSettings."""
-    capacity = LONGEST_PROMPT + max_new_tokens + room_for_drafts(num_speculative_tokens)
+    capacity = LONGEST_PROMPT + max_new_tokens + draft_slack(num_speculative_tokens)
     shape = DrafterShape(num_slots, capacity, num_speculative_tokens, target.shape[0])
     settings = EngineSettings(
         num_slots=num_slots,

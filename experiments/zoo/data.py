@@ -43,7 +43,7 @@ class TrainingData:
     """[num_prompts, MAX_PROMPT_TOKENS], padded with end-of-text."""
     prompt_lengths: NDArray[np.uint16]
     bytes_per_token: float
-    """Held-out corpus text, UTF-8 bytes for each token."""
+    """Deferred-out corpus text, UTF-8 bytes for each token."""
 
 
 def training_documents(settings: Settings) -> list[Document]:

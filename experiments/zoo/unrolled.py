@@ -6,7 +6,7 @@ s - 1 returned (at step 0: the target's). It attends to the pairs u <= t of step
 the head. Its logits are for x_{t+2+s} and are compared with the target's at index t + 1 + s.
 
 Source of the scheme: Li et al., EAGLE-3 (2025), training-time test.
-Letters: B rows, P pairs of a row, K steps, H hidden size, V draft vocabulary.
+Shapes: B rows, P pairs of a row, K steps, H hidden size, V draft vocabulary.
 """
 
 from __future__ import annotations

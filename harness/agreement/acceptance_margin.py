@@ -12,7 +12,7 @@ with the scale the sum of all probabilities that enter, each times the number of
     block, i = K                2 i P
     typical                     (p + threshold) * (1 + log V): the entropy is off by at most 1 + log V such errors
 
-Letters: R requests, K the largest number of draft tokens.
+Shapes: R requests, K the largest number of draft tokens.
 """
 
 from __future__ import annotations

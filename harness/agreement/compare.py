@@ -1,6 +1,6 @@
 """Run two cores on the same inputs with the same streams and count where they disagree.
 
-Letters: N rows, R requests, K the largest number of draft tokens.
+Shapes: N rows, R requests, K the largest number of draft tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from harness.agreement.counts import Agreement, Disagreement
 from harness.agreement.margins import drawn_margins, verdict_margins
 from harness.agreement.round_inputs import RoundInputs, streams_at
 from harness.agreement.rounding import ROUNDING, SCORE_ROUNDING, tolerance_of
-from kernels.contract import Drawn, Sampling, Streams, Verdict, Verification, VerificationMethod
+from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationMethod, VerificationResult
 from kernels.core import Core
 from kernels.reference.truncation import sampling_rows
 from kernels.streams import Purpose
@@ -55,7 +55,7 @@ def compare_verify(tested: Core, reference: Core, inputs: RoundInputs, verificat
     disagreements = []
     for requests in (~same).nonzero()[:, 0].split(ROWS_AT_A_TIME):
         if len(requests):
-            part = Verdict(found.token_ids[requests], found.num_accepted[requests], found.invalid[requests])
+            part = VerificationResult(found.token_ids[requests], found.num_accepted[requests], found.invalid[requests])
             margins = verdict_margins(inputs.take(requests), verification, part)
             decides = (found.num_accepted != expected.num_accepted)[requests]
             decides &= verification.method not in DRAWS_ONLY

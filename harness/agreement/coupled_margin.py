@@ -3,7 +3,7 @@
 y_i = argmax log p_i + g, which a core works out in float64: a token is explained when its score is within
 SCORE_ROUNDING of the best. A gap of scores is the relative error of a probability that closes it.
 
-Letters: N rows, R requests, K the largest number of draft tokens, V the vocabulary.
+Shapes: N rows, R requests, K the largest number of draft tokens, V the vocabulary.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ a boundary must have moved at least: the largest distance of a uniform number fr
 From inside, for the kernels: harness.agreement.kernel_law gives the probability of every token, and
 `total_variation` compares it with the float64 softmax.
 
-Letters: N draws, V the vocabulary.
+Shapes: N draws, V the vocabulary.
 """
 
 from __future__ import annotations

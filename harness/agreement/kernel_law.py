@@ -8,7 +8,7 @@ with a weight takes what rounding leaves of the chunk's mass. So token t of chun
 and the last such token of the chunk whatever is left up to mass_c. The masses are read from the workspace after a real
 draw, the weights are worked out once more by the kernels' own function.
 
-Letters: V the vocabulary, C chunks of CHUNK tokens.
+Shapes: V the vocabulary, C chunks of CHUNK tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows on which the law of a draw is measured: flat, peaked and in between.
 
-Letters: V the vocabulary.
+Shapes: V the vocabulary.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ at most ROUNDING; where coupled noise decides, at most SCORE_ROUNDING. Truncatio
 min-p keep a token or cut it, and rounding may decide. So a finding is also judged as if top-p and min-p were ROUNDING
 larger or smaller, and its smallest margin counts.
 
-Letters: N rows, R requests, V the vocabulary at hand.
+Shapes: N rows, R requests, V the vocabulary at hand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.agreement.coupled_margin import coupled_margin, score_margin
 from harness.agreement.round_inputs import RoundInputs
 from harness.agreement.rounding import ROUNDING
 from harness.agreement.token_margin import interval_distance, token_margin
-from kernels.contract import Drawn, Sampling, Streams, Verdict, Verification, VerificationMethod
+from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationMethod, VerificationResult
 from kernels.reference.proposal import propose, to_draft_ids
 from kernels.reference.truncation import processed
 from kernels.reference.verify import READS_DRAFT
@@ -44,7 +44,7 @@ def nearby(sampling: Sampling) -> list[Sampling]:
     ]
 
 
-def verdict_margins(inputs: RoundInputs, verification: Verification, found: Verdict) -> Tensor:
+def verdict_margins(inputs: RoundInputs, verification: Verification, found: VerificationResult) -> Tensor:
     """The margin of each request's verdict.
 
     Args:
@@ -61,7 +61,7 @@ def verdict_margins(inputs: RoundInputs, verification: Verification, found: Verd
     return torch.stack(margins).amin(dim=0)
 
 
-def _verdict_margin(inputs: RoundInputs, verification: Verification, found: Verdict) -> Tensor:
+def _verdict_margin(inputs: RoundInputs, verification: Verification, found: VerificationResult) -> Tensor:
     proposal = propose(inputs.target_logits, inputs.draft, inputs.sampling, verification.method in READS_DRAFT)
     vocab_size, width = proposal.target.logits.shape[1], proposal.token_ids.shape[1]
     possible = (found.num_accepted >= 0) & (found.num_accepted <= proposal.num_usable)
@@ -70,9 +70,9 @@ def _verdict_margin(inputs: RoundInputs, verification: Verification, found: Verd
     index = torch.arange(width + 1, device=last.device)
     accepted = (found.token_ids[:, :width] == inputs.draft.token_ids) | (index[:width] >= num_accepted[:, None])
     padding = (found.token_ids == -1) | (index <= num_accepted[:, None])
-    faulty = (num_accepted == proposal.num_usable) & proposal.faulty
+    impossible = (num_accepted == proposal.num_usable) & proposal.impossible
     possible &= accepted.all(dim=1) & padding.all(dim=1) & (last >= 0) & (last < vocab_size)
-    possible &= found.invalid == faulty
+    possible &= found.invalid == impossible
     last = torch.where(possible, last, 0)
     if verification.method is Method.coupled:
         margin = coupled_margin(proposal, inputs.streams, num_accepted, last)
@@ -113,7 +113,7 @@ def drawn_margins(
     for each in nearby(sampling):
         rows = processed(logits, each)
         index = torch.arange(len(token_ids), device=token_ids.device)
-        sound = possible & (found.invalid == rows.invalid) & (rows.logprobs_at(index, token_ids) > -torch.inf)
+        valid = possible & (found.invalid == rows.invalid) & (rows.logprobs_at(index, token_ids) > -torch.inf)
         if purpose is None:
             noise = gumbel(streams.seeds, streams.positions, vocab_size)
             noise = noise[:, : logits.shape[1]] if draft_to_target is None else noise[:, draft_to_target]
@@ -121,5 +121,5 @@ def drawn_margins(
         else:
             uniforms = uniform(streams.seeds, purpose, streams.positions, streams.rounds)
             margin = interval_distance(rows.probs(), uniforms, token_ids) / 2
-        margins.append(torch.where(sound, margin, torch.inf))
+        margins.append(torch.where(valid, margin, torch.inf))
     return torch.stack(margins).amin(dim=0)

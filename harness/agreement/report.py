@@ -17,7 +17,7 @@ from harness.agreement.rates import excessive_rates, rates_text
 from harness.agreement.rounding import ROUNDING, SCORE_ROUNDING
 from harness.agreement.run import CellResult
 from harness.records.provenance import provenance
-from harness.settings.determinants import plain_values
+from harness.settings.identity import plain_values
 
 MAX_LISTED = 100
 """Disagreements that the JSON lists in full, those with the largest margins first."""

@@ -1,6 +1,6 @@
 """The arguments of one verification, and the part of them that belongs to some of the requests.
 
-Letters: R requests, K the largest number of draft tokens, V the target's vocabulary.
+Shapes: R requests, K the largest number of draft tokens, V the target's vocabulary.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The logits of a row are independent and exponential with mean s, so that the sor
 log p(rank) = c - s log(rank), with the ranks in random order over the vocabulary. A draft row is its target row with
 normal noise. Both are rounded to the dtype before anything is drawn from them.
 
-Letters: R requests, K draft tokens of each, V the vocabulary.
+Shapes: R requests, K draft tokens of each, V the vocabulary.
 """
 
 from __future__ import annotations

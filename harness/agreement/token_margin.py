@@ -5,7 +5,7 @@ add up to at most ROUNDING times the mass that entered: the total itself, and P 
 a difference of a mass P and a mass 1. So a token is explained when u * total lies within 2 * ROUNDING of that mass of
 the token's interval, and the token can have a weight at all.
 
-Letters: N rows, R requests, V the vocabulary at hand.
+Shapes: N rows, R requests, V the vocabulary at hand.
 """
 
 from __future__ import annotations

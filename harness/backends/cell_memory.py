@@ -61,8 +61,8 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
         engine: the cell's, made of outlines.
         is_kept: see CellMemory.
     """
-    outlines, loaded = models
-    target, head = outlines.target, outlines.head(drafter)
+    meta_models, loaded = models
+    target, head = meta_models.target, meta_models.head(drafter)
     weights: dict[object, Need] = {
         target: weights_need(f"target {target.name}", target.causal_lm, is_there=loaded.has_target)
     }

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 from harness.backends.cell_memory import CacheBytes, CellMemory, cell_memory, check_memory
 from harness.backends.model_store import ModelStore
+from harness.constraint.cell_constraint import CellConstraint
 from harness.constraint.grammar_text import UnusableGrammarError
-from harness.constraint.requirement import Requirement
 from harness.drafters.chain import DrafterShape
 from harness.drafters.load import LoadedHead, build_drafter
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings, room_for_drafts
-from harness.engine.frozen_heap import frozen_heap
+from harness.engine.engine import Engine, EngineSettings, SamplingSettings, draft_slack
+from harness.engine.gc_paused import gc_paused
 from harness.engine.sequence import Answer, Limits, Request
 from harness.models.target import TargetModel
+from harness.records.acceptance_terms import RequestTerms
 from harness.records.schema import RequestRecord
-from harness.records.terms import RequestTerms
 from harness.settings.cell import CellConfig, TooLong
 from harness.settings.constraint import ConstraintConfig
 from harness.workload.chat import EncodedChat, chat_messages, decode_answer, encode_chat
@@ -59,19 +59,19 @@ class LocalBackend:
         store = store if store is not None else ModelStore()
         self.cell = cell
         self.models = store.models(cell.target, cell.backend)
-        outline = self.models.outlines.target
+        meta_model = self.models.meta_models.target
         # what does not fit the target is refused here
-        self.models.outlines.head(cell.drafter)
-        self.tokenizer = outline.tokenizer
+        self.models.meta_models.head(cell.drafter)
+        self.tokenizer = meta_model.tokenizer
         self.cache_bytes = CacheBytes()
         self.sampling_core: str | None = None
         self.num_invalid = 0
         self._limit = self._longest_sequence
-        self._notes: dict[str, None] = {outline.name + STAND_IN_NOTE: None} if outline.tokenizer_stands_in else {}
+        self._notes: dict[str, None] = {meta_model.name + STAND_IN_NOTE: None} if meta_model.tokenizer_stands_in else {}
         self._num_skipped = 0
         self._is_prepared = False
         self._kept = KeptEngine()
-        self._requirement = _requirement(cell, outline)
+        self._constraint = _constraint(cell, meta_model)
         self._grammars: dict[str, str] = {}
         self._unusable: dict[str, str] = {}
         """Why the schema of a prompt cannot be followed, by the prompt's id."""
@@ -116,7 +116,7 @@ class LocalBackend:
         self._limit = self._sequence_limit(conversations)
         self._is_prepared, self._kept = True, KeptEngine()
 
-    def _nothing_fits(self, conversations: Sequence[Conversation], most_tokens: int) -> str:
+    def _nothing_fits(self, conversations: Sequence[Conversation], max_tokens: int) -> str:
         """Why no conversation can be played: prompts that are too long, told apart from unusable schemas."""
         num_unusable = sum(item.prompt.prompt_id in self._unusable for item in conversations)
         num_long = len(conversations) - num_unusable
@@ -128,7 +128,7 @@ class LocalBackend:
             parts.append(f"{num_unusable} have an unusable schema ({self._first_unusable}): mend the schemas")
         schema = " with a schema that llguidance can follow" if num_unusable else ""
         return (
-            f"workload: expected a prompt of at most {most_tokens} tokens beside its answer{schema}, {'; '.join(parts)}"
+            f"workload: expected a prompt of at most {max_tokens} tokens beside its answer{schema}, {'; '.join(parts)}"
         )
 
     @property
@@ -139,8 +139,8 @@ class LocalBackend:
 
     def memory(self) -> CellMemory:
         """What the cell will keep on its device, with slots as long as was measured."""
-        outlines = self.models.outlines
-        engine = self._build_engine(outlines.target, outlines.head(self.cell.drafter))
+        meta_models = self.models.meta_models
+        engine = self._build_engine(meta_models.target, meta_models.head(self.cell.drafter))
         return cell_memory(self.models, self.cell.drafter, engine, is_kept=self.uses_graphs)
 
     def generate(
@@ -185,7 +185,7 @@ class LocalBackend:
             return self._request(conversation, given)
 
         engine = self.engine()
-        with frozen_heap():
+        with gc_paused():
             run = engine.run(requests, follow_up, start_s)
         self.num_invalid += run.num_invalid
         judged = tuple(map(self._judged, run.requests))
@@ -194,10 +194,10 @@ class LocalBackend:
     def _judged(self, record: RequestRecord) -> RequestRecord:
         """The same, with what the judge says of its answer."""
         start = record.num_reasoning_tokens
-        if self._requirement is None or start is None:
+        if self._constraint is None or start is None:
             return record
         grammar = self._grammars[record.prompt_id]
-        return replace(record, answer_is_valid=self._requirement.judge(grammar, record.output_token_ids[start:]))
+        return replace(record, answer_is_valid=self._constraint.validate(grammar, record.output_token_ids[start:]))
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -243,13 +243,13 @@ class LocalBackend:
             seed=conversation.turn_seed(turn),
             token_ids=tuple(encoded.token_ids),
         )
-        return request if self._requirement is None else self._watched(request, prompt, self._requirement)
+        return request if self._constraint is None else self._constrained_request(request, prompt, self._constraint)
 
-    def _watched(self, request: Request, prompt: Prompt, requirement: Requirement) -> Request | None:
+    def _constrained_request(self, request: Request, prompt: Prompt, constraint: CellConstraint) -> Request | None:
         """The request with what watches over its answer; None where its grammar cannot be followed."""
-        grammar = requirement.grammar(prompt.prompt_id, prompt.schema)
+        grammar = constraint.grammar(prompt.prompt_id, prompt.schema)
         try:
-            watch = requirement.watch(grammar)
+            request_constraint = constraint.request_constraint(grammar)
         except UnusableGrammarError as error:
             if self.cell.workload.too_long is TooLong.error:
                 raise ValueError(f"prompt {prompt.prompt_id}: {error}") from error
@@ -257,7 +257,7 @@ class LocalBackend:
             self._unusable[prompt.prompt_id] = str(error)
             return None
         self._grammars[prompt.prompt_id] = grammar
-        return replace(request, guard=watch.guard, parser=watch.parser)
+        return replace(request, grammar_state=request_constraint.grammar_state, parser=request_constraint.parser)
 
     def _encode(self, prompt: Prompt, answers: Sequence[str]) -> EncodedChat:
         """The conversation up to the next turn, cut or repeated to the workload's exact length if it has one."""
@@ -268,7 +268,7 @@ class LocalBackend:
     @property
     def _longest_sequence(self) -> int:
         """Tokens of prompt and output that the target's positions and the configured slots allow."""
-        longest = self.models.outlines.target.config.max_position_embeddings
+        longest = self.models.meta_models.target.config.max_position_embeddings
         configured = self.cell.backend.max_length
         return longest if configured is None else min(longest, configured)
 
@@ -295,8 +295,8 @@ class LocalBackend:
         return self.models.loaded.device.type == "cuda" if configured is None else configured
 
     @property
-    def _is_guarded(self) -> bool:
-        """Whether its engine is made for requests with guards.
+    def _is_constrained(self) -> bool:
+        """Whether its engine is made for requests with grammar states.
 
         Graphs are so for the policy none too, whose requests have none: what it is compared with runs on the same
         engine then, and not on one whose graphs and caches lie elsewhere, which alone moves times by 1 %.
@@ -314,7 +314,7 @@ class LocalBackend:
         """Cells of equal keys can have one engine: those that keep it, and differ in what becomes of answers alone."""
         if not self.uses_graphs:
             return self
-        return repr(replace(self.cell, constraint=ConstraintConfig())), self._limit, self._is_guarded
+        return repr(replace(self.cell, constraint=ConstraintConfig())), self._limit, self._is_constrained
 
     def share_engine(self, other: LocalBackend) -> None:
         """Have one engine with another cell from here on; both are prepared and have equal keys."""
@@ -331,7 +331,7 @@ class LocalBackend:
 
     def _build_engine(self, target: TargetModel, loaded_head: LoadedHead | None) -> Engine:
         cell, num_tokens, num_slots = self.cell, self._num_speculative_tokens, self.cell.backend.max_concurrency
-        capacity = self._limit + room_for_drafts(num_tokens)
+        capacity = self._limit + draft_slack(num_tokens)
         shape = DrafterShape(num_slots, capacity, num_tokens, target.vocab_size)
         drafter = build_drafter(cell, loaded_head, shape)
         decoding = cell.decoding
@@ -346,18 +346,18 @@ class LocalBackend:
             # the baseline has nothing to measure, and must run as the cells that it is compared with
             overlaps=False if cell.measurement.expected_acceptance else None,
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
-            guarded=self._is_guarded,
+            constrained=self._is_constrained,
             round_terms=cell.measurement.round_terms and not cell.is_baseline,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
         return Engine(target, drafter, settings)
 
 
-def _requirement(cell: CellConfig, outline: TargetModel) -> Requirement | None:
+def _constraint(cell: CellConfig, meta_model: TargetModel) -> CellConstraint | None:
     """What the cell asks of answers; None if nothing."""
     if cell.constraint.policy is None:
         return None
-    return Requirement(cell.constraint, outline.tokenizer, outline.vocab_size, outline.eos_token_ids)
+    return CellConstraint(cell.constraint, meta_model.tokenizer, meta_model.vocab_size, meta_model.eos_token_ids)
 
 
 def prepare_together(backends: Sequence[LocalBackend], conversations: Sequence[Conversation]) -> None:

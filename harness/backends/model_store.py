@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from harness.drafters.load import LoadedHead, load_head
-from harness.models.outline import OUTLINE
+from harness.models.meta_models import META
 from harness.models.random_target import random_target
 from harness.models.target import TargetModel, load_target
 from harness.settings.cell import BackendConfig, DrafterConfig, TargetConfig
@@ -130,7 +130,7 @@ class Models:
 class StoredModels(NamedTuple):
     """The models of some cells, twice."""
 
-    outlines: Models
+    meta_models: Models
     loaded: Models
 
 
@@ -150,7 +150,7 @@ class ModelStore:
             device = resolve_device(backend.device)
             dtype = resolve_dtype(backend.dtype, device)
             fusion = Fusion.of(backend.fused, device)
-            self._models = StoredModels(*(Models(config, each, dtype, fusion) for each in (OUTLINE, device)))
+            self._models = StoredModels(*(Models(config, each, dtype, fusion) for each in (META, device)))
             self._key = key
         return self._models
 

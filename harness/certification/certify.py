@@ -15,10 +15,10 @@ import torch
 
 from harness.certification.config import PREFIX, CertifyConfig, Size
 from harness.certification.controls import Control
+from harness.certification.evaluate import FALSE_ALARM, RESERVE, CaseVerdict, Conditions, Outcome, evaluate
 from harness.certification.jobs import chosen_jobs
-from harness.certification.judge import FALSE_ALARM, RESERVE, Conditions, Outcome, Verdict, judge
 from harness.certification.subject import features_of, load_subject
-from harness.certification.workers import device_of, play_in_workers
+from harness.certification.workers import device_of, simulate_in_workers
 from harness.settings.device import chosen_device
 
 MAX_WORKERS, SPARE_CPUS = 12, 2
@@ -39,13 +39,13 @@ class Certification:
     """Of each single test."""
     outcomes: tuple[Outcome, ...]
     num_workers: int
-    """Processes that played."""
+    """Processes that simulated."""
     wall_s: float
 
     @property
     def is_green(self) -> bool:
         """Whether something was certified, and nothing stands against the subject or the test."""
-        passed = any(outcome.verdict is Verdict.passed for outcome in self.outcomes)
+        passed = any(outcome.verdict is CaseVerdict.passed for outcome in self.outcomes)
         return passed and all(outcome.is_well for outcome in self.outcomes)
 
 
@@ -64,7 +64,7 @@ def certify(config: CertifyConfig, report: Callable[[Outcome], None]) -> Certifi
         report: called with each outcome as it comes, in any order.
 
     Raises:
-        SettingsError: wrong settings, before anything is played.
+        SettingsError: wrong settings, before anything is simulated.
         WorkerError: a worker process died or raised an error.
     """
     # On tensors this small a second thread gains nothing, and on a busy machine the two wait for each other.
@@ -93,15 +93,15 @@ def _certify(config: CertifyConfig, report: Callable[[Outcome], None], device: t
 
     for index, reason in enumerate(lacking):
         if reason is not None:
-            add(index, Outcome(jobs[index].name, Verdict.unsupported, reason))
-    playable = [index for index, reason in enumerate(lacking) if reason is None]
-    num_workers = max(1, min(resolve_workers(config.workers, device), len(playable)))
-    played: Iterator[tuple[int, Outcome]]
+            add(index, Outcome(jobs[index].name, CaseVerdict.unsupported, reason))
+    supported = [index for index, reason in enumerate(lacking) if reason is None]
+    num_workers = max(1, min(resolve_workers(config.workers, device), len(supported)))
+    simulated: Iterator[tuple[int, Outcome]]
     if num_workers == 1:
-        played = ((index, judge(subject, jobs[index], conditions)) for index in playable)
+        simulated = ((index, evaluate(subject, jobs[index], conditions)) for index in supported)
     else:
-        played = play_in_workers(conditions, {index: jobs[index] for index in playable}, num_workers)
-    for index, outcome in played:
+        simulated = simulate_in_workers(conditions, {index: jobs[index] for index in supported}, num_workers)
+    for index, outcome in simulated:
         add(index, outcome)
     return Certification(
         config=config,

@@ -10,11 +10,11 @@ from harness.settings.device import Device
 from kernels.contract import VerificationMethod
 
 PREFIX = "certify"
-OWN_CORE = "harness.certification.own_core:own_core"
+PROJECT_CORE = "harness.certification.project_core:project_core"
 
 
 class Size(Enum):
-    """How much is played."""
+    """How much is simulated."""
 
     auto = "auto"
     small = "small"
@@ -25,7 +25,7 @@ class Size(Enum):
 class CertifyConfig:
     """What is certified, how, and where the report goes."""
 
-    subject: str = OWN_CORE
+    subject: str = PROJECT_CORE
     """package.module:function that takes a torch device and returns the core to certify, as
     harness/certification/subject.py has it."""
     device: Device = Device.auto
@@ -34,7 +34,7 @@ class CertifyConfig:
     """full: every cell, with samples enough to detect a total variation of .003; small: fewer cells and samples; auto
     is full on a GPU and small elsewhere."""
     samples: int = 0
-    """Requests played in each cell, at least 1000; 0 is what the size says."""
+    """Requests simulated in each cell, at least 1000; 0 is what the size says."""
     batch: int = 0
     """Requests in flight at a time; 0 is what suits the device."""
     workers: int = 0
@@ -42,7 +42,7 @@ class CertifyConfig:
     there are CPU cores, at most 12. The results do not depend on it."""
     methods: tuple[str, ...] = ()
     """Only these verification methods; all of them unless given."""
-    cells: str = ""
+    cases: str = ""
     """Only cells whose name contains this text."""
     controls: bool = True
     """Also play the controls, which must be rejected."""

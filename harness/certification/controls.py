@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from harness.certification.broken_block import Mistake, broken_verify
-from harness.certification.cells import COUPLED, RAGGED, SAMPLED, Cell, Method
+from harness.certification.block_mutants import Mistake, broken_verify
+from harness.certification.cases import COUPLED, RAGGED, SAMPLED, Case, Method
 from harness.certification.law import Profile
 from harness.certification.subject import Functions, Subject
-from harness.certification.worlds import CONTROL, MASKED_CONTROL, World
-from kernels.contract import Draft, Drawn, Sampling, Streams, TokenMask, Verdict, Verification
+from harness.certification.toy_models import CONTROL, MASKED_CONTROL, ToyModels
+from kernels.contract import Draft, Drawn, Sampling, Streams, TokenMask, Verification, VerificationResult
 from kernels.streams import Purpose
 
 
@@ -25,7 +25,7 @@ class Control:
     """One wrong sampler and the cell on which it shows."""
 
     name: str
-    cell: Cell
+    case: Case
     alter: Callable[[Subject], Subject]
     """Makes the wrong sampler from a right one."""
 
@@ -65,7 +65,7 @@ def _same_streams_every_round(subject: Subject) -> Subject:
 
     def verify(
         target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
-    ) -> Verdict:
+    ) -> VerificationResult:
         return subject.verify(target_logits, draft, sampling, verification, in_round_0(streams))
 
     return _altered(subject, draw=draw, verify=verify)
@@ -85,7 +85,7 @@ def _mask_forgotten_in_the_draft(subject: Subject) -> Subject:
         verification: Verification,
         streams: Streams,
         mask: TokenMask | None = None,
-    ) -> Verdict:
+    ) -> VerificationResult:
         free = replace(draft, mask=None)
         masked = {} if mask is None else {"mask": mask}
         return subject.verify(target_logits, free, sampling, verification, streams, **masked)
@@ -108,27 +108,27 @@ def _temperature_forgotten(subject: Subject) -> Subject:
 
     def verify(
         target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
-    ) -> Verdict:
+    ) -> VerificationResult:
         return subject.verify(target_logits, draft, without(sampling), verification, streams)
 
     return _altered(subject, draw=draw, verify=verify)
 
 
-def _offset(world: World, offset: float) -> World:
+def _offset(models: ToyModels, offset: float) -> ToyModels:
     """The same law; in bfloat16, logits of this size are coarse."""
-    return replace(world, draft_logits=world.draft_logits + offset)
+    return replace(models, draft_logits=models.draft_logits + offset)
 
 
 def controls() -> list[Control]:
     """Every control; the method is probabilistic or block unless the name says otherwise."""
-    probabilistic = Cell(CONTROL, Verification(Method.probabilistic), SAMPLED, cached=True, row_stats=False)
+    probabilistic = Case(CONTROL, Verification(Method.probabilistic), SAMPLED, cached=True, row_stats=False)
     block = replace(probabilistic, verification=Verification(Method.block))
 
-    def coarse(cell: Cell) -> Cell:
-        return replace(cell, world=_offset(CONTROL, 30.0), cache_dtype="bfloat16")
+    def coarse(case: Case) -> Case:
+        return replace(case, models=_offset(CONTROL, 30.0), cache_dtype="bfloat16")
 
-    def method(verification: Verification, cell: Cell = probabilistic) -> Cell:
-        return replace(cell, verification=verification)
+    def method(verification: Verification, case: Case = probabilistic) -> Case:
+        return replace(case, verification=verification)
 
     coupled = replace(probabilistic, draft_sampling=COUPLED)
     return [
@@ -152,7 +152,7 @@ def controls() -> list[Control]:
         Control("block, float32 drafts verified from a bfloat16 cache", coarse(block), _unchanged),
         Control(
             "probabilistic, mask forgotten in the draft rows",
-            replace(probabilistic, world=MASKED_CONTROL),
+            replace(probabilistic, models=MASKED_CONTROL),
             _mask_forgotten_in_the_draft,
         ),
         Control(

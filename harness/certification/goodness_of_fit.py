@@ -1,6 +1,6 @@
 """Do the counted sequences follow the exact law? Pearson's test, and how far off they are.
 
-Letters: G groups of requests (profiles), each with its own law; N sequences. Half 0 and half 1 of the requests are
+Shapes: G groups of requests (profiles), each with its own law; N sequences. Half 0 and half 1 of the requests are
 counted apart: the test takes both, the estimate of the distance learns from one half and measures on the other.
 """
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.certification.worlds import World
+from harness.certification.toy_models import ToyModels
 
 
 class Profile(NamedTuple):
@@ -53,19 +53,19 @@ def processed_row(logits: Tensor, profile: Profile) -> Tensor:
     return torch.zeros_like(probs).scatter_(0, order, kept / kept.sum())
 
 
-def exact_law(world: World, profile: Profile) -> Tensor:
-    """Probability of every sequence of the world's first `num_tokens` tokens, from state 0.
+def exact_law(models: ToyModels, profile: Profile) -> Tensor:
+    """Probability of every sequence of the models' first `num_tokens` tokens, from state 0.
 
     Returns:
         [V ** num_tokens] float64; the index is the sequence as digits in base V, first token first.
     """
-    logits = world.target_logits
-    if world.allowed is not None:
-        logits = logits.masked_fill(~world.allowed, -torch.inf)
+    logits = models.target_logits
+    if models.allowed is not None:
+        logits = logits.masked_fill(~models.allowed, -torch.inf)
     rows = torch.stack([processed_row(row, profile) for row in logits])
-    tokens = torch.arange(world.vocab_size)
+    tokens = torch.arange(models.vocab_size)
     law, states = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
-    for _ in range(world.num_tokens):
+    for _ in range(models.num_tokens):
         law = (law[:, None] * rows[states]).flatten()
-        states = world.next_states(states[:, None], tokens).flatten()
+        states = models.next_states(states[:, None], tokens).flatten()
     return law

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.certification.certify import Certification
-from harness.certification.judge import FALSE_ALARM, POWER, RESERVE, VARIATION, Outcome, Verdict
-from harness.certification.worlds import NUM_SPREAD_IDS
+from harness.certification.evaluate import FALSE_ALARM, POWER, RESERVE, VARIATION, CaseVerdict, Outcome
+from harness.certification.toy_models import NUM_SPREAD_IDS
 from harness.records.provenance import provenance
-from harness.settings.determinants import plain_values
+from harness.settings.identity import plain_values
 from kernels.workspace import SHORT_CHUNK
 
 COLUMNS = (
@@ -71,15 +71,17 @@ def line(outcome: Outcome) -> str:
 
 def headline(result: Certification) -> str:
     """The verdict in one sentence."""
-    count = {verdict: sum(outcome.verdict is verdict for outcome in result.outcomes) for verdict in Verdict}
-    tested = count[Verdict.passed] + count[Verdict.failed]
-    parts = [f"{count[Verdict.passed]} of {tested} lossless cells pass"]
-    num_controls = count[Verdict.rejected] + count[Verdict.not_rejected]
+    count = {verdict: sum(outcome.verdict is verdict for outcome in result.outcomes) for verdict in CaseVerdict}
+    tested = count[CaseVerdict.passed] + count[CaseVerdict.failed]
+    parts = [f"{count[CaseVerdict.passed]} of {tested} lossless cells pass"]
+    num_controls = count[CaseVerdict.rejected] + count[CaseVerdict.not_rejected]
     parts.append(
-        f"{count[Verdict.rejected]} of {num_controls} controls are rejected" if num_controls else "no controls played"
+        f"{count[CaseVerdict.rejected]} of {num_controls} controls are rejected"
+        if num_controls
+        else "no controls played"
     )
-    if count[Verdict.unsupported]:
-        parts.append(f"{count[Verdict.unsupported]} cells are not supported by the subject")
+    if count[CaseVerdict.unsupported]:
+        parts.append(f"{count[CaseVerdict.unsupported]} cells are not supported by the subject")
     return f"{'GREEN' if result.is_green else 'RED'}: {', '.join(parts)}."
 
 
@@ -148,9 +150,9 @@ def to_markdown(result: Certification) -> str:
         f"**{headline(result)}** Size {result.size.value}, on {result.device}, {result.wall_s:.0f} s.",
         "",
     ]
-    cells = [outcome for outcome in result.outcomes if not outcome.is_control]
+    cases = [outcome for outcome in result.outcomes if not outcome.is_control]
     wrong = [outcome for outcome in result.outcomes if outcome.is_control]
-    for title, outcomes in (("Lossless cells", cells), ("Controls, which must be rejected", wrong)):
+    for title, outcomes in (("Lossless cells", cases), ("Controls, which must be rejected", wrong)):
         if outcomes:
             parts += [f"## {title}", "", *_table(outcomes), ""]
     parts += ["## How to read it", "", *(f"- {note}" for note in notes(result)), ""]
@@ -159,7 +161,7 @@ def to_markdown(result: Certification) -> str:
 
 def _table(outcomes: Sequence[Outcome]) -> list[str]:
     rows = [COLUMNS, ("---",) * len(COLUMNS), *map(row, outcomes)]
-    return ["| " + " | ".join(cells) + " |" for cells in rows]
+    return ["| " + " | ".join(cases) + " |" for cases in rows]
 
 
 def to_json(result: Certification) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.certification.cells import Cell
+from harness.certification.cases import Case
 from harness.certification.controls import Control
 from kernels.contract import DraftSampling, VerificationMethod
 
@@ -14,17 +14,17 @@ TRUNCATION_COST = 2
 """How many plain cells a truncating one is taken for."""
 
 
-def group_of(job: Cell | Control) -> Group:
+def group_of(job: Case | Control) -> Group:
     """The group of a cell, or of the cell that a control plays."""
-    cell = job.cell if isinstance(job, Control) else job
-    truncates = any(profile.truncates for profile in cell.profiles)
-    return cell.verification.method, cell.draft_sampling, cell.dtype, truncates
+    case = job.case if isinstance(job, Control) else job
+    truncates = any(profile.truncates for profile in case.profiles)
+    return case.verification.method, case.draft_sampling, case.dtype, truncates
 
 
 class Schedule:
     """Hands out every job once: whole groups, the longest first; at the end what is left of the others' groups."""
 
-    def __init__(self, jobs: Mapping[int, Cell | Control]) -> None:
+    def __init__(self, jobs: Mapping[int, Case | Control]) -> None:
         groups: dict[Group, list[int]] = {}
         for index, job in jobs.items():
             groups.setdefault(group_of(job), []).append(index)

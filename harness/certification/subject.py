@@ -26,12 +26,12 @@ promises everything but `row_stats` and `masks`.
 A whole subject, in my_core.py, with the reference in the place of the code to test:
 
     from harness.certification.subject import Features, Functions
-    from kernels.contract import Verdict, VerificationMethod
+    from kernels.contract import VerificationResult, VerificationMethod
     from kernels.reference import coupled, draw, verify
 
     def my_verify(target_logits, draft, sampling, verification, streams):
         found = verify.verify(target_logits, draft, sampling, verification, streams)
-        return Verdict(found.token_ids, found.num_accepted, found.invalid)
+        return VerificationResult(found.token_ids, found.num_accepted, found.invalid)
 
     def my_core(device):
         can = Features(methods=frozenset({VerificationMethod.block}), padded_rows=False)
@@ -53,7 +53,16 @@ import torch
 from torch import Tensor
 
 from harness.settings.schema import SettingsError
-from kernels.contract import Draft, DraftSampling, Drawn, Sampling, Streams, Verdict, Verification, VerificationMethod
+from kernels.contract import (
+    Draft,
+    DraftSampling,
+    Drawn,
+    Sampling,
+    Streams,
+    Verification,
+    VerificationMethod,
+    VerificationResult,
+)
 from kernels.streams import Purpose
 
 
@@ -91,7 +100,7 @@ class Subject(Protocol):
 
     def verify(
         self, target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
-    ) -> Verdict:
+    ) -> VerificationResult:
         """As kernels.reference.verify.verify."""
 
     def draw(
@@ -120,7 +129,7 @@ class Functions:
     """A subject put together from functions."""
 
     name: str
-    verify: Callable[..., Verdict]
+    verify: Callable[..., VerificationResult]
     draw: Callable[..., Drawn]
     coupled_draw: Callable[..., Drawn]
     features: Features = field(default_factory=Features)

@@ -27,7 +27,16 @@ from torch import Tensor
 
 from harness.certification.subject import Features, Functions
 from harness.settings.schema import SettingsError
-from kernels.contract import Draft, DraftSampling, Drawn, Sampling, Streams, Verdict, Verification, VerificationMethod
+from kernels.contract import (
+    Draft,
+    DraftSampling,
+    Drawn,
+    Sampling,
+    Streams,
+    Verification,
+    VerificationMethod,
+    VerificationResult,
+)
 from kernels.reference.truncation import process, sampling_rows
 from kernels.streams import Purpose
 
@@ -59,7 +68,7 @@ def vllm_core(device: torch.device) -> Functions:
 
     def verify(
         target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
-    ) -> Verdict:
+    ) -> VerificationResult:
         return _verify(rejection_sample, target_logits, draft, sampling, verification, streams)
 
     return Functions("vLLM", verify, draw, _no_coupled_draw, FEATURES)
@@ -129,7 +138,7 @@ def _verify(
     sampling: Sampling,
     verification: Verification,
     streams: Streams,
-) -> Verdict:
+) -> VerificationResult:
     device, width = target_logits.device, draft.token_ids.shape[1]
     present = (draft.num_draft_tokens >= 0).nonzero()[:, 0]
     counts = draft.num_draft_tokens[present]
@@ -167,10 +176,10 @@ def _verify(
     return _placed(sampled, num_sampled, present, len(draft.token_ids))
 
 
-def _placed(sampled: Tensor, num_sampled: Tensor, present: Tensor, num_rows: int) -> Verdict:
+def _placed(sampled: Tensor, num_sampled: Tensor, present: Tensor, num_rows: int) -> VerificationResult:
     """vLLM's answer for the present requests, in the rows of the whole batch."""
     columns = torch.arange(sampled.shape[1], device=sampled.device)
     emitted = torch.where(columns < num_sampled[:, None], sampled.long(), -1)
     token_ids = emitted.new_full((num_rows, sampled.shape[1]), -1).index_copy_(0, present, emitted)
     num_accepted = emitted.new_zeros(num_rows).index_copy_(0, present, num_sampled.long() - 1)
-    return Verdict(token_ids, num_accepted, torch.zeros(num_rows, dtype=torch.bool, device=sampled.device))
+    return VerificationResult(token_ids, num_accepted, torch.zeros(num_rows, dtype=torch.bool, device=sampled.device))

@@ -16,10 +16,10 @@ from multiprocessing.context import SpawnProcess
 
 import torch
 
-from harness.certification.cells import Cell
+from harness.certification.cases import Case
 from harness.certification.controls import Control
+from harness.certification.evaluate import Conditions, Outcome, evaluate
 from harness.certification.jobs import chosen_jobs
-from harness.certification.judge import Conditions, Outcome, judge
 from harness.certification.schedule import Schedule
 from harness.certification.subject import load_subject
 
@@ -45,8 +45,8 @@ class _Worker:
     job: int | None = None
 
 
-def play_in_workers(
-    conditions: Conditions, jobs: Mapping[int, Cell | Control], num_workers: int
+def simulate_in_workers(
+    conditions: Conditions, jobs: Mapping[int, Case | Control], num_workers: int
 ) -> Iterator[tuple[int, Outcome]]:
     """Play jobs and hand out each outcome as it comes.
 
@@ -100,7 +100,7 @@ def _started(conditions: Conditions) -> _Worker:
     return _Worker(process, here)
 
 
-def _send_next(worker: _Worker, index: int | None, jobs: Mapping[int, Cell | Control]) -> None:
+def _send_next(worker: _Worker, index: int | None, jobs: Mapping[int, Case | Control]) -> None:
     """Send the number of a job, or None, upon which the worker ends."""
     worker.job = index
     try:
@@ -109,7 +109,7 @@ def _send_next(worker: _Worker, index: int | None, jobs: Mapping[int, Cell | Con
         raise _death(worker, jobs) from error
 
 
-def _received(worker: _Worker, jobs: Mapping[int, Cell | Control]) -> Outcome:
+def _received(worker: _Worker, jobs: Mapping[int, Case | Control]) -> Outcome:
     try:
         found = worker.connection.recv()
     except (EOFError, OSError) as error:
@@ -122,11 +122,11 @@ def _received(worker: _Worker, jobs: Mapping[int, Cell | Control]) -> Outcome:
     return found
 
 
-def _task(worker: _Worker, jobs: Mapping[int, Cell | Control]) -> str:
+def _task(worker: _Worker, jobs: Mapping[int, Case | Control]) -> str:
     return "a worker" if worker.job is None else f"the worker that played {jobs[worker.job].name!r}"
 
 
-def _death(worker: _Worker, jobs: Mapping[int, Cell | Control]) -> WorkerError:
+def _death(worker: _Worker, jobs: Mapping[int, Case | Control]) -> WorkerError:
     worker.process.join()
     return WorkerError(
         f"{_task(worker, jobs)} died with exit code {worker.process.exitcode}; if memory ran out, set fewer "
@@ -145,7 +145,7 @@ def _work(conditions: Conditions, connection: Connection) -> None:
         jobs = chosen_jobs(conditions.config, conditions.size)
         subject = load_subject(conditions.config.subject, conditions.device)
         while (index := connection.recv()) is not None:
-            connection.send(judge(subject, jobs[index], conditions))
+            connection.send(evaluate(subject, jobs[index], conditions))
     except (EOFError, BrokenPipeError):
         return  # the parent is gone
     except Exception as error:

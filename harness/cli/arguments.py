@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from harness.settings.schema import SettingsError, did_you_mean, settings_of
 
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 """Of a whole number, so that it fits into 64 bits."""
 Schema = TypeVar("Schema")
 
@@ -96,7 +96,7 @@ def _whole_number(text: str) -> int:
     except InvalidOperation as error:
         raise ValueError("not a number") from error
     # Written out, 1e999999999 would fill the memory.
-    if not number.is_finite() or number.adjusted() >= MOST_DIGITS or number != number.to_integral_value():
+    if not number.is_finite() or number.adjusted() >= MAX_DIGITS or number != number.to_integral_value():
         raise ValueError("not whole, or too large")
     return int(number)
 

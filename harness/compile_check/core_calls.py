@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from harness.compile_check.compile import Launch
-from harness.engine.slots import MOST_ENDING_TOKENS
+from harness.engine.slots import MAX_ENDING_TOKENS
 from kernels.contract import Draft, Sampling, Streams, TokenMask, Verification
 from kernels.contract import VerificationMethod as Method
 from kernels.coupled import coupled_draw
+from kernels.defer import defer
 from kernels.draw import draw
-from kernels.hold import hold
 from kernels.logprobs import logprobs
 from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
@@ -101,12 +101,12 @@ def _draw(
     draw(logits, sampling, _streams(num_requests), Purpose.draft, target_ids, stats, mask=mask)
 
 
-def _hold(num_drafts: int, *, holds_back: bool = True) -> None:
+def _defer(num_drafts: int, *, defers: bool = True) -> None:
     ones = torch.ones(NUM_REQUESTS, dtype=torch.int64)
     drafts, tokens, endings = (
-        torch.zeros(NUM_REQUESTS, size, dtype=torch.int64) for size in (num_drafts, CAPACITY, MOST_ENDING_TOKENS)
+        torch.zeros(NUM_REQUESTS, size, dtype=torch.int64) for size in (num_drafts, CAPACITY, MAX_ENDING_TOKENS)
     )
-    hold(ones, num_drafts * ones, drafts, tokens, ones, endings if holds_back else None)
+    defer(ones, num_drafts * ones, drafts, tokens, ones, endings if defers else None)
 
 
 def _coupled_draw(
@@ -134,11 +134,11 @@ def every_method(dtype: torch.dtype) -> Iterator[Launch]:
     yield f"logprobs, {name}", partial(_logprobs, dtype)
 
 
-def holds() -> Iterator[Launch]:
+def deferring() -> Iterator[Launch]:
     """With and without drafts, with and without anybody who may be held."""
     for num_drafts, words in ((0, "no drafts"), (NUM_DRAFTS, f"{NUM_DRAFTS} drafts")):
-        yield f"hold, {words}", partial(_hold, num_drafts)
-        yield f"hold nobody, {words}", partial(_hold, num_drafts, holds_back=False)
+        yield f"hold, {words}", partial(_defer, num_drafts)
+        yield f"hold nobody, {words}", partial(_defer, num_drafts, defers=False)
 
 
 def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:

@@ -23,15 +23,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.compose.cpu_overrides import size_remark, smaller_values
 from harness.compose.overrides import Given, check_given, read_overrides
-from harness.compose.plan import Plan, with_baselines
-from harness.compose.preferred_checkpoints import settle
-from harness.compose.reduced_size import size_remark, smaller_values
+from harness.compose.preferred_checkpoints import resolve_preferred
+from harness.compose.run_plan import RunPlan, with_baselines
 from harness.constraint.check_constraints import check_constraints
 from harness.models.check_model_configs import check_model_configs
 from harness.models.shape import shape_names
-from harness.settings.cell import CellConfig, MeaninglessCombinationError
-from harness.settings.determinants import without_effect
+from harness.settings.cell import CellConfig, InvalidCombinationError
+from harness.settings.identity import without_effect
 from harness.settings.run import InvalidCells, RunConfig
 from harness.settings.schema import CONF, SettingsError, did_you_mean, group_options
 
@@ -61,11 +61,11 @@ class _Composed(NamedTuple):
     cells: list[CellConfig]
     skipped: list[tuple[Mapping[str, Any], str]]
     """Points that have no meaning, and why."""
-    remarks: list[str]
+    warnings: list[str]
     """What makes the run another than the one asked for."""
 
 
-def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
+def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
     """Compose, sweep and check the cells that a command line asks for.
 
     Args:
@@ -83,11 +83,11 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         ConfigStore.instance().store(name="run_settings", node=RunConfig)
         try:
-            root, num_points, cells, skipped, remarks = _compose_cells(given, experiment)
+            root, num_points, cells, skipped, warnings = _compose_cells(given, experiment)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise SettingsError(_one_line(error)) from error
     if skipped and (root.invalid_cells is InvalidCells.error or not cells):
-        raise SettingsError(_list_meaningless(skipped, num_points))
+        raise SettingsError(_list_invalid(skipped, num_points))
     _check_paths(cells)
     _check_shapes(cells)
     _check_target_names(cells)
@@ -100,7 +100,7 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
     folder = Path(root.output.folder) if root.output.folder else RUNS / name
     if os.path.isfile(folder):  # Path.is_file raises for a name that is too long
         raise SettingsError(f"output.folder: expected a folder, found a file at {str(folder)!r}")
-    return Plan(
+    return RunPlan(
         name=name,
         title=root.title or name,
         cells=with_baselines(cells),
@@ -110,7 +110,7 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> Plan:
         shows=root.shows or "",
         does_not_show=root.does_not_show or "",
         reference=None if root.reference is None else root.reference.value,
-        remarks=tuple(remarks),
+        warnings=tuple(warnings),
     )
 
 
@@ -122,14 +122,14 @@ def _compose_cells(given: Mapping[str, Given], experiment: str) -> _Composed:
         smaller = smaller_values(root, given, sweep)
     except SettingsError as error:
         raise SettingsError(f"conf/experiment/{experiment}.yaml: without_gpu: {error}") from error
-    remarks = [size_remark(root, smaller, sweep)] if smaller else []
+    warnings = [size_remark(root, smaller, sweep)] if smaller else []
     settings = {**smaller, **given}
     root = _compose(_groups(given), settings) if smaller else root
     points = _points(settings, sweep)
     cells, skipped, found = _cells(root, settings, points)
     if root.invalid_cells is InvalidCells.skip:
         cells, skipped = _without_missing_prompts(cells, skipped)
-    return _Composed(root, len(points), cells, skipped, [*remarks, *found])
+    return _Composed(root, len(points), cells, skipped, [*warnings, *found])
 
 
 def _compose(groups: Mapping[str, str], given: Mapping[str, Given]) -> DictConfig:
@@ -179,7 +179,7 @@ def _cells(
     """The cells that have a meaning, the points that have none with the reason, and remarks on the models."""
     cells: list[CellConfig] = []
     skipped: list[tuple[Mapping[str, Any], str]] = []
-    remarks: dict[str, None] = {}
+    warnings: dict[str, None] = {}
     chosen = _groups(given)
     composed = {_key(chosen): root}
     for point in points:
@@ -189,13 +189,13 @@ def _cells(
         values = {name: value for name, value in point.items() if name not in groups}
         try:
             cell, remark = _cell(composed[_key(groups)], values)
-        except MeaninglessCombinationError as error:
+        except InvalidCombinationError as error:
             skipped.append((point, str(error)))
             continue
         cells.append(cell)
         if remark is not None:
-            remarks[remark] = None
-    return cells, skipped, list(remarks)
+            warnings[remark] = None
+    return cells, skipped, list(warnings)
 
 
 def _key(groups: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -203,7 +203,7 @@ def _key(groups: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _cell(root: DictConfig, values: Mapping[str, Any]) -> tuple[CellConfig, str | None]:
-    """One cell as a typed object, and a remark on its models; raises SettingsError or MeaninglessCombinationError."""
+    """One cell as a typed object, and a remark on its models; raises SettingsError or InvalidCombinationError."""
     for key, value in values.items():
         OmegaConf.update(root, key, value)
     parts: dict[str, Any] = {}
@@ -214,11 +214,11 @@ def _cell(root: DictConfig, values: Mapping[str, Any]) -> tuple[CellConfig, str 
         except ValueError as error:
             text = str(error)
             raise SettingsError(text if text.startswith(item.name) else f"{item.name}: {text}") from error
-    models = settle(parts["target"], parts["drafter"])
+    models = resolve_preferred(parts["target"], parts["drafter"])
     return CellConfig(**(parts | {"target": models.target, "drafter": models.drafter})), models.remark
 
 
-def _list_meaningless(skipped: Sequence[tuple[Mapping[str, Any], str]], num_points: int) -> str:
+def _list_invalid(skipped: Sequence[tuple[Mapping[str, Any], str]], num_points: int) -> str:
     if num_points == 1:
         return skipped[0][1]
     by_reason: dict[str, list[str]] = {}

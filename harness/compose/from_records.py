@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.compose.plan import Plan
+from harness.compose.run_plan import RunPlan
 from harness.records.schema import CellRecord
 from harness.settings.cell import CellConfig
 
@@ -47,7 +47,7 @@ def recorded_cell(record: CellRecord) -> CellConfig:
 
 def recorded_plan(
     records: Sequence[CellRecord], manifest: Mapping[str, Any], folder: Path, command: str, source: str
-) -> Plan:
+) -> RunPlan:
     """The cells of a recorded run, in an order in which they can be run.
 
     Args:
@@ -62,7 +62,7 @@ def recorded_plan(
     ordered = sorted(cells, key=lambda cell: (targets.index(cell.target), not cell.is_baseline))
     shared = [text for text in records[0].fallbacks if all(text in record.fallbacks for record in records)]
     name = manifest.get("name") or folder.name
-    return Plan(
+    return RunPlan(
         name=name,
         title=manifest.get("title") or name,
         cells=tuple(ordered),
@@ -72,5 +72,5 @@ def recorded_plan(
         shows=manifest.get("shows", ""),
         does_not_show=manifest.get("does_not_show", ""),
         reference=manifest.get("reference"),
-        remarks=(f"run again from the settings recorded in {source}", *shared),
+        warnings=(f"run again from the settings recorded in {source}", *shared),
     )

@@ -17,7 +17,7 @@ from harness.settings.schema import SettingsError
 ALONE = "there, but of no use without the other"
 
 
-class Settled(NamedTuple):
+class ResolvedModels(NamedTuple):
     """The models of a cell."""
 
     target: TargetConfig
@@ -26,14 +26,14 @@ class Settled(NamedTuple):
     """Why the zoo stands in; None if it does not."""
 
 
-def settle(target: TargetConfig, drafter: DrafterConfig) -> Settled:
+def resolve_preferred(target: TargetConfig, drafter: DrafterConfig) -> ResolvedModels:
     """Put the folders of the preferred checkpoints into the paths that were not given.
 
     Raises:
         SettingsError: one of the two models was given, and the preferred other one is not there.
     """
     if target.weights is Weights.random or (target.is_built_in and target.preferred is None):
-        return Settled(target, drafter, None)
+        return ResolvedModels(target, drafter, None)
     wanted = _wanted(target, drafter)
     found: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -46,12 +46,12 @@ def settle(target: TargetConfig, drafter: DrafterConfig) -> Settled:
     if reasons:
         _check_that_none_was_given(target, drafter, reasons)
         missed = (f"{name} ({reasons.get(role, ALONE)})" for role, (name, _) in wanted.items())
-        return Settled(target, drafter, f"the zoo's models stand in for {' and '.join(missed)}")
+        return ResolvedModels(target, drafter, f"the zoo's models stand in for {' and '.join(missed)}")
     if "target" in found:
         target = replace(target, path=found["target"])
     if "drafter" in found:
         drafter = replace(drafter, path=found["drafter"])
-    return Settled(target, drafter, None)
+    return ResolvedModels(target, drafter, None)
 
 
 def local_checkpoint(name: str, revision: str | None) -> Path | str:

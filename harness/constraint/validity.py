@@ -17,7 +17,7 @@ NOT_INSTALLED = (
 )
 
 
-def check_judge(kind: GrammarKind) -> None:
+def check_validator(kind: GrammarKind) -> None:
     """Raises ValueError when what judges answers is not installed."""
     if kind is GrammarKind.json_schema:
         _validator_for({})

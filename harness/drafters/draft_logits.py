@@ -3,7 +3,7 @@
 Drafts may also be drawn from the logits as the drafter gave them, before a cache of another type rounds them; what
 verification reads is the cache all the same.
 
-Letters: S slots, B rows (slots 0..B - 1), K draft tokens per round, V_draft the drafter's vocabulary.
+Shapes: S slots, B rows (slots 0..B - 1), K draft tokens per round, V_draft the drafter's vocabulary.
 """
 
 from __future__ import annotations

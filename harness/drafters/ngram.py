@@ -4,7 +4,7 @@ Source: prompt lookup decoding (A. Saxena, 2023), as in transformers' and vLLM's
 one-hot. A row whose suffix has not occurred before gets no draft tokens in that round. All rows are looked up at once,
 on the device that holds their tokens.
 
-Letters: B rows, C capacity of a row, K draft tokens.
+Shapes: B rows, C capacity of a row, K draft tokens.
 """
 
 from __future__ import annotations

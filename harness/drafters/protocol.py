@@ -1,6 +1,6 @@
 """What the engine and a drafter say to each other.
 
-Letters: B rows that may decode (slots 0..B - 1), R rows of a part of a target step, T tokens of such a row, K draft
+Shapes: B rows that may decode (slots 0..B - 1), R rows of a part of a target step, T tokens of such a row, K draft
 tokens per round, H hidden size, C capacity of a slot. Nothing here is looked at by the host, so that a round can be
 captured in a CUDA graph.
 """

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-from harness.constraint.ruling import Ruling
+from harness.constraint.outcome import ConstraintOutcome
 from harness.records.schema import CutReason, FinishReason
 
 
@@ -44,7 +44,7 @@ def commit(
     draft_ids: Sequence[int],
     num_remaining_tokens: int,
     eos_token_ids: Set[int],
-    ruling: Ruling | None = None,
+    outcome: ConstraintOutcome | None = None,
 ) -> Commit:
     """Cut one round's emitted tokens at EOS, at the length limit and where a grammar says, and count what is evidence.
 
@@ -53,13 +53,13 @@ def commit(
         draft_ids: the K draft tokens of this round.
         num_remaining_tokens: tokens the request may still emit, at least 1.
         eos_token_ids: ids that end the request; empty to go on past them.
-        ruling: what a constraint says of the round; None without one.
+        outcome: what a constraint says of the round; None without one.
 
     Returns:
         The kept tokens, the counts before the cut, why it was cut, and whether the request is finished.
     """
     assert 1 <= len(emitted) <= len(draft_ids) + 1 and num_remaining_tokens >= 1
-    num_ruled = len(emitted) if ruling is None else ruling.num_kept_tokens
+    num_ruled = len(emitted) if outcome is None else outcome.num_kept_tokens
     assert 1 <= num_ruled <= len(emitted)
     kept = tuple(emitted[: min(num_remaining_tokens, num_ruled)])
     end = _first_eos(kept, eos_token_ids)
@@ -69,27 +69,27 @@ def commit(
     finish_reason = None
     if end is not None:
         finish_reason = FinishReason.eos
-    elif is_ruled and ruling is not None and ruling.is_complete:
+    elif is_ruled and outcome is not None and outcome.is_complete:
         finish_reason = FinishReason.grammar
     elif len(kept) == num_remaining_tokens:
         finish_reason = FinishReason.length
     cut_reason = None
     if len(kept) < len(emitted):
         cut_reason = CutReason.eos if end is not None else CutReason.grammar if is_ruled else CutReason.length
-    num_evidence = _num_evidence(draft_ids, num_remaining_tokens, eos_token_ids, ruling)
+    num_evidence = _num_evidence(draft_ids, num_remaining_tokens, eos_token_ids, outcome)
     num_accepted = min(len(emitted) - 1, num_evidence)
     return Commit(kept, num_evidence, num_accepted, cut_reason, finish_reason, len(emitted) - len(kept))
 
 
 def _num_evidence(
-    draft_ids: Sequence[int], num_remaining_tokens: int, eos_token_ids: Set[int], ruling: Ruling | None
+    draft_ids: Sequence[int], num_remaining_tokens: int, eos_token_ids: Set[int], outcome: ConstraintOutcome | None
 ) -> int:
     """K_r, from what is known before verification."""
     bound = min(len(draft_ids), num_remaining_tokens - 1)
     drafted_end = _first_eos(draft_ids, eos_token_ids)
     if drafted_end is not None:
         bound = min(bound, drafted_end)
-    return bound if ruling is None else min(bound, ruling.num_evidence)
+    return bound if outcome is None else min(bound, outcome.num_evidence)
 
 
 def _first_eos(token_ids: Sequence[int], eos_token_ids: Set[int]) -> int | None:

@@ -1,4 +1,4 @@
-"""Drafts behind the boundary are drawn under the grammar's mask: the host looks at each before the next is drawn."""
+"""Drafts in the answer are drawn under the grammar's mask: the host looks at each before the next is drawn."""
 
 from __future__ import annotations
 
@@ -8,26 +8,33 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from harness.constraint.guard import Guard
+from harness.constraint.grammar_state import GrammarState
+from harness.constraint.lookahead import Lookahead
 from harness.constraint.masks import FREE, Masks
-from harness.constraint.walk import Walk
 from kernels.contract import TokenMask
 
 
-class GuardedDrafts:
+class ConstrainedDrafts:
     """The masks of one round's drafts; see harness.drafters.protocol.DraftMasks.
 
-    Letters: B rows, K draft tokens.
+    Shapes: B rows, K draft tokens.
     """
 
     def __init__(
-        self, guards: Mapping[int, Guard], masks: Masks, num_rows: int, num_tokens: int, device: torch.device
+        self,
+        grammar_states: Mapping[int, GrammarState],
+        masks: Masks,
+        num_rows: int,
+        num_tokens: int,
+        device: torch.device,
     ) -> None:
-        """guards: by slot, all of them behind the boundary."""
-        self.walks: dict[int, Walk] = {slot: guard.walk() for slot, guard in guards.items()}
-        self.target_rows: dict[int, list[int]] = {slot: [] for slot in guards}
+        """grammar states: by slot, all of them in the answer."""
+        self.lookaheads: dict[int, Lookahead] = {
+            slot: grammar_state.lookahead() for slot, grammar_state in grammar_states.items()
+        }
+        self.target_rows: dict[int, list[int]] = {slot: [] for slot in grammar_states}
         """By slot, the masks of the positions so far: those of the target are the same."""
-        self._guards = guards
+        self._grammar_states = grammar_states
         self._masks = masks
         self.rows = torch.full((num_rows, num_tokens), FREE, dtype=torch.int64)
         """[B, K], the masks of the drafts so far."""
@@ -35,8 +42,8 @@ class GuardedDrafts:
 
     def before(self, step: int, own_words: Tensor | None) -> TokenMask:
         began = time.perf_counter()
-        for slot, walk in self.walks.items():
-            row = walk.row(self._masks)
+        for slot, lookahead in self.lookaheads.items():
+            row = lookahead.row(self._masks)
             self.target_rows[slot].append(row)
             self.rows[slot, step] = row if self._can_draw(row, own_words) else FREE
         self._spend(began)
@@ -45,8 +52,8 @@ class GuardedDrafts:
     def after(self, token_ids: Tensor) -> None:
         drawn = token_ids.tolist()
         began = time.perf_counter()
-        for slot, walk in self.walks.items():
-            walk.take(drawn[slot])
+        for slot, lookahead in self.lookaheads.items():
+            lookahead.take(drawn[slot])
         self._spend(began)
 
     def cached(self) -> TokenMask:
@@ -60,6 +67,6 @@ class GuardedDrafts:
         return TokenMask(self._masks.words.to(self._device), rows.to(self._device))
 
     def _spend(self, began: float) -> None:
-        share_s = (time.perf_counter() - began) / max(1, len(self._guards))
-        for guard in self._guards.values():
-            guard.spend(share_s)
+        share_s = (time.perf_counter() - began) / max(1, len(self._grammar_states))
+        for grammar_state in self._grammar_states.values():
+            grammar_state.spend(share_s)

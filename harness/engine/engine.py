@@ -6,7 +6,7 @@ functions of a request's seed, position and own round count.
 
 With CUDA graphs the next step is launched before the last one has been read, so that the host's work is hidden behind
 the device's. A request that ended in the step just read is then in the next one too; what that step made of it is
-thrown away and counted nowhere. A request in whose round reasoning may end is held back by the device: the step decides
+thrown away and counted nowhere. A request in whose round reasoning may end is deferred by the device: the step decides
 nothing of it, and the host takes part in the next one. Where the engine also measures what the methods expect on the
 drafts, it works one step after another: it looks at a step's drafts and logits, the clock stopped, before the next one
 overwrites them.
@@ -21,22 +21,22 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from harness.constraint.ruling import Ruling
+from harness.constraint.outcome import ConstraintOutcome
 from harness.drafters.protocol import Drafter
+from harness.engine.acceptance_terms import of_slot, term_columns
+from harness.engine.constrained_graph_runner import ConstrainedGraphRunner
 from harness.engine.constrained_runner import ConstrainedRunner
+from harness.engine.constrained_step import CUT_TOO_LATE, after_unmasked_round, apply_constraints
 from harness.engine.graph_runner import GraphRunner
-from harness.engine.guarded_graph_runner import GuardedGraphRunner
-from harness.engine.guarded_step import CUT_TOO_LATE, settle, settle_whole
-from harness.engine.plan import Plan, make_plan
 from harness.engine.runner import EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Answer, Limits, Request, Round, Sequence, rounds_of
 from harness.engine.slots import SlotState
 from harness.engine.step import Step
-from harness.engine.term_columns import of_slot, term_columns
+from harness.engine.step_plan import StepPlan, make_plan
 from harness.models.target import TargetModel
+from harness.records.acceptance_terms import Floats, RequestTerms
 from harness.records.schema import RequestRecord
-from harness.records.terms import Floats, RequestTerms
 from kernels.contract import Sampling, Verification
 from kernels.core import Core, core_for
 from kernels.equal_sampling import equal_sampling
@@ -62,7 +62,7 @@ class EngineSettings:
 
     num_slots: int
     capacity: int
-    """Tokens a slot holds: prompt, output, and `room_for_drafts`."""
+    """Tokens a slot holds: prompt, output, and `draft_slack`."""
     num_speculative_tokens: int
     sampling: SamplingSettings
     verification: Verification
@@ -75,15 +75,15 @@ class EngineSettings:
     """Steps of a few fixed sizes, captured as CUDA graphs where there is a GPU; else operation by operation."""
     overlaps: bool | None = None
     """Launch a step before the one before it has been read; None does so where a launch does not wait for the device:
-    with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `guarded` without `graphs`."""
-    guarded: bool = False
-    """Requests may have guards, so that the host may take part in steps; those of others run as without."""
+    with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `constrained` without `graphs`."""
+    constrained: bool = False
+    """Requests may have grammar states, so that the host may take part in steps; those of others run as without."""
     prompt_tokens_beside_rounds: int | None = None
     """Prompt tokens of a step in which others decode, at most, in whole rows and at least one; None for no limit. With
     `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding alone."""
 
 
-def room_for_drafts(num_speculative_tokens: int) -> int:
+def draft_slack(num_speculative_tokens: int) -> int:
     """Tokens that a slot must hold beyond prompt and output: two rounds that may both turn out to be too many."""
     return 2 * (num_speculative_tokens + 1)
 
@@ -110,7 +110,7 @@ class _Measures(NamedTuple):
 class _UnderWay(NamedTuple):
     """A step that has been launched and not read yet."""
 
-    plan: Plan
+    plan: StepPlan
     launched: Launched
     measures: _Measures | None
     """If it has been measured."""
@@ -134,7 +134,7 @@ class Engine:
         self._measures = settings.expected_acceptance and settings.num_speculative_tokens > 0
         returns_at_once = target.device.type == "cuda" and settings.graphs
         wanted = returns_at_once if settings.overlaps is None else settings.overlaps
-        self._overlaps = wanted and not self._measures and (settings.graphs or not settings.guarded)
+        self._overlaps = wanted and not self._measures and (settings.graphs or not settings.constrained)
         # one slot more than there are takes what nobody wants
         self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
         self.step = Step(
@@ -156,9 +156,9 @@ class Engine:
     def _new_runner(self) -> Runner:
         step, num_slots = self.step, self.settings.num_slots
         if not self.settings.graphs:
-            return ConstrainedRunner(step, num_slots) if self.settings.guarded else EagerRunner(step)
+            return ConstrainedRunner(step, num_slots) if self.settings.constrained else EagerRunner(step)
         limit = self.settings.prompt_tokens_beside_rounds
-        return (GuardedGraphRunner if self.settings.guarded else GraphRunner)(step, num_slots, limit)
+        return (ConstrainedGraphRunner if self.settings.constrained else GraphRunner)(step, num_slots, limit)
 
     @property
     def cache_bytes(self) -> int:
@@ -228,7 +228,7 @@ class Engine:
 
         So it is too where the host takes part in the one under way: who needed it there does until that is read.
         """
-        return any(item.needs_host for item in scheduler.guarded.values())
+        return any(item.needs_host for item in scheduler.constrained.values())
 
     def _launch(self, scheduler: Scheduler) -> _UnderWay | None:
         """Launch the next step, if there is one to launch."""
@@ -236,16 +236,16 @@ class Engine:
         plan = make_plan(
             scheduler.running.values(),
             limits,
-            runner.most_prompt_tokens,
+            runner.max_prefill_tokens,
             runner.row_width,
-            runner.most_beside_rounds,
-            may_have_guards=bool(scheduler.guarded),
+            runner.max_prefill_tokens_with_decodes,
+            may_be_constrained=bool(scheduler.constrained),
         )
         if plan is None:
             return None
         launched = runner.launch(plan)
         for chunk in plan.chunks:
-            chunk.sequence.num_prompt_tokens_read = chunk.stop
+            chunk.sequence.num_prefilled_tokens = chunk.stop
             if chunk.ends_prompt:
                 chunk.sequence.launch(1)
         for sequence in plan.decoding:
@@ -285,20 +285,20 @@ class Engine:
         deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
         slots = [sequence.slot for sequence in deciding]
         decided = rounds_of(rows, self.settings.num_speculative_tokens, slots)
-        rulings = _rulings(under_way.launched, decided)
+        outcomes = _outcomes(under_way.launched, decided)
         for sequence in going_on:
             if sequence.slot not in decided:
                 sequence.carry(share_s)
                 continue
             round_ = decided[sequence.slot]
-            if round_.is_held:
-                sequence.hold(share_s)
+            if round_.is_deferred:
+                sequence.defer(share_s)
                 continue
-            ruling = rulings.get(sequence.slot)
-            if under_way.measures is not None and (ruling is None or not ruling.is_masked):
+            outcome = outcomes.get(sequence.slot)
+            if under_way.measures is not None and (outcome is None or not outcome.is_masked):
                 # what is measured holds for drafts and rows without masks
                 round_ = _with_measures(round_, under_way.measures, sequence.slot)
-            sequence.append_round(round_, ruling, self.settings.limits, now, share_s)
+            sequence.append_round(round_, outcome, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
 
@@ -307,24 +307,24 @@ class Engine:
     ) -> None:
         for sequence in ended:
             finished.append(sequence)
-            if sequence.is_tainted:
+            if sequence.has_nan:
                 # masking does not hide a NaN from the slot's next request: its weight is 0, and 0 times NaN is NaN
                 self._cache.clear(slice(sequence.slot, sequence.slot + 1))
                 self.drafter.clear(sequence.slot)
             scheduler.release(sequence, follow_up(sequence.answer))
 
 
-def _rulings(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, Ruling]:
+def _outcomes(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, ConstraintOutcome]:
     """What constraints say of a step, by slot."""
-    if not launched.guards:
-        return launched.rulings
-    decided = [slot for slot, item in rounds.items() if not item.is_held]
-    guards = {slot: launched.guards[slot] for slot in decided if slot in launched.guards}
-    if launched.is_whole:
-        return settle_whole(guards, rounds)
-    rulings, cuts = settle(guards, rounds)
-    assert all(rulings[slot].is_complete for slot in cuts), CUT_TOO_LATE
-    return rulings
+    if not launched.grammar_states:
+        return launched.outcomes
+    decided = [slot for slot, item in rounds.items() if not item.is_deferred]
+    grammar_states = {slot: launched.grammar_states[slot] for slot in decided if slot in launched.grammar_states}
+    if launched.ran_as_one_graph:
+        return after_unmasked_round(grammar_states, rounds)
+    outcomes, cuts = apply_constraints(grammar_states, rounds)
+    assert all(outcomes[slot].is_complete for slot in cuts), CUT_TOO_LATE
+    return outcomes
 
 
 def _with_measures(round_: Round, measures: _Measures, slot: int) -> Round:

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from harness.engine.inputs import in_rows, num_rows, step_inputs
-from harness.engine.plan import Plan
 from harness.engine.runner import Launched, fetch
 from harness.engine.slots import StepInputs
 from harness.engine.step import Step, StepOutput
+from harness.engine.step_plan import StepPlan
 
-MOST_PROMPT_TOKENS = 2048
+MAX_PREFILL_TOKENS = 2048
 """Prompt tokens of a step: about as many as keep the GPU's arithmetic busy for as long as reading the weights takes
 several times over; more would only delay the rounds of the others."""
-FEWEST_PROMPT_ROWS = 8
+MIN_PREFILL_ROWS = 8
 STEPS_UNDER_WAY = 2
 """The one that is read and the one launched behind it."""
 
@@ -53,16 +53,16 @@ class CapturedStep:
 class GraphRunner:
     """Launches the steps of one engine as graphs."""
 
-    def __init__(self, step: Step, num_slots: int, most_beside_rounds: int | None = None) -> None:
+    def __init__(self, step: Step, num_slots: int, max_prefill_tokens_with_decodes: int | None = None) -> None:
         assert step.joins
         self.step = step
-        self.most_beside_rounds = most_beside_rounds
+        self.max_prefill_tokens_with_decodes = max_prefill_tokens_with_decodes
         self.row_width = step.num_speculative_tokens + 1
-        most_rows = -(-MOST_PROMPT_TOKENS // self.row_width)
-        self.most_prompt_tokens = most_rows * self.row_width
-        limit = most_beside_rounds
-        rows_beside_rounds = None if limit is None else min(max(1, limit // self.row_width), most_rows)
-        self.sizes = step_sizes(num_slots, most_rows, rows_beside_rounds)
+        max_rows = -(-MAX_PREFILL_TOKENS // self.row_width)
+        self.max_prefill_tokens = max_rows * self.row_width
+        limit = max_prefill_tokens_with_decodes
+        max_prefill_rows_with_decodes = None if limit is None else min(max(1, limit // self.row_width), max_rows)
+        self.sizes = step_sizes(num_slots, max_rows, max_prefill_rows_with_decodes)
         self.graph_bytes = 0
         """Memory of the captured steps: what they work in and leave their results in."""
         self._steps: dict[StepSize, CapturedStep] = {}
@@ -109,10 +109,10 @@ class GraphRunner:
             "run fewer cells at once, take backend.graphs=false, or end what else runs there."
         )
 
-    def launch(self, plan: Plan) -> Launched:
+    def launch(self, plan: StepPlan) -> Launched:
         return fetch(self._take_in(plan).run())
 
-    def _take_in(self, plan: Plan) -> CapturedStep:
+    def _take_in(self, plan: StepPlan) -> CapturedStep:
         """The captured step for a plan, its inputs on their way to the device."""
         step, size = self.step, self._size(plan)
         captured = self._steps[size]
@@ -123,7 +123,7 @@ class GraphRunner:
             captured.last = values
         return captured
 
-    def _size(self, plan: Plan) -> StepSize:
+    def _size(self, plan: StepPlan) -> StepSize:
         needed = StepSize(plan.num_slots, num_rows(plan, self.step.num_speculative_tokens))
         return next(
             size
@@ -193,16 +193,18 @@ def copy_in(values: list[int], memory: Tensor) -> None:
     memory.copy_(source, non_blocking=True)
 
 
-def step_sizes(num_slots: int, most_prompt_rows: int, rows_beside_rounds: int | None = None) -> list[StepSize]:
+def step_sizes(
+    num_slots: int, max_prefill_rows: int, max_prefill_rows_with_decodes: int | None = None
+) -> list[StepSize]:
     """The sizes that are captured, from the smallest: without prompts for powers of two of slots, with them for all.
 
     A step with prompts is bound by arithmetic, and padded rows cost as much as others: hence sizes halfway between, and
-    one of `rows_beside_rounds`, the most that prompts have beside rounds (None: no limit).
+    one of `max_prefill_rows_with_decodes`, the most that prompts have beside rounds (None: no limit).
     """
     slots = _powers(1, num_slots)
-    powers = _powers(min(FEWEST_PROMPT_ROWS, most_prompt_rows), most_prompt_rows)
+    powers = _powers(min(MIN_PREFILL_ROWS, max_prefill_rows), max_prefill_rows)
     halfway = ((smaller + larger) // 2 for smaller, larger in pairwise(powers))
-    limit = () if rows_beside_rounds is None else (rows_beside_rounds,)
+    limit = () if max_prefill_rows_with_decodes is None else (max_prefill_rows_with_decodes,)
     rows = sorted({*powers, *halfway, *limit})
     return [StepSize(each, 0) for each in slots] + [StepSize(num_slots, each) for each in rows]
 

@@ -4,7 +4,7 @@ Two layouts: in pieces, where the prompts of a step are padded to the longest of
 forward of its own; and in rows, where a prompt is cut into rows as wide as a decoding row, so that everything runs in
 one forward of few different sizes. The second is what CUDA graphs need, whose sizes are fixed.
 
-Letters: B slots that take part, T = K + 1 tokens of a row.
+Shapes: B slots that take part, T = K + 1 tokens of a row.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Sequence as SequenceOf
 import torch
 from torch import Tensor
 
-from harness.engine.plan import Chunk, Plan
 from harness.engine.slots import DECODES, ENDS_PROMPT, NOT_DECIDING, PromptPart, StepInputs
+from harness.engine.step_plan import Chunk, StepPlan
 
 
-def in_pieces(plan: Plan, num_speculative_tokens: int, most_tokens: int, device: torch.device) -> StepInputs:
+def in_pieces(plan: StepPlan, num_speculative_tokens: int, max_tokens: int, device: torch.device) -> StepInputs:
     """The inputs of a step whose prompts are read in one piece each."""
     width, num_slots = num_speculative_tokens + 1, plan.num_slots
     parts, ends = [], {}
     first = num_slots * width
-    for batch in _batches(plan.chunks, most_tokens):
+    for batch in _batches(plan.chunks, max_tokens):
         longest = max(chunk.stop - chunk.start for chunk in batch)
         for row, chunk in enumerate(batch):
             ends[chunk.sequence.slot] = first + row * longest + chunk.stop - chunk.start - 1
@@ -34,7 +34,7 @@ def in_pieces(plan: Plan, num_speculative_tokens: int, most_tokens: int, device:
 
 
 def in_rows(
-    plan: Plan, num_speculative_tokens: int, num_slots: int, num_prompt_rows: int, spare: int
+    plan: StepPlan, num_speculative_tokens: int, num_slots: int, num_prompt_rows: int, spare: int
 ) -> tuple[list[list[int]], list[list[int]]]:
     """The inputs of a step of a fixed size, on the host.
 
@@ -62,7 +62,7 @@ def in_rows(
     return _slot_fields(plan, num_slots, ends), rows
 
 
-def num_rows(plan: Plan, num_speculative_tokens: int) -> int:
+def num_rows(plan: StepPlan, num_speculative_tokens: int) -> int:
     """Rows that the prompts of a plan need."""
     return sum(-(-(chunk.stop - chunk.start) // (num_speculative_tokens + 1)) for chunk in plan.chunks)
 
@@ -73,7 +73,7 @@ def step_inputs(slots: Tensor, rows: Tensor, length: int) -> StepInputs:
     return StepInputs(slots, prompts, length)
 
 
-def _slot_fields(plan: Plan, num_slots: int, ends: dict[int, int]) -> list[list[int]]:
+def _slot_fields(plan: StepPlan, num_slots: int, ends: dict[int, int]) -> list[list[int]]:
     """[5][num_slots]: the fields of StepInputs.slots."""
     fields = [[NOT_DECIDING] * num_slots, *([0] * num_slots for _ in range(4))]
     for sequence in plan.decoding:
@@ -89,7 +89,7 @@ def _slot_fields(plan: Plan, num_slots: int, ends: dict[int, int]) -> list[list[
     return fields
 
 
-def _longest(plan: Plan) -> int:
+def _longest(plan: StepPlan) -> int:
     """A bound of the number of tokens of the sequences that decode."""
     return max((sequence.longest_length for sequence in plan.decoding), default=1)
 
@@ -109,12 +109,12 @@ def _tokens(chunk: Chunk, start: int, width: int) -> list[int]:
     return tokens + [0] * (width + 1 - len(tokens))
 
 
-def _batches(chunks: SequenceOf[Chunk], most_tokens: int) -> list[list[Chunk]]:
-    """Batches of similar length, each of at most `most_tokens` padded tokens unless it is a single prompt."""
+def _batches(chunks: SequenceOf[Chunk], max_tokens: int) -> list[list[Chunk]]:
+    """Batches of similar length, each of at most `max_tokens` padded tokens unless it is a single prompt."""
     batches: list[list[Chunk]] = []
     for chunk in sorted(chunks, key=lambda item: item.stop - item.start):
         # ascending order: the newcomer is the longest of its batch
-        if batches and (len(batches[-1]) + 1) * (chunk.stop - chunk.start) <= most_tokens:
+        if batches and (len(batches[-1]) + 1) * (chunk.stop - chunk.start) <= max_tokens:
             batches[-1].append(chunk)
         else:
             batches.append([chunk])

@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.constraint.guard import Guard
-from harness.constraint.ruling import Ruling
+from harness.constraint.grammar_state import GrammarState
+from harness.constraint.outcome import ConstraintOutcome
 from harness.engine.inputs import in_pieces
-from harness.engine.plan import Plan
 from harness.engine.step import Step, StepOutput
+from harness.engine.step_plan import StepPlan
 
 
 class Launched(NamedTuple):
@@ -28,12 +28,12 @@ class Launched(NamedTuple):
     """Where `output.decided` arrives."""
     arrived: torch.cuda.Event | None
     """None where the step has ended before `launch` returned."""
-    rulings: Mapping[int, Ruling] = {}
+    outcomes: Mapping[int, ConstraintOutcome] = {}
     """What constraints say of the round, by slot."""
-    guards: Mapping[int, Guard] = {}
+    grammar_states: Mapping[int, GrammarState] = {}
     """Guards, by slot, that have not seen yet what verification emitted; while a request goes on, none of it is cut."""
-    is_whole: bool = False
-    """The guards have not seen the drafts either; where they had to, the device held the slot back."""
+    ran_as_one_graph: bool = False
+    """The grammar states have not seen the drafts either; where they had to, the device held the slot back."""
 
     def wait(self) -> None:
         """Wait until the result is on the host."""
@@ -67,12 +67,12 @@ class Runner(Protocol):
         ...
 
     @property
-    def most_prompt_tokens(self) -> int:
+    def max_prefill_tokens(self) -> int:
         """Prompt tokens that a step can read, unless a single prompt in one piece is longer."""
         ...
 
     @property
-    def most_beside_rounds(self) -> int | None:
+    def max_prefill_tokens_with_decodes(self) -> int | None:
         """Prompt tokens of a step in which somebody decodes; None for no limit of its own."""
         ...
 
@@ -85,16 +85,16 @@ class Runner(Protocol):
         """Do what takes long and is needed once."""
         ...
 
-    def launch(self, plan: Plan) -> Launched: ...
+    def launch(self, plan: StepPlan) -> Launched: ...
 
 
 class EagerRunner:
     """Every operation on its own, at the sizes the plan has."""
 
     row_width = 0
-    most_prompt_tokens = 4096
+    max_prefill_tokens = 4096
     """Bounds the memory of a forward's activations."""
-    most_beside_rounds = None
+    max_prefill_tokens_with_decodes = None
     """Prompts have a forward of their own, and every portion would read the weights once more."""
     graph_bytes = 0
 
@@ -105,7 +105,7 @@ class EagerRunner:
     def prepare(self) -> None:
         """Nothing is needed."""
 
-    def launch(self, plan: Plan) -> Launched:
+    def launch(self, plan: StepPlan) -> Launched:
         step = self.step
-        inputs = in_pieces(plan, step.num_speculative_tokens, self.most_prompt_tokens, step.target.device)
+        inputs = in_pieces(plan, step.num_speculative_tokens, self.max_prefill_tokens, step.target.device)
         return fetch(step(inputs))

@@ -16,8 +16,8 @@ class Scheduler:
         self._free = list(range(num_slots))
         self._waiting = deque(requests)
         self.running: dict[int, Sequence] = {}
-        self.guarded: dict[int, Sequence] = {}
-        """Those of them whose requests have guards."""
+        self.constrained: dict[int, Sequence] = {}
+        """Those of them whose requests have grammar states."""
 
     @property
     def is_done(self) -> bool:
@@ -36,15 +36,15 @@ class Scheduler:
             submitted_s = now_s if request.arrival_s is None else request.arrival_s
             sequence = Sequence(request, heapq.heappop(self._free), submitted_s)
             self.running[sequence.slot] = sequence
-            if request.guard is not None:
-                self.guarded[sequence.slot] = sequence
+            if request.grammar_state is not None:
+                self.constrained[sequence.slot] = sequence
             admitted.append(sequence)
         return admitted
 
     def release(self, sequence: Sequence, follow_up: Request | None) -> None:
         """Free the slot; a follow-up (the next turn of a conversation) goes before everybody who waits."""
         del self.running[sequence.slot]
-        self.guarded.pop(sequence.slot, None)
+        self.constrained.pop(sequence.slot, None)
         heapq.heappush(self._free, sequence.slot)
         if follow_up is not None:
             self._waiting.appendleft(follow_up)

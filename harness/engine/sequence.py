@@ -8,13 +8,13 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from harness.constraint.guard import Guard
+from harness.constraint.grammar_state import GrammarState
+from harness.constraint.outcome import ConstraintOutcome
 from harness.constraint.parsers.parser import ReasoningParser
-from harness.constraint.ruling import Ruling
-from harness.constraint.witness import witness
+from harness.constraint.reasoning_span import find_reasoning_span
 from harness.engine.commit import Commit, commit
+from harness.records.acceptance_terms import DraftTerms, Floats, RequestTerms
 from harness.records.schema import FinishReason, RequestRecord, RoundRecord
-from harness.records.terms import DraftTerms, Floats, RequestTerms
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Request:
     token_ids: tuple[int, ...]
     arrival_s: float | None = None
     """When it arrives, on the engine's clock; None: it is there, and counts as submitted when a slot takes it."""
-    guard: Guard | None = None
+    grammar_state: GrammarState | None = None
     """Holds its answer to a grammar; one of its own for every request."""
     parser: ReasoningParser | None = None
-    """Finds the end of reasoning when it has ended, where nothing guards it; None: nobody asks."""
+    """Finds the end of reasoning when it has ended, where no grammar state does; None if not requested."""
 
     def __post_init__(self) -> None:
         if not self.token_ids:
@@ -64,7 +64,7 @@ class Round(NamedTuple):
     emitted: list[int]
     draft_ids: list[int]
     is_invalid: bool
-    is_held: bool = False
+    is_deferred: bool = False
     """Nothing was decided: reasoning may end in the round, and the host must see its drafts first."""
     expected_accepted: tuple[float, float, float] | None = None
     """Of the chain methods, given these drafts."""
@@ -86,17 +86,17 @@ class Sequence:
     token_ids: list[int] = field(init=False)
     """Of the prompt, then the output so far."""
     num_prompt_tokens: int = field(init=False)
-    num_prompt_tokens_read: int = 0
+    num_prefilled_tokens: int = 0
     """By the steps launched so far."""
     finish_reason: FinishReason | None = None
-    is_held: bool = False
+    is_deferred: bool = False
     """Its last step held it back."""
-    is_tainted: bool = False
+    has_nan: bool = False
     """The model gave this request a row without a distribution; its slot may hold NaN."""
     _under_way: deque[int] = field(default_factory=deque)
     """Most tokens that each step emits which was launched and not yet read."""
     _carried_s: float = 0.0
-    _num_held_steps: int = 0
+    _num_deferred_steps: int = 0
     """Since the last round."""
     _rounds: list[_RoundFields] = field(default_factory=list)
     _drafted: list[list[int]] = field(default_factory=list)
@@ -108,13 +108,13 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
 
     @property
-    def num_prompt_tokens_left(self) -> int:
+    def num_tokens_to_prefill(self) -> int:
         """Prompt tokens that no step launched so far reads."""
-        return self.num_prompt_tokens - self.num_prompt_tokens_read
+        return self.num_prompt_tokens - self.num_prefilled_tokens
 
     @property
-    def is_prompt_read(self) -> bool:
-        return self.num_prompt_tokens_read == self.num_prompt_tokens
+    def is_prefilled(self) -> bool:
+        return self.num_prefilled_tokens == self.num_prompt_tokens
 
     @property
     def longest_length(self) -> int:
@@ -122,8 +122,8 @@ class Sequence:
         return len(self.token_ids) + sum(self._under_way)
 
     @property
-    def fewest_output_tokens(self) -> int:
-        """Output tokens that it has at least by then, since every step emits one unless it is held back."""
+    def min_output_tokens(self) -> int:
+        """Output tokens that it has at least by then, since every step emits one unless it is deferred."""
         return len(self.token_ids) - self.num_prompt_tokens + len(self._under_way)
 
     @property
@@ -131,56 +131,56 @@ class Sequence:
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
-    def _is_unwatched(self) -> bool:
-        """Whether the end of its reasoning is looked for, but by no guard."""
-        return self.request.parser is not None and self.request.guard is None
+    def _has_reasoning_to_find(self) -> bool:
+        """Whether the end of its reasoning is looked for, but by no grammar state."""
+        return self.request.parser is not None and self.request.grammar_state is None
 
     @property
     def needs_host(self) -> bool:
         """Whether the host must see the drafts of its next round before they are verified."""
-        guard = self.request.guard
-        return guard is not None and (self.is_held or guard.needs_drafts)
+        grammar_state = self.request.grammar_state
+        return grammar_state is not None and (self.is_deferred or grammar_state.needs_drafts)
 
-    def launch(self, most_tokens: int) -> None:
-        """Count a step that emits 1..most_tokens tokens of this sequence as launched."""
-        self._under_way.append(most_tokens)
+    def launch(self, max_tokens: int) -> None:
+        """Count a step that emits 1..max_tokens tokens of this sequence as launched."""
+        self._under_way.append(max_tokens)
 
     def carry(self, share_s: float) -> None:
         """Take a share of a step that emits nothing of this sequence: it counts with the next one that does."""
         self._carried_s += share_s
 
-    def hold(self, share_s: float) -> None:
+    def defer(self, share_s: float) -> None:
         """Take in that the oldest step under way held the sequence back: it is as if it had not been, but for time."""
         # nobody would ever see its drafts, and it would be held for good
-        assert self.request.guard is not None, "a request without a guard was held back"
+        assert self.request.grammar_state is not None, "a request without a guard was held back"
         self._under_way.popleft()
         self.carry(share_s)
-        self._num_held_steps += 1
-        self.is_held = True
+        self._num_deferred_steps += 1
+        self.is_deferred = True
 
     def append_round(
-        self, decided: Round, ruling: Ruling | None, limits: Limits, arrival_s: float, share_s: float
+        self, decided: Round, outcome: ConstraintOutcome | None, limits: Limits, arrival_s: float, share_s: float
     ) -> None:
         """Commit what the oldest step under way emitted, and remember the round.
 
         Args:
             decided: what came out.
-            ruling: what a constraint says of it; None without one.
+            outcome: what a constraint says of it; None without one.
             limits: where the request ends.
             arrival_s: when the tokens were there.
             share_s: the request's share of the step's seconds.
         """
         self._under_way.popleft()
         num_remaining = limits.max_new_tokens - (len(self.token_ids) - self.num_prompt_tokens)
-        result = commit(decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, ruling)
+        result = commit(decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, outcome)
         self.token_ids.extend(result.token_ids)
         self.finish_reason = result.finish_reason
-        self.is_tainted |= decided.is_invalid
+        self.has_nan |= decided.is_invalid
         if decided.terms is not None and _counts_in_full(result, decided):
             self._terms.append(DraftTerms(len(self._rounds), decided.terms))
         self._carried_s += share_s
-        self._rounds.append(_fields(result, decided, ruling, arrival_s, self._carried_s, self._num_held_steps))
-        self._carried_s, self._num_held_steps, self.is_held = 0.0, 0, False
+        self._rounds.append(_fields(result, decided, outcome, arrival_s, self._carried_s, self._num_deferred_steps))
+        self._carried_s, self._num_deferred_steps, self.is_deferred = 0.0, 0, False
         if self.request.parser is not None:
             self._drafted.append(decided.draft_ids)
 
@@ -196,13 +196,13 @@ class Sequence:
         that would stall everybody's rounds whenever a request ends.
         """
         record = self._record_of_rounds()
-        return self._witnessed(record) if self._is_unwatched else record
+        return self._with_reasoning_span(record) if self._has_reasoning_to_find else record
 
     def _record_of_rounds(self) -> RequestRecord:
         assert self.finish_reason is not None
         request, num_reasoning = self.request, None
-        if request.guard is not None:
-            num_reasoning = request.guard.num_reasoning_tokens
+        if request.grammar_state is not None:
+            num_reasoning = request.grammar_state.num_reasoning_tokens
             if num_reasoning is not None and num_reasoning > len(self.output_token_ids):
                 # the request ended, at its length or an end of sequence, in front of the marker just seen
                 num_reasoning = None
@@ -220,14 +220,14 @@ class Sequence:
             num_reasoning_tokens=num_reasoning,
         )
 
-    def _witnessed(self, record: RequestRecord) -> RequestRecord:
+    def _with_reasoning_span(self, record: RequestRecord) -> RequestRecord:
         """The record with where reasoning ended, and what the rounds held of it, of a request that is unwatched."""
         assert self.request.parser is not None
         emitted, start = [], self.num_prompt_tokens
         for item in record.rounds:
             emitted.append(self.token_ids[start : start + item.num_output_tokens])
             start += item.num_output_tokens
-        found = witness(self.request.parser, emitted, self._drafted)
+        found = find_reasoning_span(self.request.parser, emitted, self._drafted)
         pairs = zip(record.rounds, found.num_free_tokens, strict=True)
         rounds = tuple(replace(item, num_free_tokens=free) for item, free in pairs)
         return replace(record, rounds=rounds, num_reasoning_tokens=found.num_reasoning_tokens)
@@ -244,7 +244,12 @@ def _counts_in_full(result: Commit, decided: Round) -> bool:
 
 
 def _fields(
-    result: Commit, decided: Round, ruling: Ruling | None, arrival_s: float, share_s: float, num_held_steps: int
+    result: Commit,
+    decided: Round,
+    outcome: ConstraintOutcome | None,
+    arrival_s: float,
+    share_s: float,
+    num_held_steps: int,
 ) -> _RoundFields:
     expected = decided.expected_accepted
     if expected is not None and not _counts_in_full(result, decided):
@@ -259,9 +264,16 @@ def _fields(
         share_s,
         expected,
     )
-    if ruling is None:
+    if outcome is None:
         return (*counts, None, result.num_cut_tokens, 0.0, None, num_held_steps)
-    return (*counts, ruling.num_free_tokens, result.num_cut_tokens, ruling.host_us, ruling.is_whole, num_held_steps)
+    return (
+        *counts,
+        outcome.num_free_tokens,
+        result.num_cut_tokens,
+        outcome.host_us,
+        outcome.ran_as_one_graph,
+        num_held_steps,
+    )
 
 
 def rounds_of(decided: SequenceOf[list[int]], num_speculative_tokens: int, slots: Iterable[int]) -> dict[int, Round]:

@@ -1,6 +1,6 @@
 """What the device knows of the slots, and what the host tells it before a step.
 
-Letters: S slots, B of them that take part (slots 0..B - 1), R rows of prompts, W tokens of such a row, C capacity of a
+Shapes: S slots, B of them that take part (slots 0..B - 1), R rows of prompts, W tokens of such a row, C capacity of a
 slot.
 """
 
@@ -16,7 +16,7 @@ from kernels.contract import ANY_TOKEN, NO_TOKEN
 
 NOT_DECIDING, DECODES, ENDS_PROMPT = 0, 1, 2
 """What a slot does in a step: nothing that emits a token, a round of drafts, or the end of its prompt."""
-MOST_ENDING_TOKENS = 4
+MAX_ENDING_TOKENS = 4
 """Tokens by which the device finds the end of reasoning; a longer ending is found by its last ones."""
 
 
@@ -31,17 +31,17 @@ class SlotState:
         self.lengths = torch.ones(num_slots, dtype=torch.int64, device=device)
         self.seeds = torch.zeros_like(self.lengths)
         self.rounds = torch.zeros_like(self.lengths)
-        self.endings = torch.full((num_slots, MOST_ENDING_TOKENS), NO_TOKEN, dtype=torch.int64, device=device)
+        self.endings = torch.full((num_slots, MAX_ENDING_TOKENS), NO_TOKEN, dtype=torch.int64, device=device)
         """[S, M], see `ending_row`."""
 
 
 def ending_row(ending: Sequence[int] | None) -> list[int]:
     """What `SlotState.endings` holds of a slot: the last M tokens of every end of its reasoning.
 
-    None: no step is held back for it.
+    None: no step is deferred for it.
     """
-    last = [NO_TOKEN] if ending is None else list(ending[-MOST_ENDING_TOKENS:])
-    return [ANY_TOKEN] * (MOST_ENDING_TOKENS - len(last)) + last
+    last = [NO_TOKEN] if ending is None else list(ending[-MAX_ENDING_TOKENS:])
+    return [ANY_TOKEN] * (MAX_ENDING_TOKENS - len(last)) + last
 
 
 class PromptPart(NamedTuple):

@@ -4,7 +4,7 @@ A step reads new tokens of prompts and decodes a round of the running requests i
 on the device (`SlotState`) or is given by the host before the step (`StepInputs`): nothing waits for the step before.
 It does not know requests, limits, records or time.
 
-Letters: S slots, B rows that may decode (slots 0..B - 1), T = K + 1 tokens of such a row, C capacity of a slot, V
+Shapes: S slots, B rows that may decode (slots 0..B - 1), T = K + 1 tokens of such a row, C capacity of a slot, V
 vocabulary. Tokens of a step are numbered through its parts, row after row: the decoding rows first.
 """
 
@@ -20,7 +20,7 @@ from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, Targ
 from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput
-from kernels.contract import Draft, Held, Sampling, Streams, TokenMask, Verdict, Verification
+from kernels.contract import Deferred, Draft, Sampling, Streams, TokenMask, Verification, VerificationResult
 from kernels.core import Core
 
 
@@ -73,9 +73,9 @@ class Verified(NamedTuple):
     """A step after verification."""
 
     draft: Draft
-    """With -1 draft tokens for slots that emit nothing, those that are held back among them; 0 for those at the end of
+    """With -1 draft tokens for slots that emit nothing, those that are deferred among them; 0 for those at the end of
     their prompt."""
-    verdict: Verdict
+    verdict: VerificationResult
     is_undecided: Tensor
     """[B] bool, slots that emit nothing."""
 
@@ -96,15 +96,15 @@ class Step:
     joins: bool
     """All parts in one forward, whose rows are all T wide; else one forward a part, decoding rows read in place."""
 
-    def __call__(self, inputs: StepInputs, holds: bool = False) -> StepOutput:
+    def __call__(self, inputs: StepInputs, defers: bool = False) -> StepOutput:
         """Run the step; the order of work on the device is the order of the calls.
 
-        With `holds` a slot in whose round reasoning may end is held back: it emits nothing, and the next step finds it
+        With `defers` a slot in whose round reasoning may end is deferred: it emits nothing, and the next step finds it
         as this one did, random streams included.
         """
         drafted = self.draft(inputs)
         scored = self.score(inputs, drafted)
-        verified = self.verify(inputs, drafted, scored, holds=holds)
+        verified = self.verify(inputs, drafted, scored, defers=defers)
         self.extend(inputs, scored, verified)
         return self.commit(scored, verified)
 
@@ -125,26 +125,26 @@ class Step:
         return Scored(parts, outputs, first, self.target.logits(hidden[wanted.flatten()]))
 
     def verify(
-        self, inputs: StepInputs, drafted: Drafted, scored: Scored, mask: TokenMask | None = None, holds: bool = False
+        self, inputs: StepInputs, drafted: Drafted, scored: Scored, mask: TokenMask | None = None, defers: bool = False
     ) -> Verified:
-        """Decide what each slot emits; `mask` is of the B * T target rows; for `holds` see the call."""
-        batch, state, held = drafted.batch, self.state, self._held(inputs, drafted, holds)
-        draft = replace(drafted.draft, num_draft_tokens=held.num_draft_tokens)
+        """Decide what each slot emits; `mask` is of the B * T target rows; for `defers` see the call."""
+        batch, state, deferred = drafted.batch, self.state, self._deferred(inputs, drafted, defers)
+        draft = replace(drafted.draft, num_draft_tokens=deferred.num_draft_tokens)
         streams = Streams(batch.streams.seeds, state.lengths[: batch.num_rows], batch.streams.rounds)
         sampling = batch.sampling
         verdict = self.core.verify(scored.logits, draft, sampling, self.verification, streams, mask=mask)
-        return Verified(draft, verdict, held.is_undecided)
+        return Verified(draft, verdict, deferred.is_undecided)
 
-    def _held(self, inputs: StepInputs, drafted: Drafted, holds: bool) -> Held:
-        """Draft tokens to verify, and slots that emit nothing: one operation, whether or not some may be held back."""
+    def _deferred(self, inputs: StepInputs, drafted: Drafted, defers: bool) -> Deferred:
+        """Draft tokens to verify, and slots that emit nothing: one operation, whether or not some may be deferred."""
         draft, state, num_rows = drafted.draft, self.state, drafted.batch.num_rows
-        return self.core.hold(
+        return self.core.defer(
             decides=inputs.decides,
             num_draft_tokens=draft.num_draft_tokens,
             draft_ids=draft.token_ids,
             token_ids=state.token_ids,
             lengths=state.lengths[:num_rows],
-            endings=state.endings if holds else None,
+            endings=state.endings if defers else None,
         )
 
     def extend(self, inputs: StepInputs, scored: Scored, verified: Verified) -> None:
@@ -243,7 +243,9 @@ class Step:
         view = self.cache.view(part.rows, part.positions, part.length)
         return self.target.forward(part.token_ids, part.positions, view, self.drafter.aux_layers)
 
-    def _next_ids(self, inputs: StepInputs, parts: list[Part], verdict: Verdict, last: Tensor) -> list[Tensor]:
+    def _next_ids(
+        self, inputs: StepInputs, parts: list[Part], verdict: VerificationResult, last: Tensor
+    ) -> list[Tensor]:
         """The token after each one that was read, part by part; valid ids without a meaning where there is none."""
         prompts = [part.token_ids[:, 1:] for part in inputs.prompts]
         flat = _flat([each.unsqueeze(-1) for each in (verdict.token_ids.clamp_min(0), *prompts)]).squeeze(-1)

@@ -36,13 +36,13 @@ class StepParts:
     drafted: Drafted
     scored: Scored
 
-    def __init__(self, step: Step, given: StepInputs, most_masks: int) -> None:
+    def __init__(self, step: Step, given: StepInputs, max_masks: int) -> None:
         self.step = step
         self.given = given
         num_rows, num_tokens, device = given.decides.numel(), step.num_speculative_tokens, given.slots.device
         num_words = -(-step.target.vocab_size // 32)
         self.masks = DeviceMasks(
-            torch.zeros(most_masks, num_words, dtype=torch.int32, device=device),
+            torch.zeros(max_masks, num_words, dtype=torch.int32, device=device),
             torch.full((num_rows, num_tokens), FREE, dtype=torch.int64, device=device),
             torch.full((num_rows * (num_tokens + 1),), FREE, dtype=torch.int64, device=device),
         )
@@ -96,8 +96,8 @@ class StepParts:
 class CapturedParts(StepParts):
     """The same as CUDA graphs."""
 
-    def __init__(self, step: Step, given: StepInputs, most_masks: int, pool: Any) -> None:
-        super().__init__(step, given, most_masks)
+    def __init__(self, step: Step, given: StepInputs, max_masks: int, pool: Any) -> None:
+        super().__init__(step, given, max_masks)
         # kernels are compiled and scratch memory grows outside of the capture
         super().draft()
         super().score()

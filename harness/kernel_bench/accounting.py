@@ -10,7 +10,7 @@ rejection. Block needs every draft position's target row, and the pair of each p
 One-hot proposals, and rules that emit from the target, need no pair: the chunk masses of the first reading say where
 the token lies. Synthetic acceptance needs no row but the one that it emits from. Single logits are not counted.
 
-Letters: R requests.
+Shapes: R requests.
 """
 
 from __future__ import annotations

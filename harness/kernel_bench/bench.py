@@ -17,8 +17,8 @@ from harness.kernel_bench.peers import first_line, has_peers, measure_peer, peer
 from harness.kernel_bench.questions import variants_of
 from harness.kernel_bench.records import KernelResults, Measurement, Status, Variant
 from harness.records.provenance import provenance
-from harness.settings.determinants import plain_values
 from harness.settings.device import Device
+from harness.settings.identity import plain_values
 from harness.timing.bandwidth import machine_of
 from harness.timing.clock import Clock, clock_for
 from harness.timing.measured import Machine

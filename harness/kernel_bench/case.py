@@ -1,6 +1,6 @@
 """One point of the kernel benchmark: what is timed, on how many rows of which kind.
 
-Letters: R requests, K draft tokens of each, V the vocabulary. This module does not know torch.
+Shapes: R requests, K draft tokens of each, V the vocabulary. This module does not know torch.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from harness.agreement.counts import Agreement
 from harness.agreement.round_inputs import RoundInputs, streams_at
 from harness.kernel_bench.case import Case, Work
 from harness.kernel_bench.records import AgreementCount
-from kernels.contract import Drawn, Sampling, Streams, Verdict, Verification
+from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationResult
 from kernels.core import Core, reference_core
 from kernels.reference.truncation import sampling_rows
 from kernels.streams import Purpose
@@ -33,7 +33,7 @@ def spread_over(num_requests: int, num_checked: int, device: torch.device) -> Te
 
 
 def check_verdict(
-    case: Case, verdict: Verdict, inputs: RoundInputs, verification: Verification, num_checked: int
+    case: Case, verdict: VerificationResult, inputs: RoundInputs, verification: Verification, num_checked: int
 ) -> AgreementCount:
     """Compare some requests of a verdict with the reference.
 
@@ -48,7 +48,7 @@ def check_verdict(
         Disagreement: if any of them differs by more than rounding.
     """
     requests = spread_over(case.num_requests, num_checked, verdict.num_accepted.device)
-    part = Verdict(verdict.token_ids[requests], verdict.num_accepted[requests], verdict.invalid[requests])
+    part = VerificationResult(verdict.token_ids[requests], verdict.num_accepted[requests], verdict.invalid[requests])
     found = _returning(verify=lambda *_: part)
     return _counted(case, compare_verify(found, reference_core(), inputs.take(requests), verification), len(requests))
 

@@ -17,7 +17,7 @@ from harness.kernel_bench.parameters import sampling_of, streams_of
 from harness.kernel_bench.records import Measurement
 from harness.kernel_bench.workload import draw_logits, make_round, verification_of
 from harness.timing.clock import Clock
-from kernels.contract import Drawn, Sampling, Streams, Verdict
+from kernels.contract import Drawn, Sampling, Streams, VerificationResult
 from kernels.core import Core
 from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
@@ -44,7 +44,7 @@ def inputs_of(case: Case, core: Core, seed: int, device: torch.device) -> RoundI
     )
 
 
-def work_of(case: Case, core: Core, inputs: RoundInputs | Rows) -> Callable[[], Verdict | Drawn]:
+def work_of(case: Case, core: Core, inputs: RoundInputs | Rows) -> Callable[[], VerificationResult | Drawn]:
     """The call that is timed; a draw of drafts keeps the statistics of its rows, as the engine's does."""
     if isinstance(inputs, RoundInputs):
         arguments = (inputs.target_logits, inputs.draft, inputs.sampling, verification_of(case), inputs.streams)
@@ -69,7 +69,7 @@ def measure(
     extra_bytes = extra_memory(work) if on_gpu else None
     found = work()
     mean_accepted: float | None = None
-    if isinstance(found, Verdict):
+    if isinstance(found, VerificationResult):
         assert isinstance(inputs, RoundInputs)
         agreement = check_verdict(case, found, inputs, verification_of(case), num_checked)
         mean_accepted = float(found.num_accepted.double().mean())

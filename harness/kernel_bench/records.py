@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.kernel_bench.case import Case
 from harness.records.schema import write_atomically
-from harness.settings.determinants import plain_values
+from harness.settings.identity import plain_values
 from harness.timing.measured import Machine, Timing
 
 SCHEMA_VERSION = 1

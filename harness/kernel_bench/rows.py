@@ -8,7 +8,7 @@ a given part of the vocabulary in the median row. `wobble`, one normal number pe
 others open. A constant shifts all so that the largest logit is near 20: the rounding of bfloat16 is then that of a real
 head's logits, with its many ties.
 
-Letters: N rows, V the vocabulary.
+Shapes: N rows, V the vocabulary.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 This is what the core is compared with, and one side of the question whether the softmax should be fused. It draws with
 torch's own random numbers, so its tokens differ from the core's; its law is the same.
 
-Letters: R requests, K draft tokens of each, V the vocabulary, N rows.
+Shapes: R requests, K draft tokens of each, V the vocabulary, N rows.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Everything is made on the device from one seed. The slots of the draft-logit cache lie in no order, so that whoever
 needs the rows of the batch together has to gather them.
 
-Letters: R requests, K the number of draft tokens, V the vocabulary, N rows.
+Shapes: R requests, K the number of draft tokens, V the vocabulary, N rows.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from harness.metrics.saved_tables import find_cell_tables, read_cell_tables
 from harness.metrics.sums import cell_sums
 from harness.records.runs import Run, read_runs
 from harness.records.schema import CellRecord
-from harness.settings.determinants import METHOD_PARAMETERS
 from harness.settings.guarantee import weights_label
+from harness.settings.identity import METHOD_PARAMETERS
 from harness.settings.models import DRAFTERS_WITH_MODEL, DrafterKind, Weights
 from kernels.contract import VerificationMethod
 
@@ -58,7 +58,7 @@ class Cell:
         return self.settings["drafter"] == "none"
 
     @cached_property
-    def surroundings(self) -> str:
+    def context_key(self) -> str:
         """Everything but drafter, drafting and verification, as canonical text: equal for cells that compare."""
         kept = {name: value for name, value in self.record.config.items() if name not in AXES}
         return json.dumps([self["run"], kept], sort_keys=True)
@@ -125,8 +125,8 @@ def analyse(runs: Sequence[Run]) -> list[Cell]:
         baselines: dict[str, Cell] = {}
         for cell in alone:
             if cell.is_baseline:
-                baselines.setdefault(cell.surroundings, cell)
-        cells += [Cell(cell.record, cell.settings, cell.estimates, baselines.get(cell.surroundings)) for cell in alone]
+                baselines.setdefault(cell.context_key, cell)
+        cells += [Cell(cell.record, cell.settings, cell.estimates, baselines.get(cell.context_key)) for cell in alone]
     return cells
 
 

@@ -78,7 +78,7 @@ def groups(cells: Sequence[Cell]) -> list[Group]:
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         if not cell.is_baseline:
-            key = json.dumps([cell.surroundings, cell.record.config["drafter"], cell["num_speculative_tokens"]])
+            key = json.dumps([cell.context_key, cell.record.config["drafter"], cell["num_speculative_tokens"]])
             found.setdefault(key, []).append(cell)
     return [Group(tuple(sorted(items, key=method_rank))) for items in found.values()]
 

@@ -1,6 +1,6 @@
 """Every metric of a cell, with its bootstrap distribution; differences and ratios of two cells on the same prompts.
 
-Letters: B resamples, P prompts.
+Shapes: B resamples, P prompts.
 This module knows sums per prompt and the definitions; it does not know settings, files or tables.
 """
 

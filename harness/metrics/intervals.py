@@ -5,7 +5,7 @@ resample is a vector of weights, one per prompt (how often it was drawn), and a 
 over prompts is recomputed for all resamples at once as `weights @ sums`. The weights depend on the number of prompts
 only: two cells with the same prompts in the same order meet the same resamples, which is what pairs them.
 
-Letters: B resamples, P prompts, M sums, N values.
+Shapes: B resamples, P prompts, M sums, N values.
 This module knows numbers only: no records, no names of metrics.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 SEED = 20260227
-FEWEST_PROMPTS = 16
+MIN_PROMPTS = 16
 """From here on 95 % intervals hold the truth in 93 % of simulated runs or more, though prompts differ much and few are
 easy (tests/test_interval_coverage.py): with 64 and 80 prompts in 94 to 95 %, with 8 in 91 to 94 %, with 4 in 82 to
 86 %. A rate that few prompts contribute to, such as that of a late position, needs twice as many. BCa levels win a

@@ -1,6 +1,6 @@
 """Reduces a cell to sums per prompt and to latencies that remember their prompt: all that any metric needs.
 
-Letters: N rounds, R requests, P prompts (in sorted order of their ids).
+Shapes: N rounds, R requests, P prompts (in sorted order of their ids).
 This module knows records; it does not know which sums a metric divides.
 """
 

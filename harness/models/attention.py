@@ -3,7 +3,7 @@
 Importing this module registers the implementation "slots" with transformers. It does not know the key-value cache: it
 sees the keys that the cache returned and a mask that says which of them each query may attend to.
 
-Letters: B rows, T queries of a row, S keys of a row, H query heads, G query heads of one key head, D width of a head's
+Shapes: B rows, T queries of a row, S keys of a row, H query heads, G query heads of one key head, D width of a head's
 key, V of its value.
 """
 

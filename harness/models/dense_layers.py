@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 
-def settle_dense_layers(config: PreTrainedConfig, fields: dict[str, Any]) -> None:
+def infer_dense_layers(config: PreTrainedConfig, fields: dict[str, Any]) -> None:
     """Let the number of dense layers count where a config.json, whose `fields` these are, gives no more than that."""
     first = fields.get("first_k_dense_replace")
     if first is not None and "mlp_layer_types" not in fields and hasattr(config, "mlp_layer_types"):

@@ -28,7 +28,7 @@ from harness.models.decoder_layer import (
 )
 from harness.models.head import Head, HeadOutput, stored_embedding
 from harness.models.layer_forward import add_feed_forward, attend, project
-from harness.models.outline import made_beside
+from harness.models.meta_models import on_meta
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 from harness.models.zoo import zoo_path
@@ -100,7 +100,7 @@ def load_eagle(path: str | Path | None, target: TargetModel, *, revision: str | 
     check_folder_tokenizer(folder, target)
     with Checkpoint(folder) as checkpoint:
         embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, target.hidden_size)
-        with made_beside(target.device):
+        with on_meta(target.device):
             head = EagleHead(config, target, own_embedding=embedding is not None)
         head.fill(checkpoint)
         unused = checkpoint.unused()

@@ -26,7 +26,7 @@ from harness.models.decoder_layer import (
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head, HeadOutput, stored_embedding
 from harness.models.layer_forward import add_feed_forward, attend, linear, norm
-from harness.models.outline import made_beside
+from harness.models.meta_models import on_meta
 from harness.models.target import TargetModel, TargetOutput
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 from harness.models.zoo import zoo_path
@@ -147,7 +147,7 @@ def load_eagle3(path: str | Path | None, target: TargetModel, *, revision: str |
     with Checkpoint(folder) as checkpoint:
         embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, config.layer.hidden_size)
         vocabulary = draft_vocabulary(checkpoint, config, target)
-        with made_beside(target.device):
+        with on_meta(target.device):
             head = Eagle3Head(config, target, draft_token_ids=vocabulary, own_embedding=embedding is not None)
         original = any(name.startswith(ORIGINAL_LAYER_PREFIX) for name in checkpoint.names)
         head.fill(checkpoint, {LAYER_PREFIX: ORIGINAL_LAYER_PREFIX} if original else None)

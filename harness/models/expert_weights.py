@@ -3,7 +3,7 @@
     stored   ...mlp.experts.{i}.{gate,up}_proj.weight [I, D]    ...mlp.experts.{i}.down_proj.weight [D, I]
     held     ...mlp.experts.gate_up_proj [E, 2 I, D]            ...mlp.experts.down_proj [E, D, I]
 
-Letters: E experts, D hidden size, I width of an expert.
+Shapes: E experts, D hidden size, I width of an expert.
 """
 
 from __future__ import annotations

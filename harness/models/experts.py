@@ -13,7 +13,7 @@ arithmetic, hidden behind reading the weights in forwards of up to about 200 tok
 Layers that run through the fused operations come here only with more tokens than their kernels take, in prompts and in
 rounds of many slots: see harness.models.fused.expert_layer.
 
-Letters: N tokens, k experts of a token, E experts, D hidden size, I width of an expert.
+Shapes: N tokens, k experts of a token, E experts, D hidden size, I width of an expert.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A head drafts from pairs (token x_{t+1}, feature of x_t). Pair t lies at position t; its logits are for x_{t+2}; the
 next step of a chain is at position t + 1, with the token just drafted and the features this step returned.
 
-Letters: B rows, T pairs of a row, H the head's hidden size, V the target's vocabulary, V_draft the head's.
+Shapes: B rows, T pairs of a row, H the head's hidden size, V the target's vocabulary, V_draft the head's.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ So there is one key head of width R + P, and its values are the first R numbers 
 R + P numbers instead of H (N + P + V); 576 instead of 10,240 for GLM-4.7-Flash.
 Source: DeepSeek-AI, DeepSeek-V2 (2024), section 2.1. It does not know slots: it sees the keys that the cache returned.
 
-Letters: B rows, T tokens of a row, S keys of a row, H heads, R latent width, P rotated width, N width of a head's
+Shapes: B rows, T tokens of a row, S keys of a row, H heads, R latent width, P rotated width, N width of a head's
 unrotated key, V width of a head's value, D hidden size.
 """
 

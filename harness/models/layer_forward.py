@@ -3,7 +3,7 @@
 Which of the two is said by the view of the cache: one that holds a table of rotations is for fused layers. Without a
 view, attention is over the given tokens alone, and layers run as transformers has them.
 
-Letters: B rows, T tokens of a row, H hidden size.
+Shapes: B rows, T tokens of a row, H hidden size.
 """
 
 from __future__ import annotations

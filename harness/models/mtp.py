@@ -32,7 +32,7 @@ from harness.models.decoder_layer import (
 )
 from harness.models.head import Head, HeadOutput, as_stored
 from harness.models.layer_forward import linear, norm, project, run_layer
-from harness.models.outline import made_beside
+from harness.models.meta_models import on_meta
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 
@@ -149,7 +149,7 @@ def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | No
             own_head=f"{prefix}shared_head.head.weight" in checkpoint,
             own_embedding=f"{prefix}embed_tokens.weight" in checkpoint,
         )
-        with made_beside(target.device):
+        with on_meta(target.device):
             head = MtpHead(config, target)
         head.fill(checkpoint)
         announced = tuple(f"model.layers.{index + number}." for number in range(count))

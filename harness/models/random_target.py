@@ -13,9 +13,9 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, read_json
 from harness.models.decoder_layer import layer_types
-from harness.models.dense_layers import settle_dense_layers
+from harness.models.dense_layers import infer_dense_layers
 from harness.models.fingerprint import fingerprint
-from harness.models.outline import OUTLINE
+from harness.models.meta_models import META
 from harness.models.random_weights import RandomWeights, random_fingerprint
 from harness.models.shape import SHAPES, read_shape
 from harness.models.target import TargetModel, fill
@@ -45,14 +45,14 @@ def architecture(
         fields = read_shape(shape).config
         others = {name: value for name, value in fields.items() if name != "model_type"}
         config = type(AutoConfig.for_model(fields["model_type"])).from_dict(others)
-        settle_dense_layers(config, fields)
+        infer_dense_layers(config, fields)
         return Architecture(config, fields, SHAPES / f"{shape}.json", None)
     assert path is not None, "sizes come from a shape or from a path"
     folder = checkpoint_folder(path, revision, WITHOUT_WEIGHTS, with_code=trust_remote_code)
     source = folder / "config.json"
     fields = read_json(source)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    settle_dense_layers(config, fields)
+    infer_dense_layers(config, fields)
     return Architecture(config, fields, source, folder)
 
 
@@ -108,7 +108,7 @@ def random_model(
     types = layer_types(config, given.source)
     if dtype is None:
         dtype = config.dtype if isinstance(config.dtype, torch.dtype) else torch.bfloat16
-    with OUTLINE:
+    with META:
         causal_lm = types.causal_lm(config)
     tied = bool(config.tie_word_embeddings)
     fill(causal_lm, RandomWeights(role, config.num_hidden_layers, device=device, dtype=dtype, tied=tied), device, dtype)

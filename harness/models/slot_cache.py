@@ -6,7 +6,7 @@ needs no mask of its own: a padding token takes the positions after the last val
 before something valid has been written, and rolling back rejected tokens is only lowering a length, which the engine
 keeps. The cache does not know lengths, tokens or requests.
 
-Letters: S slots, C capacity of a slot, B rows of a forward, T tokens of a row, H key heads, D width of a head's key, V
+Shapes: S slots, C capacity of a slot, B rows of a forward, T tokens of a row, H key heads, D width of a head's key, V
 of its value.
 """
 

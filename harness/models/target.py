@@ -2,7 +2,7 @@
 
 The forward is our own loop over the decoder layers of transformers. It does not know sampling, drafters or requests.
 
-Letters: B rows, T tokens of a row, H hidden size, V vocabulary.
+Shapes: B rows, T tokens of a row, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from harness.models.decoder_layer import (
     use_slots,
     with_slots,
 )
-from harness.models.dense_layers import settle_dense_layers
+from harness.models.dense_layers import infer_dense_layers
 from harness.models.eos import eos_token_ids
 from harness.models.expert_weights import take_tensor
 from harness.models.experts import EVERY_EXPERT_NOTE, runs_grouped
 from harness.models.fused.fuse_layers import fuse_layers
 from harness.models.fused.rope_table import rope_table
-from harness.models.fused.routing import MOST_TOKENS
+from harness.models.fused.routing import MAX_TOKENS
 from harness.models.layer_forward import linear, run_layers
 from harness.models.slot_cache import SlotCache
 from harness.models.tokenizer import load_tokenizer
@@ -108,9 +108,9 @@ class TargetModel:
 
     def round_fallbacks(self, num_tokens: int) -> tuple[str, ...]:
         """The same of rounds of up to so many tokens."""
-        if not self._experts or not self.is_fused or num_tokens <= MOST_TOKENS:
+        if not self._experts or not self.is_fused or num_tokens <= MAX_TOKENS:
             return ()
-        return (f"rounds of more than {MOST_TOKENS} tokens (here up to {num_tokens}) run experts unfused",)
+        return (f"rounds of more than {MAX_TOKENS} tokens (here up to {num_tokens}) run experts unfused",)
 
     @property
     def _experts(self) -> list[Any]:
@@ -193,7 +193,7 @@ def load_target(
     folder = zoo_path("target") if path is None else checkpoint_folder(path, revision, with_code=trust_remote_code)
     fields = read_json(folder / "config.json")
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    settle_dense_layers(config, fields)
+    infer_dense_layers(config, fields)
     types = layer_types(config, folder / "config.json")
     tokenizer = load_tokenizer(folder, trust_remote_code)
     with torch.device("meta"):

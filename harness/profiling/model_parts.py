@@ -2,7 +2,7 @@
 
 What counts bytes and what counts operations both start from it. It does not know tokens, slots or time.
 
-Letters: V vocabulary, H hidden size, E experts.
+Shapes: V vocabulary, H hidden size, E experts.
 """
 
 from __future__ import annotations

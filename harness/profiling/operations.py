@@ -5,7 +5,7 @@ attention, the scores of the keys that a query sees and the values under them; n
 rotations, biases, or the sampling core, whose arithmetic is thousands of times smaller. Experts count for the tokens
 that go through them, which no router changes. It knows neither time nor the rate of a device.
 
-Letters: S slots that decode, L tokens in each of them, K draft tokens of a round, N tokens of a forward, E experts, k
+Shapes: S slots that decode, L tokens in each of them, K draft tokens of a round, N tokens of a forward, E experts, k
 of them for a token.
 """
 
@@ -75,7 +75,7 @@ def operations_of(step: Step, num_slots: int, length: int) -> Operations:
     """The operations of a round of a step.
 
     Args:
-        step: with its target and drafter; of the kinds that `floor_of` takes.
+        step: with its target and drafter; of the kinds that `round_bytes` takes.
         num_slots: S.
         length: L, the last of which the target has not read.
     """

@@ -6,16 +6,16 @@ from collections.abc import Sequence as SequenceOf
 
 import torch
 
-from harness.engine.graph_runner import MOST_PROMPT_TOKENS
+from harness.engine.graph_runner import MAX_PREFILL_TOKENS
 from harness.engine.inputs import in_pieces, in_rows, num_rows, step_inputs
-from harness.engine.plan import Chunk, Plan
 from harness.engine.runner import EagerRunner
 from harness.engine.sequence import Request, Sequence
 from harness.engine.slots import StepInputs
 from harness.engine.step import Step
+from harness.engine.step_plan import Chunk, StepPlan
 
 
-def fill_slots(step: Step, requests: SequenceOf[Request]) -> StepInputs:
+def prefill_slots(step: Step, requests: SequenceOf[Request]) -> StepInputs:
     """Read a prompt into each of the first slots and draw the token after it; all end in the same step.
 
     Returns:
@@ -25,20 +25,22 @@ def fill_slots(step: Step, requests: SequenceOf[Request]) -> StepInputs:
     num_tokens, width = sequences[0].num_prompt_tokens, step.num_speculative_tokens + 1
     size = num_tokens
     if step.joins:
-        size = width * max(1, MOST_PROMPT_TOKENS // (width * len(sequences)))
+        size = width * max(1, MAX_PREFILL_TOKENS // (width * len(sequences)))
     for start in range(0, num_tokens, size):
         stop = min(start + size, num_tokens)
-        step(_inputs(step, Plan((), tuple(Chunk(each, start, stop) for each in sequences), may_have_guards=False)))
+        step(
+            _inputs(step, StepPlan((), tuple(Chunk(each, start, stop) for each in sequences), may_be_constrained=False))
+        )
     for each in sequences:
         each.launch(1)
-    return _inputs(step, Plan(tuple(sequences), (), may_have_guards=False))
+    return _inputs(step, StepPlan(tuple(sequences), (), may_be_constrained=False))
 
 
-def _inputs(step: Step, plan: Plan) -> StepInputs:
+def _inputs(step: Step, plan: StepPlan) -> StepInputs:
     """A plan in the layout that the step takes."""
     num_tokens, device = step.num_speculative_tokens, step.target.device
     if not step.joins:
-        return in_pieces(plan, num_tokens, EagerRunner.most_prompt_tokens, device)
+        return in_pieces(plan, num_tokens, EagerRunner.max_prefill_tokens, device)
     slots, rows = in_rows(plan, num_tokens, plan.num_slots, num_rows(plan, num_tokens), step.state.spare)
     capacity = step.state.token_ids.shape[1]
     return step_inputs(torch.tensor(slots, device=device), torch.tensor(rows, device=device), capacity)

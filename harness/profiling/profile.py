@@ -9,7 +9,7 @@ On a GPU every piece is the replay of a CUDA graph from a cold L2, whatever the 
 engine runs as it is. The slots hold real prompts, read by the step itself, so that tokens, experts and acceptance are
 those of decoding. It does not know configurations, files or bandwidths.
 
-Letters: S slots that decode, L tokens in each of them, K draft tokens of a round.
+Shapes: S slots that decode, L tokens in each of them, K draft tokens of a round.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import torch
 from harness.engine.engine import Engine
 from harness.engine.sequence import Request
 from harness.engine.step import Step
-from harness.profiling.bytes_floor import Floor, floor_of
 from harness.profiling.operations import Operations, operations_of
-from harness.profiling.prefill import fill_slots
-from harness.profiling.saved_state import KeptState, where_a_round_starts
+from harness.profiling.prefill import prefill_slots
+from harness.profiling.round_bytes import RoundBytes, round_bytes
+from harness.profiling.state_snapshot import Snapshot, where_a_round_starts
 from harness.profiling.wall_time import output_tokens_needed, round_time
 from harness.timing.clock import Clock
 from harness.timing.measured import Timing
@@ -69,7 +69,7 @@ class RoundProfile:
     """Draft tokens that a slot accepts in the round that was timed."""
     num_invalid: int
     """Slots whose verification, in that round, met a row without a distribution or an impossible draft."""
-    floor: Floor
+    floor: RoundBytes
     operations: Operations
 
     @property
@@ -107,8 +107,8 @@ def profile_round(engine: Engine, requests: Sequence[Request], clock: Clock, num
 
 def _split(step: Step, requests: Sequence[Request], length: int, clock: Clock, wall: Timing) -> RoundProfile:
     """The profile of a step, beside the wall time of a round."""
-    inputs = fill_slots(step, requests)
-    start = KeptState(where_a_round_starts(step))
+    inputs = prefill_slots(step, requests)
+    start = Snapshot(where_a_round_starts(step))
     drafted = step.draft(inputs)
     scored = step.score(inputs, drafted)
     verified = step.verify(inputs, drafted, scored)
@@ -140,7 +140,7 @@ def _split(step: Step, requests: Sequence[Request], length: int, clock: Clock, w
         round=wall,
         mean_accepted=float(verified.verdict.num_accepted.double().mean()),
         num_invalid=int(verified.verdict.invalid.sum()),
-        floor=floor_of(step, len(requests), length),
+        floor=round_bytes(step, len(requests), length),
         operations=operations_of(step, len(requests), length),
     )
 

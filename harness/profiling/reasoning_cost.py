@@ -1,4 +1,4 @@
-"""Times the rounds of a guarded request behind contexts of different lengths."""
+"""Times the rounds of a constrained request behind contexts of different lengths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from harness.constraint.guard import Guard
+from harness.constraint.grammar_state import GrammarState
 from harness.constraint.masks import Masks
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies.mask import Mask
@@ -64,13 +64,13 @@ def _num_rounds(name: str, config: BoundaryCostConfig) -> int:
 
 
 def _median_us(parser: ReasoningParser, context: int, config: BoundaryCostConfig, num_rounds: int) -> float:
-    guard = Guard(parser, _NoAnswer(), Mask())
+    grammar_state = GrammarState(parser, _NoAnswer(), Mask())
     masks = Masks(1, NUM_IDS)
     for start in range(0, context, CHUNK):
-        guard.settle(tokens(start, min(CHUNK, context - start)))
+        grammar_state.after_verification(tokens(start, min(CHUNK, context - start)))
     times = []
     for number in range(num_rounds):
         drafted = tokens(context + number, config.draft_tokens)
-        guard.look_ahead(drafted, masks)
-        times.append(guard.settle(tokens(context + number, config.draft_tokens + 1)).host_us)
+        grammar_state.before_verification(drafted, masks)
+        times.append(grammar_state.after_verification(tokens(context + number, config.draft_tokens + 1)).host_us)
     return median(times)

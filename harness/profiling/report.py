@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from harness.compose.plan import Plan, cell_table
-from harness.profiling.bytes_floor import BYTES_DEFINITION
+from harness.compose.run_plan import RunPlan, cell_table
 from harness.profiling.cells import CellProfile
-from harness.profiling.floors import FLOORS_DEFINITION, PARTS, RoundFloors, round_floors
 from harness.profiling.operations import OPERATIONS_DEFINITION
 from harness.profiling.profile import Phases
+from harness.profiling.roofline import PARTS, ROOFLINE_DEFINITION, RoundRoofline, round_roofline
+from harness.profiling.round_bytes import BYTES_DEFINITION
 from harness.records.provenance import provenance
 from harness.records.schema import write_atomically
-from harness.settings.determinants import plain_values
 from harness.settings.guarantee import labels
+from harness.settings.identity import plain_values
 from harness.sweep.run_cells import label
 from harness.timing.measured import Timing
 
@@ -52,7 +52,7 @@ DEFINITIONS = (
     "what a round takes beyond its step, also in percent of the round: launching, reading results and planning, as far "
     "as the device does not hide it. 0 where a round takes no longer than the step alone, which starts from a cold L2. "
     "On a CPU the step itself is the host's work, so that there is none.",
-    FLOORS_DEFINITION,
+    ROOFLINE_DEFINITION,
     BYTES_DEFINITION,
     OPERATIONS_DEFINITION,
     "TB/s: read bandwidth that the floors assume, the best of a few plain ways of reading. TFLOP/s: matrix rate that "
@@ -68,7 +68,7 @@ DEFINITIONS = (
 class RoundResults:
     """What a run has profiled so far."""
 
-    plan: Plan
+    plan: RunPlan
     length: int
     num_repeats: int
     cells: tuple[CellProfile, ...]
@@ -111,11 +111,11 @@ def to_json(done: CellProfile) -> dict[str, Any]:
         "sum_of_phases_us": profile.phases.sum_us,
         "host_us": profile.host_us if machine.is_measurement else None,
         "host_share": profile.host_share if machine.is_measurement else None,
-        "floors": None if floors is None else _floors_json(floors),
+        "floors": None if floors is None else _roofline_json(floors),
     }
 
 
-def _floors_json(floors: RoundFloors) -> dict[str, Any]:
+def _roofline_json(floors: RoundRoofline) -> dict[str, Any]:
     parts = {
         name: part._asdict() | {"us": part.us, "bound_by": part.bound_by}
         for name, part in zip(PARTS, floors, strict=True)
@@ -171,10 +171,10 @@ def _labels(done: CellProfile) -> list[str]:
     return [*([] if done.machine.is_measurement else [NO_MEASUREMENT]), *labels(done.cell)]
 
 
-def _floors(done: CellProfile) -> RoundFloors | None:
+def _floors(done: CellProfile) -> RoundRoofline | None:
     """None on a CPU."""
     bandwidth = done.machine.read_bandwidth
-    return None if bandwidth is None else round_floors(done.found.profile, bandwidth, done.found.matrix_rate)
+    return None if bandwidth is None else round_roofline(done.found.profile, bandwidth, done.found.matrix_rate)
 
 
 def _floor_cells(done: CellProfile) -> tuple[str, ...]:

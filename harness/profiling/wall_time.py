@@ -8,18 +8,18 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from harness.engine.engine import Engine
-from harness.engine.graph_runner import MOST_PROMPT_TOKENS
+from harness.engine.graph_runner import MAX_PREFILL_TOKENS
 from harness.engine.sequence import Request
 from harness.timing.clock import timing_of
 from harness.timing.measured import Timing
 
-MOST_ROUNDS = 32
+MAX_ROUNDS = 32
 """Rounds of the running engine that are looked at."""
 
 
 def num_rounds_of(num_repeats: int) -> int:
     """Rounds of the running engine that a profile of so many repeats looks at."""
-    return min(num_repeats, MOST_ROUNDS)
+    return min(num_repeats, MAX_ROUNDS)
 
 
 def output_tokens_needed(num_slots: int, length: int, num_speculative_tokens: int, num_rounds: int) -> int:
@@ -28,7 +28,7 @@ def output_tokens_needed(num_slots: int, length: int, num_speculative_tokens: in
     The first ones may decode at full acceptance while the prompts of the last are still being read.
     """
     width = num_speculative_tokens + 1
-    num_prompt_steps = 1 + num_slots * (length + width) // MOST_PROMPT_TOKENS
+    num_prompt_steps = 1 + num_slots * (length + width) // MAX_PREFILL_TOKENS
     return 1 + width * (num_rounds + num_prompt_steps)
 
 

@@ -31,7 +31,7 @@ The two have the same expectation only if X_i is drawn from the very q_i that wa
 because of its tokens. `given` needs neither: it stands for the drafts as they are.
 This module knows arrays; it does not know records, prompts or intervals.
 
-Letters: D drafts, K the largest number of draft tokens.
+Shapes: D drafts, K the largest number of draft tokens.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from enum import Enum
 
 import numpy as np
 
-from harness.records.terms import Floats, RoundTerms
+from harness.records.acceptance_terms import Floats, RoundTerms
 from kernels.contract import Verification, VerificationMethod
 
 Method = VerificationMethod

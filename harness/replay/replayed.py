@@ -3,7 +3,7 @@
 All sums of a cell meet the same resamples of its prompts, those of its sampled estimates too; so differences between
 methods, and between replayed and sampled values, are paired.
 
-Letters: D drafts, K positions, P prompts.
+Shapes: D drafts, K positions, P prompts.
 This module knows estimators and intervals; it does not know how they are printed.
 """
 
@@ -20,8 +20,8 @@ from harness.metrics.definitions import Metric
 from harness.metrics.estimates import Estimate, Estimates
 from harness.metrics.recorded_terms import Recorded
 from harness.metrics.sums import CellSums
+from harness.records.acceptance_terms import Floats, Integers, RoundTerms
 from harness.records.schema import EXPECTED_METHODS, InconsistentRecordError
-from harness.records.terms import Floats, Integers, RoundTerms
 from harness.replay.estimators import Estimator, estimators_of, reaching
 from harness.replay.rules import recorded_rule, rule_name
 from kernels.contract import Verification

@@ -18,7 +18,7 @@ from harness.replay.estimators import Estimator
 from harness.replay.replayed import Replayed
 from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
 from harness.report.table import Table
-from harness.report.tables.methods import MINUS, NONE, SURROUNDINGS, drafter_name, label_notes, varying
+from harness.report.tables.methods import CONTEXT, MINUS, NONE, drafter_name, label_notes, varying
 from kernels.contract import Guarantee, VerificationMethod
 
 BASIS = (
@@ -63,7 +63,7 @@ TITLES = {Estimator.given: "length, given the drafts", Estimator.before: "length
 def replay_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Table:
     """One row per cell and method."""
     cells = [item.cell for item in replayed]
-    extra = varying(cells, SURROUNDINGS)
+    extra = varying(cells, CONTEXT)
     header = [*extra, "T", "drafter", "K", "drafts of", "drafts", "method", *TITLES.values(), "by position (%)"]
     rows = []
     for cell, group in _by_cell(cells, frame):
@@ -105,7 +105,7 @@ def _method_texts(method: str, found: pd.DataFrame) -> list[str]:
 def differences_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Table:
     """One row per cell and pair of methods: the lossless ones with each other, the lossy ones with probabilistic."""
     cells = [item.cell for item in replayed]
-    extra = varying(cells, SURROUNDINGS)
+    extra = varying(cells, CONTEXT)
     titles = [title.replace("length, ", "") for title in TITLES.values()]
     header = (*extra, "T", "drafter", "K", "drafts of", "comparison", *titles, "sampled", WIDTH)
     rows = []

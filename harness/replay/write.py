@@ -46,7 +46,7 @@ class Replay:
         return "\n".join([*tables, *(f"- {note}" for note in notes), ""])
 
     @property
-    def notices(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What a reader must know: the cells that are missing."""
         return [f"no terms recorded: {drafter_name(cell)} {column_name(cell)}" for cell in self.without_terms]
 

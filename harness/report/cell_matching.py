@@ -99,16 +99,16 @@ def matching_remarks(first: Side, second: Side, pairs: Sequence[Pair]) -> list[s
     """What must be said of a comparison that is empty, or partly so: why, and what to do."""
     if first.prompts != second.prompts:
         return [_prompts_remark(first, second)]
-    remarks = []
+    warnings = []
     drafted = [side.part(is_baseline=False) for side in (first, second)]
     if not any(not pair.first.is_baseline for pair in pairs) and any(side.cells for side in drafted):
         what = "Only baselines are paired" if pairs else "No cells are paired"
-        remarks.append(f"{what}: {_why_none(*drafted)}. {RULE}")
+        warnings.append(f"{what}: {_why_none(*drafted)}. {RULE}")
     elif not pairs:
         baselines = [side.part(is_baseline=True) for side in (first, second)]
-        remarks.append(f"No cells are paired: {_why_none(*baselines)}. {RULE}")
+        warnings.append(f"No cells are paired: {_why_none(*baselines)}. {RULE}")
     num_apart = sum(not pair.num_common_prompts for pair in pairs)
-    return [*remarks, _apart_remark(first, second, num_apart, len(pairs))] if num_apart else remarks
+    return [*warnings, _apart_remark(first, second, num_apart, len(pairs))] if num_apart else warnings
 
 
 def _prompts_remark(first: Side, second: Side) -> str:

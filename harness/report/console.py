@@ -17,16 +17,16 @@ from harness.records.schema import EXPECTED_METHODS
 from harness.report.missing_values import gap_notes
 from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
 from harness.report.tables.methods import (
+    CONTEXT,
     NONE,
-    SURROUNDINGS,
     baseline_name,
+    context_texts,
     drafter_name,
     estimate_text,
     label_notes,
     label_suffix,
     metric_text,
     summary_order,
-    surrounding_texts,
     target_name,
     varying,
 )
@@ -78,11 +78,11 @@ def blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
     """The cells with a drafter, a list for every drafter, temperature and surroundings; baselines apart, if alone."""
     found: dict[tuple[str, ...], list[Cell]] = {}
     for cell in sorted(cells, key=summary_order):
-        key = (cell.surroundings, drafter_name(cell))
+        key = (cell.context_key, drafter_name(cell))
         if not cell.is_baseline:
             found.setdefault(key, []).append(cell)
     with_drafter = {key[0] for key in found}
-    alone = [[cell] for cell in cells if cell.is_baseline and cell.surroundings not in with_drafter]
+    alone = [[cell] for cell in cells if cell.is_baseline and cell.context_key not in with_drafter]
     return [*alone, *found.values()]
 
 
@@ -91,7 +91,7 @@ def _print_block(console: Console, block: Sequence[Cell], cells: Sequence[Cell])
     first = block[0]
     parts = [target_name(first), drafter_name(first), *([f"K = {depths.pop()}"] if len(depths) == 1 else [])]
     parts += [f"T = {first['temperature']:g}"]
-    parts += surrounding_texts(first, [name for name in varying(cells, SURROUNDINGS) if name != "target"])
+    parts += context_texts(first, [name for name in varying(cells, CONTEXT) if name != "target"])
     console.print(" · ".join(parts), style="bold", markup=False)
     console.print(_table(block, with_depth=bool(depths), width=console.width))
     for line in [*boundary_lines(_shown(block)), *paired_lines(block)]:

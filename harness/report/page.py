@@ -11,10 +11,10 @@ from typing import Any
 from harness.metrics.flat_settings import value_rows
 from harness.metrics.results import Results
 from harness.report.figures.write import Drawn
-from harness.report.notices import notices
 from harness.report.run_summary import RunSummary, run_summary
 from harness.report.sections import MadeTables
 from harness.report.table import Table
+from harness.report.warnings import warnings
 from harness.settings.used_settings import used_settings
 
 SETTINGS_NOTE = (
@@ -83,7 +83,7 @@ def _run_lines(run: RunSummary) -> Iterator[str]:
 
 
 def _remarks(results: Results) -> Iterator[str]:
-    found = notices(results)
+    found = warnings(results)
     if found:
         yield "\n## Remarks\n"
         yield from (f"- {line}" for line in found)

@@ -53,7 +53,7 @@ class RunComparison:
     first: str
     second: str
     tables: tuple[Table, ...]
-    remarks: tuple[str, ...]
+    warnings: tuple[str, ...]
     summary: str
     """How many cells are paired, and the largest differences."""
 
@@ -101,9 +101,9 @@ def compare_runs(first_name: str, first: Sequence[Cell], second_name: str, secon
         _difference_table(names, pairs),
         _unmatched_table(*sides, pairs),
     ]
-    remarks = tuple(matching_remarks(*sides, pairs))
+    warnings = tuple(matching_remarks(*sides, pairs))
     shown = tuple(table for table in tables if table.rows)
-    return RunComparison(first_name, second_name, shown, remarks, _summary(pairs))
+    return RunComparison(first_name, second_name, shown, warnings, _summary(pairs))
 
 
 def _summary(pairs: Sequence[Pair]) -> str:

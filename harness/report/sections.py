@@ -15,7 +15,7 @@ from harness.metrics.comparison import comparisons_frame
 from harness.metrics.results import Results
 from harness.report.latex import to_latex
 from harness.report.table import Table
-from harness.report.tables.answers import answer_tables, references
+from harness.report.tables.axis_tables import answer_tables, references
 from harness.report.tables.methods import method_tables, paired_table, summary_table
 from harness.report.tables.reasoning import boundary_table
 

@@ -2,7 +2,7 @@
 
 Hydra composes them, `harness.compose.compose` turns them into these objects once; no other layer handles dicts. Every
 field says what it means and in which unit; validation sits in the dataclass, and invalid combinations are rejected in
-`CellConfig`, by `harness.settings.combinations`. This module knows neither torch nor Hydra.
+`CellConfig`, by `harness.settings.invalid_combinations`. This module knows neither torch nor Hydra.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from harness.settings.acceptance_profiles import AcceptanceProfile
-from harness.settings.combinations import why_meaningless
 from harness.settings.constraint import ConstraintConfig
+from harness.settings.invalid_combinations import why_invalid
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, require
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 
-MOST_SPECULATIVE_TOKENS = 32
+MAX_SPECULATIVE_TOKENS = 32
 """K at most: what the kernels take under every method (block verification holds the positions as the bits of a number),
 and the same for all, so that no method of a sweep is left without a partner."""
 
@@ -67,7 +67,7 @@ class TooLong(Enum):
     error = "error"
 
 
-class MeaninglessCombinationError(ValueError):
+class InvalidCombinationError(ValueError):
     """Settings that are valid one by one and have no meaning together; a sweep may skip such a cell."""
 
 
@@ -88,9 +88,9 @@ class DraftingConfig:
 
     def __post_init__(self) -> None:
         require(
-            0 <= self.num_speculative_tokens <= MOST_SPECULATIVE_TOKENS,
+            0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS,
             "drafting.num_speculative_tokens",
-            f"0 to {MOST_SPECULATIVE_TOKENS}",
+            f"0 to {MAX_SPECULATIVE_TOKENS}",
             self.num_speculative_tokens,
         )
 
@@ -299,7 +299,7 @@ class CellConfig:
     """Everything that determines the result of one cell.
 
     Raises:
-        MeaninglessCombinationError: if drafts and verification have no meaning together.
+        InvalidCombinationError: if drafts and verification have no meaning together.
     """
 
     target: TargetConfig = field(default_factory=TargetConfig)
@@ -315,9 +315,9 @@ class CellConfig:
     """Everything random is drawn from it: order of the prompts, drafts, verification."""
 
     def __post_init__(self) -> None:
-        reason = self.meaningless()
+        reason = self.invalid_reason()
         if reason is not None:
-            raise MeaninglessCombinationError(reason)
+            raise InvalidCombinationError(reason)
 
     @property
     def is_baseline(self) -> bool:
@@ -352,6 +352,6 @@ class CellConfig:
         """Whether drafts are drawn from other values than the cache holds."""
         return self.rounds_draft_logits and self.drafting.drawn_from is DrawnFrom.unrounded
 
-    def meaningless(self) -> str | None:
+    def invalid_reason(self) -> str | None:
         """Why this combination of settings has no meaning; None if it has one, as the baseline always does."""
-        return None if self.is_baseline else why_meaningless(self)
+        return None if self.is_baseline else why_invalid(self)

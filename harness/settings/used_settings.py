@@ -1,6 +1,6 @@
 """The settings of a record that its cell uses: the others are defaults that determine nothing.
 
-`harness.settings.determinants` knows which settings a composed cell uses; this module knows it of a record, which may
+`harness.settings.identity` knows which settings a composed cell uses; this module knows it of a record, which may
 be older than the settings of today and is not validated again. This module does not know how settings are shown.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.settings.determinants import METHOD_PARAMETERS
+from harness.settings.identity import METHOD_PARAMETERS
 from harness.settings.models import DRAFTERS_WITH_MODEL, DrafterKind, Weights
 
 Config = Mapping[str, Any]

@@ -1,6 +1,6 @@
 """Refuse cells that come to the same on the machine at hand, where a device or graphs were left open.
 
-Settings that no machine can tell apart are merged when a plan is made (harness.compose.plan); this is what is left.
+Settings that no machine can tell apart are merged when a plan is made (harness.compose.run_plan); this is what is left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from harness.backends.model_store import resolve_device, resolve_dtype
 from harness.settings.cell import CellConfig
-from harness.settings.determinants import canonical, plain_values
+from harness.settings.identity import normal_form, plain_values
 
 
 def refuse_repeated(cells: Sequence[CellConfig]) -> None:
@@ -47,4 +47,4 @@ def _found(cell: CellConfig, device: torch.device) -> CellConfig:
     backend, dtype = cell.backend, resolve_dtype(cell.backend.dtype, device)
     graphs = device.type == "cuda" if backend.graphs is None else backend.graphs
     name = backend.dtype if dtype is None else str(dtype).removeprefix("torch.")
-    return canonical(replace(cell, backend=replace(backend, device=device.type, dtype=name, graphs=graphs)))
+    return normal_form(replace(cell, backend=replace(backend, device=device.type, dtype=name, graphs=graphs)))

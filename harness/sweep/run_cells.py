@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 from harness.backends.local import BackendRun, LocalBackend, prepare_together
 from harness.backends.model_store import ModelStore
-from harness.compose.plan import Plan
+from harness.compose.run_plan import RunPlan
 from harness.engine.sequence import Answer
 from harness.models.fingerprint import fingerprint as fingerprint_files
+from harness.records.acceptance_terms import RequestTerms, collect_terms, write_terms
 from harness.records.provenance import provenance
 from harness.records.schema import SCHEMA_VERSION, CellRecord, RequestRecord, identity, write_atomically, write_cell
-from harness.records.terms import RequestTerms, collect_terms, write_terms
 from harness.settings.cell import CacheDtype, CellConfig
-from harness.settings.determinants import determinants, plain_values, with_rates
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
+from harness.settings.identity import determinants, plain_values, with_rates
 from harness.sweep.distinct_cells import refuse_repeated
 from harness.sweep.progress import Progress
 from harness.workload.conversations import Conversation, conversations, fingerprint, load_prompts
@@ -49,7 +49,7 @@ class _Arm:
         self.num_skipped_turns += run.num_skipped_turns
 
 
-def run_cells(plan: Plan, folder: Path, progress: Progress, finished: list[str]) -> None:
+def run_cells(plan: RunPlan, folder: Path, progress: Progress, finished: list[str]) -> None:
     """Run every cell of a plan and write its records and the manifest to `folder`.
 
     Args:
@@ -83,7 +83,7 @@ def run_cells(plan: Plan, folder: Path, progress: Progress, finished: list[str])
 class _Run:
     """A run under way."""
 
-    plan: Plan
+    plan: RunPlan
     folder: Path
     progress: Progress
     finished: list[str]
@@ -103,7 +103,7 @@ class _Run:
                 arm.backend.generate(turn.conversations[: arm.cell.measurement.num_warmup_requests])
             arm.take(arm.backend.generate(turn.conversations, self._advance, arm.wall_s))
             if turn.is_last:
-                record = _record(arm, played, self.plan.remarks)
+                record = _record(arm, played, self.plan.warnings)
                 if arm.cell.measurement.round_terms and not arm.cell.is_baseline:
                     # first, so that a record that promises terms has them
                     write_terms(collect_terms(record.cell_id, arm.terms), self.folder / "cells")
@@ -165,7 +165,7 @@ def _play(cell: CellConfig) -> list[Conversation]:
     return conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
 
 
-def _record(arm: _Arm, played: Sequence[Conversation], remarks: Sequence[str]) -> CellRecord:
+def _record(arm: _Arm, played: Sequence[Conversation], warnings: Sequence[str]) -> CellRecord:
     backend, cell = arm.backend, arm.cell
     models = {"target": _fingerprint(backend.target.random_fingerprint, backend.target.path)}
     if backend.loaded_head is not None:
@@ -201,7 +201,7 @@ def _record(arm: _Arm, played: Sequence[Conversation], remarks: Sequence[str]) -
         num_drafter_parameters=backend.num_drafter_parameters,
         num_skipped_turns=arm.num_skipped_turns,
         # a run made again brings those of its records
-        fallbacks=tuple(dict.fromkeys((*remarks, *backend.fallbacks))),
+        fallbacks=tuple(dict.fromkeys((*warnings, *backend.fallbacks))),
         labels=labels(cell),
     )
 

@@ -1,6 +1,6 @@
 """Exact acceptance: what each chain method would accept of given drafts, in closed form and without sampling noise.
 
-Letters: R requests, K the largest number of draft tokens of a request, V the target's vocabulary, N rows.
+Shapes: R requests, K the largest number of draft tokens of a request, V the target's vocabulary, N rows.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 The two differ where the cache rounds what the drafter gives and drafts are drawn before that. It bounds what this
 does to the output (kernels.reference.output_tv).
 
-Letters: R requests, V_draft the drafter's vocabulary.
+Shapes: R requests, V_draft the drafter's vocabulary.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.contract import Draft, Verdict
+from kernels.contract import Draft, VerificationResult
 from kernels.reference.proposal import leading
 from kernels.reference.target_rows import target_rows
 from kernels.reference.verdict import assemble
 
 
-def verify_greedy(target_logits: Tensor, draft: Draft) -> Verdict:
+def verify_greedy(target_logits: Tensor, draft: Draft) -> VerificationResult:
     """Verify requests that are all at temperature 0.
 
     Args:
@@ -25,7 +25,7 @@ def verify_greedy(target_logits: Tensor, draft: Draft) -> Verdict:
         draft: the proposals, no padded slots among them; their logits are not read.
 
     Returns:
-        Verdict, fields [R].
+        VerificationResult, fields [R].
     """
     rows = target_rows(len(target_logits), draft).rows
     invalid = ~target_logits.amax(dim=1).isfinite()

@@ -1,6 +1,6 @@
 """Log-probabilities of output tokens, with the best alternatives.
 
-Letters: N rows, V the vocabulary, n alternatives.
+Shapes: N rows, V the vocabulary, n alternatives.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Probabilities of acceptance that need whole rows: before a draft token is drawn, and with shared noise.
 
-Letters: R requests, K the largest number of draft tokens of a request, V the target's vocabulary, N rows.
+Shapes: R requests, K the largest number of draft tokens of a request, V the target's vocabulary, N rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kernels.reference.truncation import rows_per_chunk
 
 NUM_COPIES = 12
 """Copies of a row, in float64 or int64, that are alive at once while it is sorted and summed up."""
-FEWEST_PLACES = 16
+MIN_PLACES = 16
 """Pairs of rows worked out in full at a time, at least."""
 
 
@@ -69,7 +69,7 @@ def masses(proposal: Proposal) -> Masses:
 
 
 def _places_per_chunk(target_logits: Tensor) -> int:
-    return max(FEWEST_PLACES, rows_per_chunk(target_logits) // NUM_COPIES)
+    return max(MIN_PLACES, rows_per_chunk(target_logits) // NUM_COPIES)
 
 
 def coupled_overlap(target_probs: Tensor, draft_probs: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ drafts from q'_1; K brings no two distributions further apart. Lenient adds its 
 Of the first token only: what follows an accepted one has the same form with the next rows. Of block with K > 1 and
 q_1 != q'_1 the first token depends on the later drafts too, so it has no such short form.
 
-Letters: R requests, V the target's vocabulary, V_draft the drafter's, N rows.
+Shapes: R requests, V the target's vocabulary, V_draft the drafter's, N rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A round's drafts laid beside the target's distributions: everything a verification rule reads.
 
-Letters: R requests, K the largest number of draft tokens, V the target's vocabulary, V_draft the drafter's,
+Shapes: R requests, K the largest number of draft tokens, V the target's vocabulary, V_draft the drafter's,
 D the draft rows that are read. X_1..X_K are the draft tokens; column i - 1 of a [R, K] tensor belongs to X_i.
 
 A draft is cut in front of the first token that cannot be verified: an id outside the vocabulary, a target row or a
@@ -54,7 +54,7 @@ class Proposal:
         return leading(self.num_usable, self.token_ids.shape[1])
 
     @property
-    def faulty(self) -> Tensor:
+    def impossible(self) -> Tensor:
         """[R] bool, verification that gets as far as `num_usable` meets a fault there."""
         last = self.rows.gather(1, self.num_usable[:, None])[:, 0]
         return (self.num_usable < self.num_draft_tokens) | self.target.invalid[last]
@@ -121,13 +121,13 @@ def propose(target_logits: Tensor, draft: Draft, sampling: Sampling, reads_draft
             draft.logits, draft, sampling, token_ids, wanted, vocab_size
         )
 
-    sound = known & (draft_logprobs > -torch.inf)
+    valid = known & (draft_logprobs > -torch.inf)
     return Proposal(
         target=target,
         rows=rows,
         token_ids=token_ids,
         num_draft_tokens=draft.num_draft_tokens,
-        num_usable=sound.long().cumprod(dim=1).sum(dim=1),
+        num_usable=valid.long().cumprod(dim=1).sum(dim=1),
         one_hot=one_hot,
         target_logprobs=target_logprobs,
         draft_logprobs=draft_logprobs,

@@ -1,6 +1,6 @@
 """Where each request's rows lie among the target's: packed or padded, and what padded slots leave to be verified.
 
-Letters: R requests, K the width of the draft's token ids, N target rows, V the target's vocabulary.
+Shapes: R requests, K the width of the draft's token ids, N target rows, V the target's vocabulary.
 
     packed   K_r + 1 rows of each request, request after request; a padded slot has none
     padded   exactly R (K + 1) rows; request r's begin at r (K + 1), and those behind its K_r + 1 have no meaning

@@ -1,6 +1,6 @@
 """Top-k, top-p and min-p as one threshold per row: the smallest scaled logit that survives.
 
-Letters: N rows, V entries of the vocabulary at hand (the target's or the drafter's), n rows of those.
+Shapes: N rows, V entries of the vocabulary at hand (the target's or the drafter's), n rows of those.
 
 What survives depends on the values and never on the order of the vocabulary: tokens that tie with the last survivor
 survive with it. For top-k and min-p that is what the common engines do (they compare with the k-th largest value, and

@@ -1,6 +1,6 @@
 """Grammar bit masks: a forbidden token is as if its logit were -inf, before temperature and truncation.
 
-Letters: N rows of logits, V entries of the vocabulary at hand (the target's or the drafter's), M bit masks.
+Shapes: N rows of logits, V entries of the vocabulary at hand (the target's or the drafter's), M bit masks.
 """
 
 from __future__ import annotations

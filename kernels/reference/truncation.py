@@ -1,6 +1,6 @@
 """From logits to the processed distribution: temperature, then top-k, then top-p, then min-p (see thresholds).
 
-Letters: N rows, V entries of the vocabulary at hand (the target's or the drafter's), n rows of those.
+Shapes: N rows, V entries of the vocabulary at hand (the target's or the drafter's), n rows of those.
 
 Temperature 0 puts everything on the largest logit, the lowest id among equals. A processed row is the raw logits with
 four numbers: largest logit, temperature, threshold and log-normaliser. No float64 copy of all rows is kept; the few

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import Verdict
+from kernels.contract import VerificationResult
 from kernels.reference.proposal import leading
 
 
-def assemble(draft_token_ids: Tensor, num_accepted: Tensor, last_token_ids: Tensor, invalid: Tensor) -> Verdict:
+def assemble(
+    draft_token_ids: Tensor, num_accepted: Tensor, last_token_ids: Tensor, invalid: Tensor
+) -> VerificationResult:
     """The accepted draft tokens, then one more.
 
     Args:
@@ -21,13 +23,15 @@ def assemble(draft_token_ids: Tensor, num_accepted: Tensor, last_token_ids: Tens
     width = draft_token_ids.shape[1] + 1
     token_ids = torch.full((len(num_accepted), width), -1, dtype=torch.long, device=num_accepted.device)
     token_ids[:, :-1] = torch.where(leading(num_accepted, width - 1), draft_token_ids, -1)
-    return Verdict(token_ids.scatter_(1, num_accepted[:, None], last_token_ids[:, None]), num_accepted, invalid)
+    return VerificationResult(
+        token_ids.scatter_(1, num_accepted[:, None], last_token_ids[:, None]), num_accepted, invalid
+    )
 
 
-def place(verdict: Verdict, present: Tensor, num_slots: int) -> Verdict:
+def place(verdict: VerificationResult, present: Tensor, num_slots: int) -> VerificationResult:
     """Spread the verdict of the slots `present` ([R] int64) over `num_slots` slots; the others are padded."""
     width = verdict.token_ids.shape[1]
-    return Verdict(
+    return VerificationResult(
         verdict.token_ids.new_full((num_slots, width), -1).index_copy_(0, present, verdict.token_ids),
         verdict.num_accepted.new_zeros(num_slots).index_copy_(0, present, verdict.num_accepted),
         verdict.invalid.new_zeros(num_slots).index_copy_(0, present, verdict.invalid),

@@ -1,6 +1,6 @@
 """Verification: a round's draft tokens become output tokens. Every method goes through `verify`.
 
-Letters: R requests, K the largest number of draft tokens of a request, V the target's vocabulary.
+Shapes: R requests, K the largest number of draft tokens of a request, V the target's vocabulary.
 
 All random numbers of a round are addressed by (purpose, absolute position, round): the acceptance uniform of X_i at
 the position of X_i, the recovered or bonus token at its own position. Only the coupled method, and the biased control
@@ -12,7 +12,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import READS_DRAFT, Draft, Sampling, Streams, TokenMask, Verdict, Verification, VerificationMethod
+from kernels.contract import (
+    READS_DRAFT,
+    Draft,
+    Sampling,
+    Streams,
+    TokenMask,
+    Verification,
+    VerificationMethod,
+    VerificationResult,
+)
 from kernels.reference.block import block_odds, log_prefix_ratios
 from kernels.reference.choose import choose
 from kernels.reference.coupled import verify_coupled
@@ -93,7 +102,7 @@ def verify(
     verification: Verification,
     streams: Streams,
     mask: TokenMask | None = None,
-) -> Verdict:
+) -> VerificationResult:
     """Turn a round's draft tokens into output tokens: the accepted ones, then one recovered or bonus token.
 
     Args:
@@ -109,7 +118,7 @@ def verify(
             every method but synthetic, which ignores tokens; what synthetic emits after them is allowed.
 
     Returns:
-        Verdict, fields [R]. A request is flagged invalid when its verification got as far as a row without a
+        VerificationResult, fields [R]. A request is flagged invalid when its verification got as far as a row without a
         distribution or a draft token that its draft distribution cannot have produced; such a draft token is not
         accepted, and the token emitted in its place comes from the target (token 0 if the target has no distribution).
 
@@ -138,5 +147,5 @@ def verify(
         num_accepted, last_token_ids = verify_coupled(proposal, streams)
     else:
         num_accepted, last_token_ids = _verify_by_odds(proposal, verification, streams)
-    invalid = (num_accepted == proposal.num_usable) & proposal.faulty
+    invalid = (num_accepted == proposal.num_usable) & proposal.impossible
     return assemble(proposal.token_ids, num_accepted, last_token_ids, invalid)

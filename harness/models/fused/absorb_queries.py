@@ -5,7 +5,7 @@
 A program multiplies a tile of tokens by a tile of the columns of one head's W_k, or rotates a head's other part.
 Source: DeepSeek-AI, DeepSeek-V2 (2024), section 2.1.
 
-Letters: N tokens, Hq heads, D_n width of a head's unrotated query, P rotated width, V width of a head's value, L width
+Shapes: N tokens, Hq heads, D_n width of a head's unrotated query, P rotated width, V width of a head's value, L width
 of a latent, R rows, C' positions.
 """
 
@@ -23,7 +23,7 @@ COLUMNS = 64
 BLOCK = 64
 """Components of the query that are multiplied at a time; whole tiles of 192."""
 NUM_STAGES = 3
-LEAST_ROWS, MOST_ROWS = 16, 64
+MIN_ROWS, MAX_ROWS = 16, 64
 """Tokens of a program."""
 NUM_WARPS = 4
 
@@ -122,7 +122,7 @@ def absorb_queries(
     num_rows = len(starts)
     shape = (num_rows, num_all // num_rows, num_heads, latent_width + rotated_width)
     queries = empty(shape, dtype=states.dtype, device=states.device)
-    rows = min(MOST_ROWS, max(LEAST_ROWS, triton.next_power_of_2(num_all)))
+    rows = min(MAX_ROWS, max(MIN_ROWS, triton.next_power_of_2(num_all)))
     num_tiles = triton.cdiv(latent_width, COLUMNS)
     _absorb_queries_kernel[(num_heads * (num_tiles + 1), triton.cdiv(num_all, rows))](
         states=states,

@@ -25,7 +25,7 @@ LANES_PER_WARP = 512
 One program a row, because two programs would have to meet for the sum; a decoding forward has fewer rows than a GPU
 has multiprocessors, and takes as long as one row does.
 """
-MOST_WARPS = 16
+MAX_WARPS = 16
 
 
 @triton.jit
@@ -109,6 +109,6 @@ def add_rms_norm(states: Tensor, residual: Tensor | None, weight: Tensor, eps: f
         BLOCK=block,
         OVERLAPS=starts_early,
         launch_pdl=starts_early,
-        num_warps=max(1, min(MOST_WARPS, block // LANES_PER_WARP)),
+        num_warps=max(1, min(MAX_WARPS, block // LANES_PER_WARP)),
     )
     return normed, total

@@ -5,7 +5,7 @@
 part_s is the result of share s, already divided by its sum of exponentials, and l_s is log2 of that sum.
 Source: Dao et al., Flash-Decoding for long-context inference (2023).
 
-Letters: P programs that share the keys of a row.
+Shapes: P programs that share the keys of a row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.models.fused.overlap import overlaps
 
 COMBINED_PER_WARP = 256
 """Components that a warp adds up: 8 a thread, two 16-byte loads."""
-MOST_WARPS = 8
+MAX_WARPS = 8
 
 
 @triton.jit
@@ -116,5 +116,5 @@ def combine_splits(
         SPLITS_PADDED=splits_padded,
         OVERLAPS=starts_early,
         launch_pdl=starts_early,
-        num_warps=max(1, min(MOST_WARPS, splits_padded * width // COMBINED_PER_WARP)),
+        num_warps=max(1, min(MAX_WARPS, splits_padded * width // COMBINED_PER_WARP)),
     )

@@ -5,7 +5,7 @@
 A program multiplies a tile of tokens by a tile of the rows of one head's W_v.
 Source: DeepSeek-AI, DeepSeek-V2 (2024), section 2.1.
 
-Letters: N tokens, Hq heads, D_n width of a head's unrotated query, V width of a head's value, L width of a latent.
+Shapes: N tokens, Hq heads, D_n width of a head's unrotated query, V width of a head's value, L width of a latent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLUMNS = 32
 BLOCK = 128
 """Components of a latent that are multiplied at a time."""
 NUM_STAGES = 4
-LEAST_ROWS, MOST_ROWS = 16, 64
+MIN_ROWS, MAX_ROWS = 16, 64
 """Tokens of a program."""
 NUM_WARPS = 4
 
@@ -79,7 +79,7 @@ def expand_values(attended: Tensor, expansion: Tensor, value_width: int) -> Tens
     check_tensor("attended", attended, (num_all, num_heads, latent_width), attended.dtype)
     check_tensor("expansion", expansion, (num_heads, expansion.shape[1], latent_width), attended.dtype)
     values = empty(num_all, num_heads * value_width, dtype=attended.dtype, device=attended.device)
-    rows = min(MOST_ROWS, max(LEAST_ROWS, triton.next_power_of_2(num_all)))
+    rows = min(MAX_ROWS, max(MIN_ROWS, triton.next_power_of_2(num_all)))
     num_tiles = triton.cdiv(value_width, COLUMNS)
     _expand_values_kernel[(num_heads * num_tiles, triton.cdiv(num_all, rows))](
         attended=attended,

@@ -4,7 +4,7 @@
 
 A program reads a tile of the rows of one expert's matrix, once; see harness.models.fused.expert_gate_up.
 
-Letters: N tokens, E experts, k experts of a token, H hidden size, I width of an expert, I_s of the shared one.
+Shapes: N tokens, E experts, k experts of a token, H hidden size, I width of an expert, I_s of the shared one.
 """
 
 from __future__ import annotations

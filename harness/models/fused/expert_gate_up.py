@@ -9,7 +9,7 @@ by side and read the same weights at the same time, one of them from memory and 
 
 Source: Shazeer, GLU Variants Improve Transformer (2020); DeepSeek-AI, DeepSeek-V3 Technical Report (2024), section 2.1.
 
-Letters: N tokens, E experts, k experts of a token, H hidden size, I width of an expert, I_s of the shared one.
+Shapes: N tokens, E experts, k experts of a token, H hidden size, I width of an expert, I_s of the shared one.
 """
 
 from __future__ import annotations

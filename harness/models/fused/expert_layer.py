@@ -2,10 +2,10 @@
 
     route_tokens -> expert_gate_up -> expert_down -> sum_experts
 
-Forwards of more tokens than MOST_TOKENS, prompts and rounds of many slots, run as transformers has them: the routing
+Forwards of more tokens than MAX_TOKENS, prompts and rounds of many slots, run as transformers has them: the routing
 kernel holds no more, and the more tokens, the less the products are bound by reading weights.
 
-Letters: N tokens, H hidden size.
+Shapes: N tokens, H hidden size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.models.fused.expert_operations import expert_operations
 from harness.models.fused.pack import gate_and_up, packed
-from harness.models.fused.routing import MOST_TOKENS, Choice
+from harness.models.fused.routing import MAX_TOKENS, Choice
 
 
 def expert_feed_forward(
@@ -31,7 +31,7 @@ def expert_feed_forward(
         moe: a Glm4MoeLiteMoE of transformers whose shared experts are packed.
         name: of the operations, triton or reference.
     """
-    if len(states) > MOST_TOKENS:
+    if len(states) > MAX_TOKENS:
         return moe(states[None])[0]
     operations, experts = expert_operations(name), moe.experts
     shared, _ = packed(gate_and_up(moe.shared_experts))

@@ -17,7 +17,7 @@ class ExpertTiling(NamedTuple):
     num_warps: int
 
 
-LEAST_ROWS = 16
+MIN_ROWS = 16
 """Tokens of the smallest tile."""
 ROWS_FROM = {16: 0, 32: 128}
 """Tokens of a tile, and of how many tokens of a call on. Of 64 experts, 4 a token, each has N / 16 tokens on average;

@@ -9,7 +9,7 @@ see harness.models.fused.slot_attention, whose way of sharing keys out and putti
 
 Sources: DeepSeek-AI, DeepSeek-V2 (2024), section 2.1; Dao et al., FlashAttention (2022).
 
-Letters: R rows, T tokens of a row, Hq heads, L width of a latent, P rotated width, S slots, C positions of a slot; in
+Shapes: R rows, T tokens of a row, Hq heads, L width of a latent, P rotated width, S slots, C positions of a slot; in
 the sizes of results P is the number of programs that share the keys of a row.
 """
 
@@ -29,16 +29,16 @@ from harness.models.fused.latents import check_latents
 
 NUM_PROGRAMS = 132
 """Programs that keys are shared out for: one for each multiprocessor of an H100 or H200."""
-MOST_SPLITS = 32
+MAX_SPLITS = 32
 """Programs that share a row's keys at most: one of the second kernel holds 32 results of 512 components."""
-LEAST_ROWS = 16
+MIN_ROWS = 16
 LOG2_E = math.log2(math.e)
 
 
 class LatentTiling(NamedTuple):
     """What a program of a type holds."""
 
-    most_rows: int
+    max_rows: int
     """Queries of a tile."""
     block: int
     """Keys of a block."""
@@ -158,10 +158,10 @@ def latent_attention(
     num_rows, (num_tokens, num_heads) = len(slots), queries.shape[1:3]
     check_tensor("queries", queries, (num_rows, num_tokens, num_heads, key_width), queries.dtype)
     device, tiling = queries.device, TILINGS[queries.element_size()]
-    rows = min(tiling.most_rows, max(LEAST_ROWS, triton.next_power_of_2(num_tokens * num_heads)))
+    rows = min(tiling.max_rows, max(MIN_ROWS, triton.next_power_of_2(num_tokens * num_heads)))
     num_tiles = triton.cdiv(num_tokens * num_heads, rows)
     wanted = NUM_PROGRAMS // (num_rows * num_tiles)
-    num_splits = max(1, min(wanted, MOST_SPLITS, triton.cdiv(capacity, tiling.block)))
+    num_splits = max(1, min(wanted, MAX_SPLITS, triton.cdiv(capacity, tiling.block)))
     attended = torch.empty(num_rows, num_tokens, num_heads, latent_width, dtype=queries.dtype, device=device)
     parts, log_sums = new_parts((num_rows, num_tokens, num_heads, num_splits), latent_width, device)
     _latent_attention_kernel[(num_rows * num_tiles, num_splits)](
@@ -180,9 +180,9 @@ def latent_attention(
         TOKENS=num_tokens,
         HEADS=num_heads,
         LATENT=latent_width,
-        LATENT_PADDED=max(LEAST_ROWS, triton.next_power_of_2(latent_width)),
+        LATENT_PADDED=max(MIN_ROWS, triton.next_power_of_2(latent_width)),
         ROTATED=key_width - latent_width,
-        ROTATED_PADDED=max(LEAST_ROWS, triton.next_power_of_2(key_width - latent_width)),
+        ROTATED_PADDED=max(MIN_ROWS, triton.next_power_of_2(key_width - latent_width)),
         TILES=num_tiles,
         ROWS=rows,
         BLOCK=tiling.block,

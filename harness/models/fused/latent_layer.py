@@ -3,7 +3,7 @@
     linear (latents of queries, of keys and values) -> norm_latents -> linear -> absorb_queries -> latent_attention
     -> expand_values -> linear
 
-Letters: R rows, T tokens of a row, H hidden size, L width of a latent, P rotated width, S slots, C positions of a slot.
+Shapes: R rows, T tokens of a row, H hidden size, L width of a latent, P rotated width, S slots, C positions of a slot.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 One program takes the latent of a token's queries, another one what is stored of it.
 Source: DeepSeek-AI, DeepSeek-V2 (2024), section 2.1; Su et al., RoFormer (2021).
 
-Letters: R rows, T tokens of a row, N = R * T, Q width of the queries' latent, L width of the keys' and values', P
+Shapes: R rows, T tokens of a row, N = R * T, Q width of the queries' latent, L width of the keys' and values', P
 rotated width, S slots, C positions of a slot.
 """
 

@@ -12,7 +12,7 @@ from harness.models.fused.checks import DTYPES
 from harness.models.fused.pack import joint_projections, packing_obstacle
 from harness.models.latent_attention import LatentAttention
 
-MOST_WIDTH = 256
+MAX_WIDTH = 256
 """Width of the largest heads that the kernels are compiled and checked for."""
 SILU = ("silu", "swish")
 """Its names in transformers."""
@@ -60,8 +60,8 @@ def _attention_obstacles(attention: Any, rotary: Any) -> Iterator[str]:
     if getattr(attention, "sliding_window", None) is not None:
         yield f"it attends to a sliding window of {attention.sliding_window} positions"
     width, num_turning = attention.head_dim, 2 * rotary.inv_freq.numel()
-    if width < 2 or width & (width - 1) or width > MOST_WIDTH:
-        yield f"the width of its heads, {width}, is no power of two up to {MOST_WIDTH}"
+    if width < 2 or width & (width - 1) or width > MAX_WIDTH:
+        yield f"the width of its heads, {width}, is no power of two up to {MAX_WIDTH}"
     if num_turning != width:
         yield f"its RoPE turns {num_turning} of {width} components of a head"
     yield from _rope_obstacles(rotary)

@@ -20,15 +20,15 @@ from __future__ import annotations
 from triton import knobs
 from triton.runtime import driver
 
-LEAST_CAPABILITY = 90
+MIN_CAPABILITY = 90
 """Of a GPU that can, times ten."""
-LEAST_TOKENS = 17
+MIN_TOKENS = 17
 """From so many tokens on it pays."""
 
 
 def overlaps(num_tokens: int) -> bool:
     """Whether the kernels of a forward over so many tokens overlap; not in Triton's interpreter."""
-    if num_tokens < LEAST_TOKENS or knobs.runtime.interpret:
+    if num_tokens < MIN_TOKENS or knobs.runtime.interpret:
         return False
     target = driver.active.get_current_target()
-    return target.backend == "cuda" and target.arch >= LEAST_CAPABILITY
+    return target.backend == "cuda" and target.arch >= MIN_CAPABILITY

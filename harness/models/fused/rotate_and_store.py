@@ -19,7 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor
 from harness.models.fused.overlap import overlaps
 
-MOST_HEADS = 8
+MAX_HEADS = 8
 """Heads of a program, if there are as many key heads. 8 heads of 128 components, halved, are 64 16-byte loads of a
 2-byte type from each half, one of each a thread of 2 warps. 64 tokens of 32 query and 8 key heads make 384 programs,
 nearly 3 for each of 132 multiprocessors: all their loads, 0.8 MB in all, are under way at once."""
@@ -182,7 +182,7 @@ def rotate_and_store(
         check_tensor("query_norm", query_norm, (width,), dtype)
         check_tensor("key_norm", key_norm, (width,), dtype)
     queries = torch.empty(len(slots), num_tokens, num_query_heads, width, dtype=dtype, device=qkv.device)
-    heads = min(MOST_HEADS, triton.next_power_of_2(num_key_heads))
+    heads = min(MAX_HEADS, triton.next_power_of_2(num_key_heads))
     num_blocks = triton.cdiv(num_query_heads, heads) + 2 * triton.cdiv(num_key_heads, heads)
     starts_early = overlaps(qkv.shape[-2])
     _rotate_and_store_kernel[(qkv.shape[-2], num_blocks)](

@@ -9,7 +9,7 @@ single program: it adds up the shares in order, chooses, and counts who goes whe
 
 Source: DeepSeek-AI, DeepSeek-V3 Technical Report (2024), equations 12 to 16; Glm4MoeLiteTopkRouter of transformers.
 
-Letters: N tokens, H hidden size, E experts, k experts of a token, P programs that share the hidden size.
+Shapes: N tokens, H hidden size, E experts, k experts of a token, P programs that share the hidden size.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import triton.language as tl
 from torch import Tensor
 
 from harness.models.fused.checks import check_dtype, check_tensor
-from harness.models.fused.routing import MOST_TOKENS, Choice, Routing
+from harness.models.fused.routing import MAX_TOKENS, Choice, Routing
 
 NUM_STAGES = 3
-LEAST_TILE = 16
+MIN_TILE = 16
 """Side of the smallest tile that tensor cores multiply."""
 NUM_SHARES = 8
 """P. With 64 tokens of 2048 components and 64 experts, 32 programs of the first kernel read 32 kB of weights each, and
@@ -174,22 +174,22 @@ def route_tokens(states: Tensor, weight: Tensor, bias: Tensor, choice: Choice) -
     check_tensor("states", states, (num_tokens, hidden_size), states.dtype)
     check_tensor("weight", weight, (num_experts, hidden_size), states.dtype)
     check_tensor("bias", bias, (num_experts,), torch.float32)
-    if not 0 < num_tokens <= MOST_TOKENS:
-        raise ValueError(f"states must have 1 to {MOST_TOKENS} tokens, found {num_tokens}; run the experts unfused")
+    if not 0 < num_tokens <= MAX_TOKENS:
+        raise ValueError(f"states must have 1 to {MAX_TOKENS} tokens, found {num_tokens}; run the experts unfused")
     device = states.device
     block = BLOCKS[states.element_size()]
     num_blocks = triton.cdiv(hidden_size, block * NUM_SHARES)
     num_parts = triton.cdiv(hidden_size, block * num_blocks)
     parts = torch.empty(num_parts, num_tokens, num_experts, dtype=torch.float32, device=device)
-    _router_logits_kernel[(triton.cdiv(num_tokens, LEAST_TILE), num_parts)](
+    _router_logits_kernel[(triton.cdiv(num_tokens, MIN_TILE), num_parts)](
         states=states,
         weight=weight,
         parts=parts,
         num_tokens=num_tokens,
         num_experts=num_experts,
         hidden_size=hidden_size,
-        ROWS=LEAST_TILE,
-        EXPERTS=max(LEAST_TILE, triton.next_power_of_2(num_experts)),
+        ROWS=MIN_TILE,
+        EXPERTS=max(MIN_TILE, triton.next_power_of_2(num_experts)),
         BLOCK=block,
         BLOCKS=num_blocks,
         STAGES=NUM_STAGES,
@@ -203,7 +203,7 @@ def route_tokens(states: Tensor, weight: Tensor, bias: Tensor, choice: Choice) -
     )
     group_size = num_experts // choice.num_groups
     groups_padded, group_padded = triton.next_power_of_2(choice.num_groups), triton.next_power_of_2(group_size)
-    tokens = max(LEAST_TILE, triton.next_power_of_2(num_tokens))
+    tokens = max(MIN_TILE, triton.next_power_of_2(num_tokens))
     _route_tokens_kernel[(1,)](
         parts=parts,
         bias=bias,

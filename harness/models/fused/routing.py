@@ -2,7 +2,7 @@
 
 A pair is a token and one of its experts; its place is its number where pairs are ordered by expert, then by token.
 
-Letters: N tokens, E experts, k experts of a token.
+Shapes: N tokens, E experts, k experts of a token.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-MOST_TOKENS = 128
+MAX_TOKENS = 128
 """Of a forward that is routed here: a kernel holds the scores of all of them, 8 registers a thread for 64 experts."""
 
 

@@ -25,7 +25,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from harness.models.fused.checks import check_tensor
 from harness.models.fused.gated_activation import silu_mul
 from harness.models.fused.overlap import overlaps
-from harness.models.fused.tilings import LEAST_TOKENS, MULTIPROCESSORS, Tiling, tiling_for
+from harness.models.fused.tilings import MIN_TOKENS, MULTIPROCESSORS, Tiling, tiling_for
 
 MEASURED_CAPABILITY = (9, 0)
 """Of the H200 that tilings were measured on; with its number of multiprocessors, an H100's too (SXM). On other GPUs all
@@ -241,7 +241,7 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
         rows_per_program=tiling.rows,
         steps_per_split=triton.cdiv(num_steps, tiling.num_splits),
         TOKENS=first,
-        MORE_TOKENS=max(LEAST_TOKENS, more),
+        MORE_TOKENS=max(MIN_TOKENS, more),
         HAS_MORE=more > 0,
         BLOCK_OUT=tiling.block_out,
         BLOCK_IN=tiling.block_in,

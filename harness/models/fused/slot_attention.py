@@ -10,7 +10,7 @@ once.
 
 Sources: Milakov and Gimelshein, Online normalizer calculation for softmax (2018); Dao et al., FlashAttention (2022).
 
-Letters: G query heads of a key head, P programs that share the keys of a row.
+Shapes: G query heads of a key head, P programs that share the keys of a row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NUM_PROGRAMS = 132
 because programs beyond these would run when the first ones have ended. us on an H200 for 1 / 4 / 6 tokens a row, with
 16 slots of 256 keys and 8 key heads, combine_splits included: 8.7 / 11.9 / 11.8; with two programs a multiprocessor
 10.8 / 12.3 / 13.1, with three 11.4 / 15.1 / 16.5."""
-MOST_SPLITS = 64
+MAX_SPLITS = 64
 """Programs that share a row's keys at most: a program of the second kernel holds all their results in registers."""
 BLOCK_BYTES = 16384
 """Bytes of a block of keys, and of values: 64 keys of width 128 in a 2-byte type. A program has two blocks of each, 64
@@ -41,7 +41,7 @@ KiB, under way, and two programs fit in the shared memory of a multiprocessor (a
 TB/s at a latency of about 1 us takes 32 KiB under way in each of 132 multiprocessors."""
 NUM_STAGES = 3
 """Blocks in work: one that is computed with, and two under way."""
-LEAST_ROWS = 16
+MIN_ROWS = 16
 """Rows of the smallest tile of queries that tensor cores multiply."""
 
 
@@ -50,7 +50,7 @@ class Budget(NamedTuple):
 
     tile_size: int
     """Components of a tile of queries; more queries than that take another program, which reads the keys again."""
-    most_keys: int
+    max_keys: int
     """Keys of a block: with narrow heads, more would make short rows one block, which cannot be shared out."""
     num_warps: int
     num_registers: int
@@ -162,12 +162,12 @@ class _Tiling(NamedTuple):
 def _tiling(num_rows: int, num_key_heads: int, num_folded: int, width: int, capacity: int, itemsize: int) -> _Tiling:
     """num_folded: T * G queries that share a key head; itemsize: bytes of a component."""
     budget = BUDGETS[itemsize]
-    most_rows = max(LEAST_ROWS, budget.tile_size // width)
-    rows = min(most_rows, max(LEAST_ROWS, triton.next_power_of_2(num_folded)))
+    max_rows = max(MIN_ROWS, budget.tile_size // width)
+    rows = min(max_rows, max(MIN_ROWS, triton.next_power_of_2(num_folded)))
     num_tiles = triton.cdiv(num_folded, rows)
-    block = max(LEAST_ROWS, min(budget.most_keys, BLOCK_BYTES // (width * itemsize)))
+    block = max(MIN_ROWS, min(budget.max_keys, BLOCK_BYTES // (width * itemsize)))
     wanted = NUM_PROGRAMS // (num_rows * num_key_heads * num_tiles)
-    return _Tiling(rows, num_tiles, block, max(1, min(wanted, MOST_SPLITS, triton.cdiv(capacity, block))))
+    return _Tiling(rows, num_tiles, block, max(1, min(wanted, MAX_SPLITS, triton.cdiv(capacity, block))))
 
 
 def slot_attention(
@@ -224,7 +224,7 @@ def slot_attention(
         KEY_HEADS=num_key_heads,
         GROUP=group,
         WIDTH=width,
-        WIDTH_PADDED=max(LEAST_ROWS, width),
+        WIDTH_PADDED=max(MIN_ROWS, width),
         TILES=tiling.num_tiles,
         ROWS=tiling.rows,
         BLOCK=tiling.block,

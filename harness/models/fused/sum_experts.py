@@ -4,7 +4,7 @@
 
 The experts of a token are added in ascending order.
 
-Letters: N tokens, k experts of a token, H hidden size.
+Shapes: N tokens, k experts of a token, H hidden size.
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ from typing import NamedTuple
 
 MULTIPROCESSORS = 132
 """Of an H100 or H200."""
-LEAST_FEATURES = 4096
+MIN_FEATURES = 4096
 """Components of the shortest tokens that were measured."""
 COLUMNS = ((16, 0), (32, 0), (64, 0), (64, 32))
 """Columns of the two products that hold a number of tokens; the second may have none."""
-LEAST_TOKENS = COLUMNS[0][0]
-MOST_TOKENS = sum(COLUMNS[-1])
+MIN_TOKENS = COLUMNS[0][0]
+MAX_TOKENS = sum(COLUMNS[-1])
 """More tokens go to torch."""
 
 
@@ -60,20 +60,20 @@ class Tiling(NamedTuple):
 
     @staticmethod
     def columns(num_tokens: int) -> tuple[int, int]:
-        """Columns of the two products that hold so many tokens, at most MOST_TOKENS."""
+        """Columns of the two products that hold so many tokens, at most MAX_TOKENS."""
         return next(pair for pair in COLUMNS if num_tokens <= sum(pair))
 
 
 class _Line(NamedTuple):
     """A line of the table."""
 
-    most_tokens: int
+    max_tokens: int
     block_out: int
     block_in: int
     num_splits: int
     num_stages: int
     num_warps: int
-    least_rows: int
+    min_rows: int
     """Of a program, as few as were measured to be faster than torch: the fewer, the more it reads of the tokens for
     each of the weight."""
 
@@ -97,19 +97,14 @@ def tiling_for(num_tokens: int, in_features: int, num_rows: int, gated: bool, ma
         may_split: whether programs may share the components of the tokens; of no effect where gated.
     """
     kind = Kind.gated if gated else Kind.shared if may_split else Kind.whole
-    line = next((line for line in LINES[kind] if num_tokens <= line.most_tokens), None)
-    if (
-        line is None
-        or num_tokens == 0
-        or in_features < LEAST_FEATURES
-        or in_features % (line.num_splits * line.block_in)
-    ):
+    line = next((line for line in LINES[kind] if num_tokens <= line.max_tokens), None)
+    if line is None or num_tokens == 0 or in_features < MIN_FEATURES or in_features % (line.num_splits * line.block_in):
         return None
     # Each multiprocessor has so many programs, of as many rows as can be.
     num_shares = (num_rows // 2 if gated else num_rows) * line.num_splits
     num_waves = _divided(num_shares, MULTIPROCESSORS * line.block_out)
     rows = _divided(num_shares, MULTIPROCESSORS * num_waves)
-    if rows < line.least_rows:
+    if rows < line.min_rows:
         return None
     return Tiling(rows, line.block_out, line.block_in, line.num_splits, line.num_stages, line.num_warps)
 

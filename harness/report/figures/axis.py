@@ -24,7 +24,7 @@ class Axis:
     """In titles."""
     stem: str
     """In names of files."""
-    is_surrounding: bool = True
+    is_context: bool = True
     """Cells that differ in it are otherwise drawn in figures of their own."""
     off: float | None = None
     """The value that turns it off; it stands at the end where nothing is cut."""
@@ -42,12 +42,12 @@ class Axis:
         return inf if self.off_is_last and value == self.off else value
 
 
-DEPTH = Axis("num_speculative_tokens", "K, draft tokens per round", "K", "depth", is_surrounding=False)
-TEMPERATURE = Axis("temperature", "temperature", "temperature", "temperature", is_surrounding=False)
-SURROUNDING_AXES = (
+DEPTH = Axis("num_speculative_tokens", "K, draft tokens per round", "K", "depth", is_context=False)
+TEMPERATURE = Axis("temperature", "temperature", "temperature", "temperature", is_context=False)
+CONTEXT_AXES = (
     Axis("top_k", "top-k", "top-k", "top_k", off=0, off_is_last=True),
     Axis("top_p", "top-p", "top-p", "top_p", off=1.0),
     Axis("min_p", "min-p", "min-p", "min_p", off=0.0),
     Axis("max_concurrency", "concurrency, requests in flight at most", "concurrency", "concurrency"),
 )
-NUMBER_AXES = (DEPTH, TEMPERATURE, *SURROUNDING_AXES)
+NUMBER_AXES = (DEPTH, TEMPERATURE, *CONTEXT_AXES)

@@ -14,7 +14,7 @@ from harness.report.figures.axis import Axis
 from harness.report.figures.sheet import Sheet, series_key
 from harness.report.tables.methods import drafter_name
 
-LEAST_NUMBERS = 3
+MIN_NUMBERS = 3
 """Values of a number on an axis, at least; two of a category are enough."""
 
 
@@ -53,7 +53,7 @@ def number(axis: Axis) -> HeatAxis:
         place=lambda _, cell: cell[axis.name],
         places=lambda sheet: axis.values(sheet.cells),
         text=axis.text,
-        least=LEAST_NUMBERS,
+        least=MIN_NUMBERS,
         axis=axis,
     )
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from harness.report.figures.axis import DEPTH, NUMBER_AXES, SURROUNDING_AXES, TEMPERATURE, Axis
+from harness.report.figures.axis import CONTEXT_AXES, DEPTH, NUMBER_AXES, TEMPERATURE, Axis
 from harness.report.figures.by_position import draw_by_position
 from harness.report.figures.heat_axis import DRAFTER, DRAFTING, METHOD, VERIFICATION, HeatAxis, number
 from harness.report.figures.heat_map import draw_heat_map
@@ -19,7 +19,7 @@ from harness.report.figures.methods import draw_methods
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.sweep import LENGTH, draw_sweep
 from harness.report.figures.tradeoff import draw_tradeoff
-from harness.report.tables.methods import SURROUNDINGS
+from harness.report.tables.methods import CONTEXT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,8 +39,8 @@ class FigureKind:
 
     @property
     def along(self) -> tuple[str, ...]:
-        """Those of SURROUNDINGS among them; cells that differ in another one are drawn apart."""
-        return tuple(name for name in self.axes if name in SURROUNDINGS)
+        """Those of CONTEXT among them; cells that differ in another one are drawn apart."""
+        return tuple(name for name in self.axes if name in CONTEXT)
 
 
 def _sweep(axis: Axis) -> FigureKind:
@@ -78,6 +78,6 @@ FIGURES: tuple[FigureKind, ...] = (
     FigureKind(
         "length_by_distance", "Mean acceptance length (full drafts) against distance from the target", draw_tradeoff
     ),
-    *(_sweep(axis) for axis in (TEMPERATURE, DEPTH, *SURROUNDING_AXES)),
+    *(_sweep(axis) for axis in (TEMPERATURE, DEPTH, *CONTEXT_AXES)),
     *(kind for pair in [*NUMBER_PAIRS, (VERIFICATION, DRAFTING), (METHOD, DRAFTER)] for kind in _heat_maps(*pair)),
 )

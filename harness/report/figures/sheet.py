@@ -15,11 +15,11 @@ from harness.metrics.comparison import method_name, method_rank
 from harness.metrics.estimates import Estimate
 from harness.report.figures.style import LOOKS, Look, spare_looks
 from harness.report.tables.methods import (
-    SURROUNDINGS,
+    CONTEXT,
+    context_texts,
     drafter_name,
     drafts_text,
     label_suffix,
-    surrounding_texts,
     target_name,
     varying,
 )
@@ -119,13 +119,13 @@ def sheets(
     """The cells with drafts, a sheet for each target and whatever else a run varies but no figure has on an axis.
 
     Args:
-        along: settings of SURROUNDINGS that the figure has on an axis.
+        along: settings of CONTEXT that the figure has on an axis.
         distances: of the cells that recorded theirs, by id.
     """
     drafted = [cell for cell in cells if not cell.is_baseline and cell.estimates.sums.num_positions]
-    names = [name for name in varying(drafted, SURROUNDINGS) if name != "target" and name not in along]
+    names = [name for name in varying(drafted, CONTEXT) if name != "target" and name not in along]
     found: dict[str, list[Cell]] = {}
     for cell in drafted:
-        place = ", ".join([target_name(cell), *surrounding_texts(cell, names)])
+        place = ", ".join([target_name(cell), *context_texts(cell, names)])
         found.setdefault(place, []).append(cell)
     return [Sheet(tuple(items), place, distances or {}) for place, items in found.items()]

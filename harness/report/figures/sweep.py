@@ -22,7 +22,7 @@ LENGTH = "full_draft_length"
 """The acceptance length that is drawn: not mixed with drafts that the end of a request shortens."""
 LENGTH_LABEL = "mean acceptance length\n(full drafts)"
 SPEEDUP_LABEL = "speedup over the\nautoregressive baseline"
-LEAST_VALUES = 3
+MIN_VALUES = 3
 """Of a setting that otherwise has figures of its own for each value: two of them are no sweep."""
 
 
@@ -32,7 +32,7 @@ def draw_sweep(sheet: Sheet, axis: Axis) -> Figure | None:
     fixed = [] if axis is DEPTH else [f"K = {sheet.main_depth}"]
     fixed += [] if axis is TEMPERATURE else [f"T = {sheet.temperatures[-1]:g}"]
     values = axis.values(sheet.cells)
-    if len(values) < (LEAST_VALUES if axis.is_surrounding else 2):
+    if len(values) < (MIN_VALUES if axis.is_context else 2):
         return None
     rows = [(LENGTH, LENGTH_LABEL)]
     if any(not isnan(cell.speedup.value) for cell in sheet.cells):
@@ -45,7 +45,7 @@ def draw_sweep(sheet: Sheet, axis: Axis) -> Figure | None:
 
 def _draw_rows(panels, sheet: Sheet, axis: Axis, values: Sequence, rows: Sequence[tuple[str, str]]) -> None:
     series = sheet.series
-    ticks = list(range(len(values))) if axis.is_surrounding else values
+    ticks = list(range(len(values))) if axis.is_context else values
     gap = min(after - before for before, after in pairwise(ticks))
     width = min(0.3 * gap, 0.08 * (ticks[-1] - ticks[0]))
     for row, (name, row_label) in zip(panels, rows, strict=True):

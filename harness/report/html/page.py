@@ -19,12 +19,12 @@ from harness.metrics.results import Results
 from harness.report.figures.style import DPI
 from harness.report.figures.write import Drawn
 from harness.report.html.table_view import TableView, table_view
-from harness.report.notices import notices
 from harness.report.page import SETTINGS_NOTE, figure_caption
 from harness.report.run_comparison import RunComparison
 from harness.report.run_summary import run_summary
 from harness.report.sections import MadeTables
 from harness.report.table import Table
+from harness.report.warnings import warnings
 from harness.settings.used_settings import used_settings
 
 CSS_PIXELS_PER_INCH = 96
@@ -45,7 +45,7 @@ class Section:
     anchor: str
     title: str
     paragraphs: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     tables: tuple[TableView, ...] = ()
     figures: tuple[FigureView, ...] = ()
 
@@ -91,9 +91,9 @@ def _own_file(name: str) -> str:
 
 def _sections(results: Results, made, figures, comparison: RunComparison | None) -> Iterator[Section]:
     tables = [item for item in made if item.shown or item.kind.without]
-    remarks = notices(results)
-    if remarks:
-        yield Section("remarks", "Remarks", remarks=tuple(remarks))
+    found = warnings(results)
+    if found:
+        yield Section("warnings", "Warnings", warnings=tuple(found))
     if comparison is not None:
         yield _differences(comparison)
     yield from (_table_section(item) for item in tables if item.kind.before_figures)
@@ -114,7 +114,7 @@ def _table_section(made: MadeTables) -> Section:
 
 def _differences(comparison: RunComparison) -> Section:
     tables = [table_view(table, f"differences-{number}") for number, table in enumerate(comparison.tables, start=1)]
-    return Section("differences", comparison.title, remarks=comparison.remarks, tables=tuple(tables))
+    return Section("differences", comparison.title, warnings=comparison.warnings, tables=tuple(tables))
 
 
 def _values_section(anchor: str, title: str, mappings: Sequence[Mapping[str, Any]], *paragraphs: str) -> Section:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.axes import Line, lines_along
 from harness.metrics.cell import Cell
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate
+from harness.metrics.series import Series, series_along
 from harness.report.missing_values import gap_notes
 from harness.report.table import Table
-from harness.report.tables.methods import SURROUNDINGS, column_name, drafter_name, estimate_text, label_notes, varying
+from harness.report.tables.methods import CONTEXT, column_name, drafter_name, estimate_text, label_notes, varying
 
 METRICS = ("full_draft_length", "output_tokens_per_s", "speedup")
 PAYS, COSTS, UNDECIDED = "pays", "costs", "cannot be told"
@@ -29,10 +29,10 @@ def concurrency_tables(cells: Sequence[Cell]) -> list[Table]:
     Args:
         cells: of any runs, baselines among them.
     """
-    lines = lines_along(cells, "backend", "max_concurrency")
+    lines = series_along(cells, "backend", "max_concurrency")
     if not lines:
         return []
-    extra = [name for name in varying(cells, SURROUNDINGS) if name != "max_concurrency"]
+    extra = [name for name in varying(cells, CONTEXT) if name != "max_concurrency"]
     header = [*extra, "T", "drafter", "K", "verification", "requests in flight", "acceptance length, full drafts"]
     header += ["baseline (tok/s)", "throughput (tok/s)", "speedup", "speculation"]
     rows = [_row(line, cell, extra) for line in lines for cell in line.cells]
@@ -42,7 +42,7 @@ def concurrency_tables(cells: Sequence[Cell]) -> list[Table]:
     return [Table("Where speculation pays", tuple(header), tuple(rows), notes)]
 
 
-def _row(line: Line, cell: Cell, extra: Sequence[str]) -> tuple[str, ...]:
+def _row(line: Series, cell: Cell, extra: Sequence[str]) -> tuple[str, ...]:
     first = line.first
     settings = [*(str(first[name]) for name in extra), f"{first['temperature']:g}", drafter_name(first)]
     settings += [str(first["num_speculative_tokens"]), column_name(first), str(cell["max_concurrency"])]

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.metrics.axes import Line, lines_along
 from harness.metrics.cell import Cell
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate, paired_ratio
+from harness.metrics.series import Series, series_along
 from harness.report.missing_values import gap_notes
 from harness.report.table import Table
 from harness.report.tables.methods import (
-    SURROUNDINGS,
+    CONTEXT,
     column_name,
     drafter_name,
     estimate_text,
@@ -50,7 +50,7 @@ class _Choice:
     """Throughput of each candidate / that of the best."""
 
     @classmethod
-    def of(cls, line: Line) -> _Choice:
+    def of(cls, line: Series) -> _Choice:
         baseline = line.first.baseline
         cells = line.cells if baseline is None else (baseline, *line.cells)
         best = max(cells, key=lambda cell: cell.estimate("output_tokens_per_s").value)
@@ -77,10 +77,10 @@ def depth_tables(cells: Sequence[Cell]) -> list[Table]:
     Args:
         cells: of any runs, baselines among them.
     """
-    choices = [_Choice.of(line) for line in lines_along(cells, "drafting", "num_speculative_tokens")]
+    choices = [_Choice.of(line) for line in series_along(cells, "drafting", "num_speculative_tokens")]
     if not choices:
         return []
-    extra = varying(cells, SURROUNDINGS)
+    extra = varying(cells, CONTEXT)
     return [_best_table(choices, extra), _throughput_table(choices, extra)]
 
 

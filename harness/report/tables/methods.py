@@ -59,7 +59,7 @@ def varying(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
     return [name for name in names if len({cell[name] for cell in cells}) > 1]
 
 
-SURROUNDINGS = (
+CONTEXT = (
     "run",
     "target",
     "top_k",
@@ -79,7 +79,7 @@ SURROUNDINGS = (
 """Settings that a table or title names only where they vary."""
 
 
-def surrounding_texts(cell: Cell, names: Sequence[str]) -> list[str]:
+def context_texts(cell: Cell, names: Sequence[str]) -> list[str]:
     """Settings of a cell as parts of a title; other_settings name themselves."""
     return [cell[name] if name == "other_settings" else f"{name} = {cell[name]}" for name in names if cell[name] != ""]
 
@@ -145,13 +145,13 @@ def group_title(group: Group, cells: Sequence[Cell]) -> str:
     first = group.first
     parts = [target_name(first), drafter_name(first), f"K = {first['num_speculative_tokens']}"]
     parts.append(f"T = {first['temperature']:g}")
-    parts += surrounding_texts(first, [name for name in varying(cells, SURROUNDINGS) if name != "target"])
+    parts += context_texts(first, [name for name in varying(cells, CONTEXT) if name != "target"])
     return " · ".join(parts)
 
 
 def summary_table(cells: Sequence[Cell]) -> Table:
     """One row per cell, baselines first within each temperature."""
-    extra = varying(cells, SURROUNDINGS)
+    extra = varying(cells, CONTEXT)
     shown = ["acceptance_rate", "mean_acceptance_length", "full_draft_length"]
     shown += _recorded(EXPECTED_LENGTHS, cells)
     timed = ["output_tokens_per_s", "speedup", "ttft_p50_ms", "itl_p99_ms"]
@@ -184,10 +184,10 @@ def _recorded(names: Sequence[str], cells: Sequence[Cell]) -> list[str]:
 
 def summary_order(cell: Cell) -> tuple:
     """Sorts cells for a summary: target, settings, temperature, baseline first, drafter, K, method."""
-    surroundings = tuple(_in_order(cell[name]) for name in SURROUNDINGS)
+    context_key = tuple(_in_order(cell[name]) for name in CONTEXT)
     drafter = ("" if cell.is_baseline else drafter_name(cell), cell["num_speculative_tokens"])
     rank = (-1, 0, "") if cell.is_baseline else method_rank(cell)
-    return cell["target"], cell["temperature"], surroundings, drafter, rank
+    return cell["target"], cell["temperature"], context_key, drafter, rank
 
 
 def _in_order(value: Any) -> tuple[float, tuple[tuple[str, float], ...]]:
@@ -247,12 +247,12 @@ def _method_table(group: Group, first: Cell, title: str) -> Table:
 
 def _remarks(cells: Sequence[Cell]) -> list[str]:
     """Remarks that the cells of a comparison need."""
-    remarks = []
+    warnings = []
     if any(same_law(first, second) for first, second in combinations(cells, 2)):
-        remarks.append(SAME_LAW)
+        warnings.append(SAME_LAW)
     if len({cell["draft_sampling"] for cell in cells}) > 1:
-        remarks.append(DIFFERENT_DRAFTS)
-    return remarks
+        warnings.append(DIFFERENT_DRAFTS)
+    return warnings
 
 
 def estimate_text(cell: Cell, name: str) -> str:
@@ -316,7 +316,7 @@ PAIRED_METRICS = ("acceptance_rate", "mean_acceptance_length", "full_draft_lengt
 
 def paired_table(cells: Sequence[Cell]) -> Table:
     """Every two methods of a group: paired differences of acceptance, and the ratio of their throughputs."""
-    extra = varying(cells, SURROUNDINGS)
+    extra = varying(cells, CONTEXT)
     header = [*extra, "T", "drafter", "K", "comparison", "drafts"]
     header += [metric(name).label for name in PAIRED_METRICS] + ["expected length, same drafts"]
     header += ["output throughput (ratio)", "labels"]

@@ -12,7 +12,7 @@ from harness.metrics.definitions import INTERVALS, TIME_INTERVALS, Metric
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate, paired
 from harness.report.number_format import format_estimate, format_value, without_width_zero
 from harness.report.table import Table
-from harness.report.tables.methods import NONE, SURROUNDINGS, drafter_name, label_notes, summary_order, varying
+from harness.report.tables.methods import CONTEXT, NONE, drafter_name, label_notes, summary_order, varying
 from harness.settings.constraint import PolicyKind
 
 POLICIES = tuple(item.value for item in PolicyKind)
@@ -103,7 +103,7 @@ def boundary_table(cells: Sequence[Cell]) -> Table | None:
     shown = sorted((cell for cell in cells if "boundary_num_judged" in cell.estimates.sums.sums), key=summary_order)
     if not shown:
         return None
-    extra = [name for name in varying(shown, SURROUNDINGS) if name != "constraint"]
+    extra = [name for name in varying(shown, CONTEXT) if name != "constraint"]
     metrics = [VALID, REFUSED, BEFORE, AFTER, *SPEED.values()]
     header = [*extra, "T", "drafter", "K", "verification", "policy", "finished", "cut by length", "no answer"]
     header += [item.label for item in metrics] + ["before / none", "after / none"]
@@ -128,7 +128,7 @@ def boundary_table(cells: Sequence[Cell]) -> Table | None:
 
 def _place(cell: Cell) -> tuple[str, ...]:
     """Equal for cells that differ in their policy only."""
-    names = [name for name in SURROUNDINGS if name != "constraint"]
+    names = [name for name in CONTEXT if name != "constraint"]
     settings = [str(cell[name]) for name in [*names, "temperature", "num_speculative_tokens", "verification"]]
     return (*settings, drafter_name(cell), str(cell["draft_sampling"]))
 

@@ -1,0 +1,204 @@
+"""The cells of certification: every lossless way to draft and verify, in every dtype and truncation, and mixed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from harness.certification.law import Profile
+from harness.certification.subject import Features
+from harness.certification.toy_models import (
+    ABOVE_ZEROS,
+    MASKED,
+    MASKED_NARROW_DRAFT,
+    NARROW_DRAFT,
+    PLAIN,
+    SPREAD,
+    WIDE,
+    ToyModels,
+)
+from kernels.contract import DraftSampling, Verification, VerificationMethod
+
+Method = VerificationMethod
+GREEDY, SAMPLED, COUPLED = DraftSampling.greedy, DraftSampling.sampled, DraftSampling.coupled
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ALONE = Profile()
+TRUNCATIONS: dict[str, tuple[ToyModels, tuple[Profile, ...]]] = {
+    "none": (PLAIN, (ALONE, Profile(temperature=0.7))),
+    "top-k": (WIDE, (Profile(top_k=4),)),
+    "top-p": (WIDE, (Profile(temperature=0.8, top_p=0.8),)),
+    "min-p": (WIDE, (Profile(temperature=1.3, min_p=0.3),)),
+    "mixed": (
+        WIDE,
+        (
+            Profile(temperature=0.0),
+            Profile(temperature=0.9, top_k=4, top_p=0.85),
+            Profile(temperature=0.0, top_k=3, top_p=0.5),
+            Profile(temperature=1.2, top_k=5, min_p=0.15),
+        ),
+    ),
+}
+"""Truncation of a cell: the pair, and the sampling parameters that its requests take in turn. `none` takes two
+temperatures, because at 1 nobody sees one that is forgotten. `mixed` mixes greedy requests with sampled ones that cut
+differently."""
+UNCUT_BESIDE_CUT = (Profile(temperature=1.4), Profile(temperature=0.9, top_k=4, top_p=0.85))
+DRAFTS: tuple[tuple[VerificationMethod, DraftSampling, bool], ...] = (
+    (Method.strict, SAMPLED, True),
+    (Method.strict, GREEDY, False),
+    (Method.strict, COUPLED, True),
+    (Method.coupled, COUPLED, True),
+    (Method.coupled, GREEDY, False),
+    (Method.probabilistic, SAMPLED, True),
+    (Method.probabilistic, GREEDY, False),
+    (Method.block, SAMPLED, True),
+    (Method.block, GREEDY, False),
+)
+"""Verification, draft sampling, and whether the draft logits are cached (else the proposal is one-hot)."""
+CONSTANT, RAGGED = (3,), (3, 1, 0, 2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to draft and verify, on one pair."""
+
+    models: ToyModels
+    verification: Verification
+    draft_sampling: DraftSampling
+    cached: bool
+    """Whether verification gets the draft logits; without them every proposal counts as one-hot."""
+    truncation: str = "none"
+    profiles: tuple[Profile, ...] = (ALONE,)
+    """Sampling parameters that the requests take in turn."""
+    dtype: str = "float32"
+    cache_dtype: str | None = None
+    """Another dtype of the draft-logit cache than the one drafts are drawn from: wrong, for a control."""
+    lengths: tuple[int, ...] = CONSTANT
+    """Draft tokens of a request's rounds, again and again; requests begin at different places."""
+    row_stats: bool = True
+    """Keep the statistics of the drafted rows for verification, if the subject can."""
+    padded_slots: bool = False
+    """Fill the batch with padded slots."""
+    padded_rows: bool = False
+    """Target rows at r * (K + 1)."""
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        return max(self.lengths)
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether its rows are long, so that fewer requests are simulated."""
+        return self.models.token_ids is not None
+
+    @property
+    def name(self) -> str:
+        """Unique among the cells."""
+        proposal = "cached" if self.cached else "one-hot"
+        parts = [self.verification.method.value, f"{self.draft_sampling.value} {proposal}", self.dtype, self.truncation]
+        parts += [f"{self.cache_dtype} cache"] if self.cache_dtype else []
+        parts += ["ragged"] if len(self.lengths) > 1 else []
+        parts += ["padded slots"] if self.padded_slots else []
+        parts += ["padded rows"] if self.padded_rows else []
+        parts += ["stats not kept"] if not self.row_stats and self.cached else []
+        named = self.models.name == NARROW_DRAFT.name or self.models.allowed is not None or self.is_spread
+        parts += [self.models.name] if named else []
+        return ", ".join(parts)
+
+    def lacking(self, features: Features) -> str | None:
+        """What the cell needs and a subject does not have; None if it has everything."""
+        profiles_truncate = any(profile.truncates for profile in self.profiles)
+        needs = (
+            (self.verification.method in features.methods, f"method {self.verification.method.value}"),
+            (self.draft_sampling in features.draft_samplings, f"{self.draft_sampling.value} drafts"),
+            (DTYPES[self.dtype] in features.dtypes, f"{self.dtype} logits"),
+            (features.truncation or not profiles_truncate, "truncation"),
+            (features.narrow_draft or self.models.draft_to_target is None, "a smaller draft vocabulary"),
+            (features.masks or self.models.allowed is None, "masks of allowed tokens"),
+            (features.ragged or len(self.lengths) == 1, "ragged batches"),
+            (features.padded_slots or not self.padded_slots, "padded slots"),
+            (features.padded_rows or not self.padded_rows, "padded target rows"),
+        )
+        return next((f"no {what}" for has, what in needs if not has), None)
+
+
+def _case(
+    method: VerificationMethod, sampling: DraftSampling, cached: bool, truncation: str = "none", dtype: str = "float32"
+) -> Case:
+    models, profiles = TRUNCATIONS[truncation]
+    case = Case(models, Verification(method), sampling, cached, truncation, profiles, dtype)
+    return replace(case, lengths=RAGGED, padded_slots=True) if truncation == "mixed" else case
+
+
+def full_cases() -> list[Case]:
+    """Every way to draft and verify x every truncation x every dtype, and the special cells."""
+    cases = [_case(*drafts, truncation, dtype) for drafts in DRAFTS for truncation in TRUNCATIONS for dtype in DTYPES]
+    return cases + special_cases(tuple(DTYPES)) + masked_cases(DRAFTS) + spread_cases()
+
+
+def small_cases() -> list[Case]:
+    """Every way to draft and verify: plain in float32, mixed in bfloat16, each truncation once; the special cells."""
+    cases = [_case(*drafts, truncation, dtype)
+             for truncation, dtype in (("none", "float32"), ("mixed", "bfloat16")) for drafts in DRAFTS]  # fmt: skip
+    rotation = [(truncation, dtype) for truncation in ("top-k", "top-p", "min-p") for dtype in DTYPES]
+    cases += [_case(*drafts, *pair) for drafts, pair in zip(DRAFTS, rotation, strict=True)]
+    return cases + special_cases(("float32",)) + masked_cases(()) + spread_cases()[:1]
+
+
+def special_cases(dtypes: tuple[str, ...]) -> list[Case]:
+    """What does not cross with everything.
+
+    Args:
+        dtypes: of the cells with a smaller draft vocabulary.
+    """
+    probabilistic = _case(Method.probabilistic, SAMPLED, True)
+    block = _case(Method.block, SAMPLED, True)
+    cases = [
+        replace(_case(*drafts), models=NARROW_DRAFT, dtype=dtype)
+        for drafts in DRAFTS
+        for dtype in dtypes
+        if drafts[1] is not GREEDY
+    ]
+    cases += [_case(method, SAMPLED, False) for method in (Method.strict, Method.probabilistic, Method.block)]
+    cases += [_case(method, COUPLED, False) for method in (Method.strict, Method.coupled)]
+    cases += [replace(case, row_stats=False) for case in (probabilistic, block)]
+    cases += [replace(case, lengths=RAGGED, padded_rows=True) for case in (probabilistic, block)]
+    cases += [
+        replace(case, models=WIDE, truncation="some cut", profiles=UNCUT_BESIDE_CUT) for case in (probabilistic, block)
+    ]
+    cases += [replace(_case(Method.greedy, GREEDY, False), profiles=(Profile(temperature=0.0),))]
+    cases += [replace(probabilistic, verification=Verification(Method.lenient, leniency=1.0))]
+    return cases
+
+
+def masked_cases(drafts: tuple[tuple[VerificationMethod, DraftSampling, bool], ...]) -> list[Case]:
+    """Pairs under a grammar: some ways to draft and verify, and what may go wrong beside masks.
+
+    Args:
+        drafts: those ways.
+    """
+    cases = [replace(_case(*each), models=MASKED) for each in drafts]
+    block = replace(_case(Method.block, SAMPLED, True), models=MASKED_NARROW_DRAFT)
+    cut = _case(Method.probabilistic, SAMPLED, True, "top-k")
+    cut = replace(cut, models=MASKED, profiles=(Profile(temperature=0.8, top_k=2),), lengths=RAGGED, padded_slots=True)
+    return [
+        *cases,
+        block,
+        replace(block, row_stats=False),
+        cut,
+        replace(cut, row_stats=False, padded_rows=True, padded_slots=False),
+    ]
+
+
+def spread_cases() -> list[Case]:
+    """Pairs whose few tokens lie far apart in a vocabulary that kernels read in several chunks."""
+    cut = {"top-k": Profile(top_k=4), "top-p": Profile(temperature=0.5, top_p=0.85)}
+    strict, coupled, probabilistic, block = DRAFTS[1], DRAFTS[3], DRAFTS[5], DRAFTS[7]
+    truncated = ((block, "top-k"), (probabilistic, "top-p"), (strict, "top-k"), (coupled, "top-p"))
+    plain = (block, probabilistic, strict, coupled)
+    cases = [replace(_case(*drafts, "none", "bfloat16"), models=SPREAD) for drafts in plain]
+    return cases + [
+        replace(_case(*drafts, truncation, "bfloat16"), models=ABOVE_ZEROS, profiles=(cut[truncation],))
+        for drafts, truncation in truncated
+    ]

@@ -1,0 +1,200 @@
+"""Play one lossless cell or one control, test the law of what came out, and judge.
+
+Nothing is carried over from one cell to the next: what comes out depends on the cell and the settings alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from harness.certification.cases import DTYPES, Case
+from harness.certification.chi_square import detectable_variation, power_at, samples_needed
+from harness.certification.config import CertifyConfig, Size
+from harness.certification.controls import Control
+from harness.certification.goodness_of_fit import Fit, fit
+from harness.certification.law import exact_law
+from harness.certification.project_core import project_core
+from harness.certification.simulate import Simulated, simulate
+from harness.certification.subject import Subject
+
+FALSE_ALARM = 1e-6
+"""Probability that any lossless cell of a subject without a flaw fails."""
+RESERVE = 10
+"""Pearson's statistic has a heavier far tail than the chi-square law. Simulated with MIN_EXPECTED expected in every
+sequence it was up to 1.5 times as heavy at 1e-5; the reserve covers what that becomes further out."""
+VARIATION, POWER = 0.003, 0.99
+"""At size full every cell but those in a spread vocabulary detects this total variation with more than this
+probability, wherever it lies. Where requests take several profiles in turn it is the mean over the profiles: their
+statistics add up to a noncentrality of 4 n times the mean square of the profiles' variations, which is at least the
+square of their mean. One profile of G alone must be off by sqrt(G) times as much to show as surely."""
+FULL_POWER = 0.999
+"""What the samples of size full are chosen for."""
+SMALL_SAMPLES, SMALL_BATCH = 150_000, 37_500
+CONTROL_SAMPLES = 1_000_000
+FULL_BATCH, LARGE_BATCH, LARGE_MEMORY_BYTES = 2**18, 2**20, 96 * 2**30
+"""Requests in flight on a GPU, and on one with so much memory: with fewer it waits for the host. At LARGE_BATCH a
+process was seen to hold up to 6.6 GiB, buffers kept from earlier cells included."""
+SPREAD_SMALL_SAMPLES, SPREAD_FULL_SAMPLES = 3_000, 500_000
+"""Of cells in a spread vocabulary, whose rows are a thousand times as long; the report gives their power."""
+SPREAD_SMALL_BATCH, SPREAD_FULL_BATCH = 1024, 4096
+"""0.5 GB of logits at most."""
+
+
+class CaseVerdict(Enum):
+    """How a cell came out."""
+
+    passed = "pass"
+    failed = "FAIL"
+    rejected = "rejected"
+    not_rejected = "NOT REJECTED"
+    unsupported = "not supported"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one cell or control."""
+
+    name: str
+    verdict: CaseVerdict
+    reason: str = ""
+    """Why a cell failed or was not simulated."""
+    fit: Fit | None = None
+    num_faults: int = 0
+    acceptance_rate: float = 0.0
+    """Accepted draft tokens / draft tokens."""
+    power: float = 0.0
+    """Probability to detect a total variation of VARIATION in this many samples."""
+    detectable: float = 0.0
+    """The total variation that is detected with probability POWER; the mean over the profiles."""
+    num_profiles: int = 1
+    """Sampling parameters that the requests took in turn."""
+    is_spread: bool = False
+    """Whether its vocabulary was spread, and its samples few."""
+    wall_s: float = 0.0
+
+    @property
+    def is_control(self) -> bool:
+        return self.verdict in (CaseVerdict.rejected, CaseVerdict.not_rejected)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it does not stand against the subject or the test."""
+        return self.verdict not in (CaseVerdict.failed, CaseVerdict.not_rejected)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What every cell of a certification is simulated under; the same in every process."""
+
+    config: CertifyConfig
+    size: Size
+    """small or full."""
+    level: float
+    """Of each single test."""
+    device: torch.device
+
+
+def laws(case: Case) -> Tensor:
+    """[G, N] float64, the exact law of each profile's requests."""
+    models = case.models.in_dtype(DTYPES[case.dtype])
+    return torch.stack([exact_law(models, profile) for profile in case.profiles])
+
+
+def evaluate(subject: Subject, job: Case | Control, conditions: Conditions) -> Outcome:
+    """Play and test one cell or control.
+
+    Args:
+        subject: plays the cells; a control is made from the project's own core.
+        job: what to play.
+        conditions: of the certification.
+    """
+    return _evaluate_control(job, conditions) if isinstance(job, Control) else _evaluate_case(subject, job, conditions)
+
+
+def _evaluate_case(subject: Subject, case: Case, conditions: Conditions) -> Outcome:
+    started = time.perf_counter()
+    simulated, found = _simulated(subject, case, _samples(case, conditions), conditions)
+    reasons = _reasons(simulated, found, conditions.level)
+    verdict = CaseVerdict.failed if reasons else CaseVerdict.passed
+    return _outcome(case, case.name, verdict, "; ".join(reasons), simulated, found, conditions.level, started)
+
+
+def _evaluate_control(control: Control, conditions: Conditions) -> Outcome:
+    started = time.perf_counter()
+    by_size = CONTROL_SAMPLES if conditions.size is Size.full else SMALL_SAMPLES
+    altered = control.alter(project_core(conditions.device))
+    simulated, found = _simulated(altered, control.case, conditions.config.samples or by_size, conditions)
+    verdict = CaseVerdict.rejected if found.p_value < conditions.level else CaseVerdict.not_rejected
+    return _outcome(control.case, control.name, verdict, "", simulated, found, conditions.level, started)
+
+
+def _samples(case: Case, conditions: Conditions) -> int:
+    if conditions.config.samples:
+        return conditions.config.samples
+    if case.is_spread:
+        return SPREAD_SMALL_SAMPLES if conditions.size is Size.small else SPREAD_FULL_SAMPLES
+    if conditions.size is Size.small:
+        return SMALL_SAMPLES
+    law = laws(case)
+    df = int((law > 0).sum()) - len(law)
+    return samples_needed(VARIATION, conditions.level, df, FULL_POWER)
+
+
+def _simulated(subject: Subject, case: Case, samples: int, conditions: Conditions) -> tuple[Simulated, Fit]:
+    config, device = conditions.config, conditions.device
+    simulated = simulate(subject, case, samples, _batch(case, conditions), config.seed, device)
+    return simulated, fit(simulated.counts, laws(case))
+
+
+def _batch(case: Case, conditions: Conditions) -> int:
+    """Requests in flight. It must not depend on the number of workers, because the number of samples depends on it."""
+    if conditions.device.type == "cuda":
+        is_large = torch.cuda.get_device_properties(conditions.device).total_memory >= LARGE_MEMORY_BYTES
+        usual, max_spread = LARGE_BATCH if is_large else FULL_BATCH, SPREAD_FULL_BATCH
+    else:
+        usual, max_spread = SMALL_BATCH, SPREAD_SMALL_BATCH
+    batch = conditions.config.batch or usual
+    return min(batch, max_spread) if case.is_spread else batch
+
+
+def _reasons(simulated: Simulated, found: Fit, level: float) -> Sequence[str]:
+    """Why a lossless cell fails; empty when it passes."""
+    reasons = []
+    if simulated.num_faults:
+        reasons.append(f"{simulated.num_faults} verdicts flagged or malformed, or inputs overwritten")
+    if found.num_impossible:
+        reasons.append(f"{found.num_impossible} sequences that the target cannot produce")
+    if found.p_value < level and not found.num_impossible:
+        reasons.append("another law than the target's")
+    return reasons
+
+
+def _outcome(
+    case: Case,
+    name: str,
+    verdict: CaseVerdict,
+    reason: str,
+    simulated: Simulated,
+    found: Fit,
+    level: float,
+    started: float,
+) -> Outcome:
+    return Outcome(
+        name=name,
+        verdict=verdict,
+        reason=reason,
+        fit=found,
+        num_faults=simulated.num_faults,
+        acceptance_rate=simulated.num_accepted / max(1, simulated.num_draft_tokens),
+        power=power_at(VARIATION, found.num_samples, level, found.df),
+        detectable=detectable_variation(found.num_samples, level, found.df, POWER),
+        num_profiles=len(case.profiles),
+        is_spread=case.is_spread,
+        wall_s=time.perf_counter() - started,
+    )

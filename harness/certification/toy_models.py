@@ -1,0 +1,165 @@
+"""Toy pairs of a target and a drafter, each a table of logits indexed by the last tokens: their laws are known exactly.
+
+Shapes: C states, V the target's vocabulary, V_draft the drafter's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ToyModels:
+    """A Markov target and a Markov drafter that see the last `order` tokens."""
+
+    name: str
+    target_logits: Tensor
+    """[C, V] float32, C = V ** order; row of the state, which is the last `order` tokens as digits in base V."""
+    draft_logits: Tensor
+    """[C, V_draft] float32."""
+    num_tokens: int
+    """Output tokens of a request whose joint law is tested."""
+    draft_to_target: Tensor | None = None
+    """[V_draft] int64, target id of each draft id; None when the vocabularies are the same."""
+    allowed: Tensor | None = None
+    """[C, V] bool, tokens that a grammar allows after each state, to target and drafter alike; None: all of them."""
+    token_ids: Tensor | None = None
+    """[V] int64, increasing: the ids under which a subject sees the tokens; None when they are 0..V-1."""
+    num_spread_ids: int = 0
+    """Vocabulary that the subject sees where `token_ids` are given."""
+    other_logit: float = -math.inf
+    """Logit of its other tokens, in target and drafter; above -inf only where every request's truncation cuts them."""
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target_logits.shape[1]
+
+    @property
+    def num_ids(self) -> int:
+        """Size of the vocabulary that the subject sees."""
+        return self.vocab_size if self.token_ids is None else self.num_spread_ids
+
+    def rows_seen(self, logits: Tensor) -> Tensor:
+        """[C, V] logits -> [C, num_ids], the rows that the subject sees; a drafter's the same, or as they are."""
+        if self.token_ids is None:
+            return logits
+        rows = logits.new_full((len(logits), self.num_ids), self.other_logit)
+        rows[:, self.token_ids] = logits
+        return rows
+
+    def numbers_of(self) -> Tensor:
+        """[num_ids] int64, the models' own number of each token that the subject sees, -1 for one it does not have."""
+        device = self.target_logits.device
+        numbers = torch.arange(self.vocab_size, device=device)
+        if self.token_ids is None:
+            return numbers
+        return torch.full((self.num_ids,), -1, device=device).scatter_(0, self.token_ids, numbers)
+
+    def spread(self, name: str, token_ids: tuple[int, ...], num_ids: int, other_logit: float = -math.inf) -> ToyModels:
+        """The same pair and law in a larger vocabulary."""
+        assert self.draft_to_target is None and self.allowed is None
+        ids = torch.tensor(token_ids)
+        return replace(self, name=name, token_ids=ids, num_spread_ids=num_ids, other_logit=other_logit)
+
+    @property
+    def num_states(self) -> int:
+        return self.target_logits.shape[0]
+
+    @property
+    def num_codes(self) -> int:
+        """Number of sequences of `num_tokens` tokens."""
+        return self.vocab_size**self.num_tokens
+
+    def next_states(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """The states after one more token; both int64 and of one shape."""
+        return (states * self.vocab_size + token_ids) % self.num_states
+
+    def in_dtype(self, dtype: torch.dtype) -> ToyModels:
+        """The pair that a model in `dtype` would be: its logits are rounded, and its law with them."""
+        return replace(self, target_logits=self.target_logits.to(dtype), draft_logits=self.draft_logits.to(dtype))
+
+    def on(self, device: torch.device) -> ToyModels:
+        """The same pair on a device."""
+        ids = None if self.draft_to_target is None else self.draft_to_target.to(device)
+        allowed = None if self.allowed is None else self.allowed.to(device)
+        token_ids = None if self.token_ids is None else self.token_ids.to(device)
+        return replace(
+            self,
+            target_logits=self.target_logits.to(device),
+            draft_logits=self.draft_logits.to(device),
+            draft_to_target=ids,
+            allowed=allowed,
+            token_ids=token_ids,
+        )
+
+    def under(self, grammar: tuple[tuple[int, ...], ...]) -> ToyModels:
+        """The pair under a grammar, the tokens that it allows after each state."""
+        allowed = torch.zeros(self.target_logits.shape, dtype=torch.bool)
+        for state, token_ids in enumerate(grammar):
+            allowed[state, list(token_ids)] = True
+        return replace(self, name=f"{self.name}, grammar", allowed=allowed)
+
+
+def random_models(
+    name: str,
+    vocab_size: int,
+    order: int,
+    num_tokens: int,
+    seed: int,
+    draft_noise: float = 0.8,
+    sharpness: float = 0.9,
+    draft_to_target: tuple[int, ...] | None = None,
+    offset: float = 0.0,
+) -> ToyModels:
+    """A pair with normal logits; the drafter is the target with noise added, so that drafts are accepted at times.
+
+    Args:
+        name: for tables.
+        vocab_size: V.
+        order: tokens that the pair looks back on.
+        num_tokens: length of the tested joint law.
+        seed: of the numbers.
+        draft_noise: standard deviation of what the drafter adds.
+        sharpness: standard deviation of the target's logits.
+        draft_to_target: the target's ids that the drafter knows; None is all.
+        offset: of all logits, which leaves the law as it is.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape = (vocab_size**order, vocab_size)
+    target = offset + sharpness * torch.randn(shape, generator=generator)
+    draft = target + draft_noise * torch.randn(shape, generator=generator)
+    if draft_to_target is None:
+        return ToyModels(name, target, draft, num_tokens)
+    ids = torch.tensor(draft_to_target)
+    return ToyModels(name, target, draft[:, ids].contiguous(), num_tokens, ids)
+
+
+PLAIN = random_models("plain", vocab_size=4, order=2, num_tokens=4, seed=3)
+"""Both look at the last two tokens."""
+WIDE = random_models("wide", vocab_size=8, order=1, num_tokens=3, seed=5)
+"""Wide enough for top-k, top-p and min-p to cut something in every row."""
+NARROW_DRAFT = random_models("narrow draft", vocab_size=6, order=1, num_tokens=3, seed=7, draft_to_target=(4, 1, 5, 2))
+"""The drafter knows four of six tokens, in another order."""
+CONTROL = random_models("control", vocab_size=3, order=1, num_tokens=3, seed=21, draft_noise=1.0, sharpness=1.0)
+"""Few sequences and much rejection: deviations stand out."""
+GRAMMAR = ((0, 2, 3, 5), (0, 1, 2, 3, 4, 5), (1, 2), (0, 1, 4, 5), (2, 3, 4), (1, 5))
+"""Tokens that may follow each of six; after the second token all may, so that its rows are free. Wherever it forbids,
+it allows a token that the drafter of NARROW_DRAFT knows."""
+MASKED = random_models("wide", vocab_size=6, order=1, num_tokens=3, seed=9).under(GRAMMAR)
+MASKED_NARROW_DRAFT = NARROW_DRAFT.under(GRAMMAR)
+"""Under a grammar; the second with a drafter that knows fewer tokens."""
+MASKED_CONTROL = CONTROL.under(((0, 1), (1, 2), (0, 2)))
+NUM_SPREAD_IDS = 3 * 2048 + 5
+"""Kernels read a row in chunks of 2,048 tokens: three whole ones and the beginning of a fourth."""
+SPREAD = random_models("spread", vocab_size=5, order=1, num_tokens=3, seed=11).spread(
+    "spread", (7, 2047, 4096, 5000, NUM_SPREAD_IDS - 1), NUM_SPREAD_IDS
+)
+"""In a row of several chunks, one of which has no token with mass."""
+ABOVE_ZEROS = random_models("above zeros", vocab_size=8, order=1, num_tokens=3, seed=6, offset=7.0).spread(
+    "spread over zeros", (3, 2040, 2047, 2048, 4095, 4096, 6143, NUM_SPREAD_IDS - 1), NUM_SPREAD_IDS, other_logit=0.0
+)
+"""The same with thousands of tokens of logit 0, which top-k cuts, and top-p at a temperature of at most .5."""

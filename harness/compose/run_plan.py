@@ -1,0 +1,161 @@
+"""The plan of a run: its cells, baselines included and each cell once, what was left out and why, and its folder.
+
+This module does not know how settings are composed nor how cells are run.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from harness.settings.cell import CellConfig, DrafterConfig
+from harness.settings.guarantee import RANDOM_WEIGHTS
+from harness.settings.identity import determinants, normal_form, plain_values
+from harness.settings.models import Weights
+from harness.settings.schema import SettingsError
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Everything a run needs to know before a model is loaded."""
+
+    name: str
+    title: str
+    """One line that names the question of the run."""
+    cells: tuple[CellConfig, ...]
+    """Cells of one target lie together, its baselines first; no two determine the same result."""
+    skipped: tuple[tuple[Mapping[str, Any], str], ...]
+    """Swept values of each combination that was left out, and why it has no meaning."""
+    folder: Path
+    """Where the run leaves its results."""
+    command: str
+    """The command line that asked for the run."""
+    shows: str = ""
+    """What its results show."""
+    does_not_show: str = ""
+    """What they do not show."""
+    reference: str | None = None
+    """Verification method that the others are compared with; None is the first."""
+    warnings: tuple[str, ...] = ()
+    """What makes this run another than the one asked for: a smaller size, a model that stands in."""
+
+
+def with_baselines(cells: Sequence[CellConfig]) -> tuple[CellConfig, ...]:
+    """The cells in canonical form, each once, with the baselines they need in front of the cells of their target.
+
+    Args:
+        cells: cells in the order of the sweep, those of one target together.
+
+    Returns:
+        For each target: the autoregressive baselines of every decoding, workload, backend and seed (unless
+        `measurement.baseline` is false), then its cells.
+    """
+    ordered: list[CellConfig] = []
+    for _, group in groupby(cells, key=lambda cell: cell.target):
+        members = list(group)
+        ordered += [_baseline(cell) for cell in members if cell.measurement.baseline or cell.is_baseline]
+        ordered += members
+    return tuple(_each_once(normal_form(cell) for cell in ordered))
+
+
+@contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """Make the folder of a run, before anything is loaded, and see that files can be written there.
+
+    What was made is removed again if the run ends without a file in it.
+
+    Raises:
+        SettingsError: it cannot be made or written to.
+    """
+    made: list[Path] = []
+    try:
+        made += [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        _remove_empty(made)
+        reason = error.strerror or type(error).__name__
+        raise SettingsError(
+            f"output.folder: expected a folder that can be made and written to, found {str(folder)!r} ({reason})"
+        ) from error
+    try:
+        yield
+    finally:
+        _remove_empty(made)
+
+
+def _remove_empty(made: Sequence[Path]) -> None:
+    """Remove folders, and those in the first, as far as nothing lies in them; inner ones first."""
+    inner: list[Path] = []
+    # a name that is too long was never made
+    with suppress(OSError):
+        inner = [path for folder in made[:1] for path in folder.glob("*") if path.is_dir()]
+    for path in (*inner, *made):
+        # not empty, or never made
+        with suppress(OSError):
+            path.rmdir()
+
+
+def cell_table(cells: Sequence[CellConfig]) -> str:
+    """One aligned line per cell: who drafts, how deep, how it is decoded and verified, and what else differs."""
+    rows = [_shown_settings(cell) for cell in cells]
+    varying = [key for key in rows[0] if key not in _LISTED and len({str(row[key]) for row in rows} - {"-"}) > 1]
+    columns = [key for key in [*_LISTED, *varying] if key not in _FOLLOWS]
+    lines = [["", *(_LISTED.get(key, key) for key in columns)]]
+    lines += [[str(index), *(str(row[key]) for key in columns)] for index, row in enumerate(rows, start=1)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
+    padded = (zip(line, widths, strict=True) for line in lines)
+    return "\n".join("  ".join(text.ljust(width) for text, width in line).rstrip() for line in padded)
+
+
+_LISTED = {
+    "target.name": "target",
+    "drafter.kind": "drafter",
+    "drafting.num_speculative_tokens": "K",
+    "drafting.sampling": "drafts",
+    "decoding.temperature": "T",
+    "verification.method": "verification",
+}
+"""Settings that are listed for every cell, and their headings."""
+_FOLLOWS = (
+    "target.path",
+    "target.preferred",
+    "target.shape",
+    "target.weights",
+    "drafter.preferred",
+    "drafter.weights",
+)
+"""Settings that show in a listed one."""
+
+
+def _shown_settings(cell: CellConfig) -> dict[str, Any]:
+    """Every setting by key; those that the baseline does not have as a dash."""
+    shown: dict[str, Any] = {}
+    for section, values in plain_values(asdict(cell)).items():
+        entries = values.items() if isinstance(values, dict) else [("", values)]
+        shown |= {f"{section}.{name}".rstrip("."): value for name, value in entries}
+    shown["drafting.sampling"] = cell.draft_sampling.value
+    for key, weights in (("target.name", cell.target.weights), ("drafter.kind", cell.drafter.weights)):
+        shown[key] += f" ({RANDOM_WEIGHTS})" if weights is Weights.random else ""
+    if cell.is_baseline:
+        hidden = [key for key in shown if key.startswith(("drafting.", "verification."))]
+        shown |= dict.fromkeys(hidden, "-")
+    return shown
+
+
+def _baseline(cell: CellConfig) -> CellConfig:
+    return replace(cell, drafter=DrafterConfig())
+
+
+def _each_once(cells: Iterable[CellConfig]) -> list[CellConfig]:
+    by_result: dict[str, CellConfig] = {}
+    for cell in cells:
+        by_result.setdefault(json.dumps(determinants(cell), sort_keys=True), cell)
+    return list(by_result.values())

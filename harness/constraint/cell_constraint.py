@@ -1,0 +1,79 @@
+"""What a cell asks of every answer: a parser and a grammar for each request, and a judgement at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from harness.constraint.grammar import GrammarCompiler
+from harness.constraint.grammar_state import GrammarState
+from harness.constraint.grammar_text import UnusableGrammarError, refusal
+from harness.constraint.parsers.parser import ReasoningParser
+from harness.constraint.policies.by_kind import POLICIES
+from harness.constraint.registry import build_parser
+from harness.constraint.validity import check_validator, is_valid
+from harness.settings.constraint import ConstraintConfig
+
+
+class RequestConstraint(NamedTuple):
+    """What goes with one request: a grammar state, or where none holds it to a grammar the parser."""
+
+    grammar_state: GrammarState | None
+    parser: ReasoningParser | None
+
+
+class CellConstraint:
+    """The constraint of one cell."""
+
+    def __init__(
+        self, config: ConstraintConfig, tokenizer: Any, vocab_size: int, eos_token_ids: Collection[int]
+    ) -> None:
+        """
+        Args:
+            config: with a policy.
+            tokenizer: the target's, of transformers.
+            vocab_size: rows of the target's output matrix.
+            eos_token_ids: tokens that end an answer.
+
+        Raises:
+            ValueError: the tokenizer lacks the marker, what judges answers is not installed, or the grammar of every
+                answer cannot be followed.
+        """
+        assert config.policy is not None
+        check_validator(config.kind)
+        self.config = config
+        self.parser = build_parser(config.parser, tokenizer)
+        self._policy = POLICIES.get(config.policy)
+        self._compiler = GrammarCompiler(tokenizer, vocab_size, eos_token_ids)
+        self._tokenizer = tokenizer
+        if config.grammar is not None:
+            try:
+                self._compiler.matcher(config.kind, config.grammar)
+            except UnusableGrammarError as error:
+                raise refusal(config.grammar, error) from error
+
+    def grammar(self, prompt_id: str, schema: str | None) -> str:
+        """The grammar of a prompt's answer; raises ValueError when there is none."""
+        found = schema if self.config.grammar is None else self.config.grammar
+        if found is None:
+            raise ValueError(
+                f"prompt {prompt_id}: expected a JSON schema, found none; take a workload with schemas "
+                "(workload=reasoning_json), or give constraint.grammar"
+            )
+        return found
+
+    def request_constraint(self, grammar: str) -> RequestConstraint:
+        """What goes with a request. Its grammar must be one that could be followed, also under policy `none`.
+
+        Raises:
+            UnusableGrammarError: the grammar cannot be followed.
+        """
+        matcher = self._compiler.matcher(self.config.kind, grammar)
+        if self._policy is None:
+            return RequestConstraint(None, self.parser)
+        return RequestConstraint(GrammarState(self.parser, matcher, self._policy), None)
+
+    def validate(self, grammar: str, answer_ids: Collection[int]) -> bool | None:
+        """Whether an answer is valid; None where nobody can say."""
+        text = self._tokenizer.decode(list(answer_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return is_valid(self.config.kind, grammar, str(text))

@@ -1,0 +1,194 @@
+"""The grammar state of one request: where its reasoning ends, and how far its answer has come in the grammar.
+
+Per round it sees the drafts (`before_verification`) and then what was emitted (`after_verification`), or both after
+verification (`try_unmasked_round`, `after_unmasked_round`). It keeps the parser's state, the grammar and counts, never
+the tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from harness.constraint.lookahead import Lookahead
+from harness.constraint.masks import FREE, Masks
+from harness.constraint.matcher import Matcher
+from harness.constraint.outcome import ConstraintOutcome
+from harness.constraint.parsers.parser import ReasoningParser
+from harness.constraint.policies.policy import Policy
+
+US_PER_S = 1e6
+
+
+class GrammarState:
+    """One request under one policy."""
+
+    def __init__(self, parser: ReasoningParser, matcher: Matcher, policy: Policy) -> None:
+        self.parser = parser
+        self.matcher = matcher
+        self.policy = policy
+        self._state = parser.start()
+        self.num_reasoning_tokens: int | None = 0 if self._state is None else None
+        """Output tokens up to the end of reasoning; None while it goes on."""
+        # asked in every round, and changed only where reasoning ends
+        self.needs_drafts = self.in_answer or not parser.ending
+        """The host must see every round's drafts before they are verified."""
+        self._num_tokens = 0
+        self.num_drafts_to_verify = 0
+        """Drafts of this round that are worth verifying: in the answer none from a refused one on."""
+        self.may_cut = False
+        """Verification of this round may emit tokens that must be cut off again, while the request goes on."""
+        self._num_free = 0
+        self._num_evidence = 0
+        self._is_masked = False
+        self._spent_s = 0.0
+
+    @property
+    def in_answer(self) -> bool:
+        """Whether the end of reasoning was committed, so that everything from here on is answer."""
+        return self.num_reasoning_tokens is not None
+
+    def lookahead(self) -> Lookahead:
+        """A walk over the drafts of a round in the answer, while they are drawn."""
+        assert self.in_answer
+        return Lookahead(self.matcher)
+
+    def spend(self, seconds: float) -> None:
+        """Count time of the host with this round."""
+        self._spent_s += seconds
+
+    def before_verification(
+        self, draft_ids: Sequence[int], masks: Masks, drawn_along: Lookahead | None = None
+    ) -> list[int]:
+        """Take in the drafts of a round before they are verified.
+
+        Args:
+            draft_ids: K_r token ids.
+            masks: gets the masks of this round.
+            drawn_along: the lookahead along which the drafts were drawn, at its end; it is rolled back here.
+
+        Returns:
+            The mask of each of the K_r + 1 target rows, FREE where there is none. After a lookahead only the last one: the
+            caller has those in front of it.
+        """
+        began = time.perf_counter()
+        num_drafts = len(draft_ids)
+        self._num_evidence = self._num_free = self.num_drafts_to_verify = num_drafts
+        self._is_masked = self.may_cut = False
+        if self.in_answer:
+            rows = self._rows_in_answer(draft_ids, masks, drawn_along)
+        else:
+            rows = [FREE] * (num_drafts + 1)
+            if self.parser.may_end_in(draft_ids):
+                rows = self._rows_across(draft_ids, masks)
+        self._spent_s += time.perf_counter() - began
+        return rows
+
+    def _ends_in(self, token_ids: Sequence[int]) -> bool:
+        assert self._state is not None
+        parser = self.parser
+        return parser.may_end_in(token_ids) and parser.end_index_in(token_ids, self._state) is not None
+
+    def _rows_in_answer(self, draft_ids: Sequence[int], masks: Masks, drawn_along: Lookahead | None) -> list[int]:
+        lookahead = drawn_along or Lookahead(self.matcher)
+        rows = [lookahead.row(masks)] if drawn_along else lookahead.rows(draft_ids, masks)
+        self._num_free, self._is_masked = 0, True
+        self._note_end(lookahead, 0)
+        if lookahead.is_refused:
+            self.num_drafts_to_verify = self._num_evidence = lookahead.num_allowed
+        lookahead.rollback()
+        return rows
+
+    def _rows_across(self, draft_ids: Sequence[int], masks: Masks) -> list[int]:
+        """The round may hold the marker."""
+        num_drafts = len(draft_ids)
+        assert self._state is not None
+        end = self.parser.end_index_in(draft_ids, self._state)
+        if end is None:
+            return [FREE] * (num_drafts + 1)
+        self._num_free = num_free = end + 1
+        self.may_cut = self.policy.cuts_boundary_round
+        lookahead = Lookahead(self.matcher)
+        if self.policy.masks_boundary_round:
+            self._is_masked = True
+            rows = [FREE] * num_free + lookahead.rows(draft_ids[num_free:], masks)
+        else:
+            rows = [FREE] * (num_drafts + 1)
+            if self.policy.cuts_boundary_round:
+                for token_id in draft_ids[num_free:]:
+                    lookahead.take(token_id)
+        self._note_end(lookahead, num_free)
+        lookahead.rollback()
+        return rows
+
+    def _note_end(self, lookahead: Lookahead, num_free: int) -> None:
+        """Bound the evidence by what could only be cut away.
+
+        The draft token that completes the grammar is the last of the request, as a drafted end of sequence would be. A
+        refused one is cut under `commit`; under a mask it is rejected, which is evidence.
+        """
+        if lookahead.is_complete:
+            self._num_evidence = num_free + lookahead.num_allowed - 1
+        elif lookahead.is_refused and not self._is_masked:
+            self._num_evidence = num_free + lookahead.num_allowed
+
+    def after_verification(self, emitted: Sequence[int]) -> ConstraintOutcome:
+        """Take in what verification emitted, and say how much of it stays."""
+        began = time.perf_counter()
+        num_kept = self._take(emitted)
+        self._num_tokens += num_kept
+        is_complete = self.in_answer and self.matcher.is_complete
+        host_us = (self._spent_s + time.perf_counter() - began) * US_PER_S
+        self._spent_s = 0.0
+        return ConstraintOutcome(num_kept, self._num_evidence, self._num_free, is_complete, host_us, self._is_masked)
+
+    def try_unmasked_round(self, draft_ids: Sequence[int], emitted: Sequence[int]) -> bool:
+        """Take in a round that was verified before the host saw its drafts, if reasoning cannot end in it.
+
+        Nearly every round before the end of reasoning is one.
+
+        Returns:
+            Whether it was taken in, all of it to stay; if not, it is `after_unmasked_round` that must take it in.
+        """
+        parser = self.parser
+        if self.needs_drafts or parser.may_end_in(draft_ids) or parser.may_end_in(emitted):
+            return False
+        assert self._state is not None
+        self._state = parser.after(emitted, self._state)
+        self._num_tokens += len(emitted)
+        return True
+
+    def after_unmasked_round(self, draft_ids: Sequence[int], emitted: Sequence[int]) -> ConstraintOutcome:
+        """Take in a round that was verified before the host saw its drafts, and say how much of it stays.
+
+        The parser's `ending` stands neither in the drafts nor in front of them: there was nothing to mask or cut.
+
+        Raises:
+            ValueError: there was: reasoning ends where `ending` does not stand.
+        """
+        began = time.perf_counter()
+        if self.in_answer or self._ends_in(draft_ids):
+            raise ValueError(
+                f"{type(self.parser).__name__}.ending: expected tokens that every end of reasoning ends with, found an "
+                f"end without {self.parser.ending}; correct it, or leave it empty"
+            )
+        num_drafts = len(draft_ids)
+        num_kept = self._take(emitted)
+        self._num_tokens += num_kept
+        is_complete = self.in_answer and self.matcher.is_complete
+        host_us = (time.perf_counter() - began) * US_PER_S
+        return ConstraintOutcome(num_kept, num_drafts, num_drafts, is_complete, host_us, ran_as_one_graph=True)
+
+    def _take(self, emitted: Sequence[int]) -> int:
+        """Go on behind the emitted tokens that stay, and say how many they are."""
+        if self.in_answer:
+            num_kept = self.matcher.accept(emitted)
+            assert num_kept == len(emitted) or self.matcher.is_complete, "a token was emitted that its mask forbids"
+            return num_kept
+        assert self._state is not None
+        end = self.parser.end_index_in(emitted, self._state) if self.parser.may_end_in(emitted) else None
+        if end is None:
+            self._state = self.parser.after(emitted, self._state)
+            return len(emitted)
+        self.num_reasoning_tokens, self.needs_drafts = self._num_tokens + end + 1, True
+        return end + 1 + self.policy.take_answer(self.matcher, emitted[end + 1 :])

@@ -1,0 +1,57 @@
+"""What the terms of a step's drafts are: the columns of `harness.records.acceptance_terms` as tensors.
+
+A new column is named there, and its values are given here: as [B, K] for the positions, or [B] for whole drafts.
+It does not know requests or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+from harness.engine.step import StepOutput
+from harness.records.acceptance_terms import Floats
+from kernels.contract import Sampling, Verification
+from kernels.reference.acceptance import AcceptanceTerms
+from kernels.reference.draft_tv import draft_tv
+from kernels.reference.output_tv import has_closed_form, output_tv
+
+
+def term_columns(
+    terms: AcceptanceTerms,
+    output: StepOutput,
+    sampling: Sampling,
+    verification: Verification,
+    drawn_rows: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """Every recorded column of a step.
+
+    Args:
+        terms: of the step's drafts, with masses.
+        output: what the step left: its target logits and its drafts, for columns that need more than the terms.
+        sampling: fields [B].
+        verification: the method that decided the step.
+        drawn_rows: [>= B, V_draft] what the first draft tokens were drawn from; None: what is cached.
+
+    Returns:
+        Column -> [B, K] or [B] float64; without a meaning for slots that drafted nothing.
+    """
+    columns = terms._asdict()
+    assert all(column is not None for column in columns.values()), "worked out with masses"
+    num_rows, num_tokens = output.draft.token_ids.shape
+    drawn = None if drawn_rows is None else drawn_rows[:num_rows]
+    if has_closed_form(verification, num_tokens, draws_unrounded=drawn is not None):
+        columns["output_tv"] = output_tv(output.logits, output.draft, sampling, verification, drawn)
+    if drawn is not None:
+        columns["draft_tv"] = draft_tv(output.draft, sampling, drawn)
+    return columns
+
+
+def of_slot(columns: Mapping[str, Floats], slot: int, num_draft_tokens: int) -> dict[str, Floats]:
+    """The columns of one slot's draft, [num_draft_tokens], or [] where they are of the whole draft; copies."""
+    return {
+        name: np.array(values[slot, :num_draft_tokens] if values.ndim == 2 else values[slot])
+        for name, values in columns.items()
+    }

@@ -1,0 +1,172 @@
+"""Steps whose requests may have grammar states: as one CUDA graph where the host need not take part, else in parts.
+
+While a request reasons, a step is one graph, launched ahead as without grammars; the device itself defers a slot in
+whose round reasoning may end (see Step). A deferred round runs again in parts, and so does every step while some
+request is in its answer: the host looks at the drafts beside the target's forward, and launches the rest after it. In
+the answer drafts are drawn operation by operation, under masks that the host makes one after the other. Everything
+else is captured, except for the rare step of which something may be cut.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from harness.constraint.grammar_state import GrammarState
+from harness.engine.constrained_step import ConstrainedStep, drafting_slots, grammar_states_of
+from harness.engine.draft_masks import ConstrainedDrafts
+from harness.engine.graph_runner import CapturedStep, GraphRunner, StepSize, copy_in
+from harness.engine.runner import Launched, fetch
+from harness.engine.slots import StepInputs, ending_row
+from harness.engine.step import Step, StepOutput
+from harness.engine.step_parts import CapturedParts, StepParts
+from harness.engine.step_plan import StepPlan
+from kernels.contract import Draft
+
+
+class ConstrainedGraphRunner(GraphRunner):
+    """A step in parts must have been read before another is launched, and be launched when all before it were."""
+
+    def __init__(self, step: Step, num_slots: int, max_prefill_tokens_with_decodes: int | None = None) -> None:
+        super().__init__(step, num_slots, max_prefill_tokens_with_decodes)
+        self._constrained = ConstrainedStep(step, num_slots)
+        self._max_masks = num_slots * self.row_width
+        self._parts: dict[StepSize, StepParts] = {}
+        self._endings = [ending_row(None)] * num_slots
+        """What the device has of them."""
+        is_cuda = step.target.device.type == "cuda"
+        self._beside = torch.cuda.Stream(step.target.device) if is_cuda else None
+
+    def launch(self, plan: StepPlan) -> Launched:
+        captured = self._take_in(plan)
+        self._write_endings(plan)
+        if not plan.may_be_constrained:
+            return fetch(captured.run())
+        grammar_states = grammar_states_of(plan)
+        if not any(item.needs_host for item in plan.deciding):
+            return fetch(captured.run())._replace(grammar_states=grammar_states, ran_as_one_graph=True)
+        parts, drafting = self._parts[self._size(plan)], drafting_slots(plan)
+        self._constrained.masks.clear()
+        parts.draft()
+        in_answer = {slot: grammar_states[slot] for slot in drafting if grammar_states[slot].in_answer}
+        if in_answer:
+            return self._run_in_answer(parts, grammar_states, drafting, in_answer)
+        shown = self._show(parts.drafted.draft)
+        parts.score()
+        drafts, counts = shown.read()
+        counts_to_verify = list(counts)
+        rows = self._constrained.before_verification(grammar_states, drafting, counts_to_verify, drafts)
+        return self._end(parts, grammar_states, rows, counts_to_verify if counts_to_verify != counts else None, None)
+
+    def _write_endings(self, plan: StepPlan) -> None:
+        """Tell the device how the reasoning of requests that begin ends, where it does not know."""
+        for chunk in plan.chunks:
+            slot, grammar_state = chunk.sequence.slot, chunk.sequence.request.grammar_state
+            row = ending_row(None if grammar_state is None else grammar_state.parser.ending)
+            if chunk.start == 0 and row != self._endings[slot]:
+                copy_in(row, self.step.state.endings[slot])
+                self._endings[slot] = row
+
+    def _run_in_answer(
+        self,
+        parts: StepParts,
+        grammar_states: dict[int, GrammarState],
+        drafting: set[int],
+        in_answer: dict[int, GrammarState],
+    ) -> Launched:
+        """A step in which somebody in the answer drafts, from its drafts to its end."""
+        step = self.step
+        num_rows = parts.given.decides.numel()
+        masked = ConstrainedDrafts(
+            in_answer, self._constrained.masks, num_rows, step.num_speculative_tokens, step.target.device
+        )
+        draft = step.draft(parts.given, masked).draft
+        drafts, counts = draft.token_ids.tolist(), draft.num_draft_tokens.tolist()
+        parts.write(draft.token_ids, counts)
+        parts.score()
+        counts_to_verify = list(counts)
+        rows = self._constrained.before_verification(grammar_states, drafting, counts_to_verify, drafts, masked)
+        return self._end(
+            parts, grammar_states, rows, counts_to_verify if counts_to_verify != counts else None, masked.rows
+        )
+
+    def _end(
+        self,
+        parts: StepParts,
+        grammar_states: dict[int, GrammarState],
+        rows: list[list[int]],
+        counts: list[int] | None,
+        draft_rows: Tensor | None,
+    ) -> Launched:
+        """The rest of a step; `counts` are other counts of drafts than it has, `draft_rows` their masks."""
+        words = self._constrained.masks.words
+        if counts is not None:
+            parts.write(None, counts)
+        if len(words):
+            parts.write_masks(words, draft_rows, rows)
+        if any(grammar_state.may_cut for grammar_state in grammar_states.values()):
+            current = parts.drafted.draft.num_draft_tokens.tolist()
+            drafted = parts.masked() if len(words) else parts.drafted
+            return self._constrained.verify(parts.given, drafted, parts.scored, grammar_states, current, rows)
+        return fetch(parts.end_masked() if len(words) else parts.end())._replace(grammar_states=grammar_states)
+
+    def _capture(self, size: StepSize) -> CapturedStep:
+        captured = super()._capture(size)
+        if captured.inputs.is_cuda:
+            parts = CapturedParts(self.step, captured.given, self._max_masks, self._pool)
+            self._parts[size], self._pool = parts, parts.pool
+            self._rehearse_masked_drafts(parts)
+        else:
+            self._parts[size] = StepParts(self.step, captured.given, self._max_masks)
+        return captured
+
+    def _rehearse_masked_drafts(self, parts: StepParts) -> None:
+        """Draw drafts under masks that forbid nothing, as they are drawn in the answer: operation by operation.
+
+        No capture has compiled these kernels; it would else happen when the first request of a run is behind its
+        boundary, in its time. Those of a step that may cut are the captured ones, launched one by one.
+        """
+        self._constrained.masks.clear()
+        step, num_rows = self.step, parts.given.decides.numel()
+        masked = ConstrainedDrafts(
+            {}, self._constrained.masks, num_rows, step.num_speculative_tokens, step.target.device
+        )
+        draft = step.draft(parts.given, masked).draft
+        parts.write(draft.token_ids, draft.num_draft_tokens.tolist())
+
+    def _run(self, given: StepInputs) -> StepOutput:
+        return self.step(given, defers=True)
+
+    def _show(self, draft: Draft) -> _Shown:
+        """Copy drafts to the host beside what is launched next."""
+        rows = [draft.token_ids, draft.num_draft_tokens.unsqueeze(1)]
+        if self._beside is None:
+            return _Shown(torch.cat(rows, dim=1), None)
+        self._beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._beside):
+            found = torch.cat(rows, dim=1)
+            host = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
+            host.copy_(found, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        return _Shown(host, arrived)
+
+
+class _Shown:
+    """Drafts on their way to the host."""
+
+    def __init__(
+        self,
+        # [B, K + 1] int64: drafts, and how many
+        host: Tensor,
+        arrived: torch.cuda.Event | None,
+    ) -> None:
+        self._host = host
+        self._arrived = arrived
+
+    def read(self) -> tuple[list[list[int]], list[int]]:
+        """The drafts of each slot and their number, once they are there."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        rows = self._host.tolist()
+        return [row[:-1] for row in rows], [row[-1] for row in rows]

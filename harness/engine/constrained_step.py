@@ -1,0 +1,175 @@
+"""A step in which the host takes part: between drafts and verification, and between verification and what follows it.
+
+    drafts (under masks, for requests in their answer) -> host: masks of the target's rows -> verification
+    -> host: what may stay -> the drafter and the slots take it in
+
+It does not know limits, records or time; what stays is decided in harness.constraint, and counted in commit.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from harness.constraint.grammar_state import US_PER_S, GrammarState
+from harness.constraint.masks import FREE, Masks
+from harness.constraint.outcome import ConstraintOutcome
+from harness.engine.draft_masks import ConstrainedDrafts
+from harness.engine.runner import Launched
+from harness.engine.sequence import Round, rounds_of
+from harness.engine.slots import StepInputs
+from harness.engine.step import Drafted, Scored, Step
+from harness.engine.step_plan import StepPlan
+from harness.engine.truncate_verdict import truncate_verdict
+from kernels.contract import TokenMask
+
+CUT_TOO_LATE = "something is cut that the device has taken in"
+
+
+class ConstrainedStep:
+    """The steps of one engine whose requests may have grammar states."""
+
+    def __init__(self, step: Step, num_slots: int) -> None:
+        self.step = step
+        device = step.target.device
+        most = num_slots * (step.num_speculative_tokens + 1)
+        self.masks = Masks(most, step.target.vocab_size, is_pinned=device.type == "cuda")
+
+    def run(self, plan: StepPlan, inputs: StepInputs) -> Launched:
+        """Run a step from its drafts to its end, the host at every turn."""
+        step, grammar_states, drafting = self.step, grammar_states_of(plan), drafting_slots(plan)
+        in_answer = {slot: grammar_states[slot] for slot in drafting if grammar_states[slot].in_answer}
+        num_rows, num_tokens = inputs.decides.numel(), step.num_speculative_tokens
+        self.masks.clear()
+        masked = (
+            ConstrainedDrafts(in_answer, self.masks, num_rows, num_tokens, step.target.device) if in_answer else None
+        )
+        drafted = step.draft(inputs, masked)
+        scored = step.score(inputs, drafted)
+        counts, token_ids = drafted.draft.num_draft_tokens.tolist(), drafted.draft.token_ids.tolist()
+        rows = self.before_verification(grammar_states, drafting, counts, token_ids, masked)
+        return self.verify(inputs, drafted, scored, grammar_states, counts, rows)
+
+    def before_verification(
+        self,
+        grammar_states: Mapping[int, GrammarState],
+        drafting: Collection[int],
+        counts: list[int],
+        token_ids: Sequence[Sequence[int]],
+        masked: ConstrainedDrafts | None = None,
+    ) -> list[list[int]]:
+        """Show the drafts to the grammar states.
+
+        Args:
+            grammar states: by slot.
+            drafting: slots that decode; the others have no drafts.
+            counts: [B] draft tokens of each slot; those that are not worth verifying are taken off.
+            token_ids: [B][K] drafts.
+            masked: the masks that they were drawn under.
+
+        Returns:
+            [B][T] masks of the target rows.
+        """
+        width = self.step.num_speculative_tokens + 1
+        rows = [[FREE] * width for _ in counts]
+        for slot, grammar_state in grammar_states.items():
+            num_drafts = counts[slot] if slot in drafting else 0
+            # a drafter that looks its tokens up has drawn nothing under the masks
+            in_front = masked.target_rows.get(slot, []) if masked is not None else []
+            drawn_along = masked.lookaheads[slot] if masked is not None and in_front else None
+            found = in_front + grammar_state.before_verification(token_ids[slot][:num_drafts], self.masks, drawn_along)
+            rows[slot][: len(found)] = found
+            if slot in drafting:
+                counts[slot] = grammar_state.num_drafts_to_verify
+        return rows
+
+    def verify(
+        self,
+        inputs: StepInputs,
+        drafted: Drafted,
+        scored: Scored,
+        grammar_states: Mapping[int, GrammarState],
+        counts: Sequence[int],
+        rows: Sequence[Sequence[int]],
+    ) -> Launched:
+        """The rest of a step, of whose drafts `counts` are verified under the masks `rows`."""
+        step, device, mask = self.step, self.step.target.device, None
+        fewer = replace(drafted.draft, num_draft_tokens=torch.tensor(counts, device=device))
+        if self.masks.num_masks:
+            flat = torch.tensor([row for each in rows for row in each], device=device)
+            mask = TokenMask(self.masks.words.to(device), flat)
+        verified = step.verify(inputs, drafted._replace(draft=fewer), scored, mask)
+        decided = step.decided(verified).cpu()
+        outcomes, cuts = apply_constraints(
+            grammar_states, rounds_of(decided.tolist(), step.num_speculative_tokens, grammar_states)
+        )
+        if cuts:
+            num_kept = [cuts.get(slot, step.num_speculative_tokens + 1) for slot in range(len(decided))]
+            verified = truncate_verdict(verified, torch.tensor(num_kept, device=device))
+        step.extend(inputs, scored, verified)
+        return Launched(step.commit(scored, verified), decided, None, outcomes)
+
+
+def apply_constraints(
+    grammar_states: Mapping[int, GrammarState], rounds: Mapping[int, Round]
+) -> tuple[dict[int, ConstraintOutcome], dict[int, int]]:
+    """What the grammar states say of the tokens that a step emitted, by slot, and how many stay where not all do.
+
+    Args:
+        grammar states: by slot; they have seen the drafts.
+        rounds: by slot.
+    """
+    outcomes, cuts = {}, {}
+    for slot, grammar_state in grammar_states.items():
+        emitted = rounds[slot].emitted
+        outcomes[slot] = outcome = grammar_state.after_verification(emitted)
+        if outcome.num_kept_tokens < len(emitted):
+            cuts[slot] = outcome.num_kept_tokens
+    return outcomes, cuts
+
+
+def after_unmasked_round(
+    grammar_states: Mapping[int, GrammarState], rounds: Mapping[int, Round]
+) -> dict[int, ConstraintOutcome]:
+    """Outcomes by slot of a step whose drafts the host has not seen; arguments as of `apply_constraints`.
+
+    This is all that a grammar costs while no reasoning ends and the next step is under way. Grammar states share one
+    measurement of the time; rounds with the same counts share an outcome.
+    """
+    began = time.perf_counter()
+    free = [
+        slot
+        for slot, grammar_state in grammar_states.items()
+        if grammar_state.try_unmasked_round(rounds[slot].draft_ids, rounds[slot].emitted)
+    ]
+    host_us = (time.perf_counter() - began) * US_PER_S / max(len(grammar_states), 1)
+    alike: dict[tuple[int, int], ConstraintOutcome] = {}
+    outcomes = {}
+    for slot in free:
+        counts = len(rounds[slot].emitted), len(rounds[slot].draft_ids)
+        if counts not in alike:
+            num_kept, num_drafts = counts
+            alike[counts] = ConstraintOutcome(num_kept, num_drafts, num_drafts, host_us=host_us, ran_as_one_graph=True)
+        outcomes[slot] = alike[counts]
+    for slot in grammar_states.keys() - outcomes.keys():
+        emitted = rounds[slot].emitted
+        outcome = grammar_states[slot].after_unmasked_round(rounds[slot].draft_ids, emitted)
+        assert outcome.is_complete or outcome.num_kept_tokens == len(emitted), CUT_TOO_LATE
+        outcomes[slot] = outcome._replace(host_us=outcome.host_us + host_us)
+    return outcomes
+
+
+def grammar_states_of(plan: StepPlan) -> dict[int, GrammarState]:
+    """The grammar states of the requests that a step decides about, by slot; of those that have ended none."""
+    going_on = [item for item in plan.deciding if item.finish_reason is None]
+    return {item.slot: item.request.grammar_state for item in going_on if item.request.grammar_state is not None}
+
+
+def drafting_slots(plan: StepPlan) -> set[int]:
+    """Slots that decode, and whose requests have grammar states."""
+    return {
+        item.slot for item in plan.decoding if item.request.grammar_state is not None and item.finish_reason is None
+    }

@@ -1,0 +1,99 @@
+"""What the next step does: which slots decode, which prompts it reads, and how that is laid out.
+
+The plan is made on the host from what it knows for certain: results of the step under way are not needed. It does not
+know tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from harness.engine.sequence import Limits, Sequence
+
+
+class Chunk(NamedTuple):
+    """Tokens of one prompt that a step reads."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+
+    @property
+    def ends_prompt(self) -> bool:
+        return self.stop == self.sequence.num_prompt_tokens
+
+
+class StepPlan(NamedTuple):
+    """One step."""
+
+    decoding: tuple[Sequence, ...]
+    """Sequences that draft and verify a round."""
+    chunks: tuple[Chunk, ...]
+    """In the order in which their requests were admitted."""
+    may_be_constrained: bool
+    """False only where no request that runs has one: nobody then asks each of them in every step."""
+
+    @property
+    def deciding(self) -> list[Sequence]:
+        """Sequences that a token of this step belongs to."""
+        return [*self.decoding, *(chunk.sequence for chunk in self.chunks if chunk.ends_prompt)]
+
+    @property
+    def participants(self) -> list[Sequence]:
+        return [*self.decoding, *(chunk.sequence for chunk in self.chunks)]
+
+    @property
+    def num_slots(self) -> int:
+        """Slots 0.. that take part."""
+        return max(sequence.slot for sequence in self.participants) + 1
+
+
+def make_plan(
+    running: Iterable[Sequence],
+    limits: Limits,
+    max_tokens: int,
+    row_width: int,
+    max_prefill_tokens_with_decodes: int | None = None,
+    may_be_constrained: bool = True,
+) -> StepPlan | None:
+    """The next step; None when nobody can go on before the step under way has been read.
+
+    A sequence that will have reached its length with what is under way does not decode again. Prompts are read in the
+    order given, in rows of `row_width` tokens, as many as fit into the step; the first one always gets a row.
+
+    Args:
+        running: the sequences that occupy slots, in the order of their admission.
+        limits: where requests end.
+        max_tokens: prompt tokens of the step, rows rounded up.
+        row_width: tokens of a row; 0 reads every prompt in one piece, however long.
+        max_prefill_tokens_with_decodes: prompt tokens of a step in which some request decodes, rows rounded down; None
+            for no limit beyond max_tokens.
+        may_be_constrained: see StepPlan.
+    """
+    going_on = [sequence for sequence in running if sequence.finish_reason is None]
+    waiting = [sequence for sequence in going_on if not sequence.is_prefilled]
+    decoding = tuple(
+        sequence
+        for sequence in going_on
+        if sequence.is_prefilled and sequence.min_output_tokens < limits.max_new_tokens
+    )
+    limit = max_prefill_tokens_with_decodes if decoding else None
+    chunks = _chunks(waiting, max_tokens if limit is None else min(limit, max_tokens), row_width)
+    return StepPlan(decoding, chunks, may_be_constrained) if decoding or chunks else None
+
+
+def _chunks(waiting: Iterable[Sequence], room: int, row_width: int) -> tuple[Chunk, ...]:
+    """The prompt tokens that a step reads; see make_plan."""
+    chunks: list[Chunk] = []
+    for sequence in waiting:
+        left = sequence.num_tokens_to_prefill
+        if row_width:
+            left = min(left, max(room // row_width, 0 if chunks else 1) * row_width)
+        elif chunks and left > room:
+            left = room = 0
+        if left:
+            start = sequence.num_prefilled_tokens
+            chunks.append(Chunk(sequence, start, start + left))
+            room -= -(-left // row_width) * row_width if row_width else left
+    return tuple(chunks)

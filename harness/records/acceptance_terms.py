@@ -1,0 +1,281 @@
+"""The terms of a cell's drafts: per draft position the probabilities from which every method's acceptance follows.
+
+A file `<cell_id>.terms.npz` lies beside the cell's record when `measurement.round_terms` is set. It holds the drafts
+that count in full, the same ones for which the record holds expected acceptance. A draft is found in the record by its
+request's key and the index of its round there. To record one more number per position or per draft, name it in COLUMNS
+(`is_required=False`) and give its values in `harness.engine.acceptance_terms`; nothing else needs to know it.
+
+Shapes: D drafts, N draft positions of all drafts, draft after draft, K the largest number of draft tokens.
+This module knows records; it does not know how terms are worked out or what follows from them.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.records.schema import ROUNDING, CellRecord, InconsistentRecordError, RequestRecord, write_atomically
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+RequestKey = tuple[str, int, int]
+"""RequestRecord.key: prompt, turn, copy."""
+
+TERMS_VERSION = 1
+TERMS_SUFFIX = ".terms.npz"
+
+
+@dataclass(frozen=True)
+class TermColumn:
+    """One recorded number."""
+
+    definition: str
+    """p is the target's and q the draft's processed distribution at the position, X the draft token."""
+    low: float = 0.0
+    high: float = 1.0
+    is_of_draft: bool = False
+    """One number for a whole draft instead of one for each of its positions."""
+    is_required: bool = True
+    """Every file has it."""
+
+
+COLUMNS: dict[str, TermColumn] = {
+    "target_prob": TermColumn("p_i(X_i)"),
+    "draft_prob": TermColumn("q_i(X_i); 1 with one-hot proposals; 0 for a token that its draft cannot have produced"),
+    "overlap": TermColumn("sum_x min(p_i(x), q_i(x)): probabilistic verification accepts, before X_i is drawn"),
+    "strict_mass": TermColumn("sum_x p_i(x) q_i(x): strict verification accepts, before X_i is drawn"),
+    "coupled_mass": TermColumn("sum_x 1 / sum_y max(p_i(y) / p_i(x), q_i(y) / q_i(x)): coupled verification accepts"),
+    "coupled_prob": TermColumn("p_i(X) / sum_y max(p_i(y) q_i(X), q_i(y) p_i(X)), X = X_i: the same, given X_i"),
+    "block_threshold": TermColumn("h_i of block verification"),
+    "block_overlap": TermColumn(
+        "sum_x min(P_{i-1} p_i(x), q_i(x)), P_i = min(1, P_{i-1} p_i(X_i) / q_i(X_i)), P_0 = 1"
+    ),
+    "target_entropy": TermColumn("entropy of p_i in nats", high=np.inf),
+    "output_tv": TermColumn(
+        "total variation between the law of the round's first token, given its context, and p_1 "
+        "(kernels/reference/output_tv.py); not for pr35461, nor block of several unrounded drafts, which have "
+        "no closed form",
+        is_of_draft=True,
+        is_required=False,
+    ),
+    "draft_tv": TermColumn(
+        "total variation between the distribution that the first draft token was drawn from and the one in the cache, "
+        "of drafts that are drawn unrounded (kernels/reference/draft_tv.py)",
+        is_of_draft=True,
+        is_required=False,
+    ),
+}
+"""What a file may hold. All float64: a replay repeats the record's expected acceptance to rounding."""
+
+
+@dataclass(frozen=True)
+class DraftTerms:
+    """The terms of one draft."""
+
+    round_index: int
+    """Of the round in its request's record."""
+    values: Mapping[str, Floats]
+    """Column -> [number of draft tokens], or [] for a column of whole drafts."""
+
+
+@dataclass(frozen=True)
+class RequestTerms:
+    """The terms of a request's full drafts, in the order of their rounds; d drafts with n positions in all."""
+
+    key: RequestKey
+    round_index: Integers
+    """[d]"""
+    num_draft_tokens: Integers
+    """[d]"""
+    values: Mapping[str, Floats]
+    """Column -> [n], or [d] for a column of whole drafts; empty without drafts."""
+
+    @staticmethod
+    def of(key: RequestKey, drafts: Sequence[DraftTerms]) -> RequestTerms:
+        """Put drafts together; all have the same columns."""
+        columns = list(drafts[0].values) if drafts else []
+        return RequestTerms(
+            key,
+            np.array([item.round_index for item in drafts], dtype=np.int64),
+            np.array([len(item.values["target_prob"]) for item in drafts], dtype=np.int64),
+            {name: np.concatenate([np.atleast_1d(item.values[name]) for item in drafts]) for name in columns},
+        )
+
+
+@dataclass(frozen=True)
+class RoundTerms:
+    """The terms of a cell; cannot be built inconsistent."""
+
+    cell_id: str
+    keys: tuple[RequestKey, ...]
+    """The requests that have full drafts."""
+    request: Integers
+    """[D] index of the draft's request in `keys`, not decreasing."""
+    round_index: Integers
+    """[D] increasing within a request."""
+    num_draft_tokens: Integers
+    """[D], 1 or more."""
+    values: Mapping[str, Floats]
+    """Column -> [N], or [D] for a column of whole drafts."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.keys)) != len(self.keys):
+            raise InconsistentRecordError("terms: a request (prompt, turn, sample) is there twice")
+        self._check_drafts()
+        required = {name for name, column in COLUMNS.items() if column.is_required}
+        if not required <= set(self.values) <= set(COLUMNS):
+            raise InconsistentRecordError(
+                f"terms: expected the columns {sorted(required)}, possibly more of {sorted(COLUMNS)}; "
+                f"found {sorted(self.values)}"
+            )
+        for name, values in self.values.items():
+            self._check_column(name, values)
+
+    def _check_drafts(self) -> None:
+        shape = (len(self.request),)
+        if not all(item.shape == shape for item in (self.request, self.round_index, self.num_draft_tokens)):
+            raise InconsistentRecordError("terms: request, round_index and num_draft_tokens must be of one length")
+        if len(self.request) == 0:
+            return
+        step, later = np.diff(self.request), np.diff(self.round_index)
+        if (
+            self.request.min() < 0
+            or self.request.max() >= len(self.keys)
+            or bool(((step < 0) | (later < 1) & (step == 0)).any())
+        ):
+            raise InconsistentRecordError("terms: drafts must be ordered by request and round, each there once")
+        if self.num_draft_tokens.min() < 1 or self.round_index.min() < 0:
+            raise InconsistentRecordError("terms: expected 1 draft token or more and rounds from 0 on in every draft")
+
+    def _check_column(self, name: str, values: Floats) -> None:
+        column = COLUMNS[name]
+        size = len(self.request) if column.is_of_draft else int(self.num_draft_tokens.sum())
+        if values.shape != (size,):
+            raise InconsistentRecordError(f"terms, {name}: expected {size} values, found shape {values.shape}")
+        inside = (values >= column.low - ROUNDING) & (values <= column.high + ROUNDING)
+        if not bool(inside.all() and np.isfinite(values).all()):
+            wrong = values[~(inside & np.isfinite(values))][0]
+            raise InconsistentRecordError(
+                f"terms, {name}: expected finite values in [{column.low}, {column.high}], found {wrong}"
+            )
+
+    @property
+    def num_positions(self) -> int:
+        """K."""
+        return int(self.num_draft_tokens.max(initial=0))
+
+    @property
+    def drafted(self) -> NDArray[np.bool_]:
+        """[D, K] whether a draft has a token at a position."""
+        return np.arange(self.num_positions) < self.num_draft_tokens[:, None]
+
+    def of_positions(self, name: str) -> Floats:
+        """[D, K] a column of positions; 0 where a draft has no token.
+
+        Raises:
+            KeyError: the file does not have it.
+        """
+        assert not COLUMNS[name].is_of_draft
+        table = np.zeros(self.drafted.shape)
+        table[self.drafted] = self.values[name]
+        return table
+
+
+def collect_terms(cell_id: str, requests: Iterable[RequestTerms]) -> RoundTerms:
+    """Put the terms of a cell's requests together; those without full drafts are left out."""
+    kept = [item for item in requests if len(item.round_index)]
+    columns = list(kept[0].values) if kept else list(COLUMNS)
+    nothing = np.empty(0)
+    return RoundTerms(
+        cell_id=cell_id,
+        keys=tuple(item.key for item in kept),
+        request=np.repeat(np.arange(len(kept)), [len(item.round_index) for item in kept]).astype(np.int64),
+        round_index=np.concatenate([nothing, *(item.round_index for item in kept)]).astype(np.int64),
+        num_draft_tokens=np.concatenate([nothing, *(item.num_draft_tokens for item in kept)]).astype(np.int64),
+        values={name: np.concatenate([nothing, *(item.values[name] for item in kept)]) for name in columns},
+    )
+
+
+def check_terms_of(terms: RoundTerms, cell: CellRecord) -> None:
+    """Check that the terms are those of a cell's full drafts, all of them and no others.
+
+    Raises:
+        InconsistentRecordError: they are not.
+    """
+    if terms.cell_id != cell.cell_id:
+        raise InconsistentRecordError(f"terms are of cell {terms.cell_id}, expected {cell.cell_id}")
+    there = zip(terms.request.tolist(), terms.round_index.tolist(), terms.num_draft_tokens.tolist(), strict=True)
+    found = {(terms.keys[request], index): count for request, index, count in there}
+    expected = {(item.key, index): count for item in cell.requests for index, count in full_drafts(item)}
+    if found != expected:
+        key, index = sorted(found.items() ^ expected.items())[0][0]
+        raise InconsistentRecordError(
+            f"terms of {len(found)} full drafts beside a record of {len(expected)}, which differ first in request "
+            f"{key}, round {index}; run the cell again"
+        )
+
+
+def full_drafts(request: RequestRecord) -> list[tuple[int, int]]:
+    """(index, number of draft tokens) of each round whose whole draft is evidence."""
+    return [
+        (index, item.num_draft_tokens)
+        for index, item in enumerate(request.rounds)
+        if item.num_draft_tokens == item.num_proposed_tokens > 0
+    ]
+
+
+def terms_path(folder: Path, cell_id: str) -> Path:
+    """Where the terms of a cell lie, in the folder of its record."""
+    return folder / f"{cell_id}{TERMS_SUFFIX}"
+
+
+def write_terms(terms: RoundTerms, folder: Path) -> Path:
+    """Write terms to `folder`/<cell_id>.terms.npz, atomically; returns the path."""
+    prompts, turns, samples = zip(*terms.keys, strict=True) if terms.keys else ((), (), ())
+    arrays = {
+        "version": np.array(TERMS_VERSION),
+        "cell_id": np.array(terms.cell_id),
+        "prompt_id": np.array(prompts, dtype=np.str_),
+        "turn": np.array(turns, dtype=np.int64),
+        "sample": np.array(samples, dtype=np.int64),
+        "request": terms.request,
+        "round_index": terms.round_index,
+        "num_draft_tokens": terms.num_draft_tokens,
+    } | {f"term.{name}": values for name, values in terms.values.items()}
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    path = terms_path(folder, terms.cell_id)
+    write_atomically(path, stream.getvalue())
+    return path
+
+
+def read_terms(path: Path) -> RoundTerms:
+    """Read terms; raises ValueError with the path when the file does not hold consistent terms of this version."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        if int(arrays["version"]) != TERMS_VERSION:
+            raise InconsistentRecordError(
+                f"terms of version {int(arrays['version'])}, this version reads {TERMS_VERSION}; run the cell again"
+            )
+        keys = zip(*(arrays[name].tolist() for name in ("prompt_id", "turn", "sample")), strict=True)
+        return RoundTerms(
+            cell_id=str(arrays["cell_id"]),
+            keys=tuple(keys),
+            request=arrays["request"],
+            round_index=arrays["round_index"],
+            num_draft_tokens=arrays["num_draft_tokens"],
+            values={name.removeprefix("term."): arrays[name] for name in arrays if name.startswith("term.")},
+        )
+    except InconsistentRecordError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except (OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"{path}: expected terms of version {TERMS_VERSION}, found {type(error).__name__}: {error}"
+        ) from error

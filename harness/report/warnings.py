@@ -1,0 +1,86 @@
+"""What a reader must know about a report: cells that are missing or were skipped, drift, fallbacks, labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.block_drift import block_drift
+from harness.metrics.cell import Cell
+from harness.metrics.flat_settings import plain_text
+from harness.metrics.intervals import MIN_PROMPTS
+from harness.metrics.results import Results
+from harness.report.tables.methods import (
+    CONTEXT,
+    baseline_name,
+    column_name,
+    context_texts,
+    drafter_name,
+    varying,
+)
+
+SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
+
+
+def warnings(results: Results) -> list[str]:
+    """What a reader must know about a report: cells that are missing or were skipped, fallbacks, labels."""
+    found = []
+    for run in results.runs:
+        unfinished = run.manifest.get("num_cells", 0) - len(run.cells)
+        if run.missing or unfinished > 0:
+            found.append(f"run {run.name} is incomplete: {max(unfinished, len(run.missing))} cells have no record")
+        if run.unlisted:
+            found.append(f"run {run.name}: {len(run.unlisted)} records that its manifest does not name were left out")
+        for item in run.manifest.get("skipped", []):
+            found.append(f"skipped {plain_text(item.get('cell'))}: {item.get('reason')}")
+    without = [cell for cell in results.cells if cell.baseline is None]
+    if without:
+        found.append(f"{len(without)} cells have no baseline in their run, so no speedup")
+    few = [cell for cell in results.cells if cell.estimates.num_prompts < 2]
+    if few:
+        found.append(f"{len(few)} cells have fewer than 2 prompts, so no intervals")
+    narrow = [cell for cell in results.cells if 2 <= cell.estimates.num_prompts < MIN_PROMPTS]
+    if narrow:
+        found.append(f"{len(narrow)} cells have fewer than {MIN_PROMPTS} prompts: their intervals are too narrow")
+    drifts = [(cell, block_drift(cell)) for cell in results.cells]
+    found += [
+        f"blocks of {_place(cell, results.cells)} differ by {drift:.0%} in their speedup, more than prompts explain: "
+        "the machine was busy, or drifts; run again"
+        for cell, drift in drifts
+        if drift is not None
+    ]
+    num_skipped = sum(cell.record.num_skipped_turns for cell in results.cells)
+    if num_skipped:
+        found.append(f"{num_skipped} turns were left out because they did not fit (sum over cells)")
+    num_cells = len(results.cells)
+    notes = [(text, cell) for cell in results.cells for text in cell.record.fallbacks]
+    found += _by_cells("fallback", notes, num_cells)
+    labelled = [(text, cell) for cell in results.cells for text in cell["labels"].split("; ") if text]
+    return found + _by_cells("label", labelled, num_cells)
+
+
+def _place(cell: Cell, cells: Sequence[Cell]) -> str:
+    """A cell in words, with the settings in which these cells differ."""
+    around = [name for name in varying(cells, CONTEXT) if name != "constraint"]
+    inner = [f"{SHORT[name]} = {cell[name]:g}" for name in varying(cells, list(SHORT))]
+    return ", ".join([_name(cell), *context_texts(cell, around), *inner])
+
+
+def _by_cells(what: str, items: Sequence[tuple[str, Cell]], num_cells: int) -> list[str]:
+    """One line per text, with the cells it applies to, of so many in all."""
+    found: dict[str, dict[str, Cell]] = {}
+    for text, cell in items:
+        found.setdefault(text, {})[cell["cell_id"]] = cell
+    return [f"{what}: {text} ({_names(list(cells.values()), num_cells)})" for text, cells in found.items()]
+
+
+def _names(cells: Sequence[Cell], num_cells: int) -> str:
+    """The cells in words."""
+    if 1 < len(cells) == num_cells:
+        return "all cells"
+    return "; ".join(dict.fromkeys(_name(cell) for cell in cells))
+
+
+def _name(cell: Cell) -> str:
+    """A cell in words, with its policy where it has one."""
+    name = baseline_name(cell) if cell.is_baseline else f"{drafter_name(cell)} {column_name(cell)}"
+    return f"{name}, constraint {cell['constraint']}" if cell["constraint"] else name

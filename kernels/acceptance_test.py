@@ -1,0 +1,159 @@
+"""The acceptance test of one draft token, once the sums of its target row are known.
+
+    probabilistic, strict, lenient   u * l * q(X) < p(X), strict with a one-hot q
+    typical                          p(X) > min(epsilon, delta * exp(-H(p)))
+    synthetic                        u * a_{i-1} < a_i
+    coupled                          X is what the target draws with the same noise, known as its row's argmax
+    block                            no test yet: log p(X) and log q(X) are kept for kernels.decide
+    temperature 0                    X is the argmax, under every method but synthetic
+    greedy above temperature 0       not defined: every draft token is faulty
+
+All of it is float64 arithmetic on single tokens. The reference twin is kernels.reference.verify.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.addresses import draft_row, draft_slot
+from kernels.device_streams import ACCEPT, COUPLED, to_unit, uniform, words
+from kernels.device_weights import log_probability
+from kernels.token_mask import allowed_logit, draft_mask_row
+
+PASSED: tl.constexpr = tl.constexpr(1)
+REJECTED: tl.constexpr = tl.constexpr(2)
+IMPOSSIBLE: tl.constexpr = tl.constexpr(3)
+"""A draft token that cannot be verified: outside the vocabulary, or with a row that has no distribution, or one that
+its draft distribution cannot have produced; under greedy verification any, at a temperature above 0."""
+EPSILON: tl.constexpr = tl.constexpr(0)
+DELTA: tl.constexpr = tl.constexpr(1)
+LENIENCY: tl.constexpr = tl.constexpr(2)
+RATES: tl.constexpr = tl.constexpr(3)
+"""Where the method's parameters stand in the rule, [3 + 1 + K] float64; the rates begin with a_0 = 1."""
+SHARED_DRAW: tl.constexpr = tl.constexpr(-(2**31))
+"""kernels.reference.pr35461.ACCEPT_DRAW as a 32-bit integer."""
+
+
+@triton.jit
+def draft_logprob(draft, slot, index, token, temperature):
+    """float64 log q(X); -inf if the drafter does not know the token or its row has no distribution."""
+    logits, stats = draft_row(draft, slot, index)
+    draft_id = token
+    if draft.to_draft_ids is not None:
+        draft_id = tl.load(draft.to_draft_ids + token).to(tl.int64)
+    known = (draft_id >= 0) & (draft_id < draft.vocab_size)
+    logit = tl.load(logits + draft_id, mask=known, other=-float("inf")).to(tl.float32)
+    mask = (
+        draft.mask_words,
+        draft.mask_stride,
+        draft.num_mask_words,
+        draft.mask_token_ids,
+        draft_mask_row(draft, slot, index, True),
+    )
+    logit = allowed_logit(logit, token, known, mask)
+    value = log_probability(
+        logit,
+        tl.load(draft.maximum + stats),
+        tl.load(draft.normalizer + stats),
+        tl.load(draft.threshold + stats),
+        temperature,
+    )
+    return tl.where(known & (value == value), value, -float("inf"))
+
+
+@triton.jit
+def load_proposal(draft, tokens, request, index, wanted):
+    """(id of the draft token at `index`, slot of the request's draft rows), int64; -1 for no such token."""
+    at = tokens.token_ids + request.to(tl.int64) * tokens.stride + index
+    token = tl.load(at, mask=wanted & (index < tokens.width), other=-1).to(tl.int64)
+    return token, draft_slot(draft, request, wanted)
+
+
+@triton.jit
+def prepare(target, draft, proposal, stream, temperature, index, row_logits, mask, METHOD: tl.constexpr):
+    """All that judging a draft token needs besides the sums of its target row.
+
+    Args:
+        proposal: from `load_proposal`.
+        stream: of the request, from kernels.device_streams.load_stream.
+        mask: of the target row: as for kernels.token_mask.allows.
+
+    Returns:
+        (its id, its target logit in float32, log q(X) in float64, its uniform number in float64).
+    """
+    token, slot = proposal
+    known = (token >= 0) & (token < target.vocab_size)
+    logit = tl.load(row_logits + token, mask=known, other=-float("inf")).to(tl.float32)
+    logit = allowed_logit(logit, token, known, mask)
+    proposed = tl.full((), 0.0, tl.float64)
+    if draft.logits is not None:
+        if (temperature > 0) & known:
+            proposed = draft_logprob(draft, slot, index, token, temperature)
+    seed, first_position, round_index = stream
+    position = first_position + index
+    if METHOD == "pr35461":
+        first, second, _, _ = words(seed, COUPLED, position, position * 0, SHARED_DRAW)
+        uniform_number = to_unit(first, second)
+    else:
+        uniform_number = uniform(seed, ACCEPT, position, round_index)
+    return token, logit, proposed, uniform_number
+
+
+@triton.jit
+def keep_prepared(state, row, prepared):
+    """Leave the result of `prepare` for whoever finishes the row."""
+    token, logit, proposed, uniform_number = prepared
+    tl.store(state.draft_tokens + row, token)
+    tl.store(state.draft_token_logits + row, logit)
+    tl.store(state.draft_logprobs + row, proposed)
+    tl.store(state.uniform_numbers + row, uniform_number)
+
+
+@triton.jit
+def load_prepared(state, row):
+    """What `keep_prepared` left."""
+    return (
+        tl.load(state.draft_tokens + row, cache_modifier=".cg"),
+        tl.load(state.draft_token_logits + row, cache_modifier=".cg"),
+        tl.load(state.draft_logprobs + row, cache_modifier=".cg"),
+        tl.load(state.uniform_numbers + row, cache_modifier=".cg"),
+    )
+
+
+@triton.jit
+def accept_or_reject(target, rule, state, temperature, index, row, prepared, stats, METHOD: tl.constexpr):
+    """Whether the draft token at `index` passes, is rejected or is faulty.
+
+    Args:
+        prepared: from `prepare`.
+        stats: of its target row: maximum, normalizer, threshold, argmax, entropy.
+    """
+    token, logit, proposed, uniform_number = prepared
+    maximum, normalizer, threshold, argmax, entropy = stats
+    known = (token >= 0) & (token < target.vocab_size) & (normalizer == normalizer)
+    target_logprob = log_probability(logit, maximum, normalizer, threshold, temperature)
+    certain = tl.where(token == argmax, 0.0, -float("inf")).to(tl.float64)
+    target_logprob = tl.where(temperature == 0, certain, target_logprob)
+    valid = known & (proposed > -float("inf"))
+    if METHOD == "greedy":
+        valid = valid & (temperature == 0)
+    if METHOD == "block":
+        tl.store(state.target_logprobs + row, target_logprob)
+        tl.store(state.draft_logprobs + row, proposed)
+        passes = valid
+    elif METHOD == "coupled":
+        passes = token == argmax
+    else:
+        target_prob = tl.exp(target_logprob)
+        if METHOD == "synthetic":
+            before = tl.load(rule + RATES + index)
+            passes = uniform_number * tl.where(before > 0, before, 1.0) < tl.load(rule + RATES + 1 + index)
+        elif METHOD == "typical":
+            limit = tl.minimum(tl.load(rule + EPSILON), tl.load(rule + DELTA) * tl.exp(-entropy))
+            passes = (target_prob > limit) | (target_prob == 1)
+        elif METHOD == "lenient":
+            passes = uniform_number * (tl.exp(proposed) * tl.load(rule + LENIENCY)) < target_prob
+        else:
+            passes = uniform_number * tl.exp(proposed) < target_prob
+    return tl.where(valid, tl.where(passes, PASSED, REJECTED), IMPOSSIBLE)

@@ -1,0 +1,109 @@
+"""What the token after the accepted ones is drawn from: the weight w(x) = [p(x) / S - k q(x)]+ of every token.
+
+In the units of the target row, whose normalizer is S. Where the target's own distribution is meant, k = 0; after the
+rejection of a one-hot proposal that token's weight is 0 too.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.addresses import draft_row, row_address
+from kernels.decide import FROM_RESIDUAL, FROM_TARGET_WITHOUT
+from kernels.device_weights import reciprocal, scale, weigh
+from kernels.token_mask import GROUP_BITS, draft_mask_row, only_allowed, target_mask_row
+
+
+@triton.jit
+def open_rows(
+    target, draft, tokens, state, temperature, request, slot, index, plan, stats,
+    METHOD: tl.constexpr, READS_DRAFT: tl.constexpr,
+):  # fmt: skip
+    """What `residual_weights` needs to know of the rows after `index` accepted tokens, read once.
+
+    Args:
+        slot: of the request's draft rows; only used where they are read.
+        stats: of the target row: maximum, normalizer, threshold.
+
+    Returns:
+        (target row, its maximum and threshold; draft row, its maximum and threshold, number of its ids that are
+        read, k = S_p / (P S_q); removed token, -1 for none; the scale's two parts; S_p; the numbers of the target
+        row's and the draft row's words in their masks). Without a draft row no id is read; with one no token is
+        removed, because what is rejected at temperature 0 is not the argmax anyway.
+    """
+    maximum, normalizer, threshold = stats
+    row_logits = row_address(target, tokens, request, index)
+    removed = tl.full((), -1, tl.int32)
+    if not READS_DRAFT:
+        is_without = plan == FROM_TARGET_WITHOUT
+        rejected = tokens.token_ids + request.to(tl.int64) * tokens.stride + index
+        removed = tl.load(rejected, mask=is_without, other=-1).to(tl.int32)
+    draft_logits = row_logits
+    draft_maximum = maximum
+    draft_threshold = threshold
+    num_ids = 0
+    factor = tl.full((), 0.0, tl.float32)
+    if READS_DRAFT:
+        compares = plan >= FROM_RESIDUAL
+        draft_logits, draft_stats = draft_row(draft, slot, tl.where(compares, index, 0))
+        draft_maximum = tl.load(draft.maximum + draft_stats, mask=compares, other=0.0)
+        draft_threshold = tl.load(draft.threshold + draft_stats, mask=compares, other=0.0)
+        draft_normalizer = tl.load(draft.normalizer + draft_stats)
+        row = request.to(tl.int64) * (tokens.width + 1) + index
+        # Masks leave no registers for what a division would keep.
+        if target.mask_words is None and draft.mask_words is None:
+            ratio = normalizer / draft_normalizer
+            if METHOD == "block":
+                ratio = ratio / tl.exp(tl.load(state.log_ratios + row))
+        else:
+            ratio = normalizer * reciprocal(draft_normalizer)
+            if METHOD == "block":
+                ratio = ratio * tl.exp(-tl.load(state.log_ratios + row))
+        num_ids = tl.where(compares, draft.vocab_size, 0)
+        factor = tl.where(compares, ratio, 0.0).to(tl.float32)
+    high, low = scale(temperature)
+    return (
+        row_logits, maximum, threshold,
+        draft_logits, draft_maximum, draft_threshold, num_ids, factor,
+        removed, high, low, normalizer,
+        target_mask_row(target, tokens, request, index, True),
+        draft_mask_row(draft, slot, index, plan >= FROM_RESIDUAL),
+    )  # fmt: skip
+
+
+@triton.jit
+def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr):
+    """float32 weights of the tokens at `offsets` as the next one: [p - k q]+ without the removed token."""
+    GROUP: tl.constexpr = GROUP_BITS // target.logits.dtype.element_ty.primitive_bitwidth
+    row_logits, maximum, threshold = opened[0], opened[1], opened[2]
+    draft_logits, draft_maximum, draft_threshold, num_ids, factor = (
+        opened[3],
+        opened[4],
+        opened[5],
+        opened[6],
+        opened[7],
+    )
+    removed, high, low = opened[8], opened[9], opened[10]
+    inside = offsets < target.vocab_size
+    logits = tl.load(row_logits + offsets, mask=inside, other=-float("inf")).to(tl.float32)
+    target_mask = (target.mask_words, target.mask_stride, target.num_mask_words, target.mask_token_ids, opened[12])
+    logits = only_allowed(logits, offsets, target.vocab_size, target_mask, GROUP)
+    weights = weigh(logits, maximum, high, low)
+    if TRUNCATED:
+        weights = tl.where(logits >= threshold, weights, 0.0)
+    if READS_DRAFT:
+        ids = offsets
+        if draft.to_draft_ids is not None:
+            ids = tl.load(draft.to_draft_ids + offsets, mask=inside, other=-1)
+        known = (ids >= 0) & (ids < num_ids)
+        proposed = tl.load(draft_logits + ids, mask=known, other=-float("inf")).to(tl.float32)
+        # Also of a smaller vocabulary: the offsets are ids of the target's.
+        draft_mask = (draft.mask_words, draft.mask_stride, draft.num_mask_words, draft.mask_token_ids, opened[13])
+        proposed = only_allowed(proposed, offsets, target.vocab_size, draft_mask, GROUP)
+        covered = weigh(proposed, draft_maximum, high, low)
+        if TRUNCATED:
+            covered = tl.where(proposed >= draft_threshold, covered, 0.0)
+        return tl.maximum(tl.fma(-covered, factor, weights), 0.0)
+    else:
+        return tl.where(offsets == removed, 0.0, weights)

@@ -1,0 +1,160 @@
+"""Draws the token after the accepted ones, once the masses of all chunks are known, and writes it.
+
+One uniform number chooses the chunk by its mass, then a piece of the chunk, then the token, each by a prefix sum: no
+random number per token. It runs at the end of the first pass where that pass knows the masses, else in the second.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.decide import FROM_RESIDUAL, FROM_TARGET, FROM_TARGET_WITHOUT
+from kernels.device_streams import BONUS, RESIDUAL, uniform
+from kernels.device_weights import inverse, log_probability, total
+from kernels.gumbel_argmax import finish
+from kernels.residual_weights import open_rows, residual_weights
+
+PIECE_BITS: tl.constexpr = tl.constexpr(128)
+"""Size of a piece of a chunk, what one thread loads at a time. Pieces are summed before a token is looked for in one of
+them: a prefix sum of a whole chunk would take three times the registers that the rest of the first pass takes, and so
+leave a third of its programs in flight."""
+STRIP: tl.constexpr = tl.constexpr(256)
+"""Tokens that are read at a time where time does not matter."""
+
+
+@triton.jit
+def next_uniform(stream, index, count, purpose):
+    """The uniform number of the token after `index` accepted ones, from the request's (seed, position, round)."""
+    seed, position, round_index = stream
+    if purpose == 0:
+        purpose = tl.where(index < count, RESIDUAL, BONUS)
+    return uniform(seed, purpose, position + index, round_index)
+
+
+@triton.jit
+def load_uniform(state, row):
+    """The uniform number of the next token, as the program that prepares a row left it."""
+    return tl.load(state.next_uniforms + row, cache_modifier=".cg")
+
+
+@triton.jit
+def load_chunks(rows, row, CHUNKS_PADDED: tl.constexpr):
+    """[CHUNKS_PADDED] maximum and sum of each chunk of a target row, as the first pass left them."""
+    chunks = tl.arange(0, CHUNKS_PADDED)
+    inside = chunks < rows.num_chunks
+    at = row * rows.num_chunks + chunks
+    maxima = tl.load(rows.chunk_maximum + at, mask=inside, other=-float("inf"), cache_modifier=".cg")
+    return maxima, tl.load(rows.chunk_sum + at, mask=inside, other=0.0, cache_modifier=".cg")
+
+
+@triton.jit
+def chunk_masses(chunks, maximum, temperature):
+    """[CHUNKS_PADDED] float64 mass of each chunk of a target row that nothing is cut from, in units of its maximum."""
+    maxima, sums = chunks
+    return sums * tl.exp((maxima - maximum).to(tl.float64) * inverse(temperature))
+
+
+@triton.jit
+def invert(masses, target_mass, PADDED: tl.constexpr):
+    """(first entry whose cumulative mass exceeds the target, mass in front of it); entries of mass 0 are never taken.
+
+    Rounding may leave the target at or above the last cumulative mass; then it is the last entry that has mass.
+    """
+    entries = tl.arange(0, PADDED)
+    cumulative = tl.cumsum(masses, axis=0)
+    chosen = tl.min(tl.where((cumulative > target_mass) & (masses > 0), entries, PADDED))
+    if chosen == PADDED:
+        chosen = tl.max(tl.where(masses > 0, entries, 0))
+    return chosen, tl.sum(tl.where(entries < chosen, masses, 0.0), axis=0)
+
+
+@triton.jit
+def find_token(
+    target, draft, opened, masses, target_mass, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
+):  # fmt: skip
+    """The token whose cumulative weight first exceeds `target_mass`, by chunk, piece and token."""
+    PIECE: tl.constexpr = PIECE_BITS // target.logits.dtype.element_ty.primitive_bitwidth
+    PIECES: tl.constexpr = CHUNK // PIECE
+    chunk, in_front = invert(masses, target_mass, CHUNKS_PADDED)
+    rest = target_mass - in_front
+    weights = residual_weights(target, draft, opened, chunk * CHUNK + tl.arange(0, CHUNK), READS_DRAFT, TRUNCATED)
+    pieces = tl.sum(tl.reshape(weights, (PIECES, PIECE)).to(tl.float64), axis=1)
+    piece, in_front = invert(pieces, rest, PIECES)
+    first = chunk * CHUNK + piece * PIECE
+    weights = residual_weights(target, draft, opened, first + tl.arange(0, PIECE), READS_DRAFT, TRUNCATED)
+    entry, _ = invert(weights.to(tl.float64), rest - in_front, PIECE)
+    return first + entry
+
+
+@triton.jit
+def sample_next(
+    target, draft, tokens, temperature, rows, state, output, request, slot, index, plan, masses_row, num_groups,
+    opened, argmax, chunks, uniform_number, METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
+):  # fmt: skip
+    """Draw the token that follows `index` accepted ones with the uniform number `uniform_number`, and write it.
+
+    Args:
+        masses_row: where the second pass left the masses of the chunks; only used where it summed them.
+        num_groups: of chunks that were raced against each other; only used by pr35461.
+        opened: the rows, from `open_rows`.
+        argmax: of the target row, what is certain to be drawn.
+        chunks: of the target row, from `load_chunks`.
+    """
+    row = request.to(tl.int64) * (tokens.width + 1) + index
+    normalizer = opened[11]
+    token = tl.where(normalizer == normalizer, argmax, 0)
+    certain = (temperature == 0) | (normalizer != normalizer)
+    if METHOD != "coupled" and not certain:
+        places = tl.arange(0, CHUNKS_PADDED)
+        if TRUNCATED or plan >= FROM_RESIDUAL:
+            at = state.masses + masses_row * rows.num_chunks + places
+            masses = tl.load(at, mask=places < rows.num_chunks, other=0.0, cache_modifier=".cg")
+        else:
+            masses = chunk_masses(chunks, opened[1], temperature)
+            if plan == FROM_TARGET_WITHOUT:
+                shrunk = opened[8] // CHUNK
+                offsets = shrunk * CHUNK + tl.arange(0, CHUNK)
+                left_mass = total(residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED), CHUNK)
+                masses = tl.where(places == shrunk, left_mass, masses)
+        whole = tl.sum(masses, axis=0)
+        if plan != FROM_TARGET:
+            if whole == 0:
+                # Rounding left the residual without mass; the target's own distribution takes its place. In strips,
+                # because what is rare must not cost registers.
+                stats = opened[1], normalizer, opened[2]
+                opened = open_rows(
+                    target, draft, tokens, state, temperature, request, slot, index, FROM_TARGET, stats,
+                    METHOD, READS_DRAFT,
+                )  # fmt: skip
+                for strip in range(rows.num_chunks * (CHUNK // STRIP)):
+                    offsets = strip * STRIP + tl.arange(0, STRIP)
+                    mass = total(residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED), STRIP)
+                    masses += tl.where(places == strip // (CHUNK // STRIP), mass, 0.0)
+                whole = tl.sum(masses, axis=0)
+        token = find_token(
+            target, draft, opened, masses, uniform_number * whole, READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED
+        )
+        if METHOD == "pr35461":
+            winner_of_groups = finish(
+                state.argmax_scores, state.argmax_tokens, row * rows.num_chunks, num_groups, CHUNKS_PADDED
+            )
+            token = tl.where(winner_of_groups >= 0, winner_of_groups, token)
+    write_token(tokens, output, opened, temperature, request, index, token.to(tl.int64))
+
+
+@triton.jit
+def write_token(tokens, output, opened, temperature, request, index, token):
+    """Write the token; for a draw, its log probability and its id in the target's vocabulary."""
+    row_logits, maximum, threshold, normalizer = opened[0], opened[1], opened[2], opened[11]
+    if output.logprobs is not None:
+        logit = tl.load(row_logits + token).to(tl.float32)
+        logprob = log_probability(logit, maximum, normalizer, threshold, temperature)
+        logprob = tl.where((temperature == 0) & (normalizer == normalizer), 0.0, logprob)
+        logprob = tl.where(normalizer == normalizer, logprob, float("nan"))
+        tl.store(output.logprobs + request, logprob.to(tl.float32))
+    if output.to_target_ids is not None:
+        token = tl.load(output.to_target_ids + token).to(tl.int64)
+    tl.store(output.token_ids + request.to(tl.int64) * (tokens.width + 1) + index, token)

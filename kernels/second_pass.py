@@ -1,0 +1,177 @@
+"""Second pass: the token after the accepted ones, and what block verification must compare to find their number.
+
+Runs only where weights of the next token (kernels.residual_weights) must be summed that the first pass did not sum: of
+the residual, of rows that something may be cut from. Only the rows at the rejected position are read. For block,
+
+    Z_i = sum_x [P_i p_{i+1}(x) - q_{i+1}(x)]+,    i passes iff eta_i < Z_i / (Z_i + 1 - P_i),
+
+for the needed positions only, the last first, so that an earlier one can be left out once a later one has passed.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
+
+from kernels.addresses import draft_slot
+from kernels.conclude import is_last, load_stats, shared_now
+from kernels.decide import FROM_RESIDUAL, NOTHING, UNDECIDED, write_verdict
+from kernels.device_streams import ACCEPT, load_stream, uniform
+from kernels.device_weights import divisor
+from kernels.gumbel_argmax import gumbel_argmax, high_words
+from kernels.residual_weights import open_rows, residual_weights
+from kernels.sample_next import load_chunks, next_uniform, sample_next
+
+
+@triton.jit
+def _weigh_chunks(
+    target, draft, rows, state, streams, opened, temperature, request, index, row, masses_row, group,
+    METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr,
+    PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Masses of PARTS chunks, a chunk for each warp."""
+    LANES: tl.constexpr = 32
+    STEP: tl.constexpr = LANES * GROUP
+    chunks = group * PARTS + tl.arange(0, PARTS)
+    first = chunks[:, None] * CHUNK + tl.arange(0, STEP)[None, :]
+    first_pairs = chunks[:, None] * (CHUNK // 2) + tl.arange(0, STEP // 2)[None, :]
+    seed, position = tl.load(streams.seeds + request), tl.load(streams.positions + request) + index
+    sums = tl.full((PARTS, LANES), 0.0, tl.float64)
+    best = tl.full((), -float("inf"), tl.float64)
+    winner = tl.full((), -1, tl.int32)
+    for step in tl.range(0, CHUNK, STEP, num_stages=1, loop_unroll_factor=UNROLL):
+        offsets = first + step
+        weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED)
+        sums += tl.sum(tl.reshape(weights, (PARTS, LANES, GROUP)), axis=2).to(tl.float64)
+        if METHOD == "pr35461":
+            high = high_words(seed, position, first_pairs + step // 2)
+            best, winner = gumbel_argmax(
+                weights, high, offsets, None, best, winner, seed, position, divisor(temperature), True
+            )
+    at = state.masses + masses_row * rows.num_chunks + chunks
+    tl.store(at, tl.sum(sums, axis=1), mask=chunks < rows.num_chunks)
+    if METHOD == "pr35461":
+        tl.store(state.argmax_scores + row * rows.num_chunks + group, best)
+        tl.store(state.argmax_tokens + row * rows.num_chunks + group, winner)
+
+
+@triton.jit
+def _block_passes(tokens, streams, rows, state, request, index, masses_row, CHUNKS_PADDED: tl.constexpr):
+    """Whether block's test after `index` accepted tokens passes, its chunk masses being complete."""
+    row = request.to(tl.int64) * (tokens.width + 1) + index
+    chunks = tl.arange(0, CHUNKS_PADDED)
+    at = state.masses + masses_row * rows.num_chunks + chunks
+    masses = tl.load(at, mask=chunks < rows.num_chunks, other=0.0, cache_modifier=".cg")
+    ratio = tl.exp(tl.load(state.log_ratios + row))
+    mass = tl.sum(masses, axis=0) * ratio / tl.load(rows.normalizer + row * rows.stride)
+    rest = mass + (1.0 - ratio)
+    position = tl.load(streams.positions + request) + index - 1
+    uniform_number = uniform(tl.load(streams.seeds + request), ACCEPT, position, tl.load(streams.rounds + request))
+    return uniform_number * tl.where(rest == 0, 1.0, rest) < tl.where(rest == 0, ratio, mass)
+
+
+@triton.jit
+def _decide_block(
+    tokens, streams, rows, state, output, request, index, masses_row, needed,
+    CHUNKS_PADDED: tl.constexpr, WIDTH_PADDED: tl.constexpr,
+):  # fmt: skip
+    """Judge one needed position; the last to arrive learns the number of accepted tokens, the others -1."""
+    if index > 0:
+        if shared_now(state.stops + request) <= index:
+            if _block_passes(tokens, streams, rows, state, request, index, masses_row, CHUNKS_PADDED):
+                tl.atomic_max(state.stops + request, index, sem="relaxed")
+    bits = tl.arange(0, 32)
+    num_needed = tl.sum((needed >> bits) & 1, axis=0)
+    num_accepted = tl.full((), -1, tl.int32)
+    if is_last(state.request_arrivals + request, num_needed):
+        num_accepted = tl.load(state.stops + request, cache_modifier=".cg")
+        tl.debug_barrier()
+        tl.store(state.stops + request, 0)
+        write_verdict(tokens, output, request, num_accepted, False, WIDTH_PADDED)
+    return num_accepted
+
+
+@triton.jit
+def _second_pass_kernel(
+    target, draft, tokens, temperatures, streams, rows, state, output, purpose,
+    METHOD: tl.constexpr,
+    READS_DRAFT: tl.constexpr,
+    TRUNCATED: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    PARTS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    GROUP: tl.constexpr,
+    UNROLL: tl.constexpr,
+    CHUNKS_PADDED: tl.constexpr,
+    WIDTH_PADDED: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    request = tl.program_id(0) // NUM_GROUPS
+    group = tl.program_id(0) % NUM_GROUPS
+    order = tl.program_id(1)
+    temperature = tl.load(temperatures + request)
+    count = tl.load(tokens.counts + request).to(tl.int32)
+    stream = load_stream(streams, request, True)
+    slot = draft_slot(draft, request, True)
+    if OVERLAPS:
+        gdc_wait()
+    plan = tl.load(state.plans + request)
+    needed = tl.load(state.needed + request)
+    index = tl.load(output.num_accepted + request).to(tl.int32)
+    is_mine = (order == 0) & (plan != NOTHING)
+    masses_row = request.to(tl.int64) * state.num_positions
+    if METHOD == "block":
+        if plan == UNDECIDED:
+            index = state.num_positions - 1 - order
+            is_mine = ((needed >> index) & 1) != 0
+            masses_row += index
+    row = request.to(tl.int64) * (tokens.width + 1) + index
+    is_summed = plan >= FROM_RESIDUAL
+    if TRUNCATED or METHOD == "pr35461":
+        is_summed = temperature > 0
+    if is_mine & (is_summed | (group == 0)):
+        emits = is_summed == 0
+        opened = open_rows(
+            target, draft, tokens, state, temperature, request, slot, index, plan, load_stats(rows, row),
+            METHOD, READS_DRAFT,
+        )  # fmt: skip
+        uniform_number = next_uniform(stream, index, count, purpose)
+        if is_summed:
+            beaten = False
+            if METHOD == "block":
+                if plan == UNDECIDED:
+                    beaten = shared_now(state.stops + request) > index
+            if not beaten:
+                _weigh_chunks(
+                    target, draft, rows, state, streams, opened, temperature, request, index, row, masses_row,
+                    group, METHOD, READS_DRAFT, TRUNCATED, PARTS, CHUNK, GROUP, UNROLL,
+                )  # fmt: skip
+            if is_last(state.row_arrivals + row, NUM_GROUPS):
+                emits = True
+                if METHOD == "block":
+                    if plan == UNDECIDED:
+                        settled = _decide_block(
+                            tokens, streams, rows, state, output, request, index, masses_row, needed,
+                            CHUNKS_PADDED, WIDTH_PADDED,
+                        )  # fmt: skip
+                        emits = settled >= 0
+                        if emits & (settled != index):
+                            index = settled
+                            masses_row = request.to(tl.int64) * state.num_positions + index
+                            row = request.to(tl.int64) * (tokens.width + 1) + index
+                            opened = open_rows(
+                                target, draft, tokens, state, temperature, request, slot, index, plan,
+                                load_stats(rows, row), METHOD, READS_DRAFT,
+                            )  # fmt: skip
+                            uniform_number = next_uniform(stream, index, count, purpose)
+        if emits:
+            chunks = None
+            if not TRUNCATED:
+                chunks = load_chunks(rows, row, CHUNKS_PADDED)
+            argmax = tl.load(rows.argmax + row, cache_modifier=".cg")
+            sample_next(
+                target, draft, tokens, temperature, rows, state, output, request, slot, index, plan, masses_row,
+                NUM_GROUPS, opened, argmax, chunks, uniform_number, METHOD, READS_DRAFT, TRUNCATED, CHUNK,
+                CHUNKS_PADDED,
+            )  # fmt: skip

@@ -1,0 +1,154 @@
+"""The tables that answer a question about one axis: the best K, where speculation pays, drafting by verification."""
+
+import pytest
+
+from harness.metrics.estimates import Estimate
+from harness.metrics.recorded_terms import recorded_cells
+from harness.metrics.series import series_along
+from harness.report.tables.concurrency import concurrency_tables, verdict
+from harness.report.tables.depth import BEST, EQUAL, WORSE, depth_tables
+from harness.report.tables.drafting import drafting_tables
+from harness.report.tables.lossy import distance, lossy_tables
+from harness.report.write import read_results, write_report
+from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell, simulated_run
+
+
+def cell(depth=3, *, step_s=0.01, rate=0.6, method="probabilistic", sampling="sampled", seed=1, **changes):
+    """A cell of depth K whose rounds take so long and accept at this rate."""
+    settings = config(
+        drafting__num_speculative_tokens=depth, verification__method=method, draft_sampling=sampling, **changes
+    )
+    return simulated_cell(settings, [rate] * depth, step_s=step_s, seed=seed, num_prompts=12, num_rounds=40)
+
+
+def baseline(**changes):
+    return simulated_cell(baseline_settings(**changes), [], num_prompts=12, num_rounds=80, step_s=0.01)
+
+
+def column(table, header):
+    return [row[table.header.index(header)] for row in table.rows]
+
+
+def test_the_best_depth_is_the_fastest_and_what_equals_it_is_named():
+    """K = 2 and 3 differ by less than the prompts do; K = 1 and K = 6 are slower by design."""
+    cells = analysed(baseline(), cell(1), cell(2, step_s=0.0102), cell(3, step_s=0.0118), cell(6, step_s=0.03))
+    best, by_depth = depth_tables(cells)
+    assert column(by_depth, "K") == ["0", "1", "2", "3", "6"]
+    verdicts = dict(zip(column(by_depth, "K"), column(by_depth, "verdict"), strict=True))
+    assert sorted([verdicts["2"], verdicts["3"]]) == [BEST, EQUAL]
+    assert {verdicts[depth] for depth in "016"} == {WORSE}
+    (number,), (equal,) = column(best, "best K"), column(best, "not told apart from it")
+    assert {number, equal} == {"2", "3"}
+    share = dict(zip(column(by_depth, "K"), column(by_depth, "throughput / that of the best K"), strict=True))
+    assert share[number] == "1" and float(share["6"].split()[0]) < 0.6
+
+
+def test_no_drafting_is_a_candidate():
+    """Would catch a best K where every K is slower than plain decoding."""
+    best, _ = depth_tables(analysed(baseline(), cell(1, step_s=0.05), cell(4, step_s=0.09)))
+    assert (column(best, "best K"), column(best, "speedup")) == (["0"], ["1"])
+
+
+def test_depths_are_compared_within_one_setting():
+    cells = [cell(depth, decoding__temperature=temperature) for depth in (1, 2) for temperature in (0.5, 1.0)]
+    best, by_depth = depth_tables(analysed(*cells))
+    assert column(best, "T") == ["0.5", "1"] and len(by_depth.rows) == 4
+    assert depth_tables(analysed(cell(2), cell(2, method="block"))) == []
+
+
+def test_lines_leave_out_what_differs_in_anything_else():
+    cells = analysed(cell(1), cell(2), cell(3), cell(3, method="block"))
+    (line,) = series_along(cells, "drafting", "num_speculative_tokens")
+    assert [item["num_speculative_tokens"] for item in line.cells] == [1, 2, 3]
+
+
+def test_speculation_pays_at_low_concurrency_and_costs_at_high():
+    cells = []
+    for concurrency, step_s in ((1, 0.010), (16, 0.021), (64, 0.06)):
+        cells.append(baseline(backend__max_concurrency=concurrency))
+        cells.append(cell(3, step_s=step_s, backend__max_concurrency=concurrency))
+    (table,) = concurrency_tables(analysed(*cells))
+    assert column(table, "requests in flight") == ["1", "16", "64"]
+    found = column(table, "speculation")
+    assert found[0] == "pays" and found[2] == "costs"
+    assert concurrency_tables(analysed(baseline(), cell(3))) == []
+
+
+@pytest.mark.parametrize(
+    ("speedup", "words"),
+    [
+        (Estimate(1.2, 1.1, 1.3), "pays"),
+        (Estimate(0.8, 0.7, 0.9), "costs"),
+        (Estimate(1.05, 0.9, 1.2), "cannot be told"),
+        (Estimate(1.2, float("nan"), float("nan")), "cannot be told"),
+    ],
+    ids=["above", "below", "around", "no interval"],
+)
+def test_a_speedup_without_a_clear_interval_is_no_verdict(speedup, words):
+    assert verdict(speedup) == words
+
+
+SKIPPED = [
+    ({"verification": "coupled", "drafting.sampling": "sampled"}, "its own noise makes it strict"),
+    ({"verification": "greedy", "drafting.sampling": "greedy"}, "only at temperature 0"),
+    ({"verification": "lenient", "drafting.sampling": "coupled"}, "noise must not be shared"),
+]
+
+
+def pairs():
+    greedy = [cell(method=method, sampling="greedy", seed=index) for index, method in enumerate(("strict", "block"))]
+    sampled = [cell(method=method) for method in ("strict", "block")]
+    lenient = cell(method="lenient", guarantee="lossy", verification__leniency=0.5)
+    return analysed(*greedy, *sampled, lenient, cell(method="strict", sampling="coupled", seed=5))
+
+
+def test_pairs_of_one_law_are_marked_and_pairs_without_meaning_have_their_reason():
+    """Would catch noise read as a difference, and a hole in the table without a word."""
+    (table,) = drafting_tables(pairs(), SKIPPED)
+    assert table.header == ("verification", "greedy drafts", "sampled drafts", "coupled drafts")
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert list(rows) == ["strict", "coupled", "greedy", "block", "lenient(leniency=0.5)"]
+    assert rows["strict"][0].endswith("(a)") and rows["block"][0].endswith("(a)")
+    assert rows["strict"][1].endswith("(b)") and rows["strict"][2].endswith("(b)")
+    assert not rows["block"][1].endswith(")") and rows["lenient(leniency=0.5)"][1].endswith("[lossy]")
+    assert rows["coupled"] == ("–", "no meaning (1)", "–")
+    assert rows["greedy"][0] == "no meaning (2)" and rows["lenient(leniency=0.5)"][2] == "no meaning (3)"
+    assert "(1): its own noise makes it strict" in table.notes
+    assert any(
+        note.startswith("(b): strict with sampled drafts, strict with coupled drafts follow") for note in table.notes
+    )
+
+
+def test_a_comparison_of_methods_alone_is_no_such_table():
+    assert drafting_tables(analysed(cell(method="strict"), cell(method="coupled", sampling="coupled"))) == []
+
+
+def test_answers_are_on_the_page_and_in_files(tmp_path):
+    folder = simulated_run(tmp_path / "run", depths=(1, 3), methods=("strict", "block"), num_prompts=4)
+    paths = {path.relative_to(folder).as_posix() for path in write_report(folder)}
+    assert {"tables/answers.md", "tables/answers/Best-draft-depth.csv"} <= paths
+    page = (folder / "report.md").read_text()
+    assert page.index("## Answers") < page.index("### Best draft depth") < page.index("## All cells")
+    alone = simulated_run(tmp_path / "alone", methods=("strict",), num_prompts=4)
+    assert not [path for path in write_report(alone) if "answers" in path.name]
+    assert "## Answers" not in (alone / "report.md").read_text()
+
+
+def test_the_distance_of_lossy_methods_is_recorded_and_shown(tmp_path):
+    """Would catch a distance that does not grow as the method loosens, or one of a lossless method."""
+    from experiments import run as command
+
+    small = ["workload.num_prompts=3", "decoding.max_new_tokens=9", "verification=probabilistic,lenient"]
+    small += ["verification.leniency=0.1,0.8", "backend.device=cpu", "measurement.num_blocks=1"]
+    small += ["measurement.num_warmup_requests=0", "measurement.baseline=false", f"output.folder={tmp_path}"]
+    assert command.main(["experiment=lossy_tradeoff", *small]) == 0
+    results = read_results(tmp_path)
+    recorded = recorded_cells(results.runs, results.cells)
+    (table,) = lossy_tables(results.cells, recorded, {tmp_path.name: "probabilistic"})
+    rows = {row[0]: row for row in table.rows}
+    assert rows["probabilistic, sampled drafts"][1] == "0" and rows["probabilistic, sampled drafts"][3] == "–"
+    by_method = {item.cell["verification"]: distance(item).value for item in recorded}
+    assert by_method["probabilistic"] == 0
+    assert 0 < by_method["lenient(leniency=0.8)"] < by_method["lenient(leniency=0.1)"] < 1
+    assert table.title in (tmp_path / "report.md").read_text()
+    assert lossy_tables(results.cells, [], {}) == []

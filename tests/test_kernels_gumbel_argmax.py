@@ -1,0 +1,62 @@
+"""Coupled draws: the bounds that spare most tokens their exact noise must be bounds, up to the last bits."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from kernels.contract import Streams
+from kernels.core import triton_core
+from kernels.equal_sampling import equal_sampling
+from kernels.gumbel_argmax import highest_noise
+from kernels.streams import _to_unit, gumbel
+from tests.kernel_rounds import DEVICE
+
+HIGHEST = 2**32 - 1
+NEAR_ONE = [HIGHEST - rest for rest in (0, 1, 31, 32, 33, 63, 64, 95, 1000, 3038, 2**16, 2**27)]
+ELSEWHERE = [0, 1, 31, 32, 33, 12345, 2**31 - 1, 2**31, 15 * 2**28 - 1, 15 * 2**28, 15 * 2**28 + 32]
+
+
+@triton.jit
+def _bounds_kernel(words, bounds, COUNT: tl.constexpr):
+    places = tl.arange(0, COUNT)
+    high = tl.load(words + places).to(tl.uint32)
+    tl.store(bounds + places, highest_noise(high))
+
+
+@pytest.mark.parametrize("highs", [NEAR_ONE, ELSEWHERE], ids=["near one", "elsewhere"])
+def test_no_noise_with_an_upper_word_lies_above_its_bound(highs):
+    """Would catch a bound from all 32 bits of the word, of which the uniform number only has 27."""
+    count = triton.next_power_of_2(len(highs))
+    words = torch.tensor(highs + [0] * (count - len(highs)), dtype=torch.int64, device=DEVICE)
+    bounds = torch.empty(count, device=DEVICE)
+    _bounds_kernel[(1,)](words, bounds, COUNT=count)
+    largest = -torch.log(-torch.log(_to_unit(words, torch.full_like(words, HIGHEST))))
+    assert (bounds.double() >= largest - 1e-4).all()  # kernels.gumbel_argmax adds 1e-3 for float32
+
+
+def test_the_winner_of_a_close_race_is_the_exact_one():
+    """Two tokens whose scores lie 0.004 apart, the better one with noise from the last bits of its upper word.
+
+    Would catch the bound above: the draw then takes the other token.
+    """
+    seed, position, size = 2599219410875362214, 52682, 96027
+    noise = gumbel(torch.tensor([seed]), torch.tensor([position]), size)[0]
+    logits = torch.full((1, size), -torch.inf)
+    logits[0, 96026] = 1.65625
+    logits[0, 78597] = 10.125
+    scores = logits[0].double() + noise
+    assert 0.003 < scores[96026] - scores[78597] < 0.005
+    streams = Streams(*(torch.tensor([value], device=DEVICE) for value in (seed, position, 0)))
+    sampling = equal_sampling(1, 1.0, 0, 1.0, 0.0, torch.device(DEVICE))
+    assert triton_core().coupled_draw(logits.to(DEVICE), sampling, streams, size).token_ids.item() == 96026
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_a_row_of_the_smallest_logits_draws_one_of_them(temperature):
+    """Would catch a logit that overflows when it is divided by its temperature, and then can never win."""
+    logits = torch.full((3, 64), torch.finfo(torch.float32).min, device=DEVICE)
+    streams = Streams(*(torch.arange(3, device=DEVICE) for _ in range(3)))
+    sampling = equal_sampling(3, temperature, 0, 1.0, 0.0, torch.device(DEVICE))
+    drawn = triton_core().coupled_draw(logits, sampling, streams, 64)
+    assert ((drawn.token_ids >= 0) & (drawn.token_ids < 64)).all() and not drawn.invalid.any()
