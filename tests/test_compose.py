@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.compose.compose import compose as compose_module
+from harness.compose import compose as compose_module
 from harness.compose.compose import compose_plan
 from harness.compose.overrides import read_overrides
 from harness.settings import schema as settings
@@ -27,7 +27,7 @@ NEEDED = {
     ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
 }
 """What an option needs beside itself."""
-WORKLOAD_FILE = Path(__file__).parents[1] / "harness" / "prompts" / "reasoning_json.jsonl"
+WORKLOAD_FILE = Path(__file__).parents[1] / "harness" / "workload" / "prompts" / "reasoning_json.jsonl"
 MT_BENCH = Path(__file__).parents[2] / "shared" / "data" / "mt_bench" / "question.jsonl"
 
 

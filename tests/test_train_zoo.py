@@ -26,7 +26,7 @@ from harness.models.eagle3 import Eagle3Config, Eagle3Head
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.target import TargetModel, load_target, load_tokenizer
 
-BUILTIN = Path(__file__).parents[1] / "harness" / "prompts" / "builtin.jsonl"
+BUILTIN = Path(__file__).parents[1] / "harness" / "workload" / "prompts" / "builtin.jsonl"
 
 
 class EndlessTokenizer:

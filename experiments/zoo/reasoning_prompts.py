@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 
 from experiments.zoo.json_text import TASKS, Task, schema_of
+from harness.workload.formats import prompt_file
 
-FILE = Path(__file__).parents[2] / "harness" / "prompts" / "reasoning_json.jsonl"
+FILE = prompt_file("builtin:reasoning_json.jsonl")
 SEED = 20261121
 """Not a seed of training."""
 PROMPTS_PER_TASK = 8

@@ -34,6 +34,7 @@ from harness.settings.cell import CellConfig, InvalidCombinationError
 from harness.settings.identity import without_effect
 from harness.settings.run import InvalidCells, RunConfig
 from harness.settings.schema import CONF, SettingsError, did_you_mean, group_options
+from harness.workload.formats import prompt_file
 
 RUNS = Path("results/runs")
 SLOWEST_FIRST = (
@@ -244,7 +245,7 @@ def _without_missing_prompts(
 def _check_paths(cells: Sequence[CellConfig]) -> None:
     """Files and folders that are named must be there; what may be a Hugging Face id is left to the loader."""
     for path in dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None):
-        if not os.path.isfile(path):
+        if not os.path.isfile(prompt_file(path)):
             raise SettingsError(f"workload.path: expected a JSON Lines file, found none at {path!r}")
     models = [("target.path", cell.target.path) for cell in cells]
     models += [("drafter.path", cell.drafter.path) for cell in cells]

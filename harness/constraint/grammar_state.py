@@ -68,7 +68,7 @@ class GrammarState:
             drawn_along: the lookahead along which the drafts were drawn, at its end; it is rolled back here.
 
         Returns:
-            The mask of each of the K_r + 1 target rows, FREE where there is none. After a lookahead only the last one: the
+            The mask of each of the K_r + 1 target rows, FREE where there is none. After a lookahead only the last: the
             caller has those in front of it.
         """
         began = time.perf_counter()

@@ -176,7 +176,8 @@ class WorkloadConfig:
     """The prompts and how they are played."""
 
     path: str | None = None
-    """JSON Lines file (also .gz); null without a dataset is the built-in set of 80 prompts."""
+    """JSON Lines file (also .gz), or builtin:NAME for one of the package; null without a dataset is the built-in set of
+    80 prompts."""
     layout: Layout = Layout.auto
     """Layout of the file; auto looks at the first record."""
     dataset: str | None = None

@@ -11,14 +11,13 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from harness.settings.cell import Layout, WorkloadConfig
-from harness.workload.formats import read_prompts
+from harness.workload.formats import prompt_file, read_prompts
 from harness.workload.hub_dataset import read_hub_prompts
 from harness.workload.prompt import Prompt
 
-BUILTIN_PROMPTS = Path(__file__).parent / "prompts" / "builtin.jsonl"
+BUILTIN_PROMPTS = prompt_file("builtin:builtin.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def _read(config: WorkloadConfig) -> list[Prompt]:
         return read_hub_prompts(config.dataset, config.subset, config.split, config.column)
     if config.path is None:
         return read_prompts(BUILTIN_PROMPTS, Layout.plain)
-    path = Path(config.path).expanduser()
+    path = prompt_file(config.path)
     if not path.is_file():
         raise ValueError(f"workload.path: expected a JSON Lines file, found nothing at {path}")
     return read_prompts(path, config.layout)

@@ -27,12 +27,24 @@ from harness.settings.cell import Layout
 from harness.workload.prompt import Prompt
 
 MT_BENCH_CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+PROMPTS = Path(__file__).parent / "prompts"
+BUILTIN = "builtin:"
+_BEFORE_0_2 = "harness/prompts/"
+"""How records written before version 0.2 name a prompt set of the package."""
 ASK_FOR_SCHEMA = "Answer with a JSON object that matches this schema: "
 SPEC_BENCH_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 
 
 class _RecordError(ValueError):
     """What is wrong with a record; the reader adds where it stands."""
+
+
+def prompt_file(path: str) -> Path:
+    """The file that a workload path names; `builtin:NAME` is a prompt set of the package, wherever it is installed."""
+    for prefix in (BUILTIN, _BEFORE_0_2):
+        if path.startswith(prefix):
+            return PROMPTS / path.removeprefix(prefix)
+    return Path(path).expanduser()
 
 
 def read_prompts(path: Path, layout: Layout = Layout.auto) -> list[Prompt]:
