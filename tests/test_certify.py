@@ -239,7 +239,7 @@ ONE_CELL = ["certify.device=cpu", "certify.samples=1000", "certify.controls=fals
     [
         (
             {"verify": lambda *given, **others: (1, 2)},
-            "expected verify to return a kernels.contract.Verdict, found a tuple",
+            "expected verify to return a kernels.contract.VerificationResult, found a tuple",
         ),
         ({"draw": lambda *given, **others: None}, "expected draw to return a kernels.contract.Drawn, found a NoneType"),
         ({"coupled_draw": None}, "expected coupled_draw of what a_subject:make returns to be a function"),
@@ -262,7 +262,7 @@ def test_a_verdict_of_another_shape_is_one_clear_line(monkeypatch, tmp_path, cap
 
     path = subject_module(monkeypatch, replace(right, verify=verify))
     assert main([*ONE_CELL, f"certify.subject={path}", f"certify.output={tmp_path}"]) == 2
-    assert "a kernels.contract.Verdict whose token_ids is of shape (" in capsys.readouterr().err
+    assert "a kernels.contract.VerificationResult whose token_ids is of shape (" in capsys.readouterr().err
 
 
 def test_a_function_that_fails_is_one_clear_line(monkeypatch, capsys):

@@ -107,7 +107,10 @@ def test_records_are_made_when_the_clock_has_stopped(monkeypatch):
 def test_what_is_kept_of_a_round_is_in_the_order_of_its_record():
     """Would catch two numbers of a record that change places."""
     result = Commit((5, 6), 4, 1, CutReason.length, None, num_cut_tokens=10)
-    decided, outcome = Round([5, 6], [5, 6, 7, 8, 9, 9], False), ConstraintOutcome(2, 4, 3, host_us=7.0, is_whole=False)
+    decided, outcome = (
+        Round([5, 6], [5, 6, 7, 8, 9, 9], False),
+        ConstraintOutcome(2, 4, 3, host_us=7.0, ran_as_one_graph=False),
+    )
     alike = {
         "num_proposed_tokens": 6,
         "num_draft_tokens": 4,

@@ -42,7 +42,7 @@ class CertifyConfig:
     there are CPU cores, at most 12. The results do not depend on it."""
     methods: tuple[str, ...] = ()
     """Only these verification methods; all of them unless given."""
-    cases: str = ""
+    cells: str = ""
     """Only cells whose name contains this text."""
     controls: bool = True
     """Also play the controls, which must be rejected."""

@@ -14,11 +14,11 @@ def chosen_cases(config: CertifyConfig, size: Size) -> list[Case]:
     found = [
         case
         for case in every
-        if (not config.methods or case.verification.method.value in config.methods) and config.cases in case.name
+        if (not config.methods or case.verification.method.value in config.methods) and config.cells in case.name
     ]
     if not found:
         raise SettingsError(
-            f"certify.methods={','.join(config.methods)} certify.cells={config.cases}: expected some lossless cell, "
+            f"certify.methods={','.join(config.methods)} certify.cells={config.cells}: expected some lossless cell, "
             "found none; lossy methods are controls"
         )
     return found
