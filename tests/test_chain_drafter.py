@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
-from harness.engine.sequence import Limits, Request
+from harness.engine.request import Limits, Request
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Head
 from harness.models.eagle3_config import Eagle3Config

@@ -6,14 +6,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.constraint.outcome import ConstraintOutcome
 from harness.engine import engine as engine_module
-from harness.engine import sequence as sequence_module
-from harness.engine.commit import Commit
+from harness.engine import to_records
+from harness.engine.request import Request
 from harness.engine.runner import Launched
 from harness.engine.scheduler import Scheduler
-from harness.engine.sequence import Request, Round
-from harness.records.schema import CutReason, FinishReason, RequestRecord, RoundRecord
+from harness.records.schema import FinishReason, RequestRecord, RoundRecord
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.reference.acceptance import acceptance_terms
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
@@ -92,45 +90,16 @@ def test_records_are_made_when_the_clock_has_stopped(monkeypatch):
         made.append(fields["prompt_id"])
         return RequestRecord(**fields)
 
-    def round_record(*fields):
+    def round_record(**fields):
         made.append("round")
-        return RoundRecord(*fields)
+        return RoundRecord(**fields)
 
-    monkeypatch.setattr(sequence_module, "RequestRecord", record)
-    monkeypatch.setattr(sequence_module, "RoundRecord", round_record)
+    monkeypatch.setattr(to_records, "RequestRecord", record)
+    monkeypatch.setattr(to_records, "RoundRecord", round_record)
     run = engine(max_new_tokens=4, num_slots=2).run(toy_requests(3), lambda answer: while_running.append(len(made)))
     assert while_running == [0, 0, 0]
     assert sorted(name for name in made if name != "round") == sorted(item.prompt_id for item in run.requests)
     assert made.count("round") == sum(len(item.rounds) for item in run.requests)
-
-
-def test_what_is_kept_of_a_round_is_in_the_order_of_its_record():
-    """Would catch two numbers of a record that change places."""
-    result = Commit((5, 6), 4, 1, CutReason.length, None, num_cut_tokens=10)
-    decided, outcome = (
-        Round([5, 6], [5, 6, 7, 8, 9, 9], False),
-        ConstraintOutcome(2, 4, 3, host_us=7.0, ran_as_one_graph=False),
-    )
-    alike = {
-        "num_proposed_tokens": 6,
-        "num_draft_tokens": 4,
-        "num_accepted_tokens": 1,
-        "num_output_tokens": 2,
-        "cut_reason": CutReason.length,
-        "arrival_s": 8.0,
-        "share_s": 9.0,
-        "num_cut_tokens": 10,
-        "num_held_steps": 0,
-    }
-    free = RoundRecord(*sequence_module._fields(result, decided, None, 8.0, 9.0, 0))
-    assert free == RoundRecord(**alike)
-    ruled = RoundRecord(*sequence_module._fields(result, decided, outcome, 8.0, 9.0, 5))
-    assert ruled == RoundRecord(
-        **alike | {"num_held_steps": 5}, num_free_tokens=3, host_us=7.0, is_whole=False, expected_accepted=None
-    )
-    measured = decided._replace(draft_ids=[5, 6, 7, 8], expected_accepted=(0.1, 0.2, 0.3))
-    full = RoundRecord(*sequence_module._fields(result, measured, None, 8.0, 9.0, 0))
-    assert full == RoundRecord(**alike | {"num_proposed_tokens": 4}, expected_accepted=(0.1, 0.2, 0.3))
 
 
 class Clock:

@@ -10,7 +10,8 @@ from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
 from harness.engine.graph_runner import StepSize, step_sizes
-from harness.engine.sequence import Limits, Request, Sequence
+from harness.engine.request import Limits, Request
+from harness.engine.sequence import Sequence
 from harness.engine.step_plan import make_plan
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.mtp import MtpConfig, MtpHead

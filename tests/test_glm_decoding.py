@@ -8,7 +8,7 @@ import torch
 from harness.drafters.chain import DrafterShape
 from harness.drafters.load import build_drafter, load_head
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
-from harness.engine.sequence import Limits, Request
+from harness.engine.request import Limits, Request
 from harness.models.target import load_target
 from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind, DraftingConfig
 from kernels.contract import Verification, VerificationMethod

@@ -13,7 +13,8 @@ from harness.drafters.none import NoDrafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS, StepSize, step_sizes
 from harness.engine.inputs import num_rows
-from harness.engine.sequence import Limits, Request, Sequence
+from harness.engine.request import Limits, Request
+from harness.engine.sequence import Sequence
 from harness.engine.step_plan import make_plan
 from harness.settings.cell import BackendConfig, CellConfig
 from harness.settings.identity import determinants, without_effect

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from harness.engine import engine as engine_module
+from harness.engine.request import Limits
 from harness.engine.runner import EagerRunner
-from harness.engine.sequence import Limits, rounds_of
+from harness.engine.sequence import rounds_of
 from harness.profiling import wall_time as round_time_module
 from harness.profiling.prefill import prefill_slots
 from harness.profiling.profile import Phases, profile_round

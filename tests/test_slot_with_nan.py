@@ -8,8 +8,8 @@ import torch
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.request import Limits, Request
 from harness.engine.runner import EagerRunner
-from harness.engine.sequence import Limits, Request
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.slot_cache import SlotCache
 from kernels.contract import DraftSampling, Verification, VerificationMethod

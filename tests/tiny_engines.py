@@ -12,7 +12,7 @@ from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings
-from harness.engine.sequence import Limits, Request
+from harness.engine.request import Limits, Request
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Config, Eagle3Head
 from harness.models.head import Head

@@ -15,7 +15,7 @@ from harness.drafters.draft_logits import AS_DRAFTED, Caching
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings, draft_slack
-from harness.engine.sequence import Limits, Request
+from harness.engine.request import Limits, Request
 from harness.models.head import HeadOutput
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetOutput

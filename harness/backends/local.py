@@ -13,7 +13,7 @@ from harness.drafters.chain import DrafterShape
 from harness.drafters.load import LoadedHead, build_drafter
 from harness.engine.engine import Engine, EngineSettings, SamplingSettings, draft_slack
 from harness.engine.gc_paused import gc_paused
-from harness.engine.sequence import Answer, Limits, Request
+from harness.engine.request import Answer, Limits, Request
 from harness.models.target import TargetModel
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.schema import RequestRecord

@@ -28,12 +28,14 @@ from harness.engine.constrained_graph_runner import ConstrainedGraphRunner
 from harness.engine.constrained_runner import ConstrainedRunner
 from harness.engine.constrained_step import CUT_TOO_LATE, after_unmasked_round, apply_constraints
 from harness.engine.graph_runner import GraphRunner
+from harness.engine.request import Answer, Limits, Request
 from harness.engine.runner import EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
-from harness.engine.sequence import Answer, Limits, Request, Round, Sequence, rounds_of
+from harness.engine.sequence import Round, Sequence, rounds_of
 from harness.engine.slots import SlotState
 from harness.engine.step import Step
 from harness.engine.step_plan import StepPlan, make_plan
+from harness.engine.to_records import request_record, request_terms
 from harness.models.target import TargetModel
 from harness.records.acceptance_terms import Floats, RequestTerms
 from harness.records.schema import RequestRecord
@@ -201,8 +203,8 @@ class Engine:
             # nobody needs it, and its time must not be the next run's
             under_way.launched.wait()
         # made now, so that they take no time of the run
-        records = tuple(item.to_record() for item in finished)
-        terms = tuple(item.to_terms() for item in finished) if self.settings.round_terms else ()
+        records = tuple(request_record(item) for item in finished)
+        terms = tuple(request_terms(item) for item in finished) if self.settings.round_terms else ()
         return EngineRun(records, wall_s, self._num_invalid, terms)
 
     def _now(self) -> float:

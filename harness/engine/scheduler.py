@@ -6,7 +6,8 @@ import heapq
 from collections import deque
 from collections.abc import Iterable
 
-from harness.engine.sequence import Request, Sequence
+from harness.engine.request import Request
+from harness.engine.sequence import Sequence
 
 
 class Scheduler:

@@ -1,61 +1,18 @@
-"""A request on its way through the engine: what goes in, and what is known of it while it runs."""
+"""A request in a slot: its tokens, the steps launched for it, and its rounds; knows no other request."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from harness.constraint.grammar_state import GrammarState
 from harness.constraint.outcome import ConstraintOutcome
-from harness.constraint.parsers.parser import ReasoningParser
-from harness.constraint.reasoning_span import find_reasoning_span
 from harness.engine.commit import Commit, commit
-from harness.records.acceptance_terms import DraftTerms, Floats, RequestTerms
-from harness.records.schema import FinishReason, RequestRecord, RoundRecord
-
-
-@dataclass(frozen=True)
-class Request:
-    """One turn of one prompt, as token ids."""
-
-    prompt_id: str
-    category: str
-    turn: int
-    sample: int
-    seed: int
-    token_ids: tuple[int, ...]
-    arrival_s: float | None = None
-    """When it arrives, on the engine's clock; None: it is there, and counts as submitted when a slot takes it."""
-    grammar_state: GrammarState | None = None
-    """Holds its answer to a grammar; one of its own for every request."""
-    parser: ReasoningParser | None = None
-    """Finds the end of reasoning when it has ended, where no grammar state does; None if not requested."""
-
-    def __post_init__(self) -> None:
-        if not self.token_ids:
-            raise ValueError(f"prompt {self.prompt_id}: expected at least one prompt token, found none")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Where a request ends."""
-
-    max_new_tokens: int
-    eos_token_ids: frozenset[int]
-    """Empty to go on past the end of sequence."""
-
-
-class Answer(NamedTuple):
-    """A request that has ended, as far as what follows it may need it."""
-
-    prompt_id: str
-    turn: int
-    sample: int
-    seed: int
-    output_token_ids: list[int]
+from harness.engine.request import Answer, Limits, Request
+from harness.records.acceptance_terms import DraftTerms, Floats
+from harness.records.schema import CutReason, FinishReason
 
 
 class Round(NamedTuple):
@@ -72,8 +29,22 @@ class Round(NamedTuple):
     """Of the draft, if they are recorded."""
 
 
-_RoundFields = tuple[Any, ...]
-"""The fields of a RoundRecord in their order: the record itself is made and checked when the clock has stopped."""
+class RoundFields(NamedTuple):
+    """What a RoundRecord will hold; the record itself is made and checked when the clock has stopped."""
+
+    num_proposed_tokens: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    num_output_tokens: int
+    cut_reason: CutReason | None
+    arrival_s: float
+    share_s: float
+    expected_accepted: tuple[float, float, float] | None
+    num_free_tokens: int | None
+    num_cut_tokens: int
+    host_us: float
+    is_whole: bool | None
+    num_held_steps: int
 
 
 @dataclass
@@ -98,10 +69,10 @@ class Sequence:
     _carried_s: float = 0.0
     _num_deferred_steps: int = 0
     """Since the last round."""
-    _rounds: list[_RoundFields] = field(default_factory=list)
-    _drafted: list[list[int]] = field(default_factory=list)
-    """Drafts of each round, where somebody will ask for them."""
-    _terms: list[DraftTerms] = field(default_factory=list)
+    rounds: list[RoundFields] = field(default_factory=list)
+    drafted: list[list[int]] = field(default_factory=list)
+    """Draft tokens of each round, kept where the end of reasoning is searched for."""
+    terms: list[DraftTerms] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.request.token_ids)
@@ -129,11 +100,6 @@ class Sequence:
     @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
-
-    @property
-    def _has_reasoning_to_find(self) -> bool:
-        """Whether the end of its reasoning is looked for, but by no grammar state."""
-        return self.request.parser is not None and self.request.grammar_state is None
 
     @property
     def needs_host(self) -> bool:
@@ -177,65 +143,19 @@ class Sequence:
         self.finish_reason = result.finish_reason
         self.has_nan |= decided.is_invalid
         if decided.terms is not None and _counts_in_full(result, decided):
-            self._terms.append(DraftTerms(len(self._rounds), decided.terms))
+            self.terms.append(DraftTerms(len(self.rounds), decided.terms))
         self._carried_s += share_s
-        self._rounds.append(_fields(result, decided, outcome, arrival_s, self._carried_s, self._num_deferred_steps))
+        self.rounds.append(
+            _round_fields(result, decided, outcome, arrival_s, self._carried_s, self._num_deferred_steps)
+        )
         self._carried_s, self._num_deferred_steps, self.is_deferred = 0.0, 0, False
         if self.request.parser is not None:
-            self._drafted.append(decided.draft_ids)
+            self.drafted.append(decided.draft_ids)
 
     @property
     def answer(self) -> Answer:
         request = self.request
         return Answer(request.prompt_id, request.turn, request.sample, request.seed, self.output_token_ids)
-
-    def to_record(self) -> RequestRecord:
-        """The record of a finished request.
-
-        It takes microseconds for each round, and more where the end of reasoning is looked for; while the clock runs
-        that would stall everybody's rounds whenever a request ends.
-        """
-        record = self._record_of_rounds()
-        return self._with_reasoning_span(record) if self._has_reasoning_to_find else record
-
-    def _record_of_rounds(self) -> RequestRecord:
-        assert self.finish_reason is not None
-        request, num_reasoning = self.request, None
-        if request.grammar_state is not None:
-            num_reasoning = request.grammar_state.num_reasoning_tokens
-            if num_reasoning is not None and num_reasoning > len(self.output_token_ids):
-                # the request ended, at its length or an end of sequence, in front of the marker just seen
-                num_reasoning = None
-        return RequestRecord(
-            prompt_id=request.prompt_id,
-            category=request.category,
-            turn=request.turn,
-            sample=request.sample,
-            seed=request.seed,
-            num_prompt_tokens=self.num_prompt_tokens,
-            output_token_ids=tuple(self.output_token_ids),
-            finish_reason=self.finish_reason,
-            submitted_s=self.submitted_s,
-            rounds=tuple(RoundRecord(*item) for item in self._rounds),
-            num_reasoning_tokens=num_reasoning,
-        )
-
-    def _with_reasoning_span(self, record: RequestRecord) -> RequestRecord:
-        """The record with where reasoning ended, and what the rounds held of it, of a request that is unwatched."""
-        assert self.request.parser is not None
-        emitted, start = [], self.num_prompt_tokens
-        for item in record.rounds:
-            emitted.append(self.token_ids[start : start + item.num_output_tokens])
-            start += item.num_output_tokens
-        found = find_reasoning_span(self.request.parser, emitted, self._drafted)
-        pairs = zip(record.rounds, found.num_free_tokens, strict=True)
-        rounds = tuple(replace(item, num_free_tokens=free) for item, free in pairs)
-        return replace(record, rounds=rounds, num_reasoning_tokens=found.num_reasoning_tokens)
-
-    def to_terms(self) -> RequestTerms:
-        """The recorded terms of its full drafts."""
-        request = self.request
-        return RequestTerms.of((request.prompt_id, request.turn, request.sample), self._terms)
 
 
 def _counts_in_full(result: Commit, decided: Round) -> bool:
@@ -243,36 +163,28 @@ def _counts_in_full(result: Commit, decided: Round) -> bool:
     return result.num_draft_tokens == len(decided.draft_ids) > 0
 
 
-def _fields(
+def _round_fields(
     result: Commit,
     decided: Round,
     outcome: ConstraintOutcome | None,
     arrival_s: float,
     share_s: float,
     num_held_steps: int,
-) -> _RoundFields:
-    expected = decided.expected_accepted
-    if expected is not None and not _counts_in_full(result, decided):
-        expected = None
-    counts = (
-        len(decided.draft_ids),
-        result.num_draft_tokens,
-        result.num_accepted_tokens,
-        len(result.token_ids),
-        result.cut_reason,
-        arrival_s,
-        share_s,
-        expected,
-    )
-    if outcome is None:
-        return (*counts, None, result.num_cut_tokens, 0.0, None, num_held_steps)
-    return (
-        *counts,
-        outcome.num_free_tokens,
-        result.num_cut_tokens,
-        outcome.host_us,
-        outcome.ran_as_one_graph,
-        num_held_steps,
+) -> RoundFields:
+    return RoundFields(
+        num_proposed_tokens=len(decided.draft_ids),
+        num_draft_tokens=result.num_draft_tokens,
+        num_accepted_tokens=result.num_accepted_tokens,
+        num_output_tokens=len(result.token_ids),
+        cut_reason=result.cut_reason,
+        arrival_s=arrival_s,
+        share_s=share_s,
+        expected_accepted=decided.expected_accepted if _counts_in_full(result, decided) else None,
+        num_free_tokens=None if outcome is None else outcome.num_free_tokens,
+        num_cut_tokens=result.num_cut_tokens,
+        host_us=0.0 if outcome is None else outcome.host_us,
+        is_whole=None if outcome is None else outcome.ran_as_one_graph,
+        num_held_steps=num_held_steps,
     )
 
 

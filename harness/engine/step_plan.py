@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from harness.engine.sequence import Limits, Sequence
+from harness.engine.request import Limits
+from harness.engine.sequence import Sequence
 
 
 class Chunk(NamedTuple):

@@ -8,8 +8,9 @@ import torch
 
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS
 from harness.engine.inputs import in_pieces, in_rows, num_rows, step_inputs
+from harness.engine.request import Request
 from harness.engine.runner import EagerRunner
-from harness.engine.sequence import Request, Sequence
+from harness.engine.sequence import Sequence
 from harness.engine.slots import StepInputs
 from harness.engine.step import Step
 from harness.engine.step_plan import Chunk, StepPlan

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from harness.engine.engine import Engine
-from harness.engine.sequence import Request
+from harness.engine.request import Request
 from harness.engine.step import Step
 from harness.profiling.operations import Operations, operations_of
 from harness.profiling.prefill import prefill_slots

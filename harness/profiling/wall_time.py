@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from harness.engine.engine import Engine
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS
-from harness.engine.sequence import Request
+from harness.engine.request import Request
 from harness.timing.clock import timing_of
 from harness.timing.measured import Timing
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from harness.backends.local import BackendRun, LocalBackend, prepare_together
 from harness.backends.model_store import ModelStore
 from harness.compose.run_plan import RunPlan
-from harness.engine.sequence import Answer
+from harness.engine.request import Answer
 from harness.models.fingerprint import fingerprint as fingerprint_files
 from harness.records.acceptance_terms import RequestTerms, collect_terms, write_terms
 from harness.records.provenance import provenance

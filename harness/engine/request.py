@@ -1,0 +1,50 @@
+"""What goes into the engine, where it ends, and what a follow-up turn needs of it; knows no slots and no steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from harness.constraint.grammar_state import GrammarState
+from harness.constraint.parsers.parser import ReasoningParser
+
+
+@dataclass(frozen=True)
+class Request:
+    """One turn of one prompt, as token ids."""
+
+    prompt_id: str
+    category: str
+    turn: int
+    sample: int
+    seed: int
+    token_ids: tuple[int, ...]
+    arrival_s: float | None = None
+    """When it arrives, on the engine's clock; None: it is there, and counts as submitted when a slot takes it."""
+    grammar_state: GrammarState | None = None
+    """Holds its answer to a grammar; one of its own for every request."""
+    parser: ReasoningParser | None = None
+    """Finds the end of reasoning when it has ended, where no grammar state does; None if not requested."""
+
+    def __post_init__(self) -> None:
+        if not self.token_ids:
+            raise ValueError(f"prompt {self.prompt_id}: expected at least one prompt token, found none")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a request ends."""
+
+    max_new_tokens: int
+    eos_token_ids: frozenset[int]
+    """Empty to go on past the end of sequence."""
+
+
+class Answer(NamedTuple):
+    """A request that has ended, as far as what follows it may need it."""
+
+    prompt_id: str
+    turn: int
+    sample: int
+    seed: int
+    output_token_ids: list[int]
