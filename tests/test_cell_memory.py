@@ -14,8 +14,8 @@ from harness.backends.local import LocalBackend, prepare_together
 from harness.backends.model_store import ModelStore
 from harness.models import free_memory
 from harness.models.free_memory import Need, check_fits, free_bytes
-from harness.models.meta_models import META
 from harness.models.random_weights import RandomWeights
+from harness.models.target import META
 from harness.settings.cell import (
     BackendConfig,
     CellConfig,

@@ -11,7 +11,7 @@ from transformers.models.glm4_moe_lite.modeling_glm4_moe_lite import Glm4MoeLite
 
 from harness.models.fused.expert_layer import expert_feed_forward
 from harness.models.fused.expert_operations import expert_operations
-from harness.models.fused.pack import gate_and_up, pack
+from harness.models.fused.fuse import gate_and_up, pack
 from harness.models.fused.routing import MAX_TOKENS, Choice, Routing
 from tests.fused_rows import DEVICE, normal, same
 from tests.kernel_rounds import poisoned_allocations

@@ -11,10 +11,9 @@ from transformers import Glm4MoeLiteConfig
 
 from harness.models.decoder_layer import LAYER_TYPES, use_slots, with_slots
 from harness.models.fused.expert_operations import expert_operations
+from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import LayerOutput, add_norm, decoder_layer, feed_forward
-from harness.models.fused.obstacle import fusion_obstacle
 from harness.models.fused.operations import Operations, reference_operations, triton_operations
-from harness.models.fused.pack import pack_layer
 from harness.models.fused.rope_table import rope_table
 from harness.models.fused.routing import Choice
 from harness.models.shape import read_shape

@@ -11,10 +11,9 @@ from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
 
 from harness.models.decoder_layer import LAYER_TYPES
+from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import LayerOutput, decoder_layer
-from harness.models.fused.obstacle import fusion_obstacle
 from harness.models.fused.operations import Operations, reference_operations, triton_operations
-from harness.models.fused.pack import pack_layer
 from harness.models.fused.reference.gated_activation import silu_mul as reference_silu_mul
 from harness.models.fused.rope_table import rope_table
 from tests.fused_rows import (

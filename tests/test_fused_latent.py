@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.latent_operations import latent_operations
 from harness.models.fused.layer import decoder_layer
-from harness.models.fused.obstacle import fusion_obstacle
 from harness.models.fused.operations import Operations, reference_operations, triton_operations
-from harness.models.fused.pack import pack_layer
 from harness.models.fused.rope_table import rope_table
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel

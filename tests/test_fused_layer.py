@@ -12,10 +12,9 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from harness.models.eagle3 import eagle3_layer
+from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import add_norm, attend, decoder_layer, feed_forward
-from harness.models.fused.obstacle import fusion_obstacle
 from harness.models.fused.operations import Operations, operations_for, reference_operations, triton_operations
-from harness.models.fused.pack import pack_layer
 from harness.models.fused.rope_table import rope_table
 from harness.models.layer_forward import attend as unfused_attend
 from harness.models.slot_cache import SlotCache

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from harness.models.fused.pack import gate_and_up, pack, pack_layer, packed, packing_obstacle, query_key_value
+from harness.models.fused.fuse import gate_and_up, pack, pack_layer, packed, packing_obstacle, query_key_value
 from tests.tiny_models import random_causal_lm
 
 

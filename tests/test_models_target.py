@@ -9,9 +9,7 @@ import warnings
 import pytest
 import torch
 
-from harness.models.check_model_configs import MODEL_TYPES
 from harness.models.checkpoint import CheckpointError
-from harness.models.decoder_layer import LAYER_TYPES
 from harness.models.target import TargetModel, load_target
 from tests.tiny_models import (
     LLAMA3_ROPE,
@@ -226,8 +224,3 @@ def test_transformers_own_forward_still_works_after_wrapping():
     expected = causal_lm(tokens).logits
     TargetModel(causal_lm, None)
     torch.testing.assert_close(causal_lm(tokens).logits, expected, **TOLERANCE)
-
-
-def test_the_types_that_are_checked_before_loading_are_those_that_run():
-    """Would catch a new model type that the check of the settings refuses, or one that only the check knows."""
-    assert tuple(LAYER_TYPES) == MODEL_TYPES

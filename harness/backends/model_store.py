@@ -9,9 +9,8 @@ from typing import NamedTuple, Protocol
 import torch
 
 from harness.drafters.load import LoadedHead, load_head
-from harness.models.meta_models import META
 from harness.models.random_target import random_target
-from harness.models.target import TargetModel, load_target
+from harness.models.target import META, TargetModel, load_target
 from harness.settings.cell import BackendConfig, DrafterConfig, TargetConfig
 from harness.settings.models import Weights
 

@@ -49,7 +49,7 @@ class LoadedHead:
 def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
     """Load or draw the network of a drafter for this target; None for the kinds that have none.
 
-    For the outline of a target (harness.models.meta_models) it is an outline too.
+    For the outline of a target (harness.models.target) it is an outline too.
 
     Raises:
         ValueError: the files do not fit the kind or the target.

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.models.model_types import MODEL_TYPES
 from harness.models.shape import SHAPES, read_shape
 from harness.models.zoo import ZOO
 from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind, TargetConfig
 from harness.settings.models import Weights
 from harness.settings.schema import SettingsError
 
-MODEL_TYPES = ("llama", "qwen3", "glm4_moe_lite")
-"""Of the targets that can be run; their layers are in `harness.models.decoder_layer`."""
 CONFIG = "config.json"
 
 
@@ -57,8 +56,8 @@ def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
     # code that comes with a checkpoint may turn one type into another
     if model_type is not None and model_type not in MODEL_TYPES and not target.trust_remote_code:
         raise SettingsError(
-            f"target.path: expected model_type {', '.join(MODEL_TYPES[:-1])} or {MODEL_TYPES[-1]}, found "
-            f"{model_type!r} in {described.source}; choose a target that this version runs"
+            f"target.path: expected model_type {' or '.join(MODEL_TYPES)}, found {model_type!r} in "
+            f"{described.source}; choose a target that this version runs"
         )
     proposer = _drafter(drafter)
     if proposer is None or None in (described.vocab_size, proposer.vocab_size):

@@ -1,25 +1,25 @@
 """The decoder layers of transformers that targets and heads are made of.
 
-One place knows which model types are supported and which parts of a configuration are refused. It does not know
-checkpoints.
+Refuses the parts of a configuration that do not run; `harness.models.model_types` lists the types that do. It does not
+know checkpoints.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Collection
+from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
-from transformers import AutoConfig, Glm4MoeLiteConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers import AutoConfig, Glm4MoeLiteConfig, LlamaConfig, PreTrainedConfig
 from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite
-from transformers.models.llama import modeling_llama
-from transformers.models.qwen3 import modeling_qwen3
 
 from harness.models.attention import SLOTS
-from harness.models.dense_layers import check_dense_layers
 from harness.models.experts import SLOTS_EXPERTS
 from harness.models.latent_attention import LatentAttention
-from harness.models.unread_fields import layer_field_names, warn_of_unknown
+from harness.models.model_types import HEAD_LAYERS, MODEL_TYPES
 
 
 class View(Protocol):
@@ -55,29 +55,13 @@ class LayerTypes(NamedTuple):
     rotary: Any
 
 
-LAYER_TYPES = {
-    LlamaConfig.model_type: LayerTypes(
-        modeling_llama.LlamaForCausalLM,
-        modeling_llama.LlamaDecoderLayer,
-        modeling_llama.LlamaRMSNorm,
-        modeling_llama.LlamaRotaryEmbedding,
-    ),
-    Qwen3Config.model_type: LayerTypes(
-        modeling_qwen3.Qwen3ForCausalLM,
-        modeling_qwen3.Qwen3DecoderLayer,
-        modeling_qwen3.Qwen3RMSNorm,
-        modeling_qwen3.Qwen3RotaryEmbedding,
-    ),
-    Glm4MoeLiteConfig.model_type: LayerTypes(
-        modeling_glm4_moe_lite.Glm4MoeLiteForCausalLM,
-        modeling_glm4_moe_lite.Glm4MoeLiteDecoderLayer,
-        modeling_glm4_moe_lite.Glm4MoeLiteRMSNorm,
-        modeling_glm4_moe_lite.Glm4MoeLiteRotaryEmbedding,
-    ),
-}
+def _classes(model_type: str, prefix: str) -> LayerTypes:
+    modeling = import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+    endings = ("ForCausalLM", "DecoderLayer", "RMSNorm", "RotaryEmbedding")
+    return LayerTypes(*(getattr(modeling, prefix + ending) for ending in endings))
 
-HEAD_LAYERS = (LlamaConfig.model_type, Qwen3Config.model_type)
-"""Types of layer that EAGLE and EAGLE-3 heads are made of; an MTP layer is of its target's type."""
+
+LAYER_TYPES = {model_type: _classes(model_type, prefix) for model_type, prefix in MODEL_TYPES.items()}
 
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """RoPE types whose tables follow the longest sequence seen: a request's output would depend on its batch."""
@@ -100,6 +84,9 @@ WRITTEN_FIELDS = (
     "eos_token_id",
     "pad_token_id",
 )
+
+OLDER_NAMES = {"rope_scaling", "rope_theta", "torch_dtype"}
+"""Names in older files of fields that configuration classes keep under another one."""
 
 
 def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
@@ -140,11 +127,46 @@ def layer_config(data: dict[str, Any], source: object) -> PreTrainedConfig:
         )
     fields = {key: value for key, value in data.items() if key not in ("model_type", "architectures", "auto_map")}
     config = type(AutoConfig.for_model(model_type)).from_dict(fields)
-    warn_of_unknown(fields, layer_field_names(config), source)
+    warn_of_unknown(fields, _layer_field_names(config), source)
     if config.num_hidden_layers != 1:
         raise ValueError(f"{source}: expected num_hidden_layers 1, found {config.num_hidden_layers}")
     layer_types(config, source)
     return config
+
+
+def _layer_field_names(config: PreTrainedConfig) -> set[str]:
+    """The fields that a configuration's class knows, under the names of old files and new ones."""
+    return set(type(config)().to_dict()) | OLDER_NAMES
+
+
+def warn_of_unknown(fields: dict[str, Any], known: Collection[str], source: object) -> None:
+    """Warn about fields that are not known; null asks for nothing."""
+    unknown = sorted(name for name, value in fields.items() if value is not None and name not in known)
+    if unknown:
+        warnings.warn(f"{source}: fields that this version does not know: {', '.join(unknown)}", stacklevel=3)
+
+
+def infer_dense_layers(config: PreTrainedConfig, fields: dict[str, Any]) -> None:
+    """Let the number of dense layers count where a config.json, whose `fields` these are, gives no more than that."""
+    first = fields.get("first_k_dense_replace")
+    if first is not None and "mlp_layer_types" not in fields and hasattr(config, "mlp_layer_types"):
+        config.mlp_layer_types = mlp_layer_types(first, config.num_hidden_layers)
+
+
+def mlp_layer_types(num_dense: int, num_layers: int) -> list[str]:
+    """The kind of each layer, in transformers' words."""
+    return ["dense" if index < num_dense else "sparse" for index in range(num_layers)]
+
+
+def check_dense_layers(config: PreTrainedConfig, source: object) -> None:
+    """Raise ValueError when the two fields that say which layers have no experts contradict each other."""
+    first, stated = getattr(config, "first_k_dense_replace", None), getattr(config, "mlp_layer_types", None)
+    if first is None or stated is None or stated == mlp_layer_types(first, config.num_hidden_layers):
+        return
+    raise ValueError(
+        f"{source}: expected mlp_layer_types of {config.num_hidden_layers} layers, the first {first} dense as "
+        f"first_k_dense_replace says and the others sparse, found {stated}; correct one of the two"
+    )
 
 
 def with_slots(config: PreTrainedConfig) -> PreTrainedConfig:

@@ -8,9 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields
+from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, warn_of_unknown
 from harness.models.target import TargetModel
-from harness.models.unread_fields import warn_of_unknown
 
 READ_FIELDS = {
     "transformer_layer_config",

@@ -21,7 +21,7 @@ from transformers import PreTrainedConfig
 from harness.models.checkpoint import SINGLE, Checkpoint, WeightSource
 from harness.models.decoder_layer import View
 from harness.models.expert_weights import put_tensor, stored_tensors
-from harness.models.fused.fuse_layers import fuse_layers
+from harness.models.fused.fuse import fuse_layers
 from harness.models.fused.rope_table import rope_table
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput, new_cache

@@ -12,13 +12,11 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, read_json
-from harness.models.decoder_layer import layer_types
-from harness.models.dense_layers import infer_dense_layers
+from harness.models.decoder_layer import infer_dense_layers, layer_types
 from harness.models.fingerprint import fingerprint
-from harness.models.meta_models import META
 from harness.models.random_weights import RandomWeights, random_fingerprint
 from harness.models.shape import SHAPES, read_shape
-from harness.models.target import TargetModel, fill
+from harness.models.target import META, TargetModel, fill
 from harness.models.tokenizer import has_tokenizer, load_tokenizer
 from harness.models.zoo import zoo_path
 

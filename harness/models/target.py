@@ -7,6 +7,7 @@ Shapes: B rows, T tokens of a row, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,21 +20,28 @@ from harness.models.checkpoint import Checkpoint, WeightSource, checkpoint_folde
 from harness.models.decoder_layer import (
     View,
     cache_shape,
+    infer_dense_layers,
     layer_types,
     use_slots,
     with_slots,
 )
-from harness.models.dense_layers import infer_dense_layers
-from harness.models.eos import eos_token_ids
 from harness.models.expert_weights import take_tensor
 from harness.models.experts import EVERY_EXPERT_NOTE, runs_grouped
-from harness.models.fused.fuse_layers import fuse_layers
+from harness.models.fused.fuse import fuse_layers
 from harness.models.fused.rope_table import rope_table
 from harness.models.fused.routing import MAX_TOKENS
 from harness.models.layer_forward import linear, run_layers
 from harness.models.slot_cache import SlotCache
-from harness.models.tokenizer import load_tokenizer
+from harness.models.tokenizer import eos_token_ids, load_tokenizer
 from harness.models.zoo import zoo_path
+
+META = torch.device("meta")
+"""Models on it have shapes and dtypes and take no memory. They are loaded as the others are, with the same checks."""
+
+
+def on_meta(device: torch.device) -> AbstractContextManager[object]:
+    """Modules made inside take no memory where `device` is META, and are made as usual for any other device."""
+    return META if device == META else nullcontext()
 
 
 class TargetOutput(NamedTuple):
@@ -196,7 +204,7 @@ def load_target(
     infer_dense_layers(config, fields)
     types = layer_types(config, folder / "config.json")
     tokenizer = load_tokenizer(folder, trust_remote_code)
-    with torch.device("meta"):
+    with META:
         causal_lm = types.causal_lm(config)
     with Checkpoint(folder) as checkpoint:
         fill(causal_lm, checkpoint, device, dtype)

@@ -15,8 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, empty
 
-from harness.models.fused.checks import check_dtype, check_tensor
-from harness.models.fused.latents import check_table
+from harness.models.fused.checks import check_dtype, check_table, check_tensor
 
 COLUMNS = 64
 """Of W_k, of a program: with 20 heads and latents of 512, 160 programs read 24 kB each, all under way at once."""

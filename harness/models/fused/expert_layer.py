@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from harness.models.fused.expert_operations import expert_operations
-from harness.models.fused.pack import gate_and_up, packed
+from harness.models.fused.fuse import gate_and_up, packed
 from harness.models.fused.routing import MAX_TOKENS, Choice
 
 

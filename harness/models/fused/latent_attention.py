@@ -23,9 +23,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from harness.models.fused.checks import check_dtype, check_rows, check_tensor
+from harness.models.fused.checks import check_dtype, check_latents, check_rows, check_tensor
 from harness.models.fused.combine_splits import combine_splits, new_parts, share
-from harness.models.fused.latents import check_latents
 
 NUM_PROGRAMS = 132
 """Programs that keys are shared out for: one for each multiprocessor of an H100 or H200."""

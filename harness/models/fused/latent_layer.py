@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
+from harness.models.fused.fuse import latent_projections, packed
 from harness.models.fused.latent_operations import latent_operations
-from harness.models.fused.pack import latent_projections, packed
 
 
 def attend_to_latents(

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from harness.models.fused.expert_layer import expert_feed_forward
+from harness.models.fused.fuse import gate_and_up, packed, query_key_value
 from harness.models.fused.latent_layer import attend_to_latents
 from harness.models.fused.operations import Operations, operations_for
-from harness.models.fused.pack import gate_and_up, packed, query_key_value
 from harness.models.latent_attention import LatentAttention
 
 

@@ -18,8 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from harness.models.fused.checks import check_dtype, check_rows, check_tensor
-from harness.models.fused.latents import check_latents, check_table
+from harness.models.fused.checks import check_dtype, check_latents, check_rows, check_table, check_tensor
 
 COMPONENTS_PER_WARP = 256
 """Of a latent: 8 a thread, one 16-byte load of a 2-byte type."""

@@ -1,20 +1,112 @@
-"""One weight for projections of the same input: queries, keys and values of an attention, gate and up of an MLP.
+"""Make decoder layers ready for the fused operations: all of a model, or none, with the reason.
 
-Of latent attention these are the projections to the latents of queries, and of keys and values.
-
-The joint weight takes the place of the separate ones: each parameter becomes a view of its rows, so that the layer as
-it was, its state_dict() and whatever writes into a parameter go on working, and nothing is held twice. Whether
-parameters are packed is read from where they lie and kept nowhere, so that moving or copying a layer, which gives each
-parameter memory of its own again, cannot leave a joint weight behind that nobody updates.
+A layer without an obstacle is packed: the projections of the same input (queries, keys and values, of latent attention
+those to the latents; gate and up of an MLP) share one weight. Each parameter becomes a view of its rows, so that the
+layer as it was, its state_dict() and whatever writes into a parameter still work, and nothing is held twice. Whether
+parameters are packed is read from where they lie: moving or copying a layer gives each parameter memory of its own, and
+no joint weight is left behind that goes stale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from harness.models.decoder_layer import LAYER_TYPES, LENGTH_DEPENDENT_ROPE
+from harness.models.fused.checks import DTYPES
+from harness.models.latent_attention import LatentAttention
+
+MAX_WIDTH = 256
+"""Width of the largest heads that the kernels are compiled and checked for."""
+SILU = ("silu", "swish")
+"""Its names in transformers."""
+
+
+def fuse_layers(layers: Iterable[Any], rotary: Any) -> str | None:
+    """Pack the layers of a model; returns why one of them cannot be fused, and packs none then.
+
+    Args:
+        layers: decoder layers of transformers.
+        rotary: the rotary module that turns their queries and keys.
+    """
+    layers = list(layers)
+    for layer in layers:
+        obstacle = fusion_obstacle(layer, rotary)
+        if obstacle is not None:
+            return obstacle
+    for layer in layers:
+        pack_layer(layer)
+    return None
+
+
+def fusion_obstacle(layer: Any, rotary: Any) -> str | None:
+    """Why a layer cannot run through harness.models.fused.layer; None if it can.
+
+    Args:
+        layer: a decoder layer of transformers, perhaps with projections or norms of a draft head.
+        rotary: the rotary module that turns its queries and keys.
+
+    Returns:
+        The first obstacle, as the end of a sentence "the layer runs unfused because ...".
+    """
+    return next(_obstacles(layer, rotary), None)
+
+
+def _obstacles(layer: Any, rotary: Any) -> Iterator[str]:
+    known = [types.layer for types in LAYER_TYPES.values()]
+    if type(layer) not in known:
+        yield f"{type(layer).__name__} is not one of {', '.join(kind.__name__ for kind in known)}"
+        return
+    attention, mlp = layer.self_attn, layer.mlp
+    yield from _attention_obstacles(attention, rotary)
+    if mlp.config.hidden_act not in SILU:
+        yield f"its activation is {mlp.config.hidden_act}, not silu"
+    of_attention, of_mlp = joint_projections(layer)
+    last = (mlp.shared_experts if hasattr(mlp, "experts") else mlp).down_proj
+    for projections in (of_attention, (attention.o_proj,), of_mlp, (last,)):
+        obstacle = packing_obstacle(projections)
+        if obstacle is not None:
+            yield obstacle
+    dtypes = {parameter.dtype for parameter in layer.parameters()}
+    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
+        yield f"its weights are {', '.join(sorted(map(str, dtypes)))}, not all of one of {', '.join(map(str, DTYPES))}"
+    if any(parameter.requires_grad for parameter in layer.parameters()):
+        yield "its weights are being trained, and the kernels have no backward pass"
+
+
+def _attention_obstacles(attention: Any, rotary: Any) -> Iterator[str]:
+    if isinstance(attention, LatentAttention):
+        yield from _latent_obstacles(attention, rotary)
+        return
+    if getattr(attention, "sliding_window", None) is not None:
+        yield f"it attends to a sliding window of {attention.sliding_window} positions"
+    width, num_turning = attention.head_dim, 2 * rotary.inv_freq.numel()
+    if width < 2 or width & (width - 1) or width > MAX_WIDTH:
+        yield f"the width of its heads, {width}, is no power of two up to {MAX_WIDTH}"
+    if num_turning != width:
+        yield f"its RoPE turns {num_turning} of {width} components of a head"
+    yield from _rope_obstacles(rotary)
+
+
+def _latent_obstacles(attention: LatentAttention, rotary: Any) -> Iterator[str]:
+    num_turning = 2 * rotary.inv_freq.numel()
+    if num_turning != attention.rope_dim:
+        yield f"its RoPE turns {num_turning} of the {attention.rope_dim} components that turn"
+    for projection in (attention.q_b_proj,) if hasattr(attention, "q_b_proj") else ():
+        obstacle = packing_obstacle((projection,))
+        if obstacle is not None:
+            yield obstacle
+    if type(attention.kv_b_proj) is not nn.Linear or attention.kv_b_proj.bias is not None:
+        yield "its expansion of latents is no plain Linear without a bias"
+    yield from _rope_obstacles(rotary)
+
+
+def _rope_obstacles(rotary: Any) -> Iterator[str]:
+    if rotary.rope_type in LENGTH_DEPENDENT_ROPE:
+        yield f"the angles of its RoPE ({rotary.rope_type}) depend on the longest sequence"
 
 
 def query_key_value(attention: Any) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
