@@ -9,11 +9,13 @@ from harness.metrics.comparison import comparisons_frame, expected_difference, g
 from harness.metrics.definitions import LABEL_NOTES
 from harness.metrics.recorded_terms import Recorded
 from harness.records.acceptance_terms import COLUMNS, DraftTerms, RequestTerms, collect_terms, full_drafts
+from harness.report.cell_names import column_name
 from harness.report.figures.sheet import sheets
 from harness.report.tables.draft_dtype import draft_dtype_tables
 from harness.report.tables.drafting import drafting_tables
 from harness.report.tables.lossy import lossy_tables
-from harness.report.tables.methods import column_name, method_tables, paired_table, summary_table
+from harness.report.tables.methods import method_tables, paired_table
+from harness.report.tables.summary import summary_table
 from harness.settings.guarantee import OTHER_DRAFTS
 from tests.synthetic_cells import analysed, config, simulated_cell
 

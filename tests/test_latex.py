@@ -9,7 +9,8 @@ import pytest
 from harness.report.latex import MAX_ROWS, escape, number_text, to_latex
 from harness.report.number_format import read_printed
 from harness.report.table import Table
-from harness.report.tables.methods import method_tables, paired_table, summary_table
+from harness.report.tables.methods import method_tables, paired_table
+from harness.report.tables.summary import summary_table
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell
 
 HOSTILE = 'a_b 50% & #1 $x$ {y} \\input~^<>|"*[c] − × · – 中'

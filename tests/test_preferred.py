@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from harness.compose.compose import compose_plan
-from harness.report.tables.methods import drafter_name
+from harness.report.cell_names import drafter_name
 from harness.settings.models import checkpoint_name
 from harness.settings.schema import SettingsError
 from tests.synthetic_cells import analysed, config, simulated_cell

@@ -8,8 +8,7 @@ import pytest
 from harness.metrics.reasoning_sums import boundary_values
 from harness.records.schema import CutReason, FinishReason
 from harness.report.console import print_summary
-from harness.report.tables.reasoning import boundary_table
-from harness.report.tables.reasoning_lines import ADVICE, NEVER_ENDED, boundary_lines
+from harness.report.tables.reasoning import ADVICE, NEVER_ENDED, boundary_lines, boundary_table
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record
 
 

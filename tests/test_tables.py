@@ -12,16 +12,11 @@ from harness.metrics.comparison import comparisons_frame, groups, same_law
 from harness.metrics.definitions import INTERVALS
 from harness.metrics.estimates import Estimate
 from harness.records.runs import read_runs
+from harness.report.metric_numbers import estimate_text, metric_text
 from harness.report.number_format import format_estimate, format_value, without_width_zero
 from harness.report.table import Table
-from harness.report.tables.methods import (
-    PR_NAMES,
-    estimate_text,
-    method_tables,
-    metric_text,
-    paired_table,
-    summary_table,
-)
+from harness.report.tables.methods import PR_NAMES, method_tables, paired_table
+from harness.report.tables.summary import summary_table
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from tests.synthetic_cells import (
     analysed,

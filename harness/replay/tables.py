@@ -16,9 +16,9 @@ from harness.metrics.definitions import INTERVALS
 from harness.metrics.estimates import Estimate
 from harness.replay.estimators import Estimator
 from harness.replay.replayed import Replayed
+from harness.report.cell_names import CONTEXT, MINUS, NONE, drafter_name, label_notes, varying
 from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
 from harness.report.table import Table
-from harness.report.tables.methods import CONTEXT, MINUS, NONE, drafter_name, label_notes, varying
 from kernels.contract import Guarantee, VerificationMethod
 
 BASIS = (

@@ -17,9 +17,9 @@ from harness.records.schema import write_atomically
 from harness.replay.frames import differences_frame, replay_frame
 from harness.replay.replayed import Replayed, replay
 from harness.replay.tables import differences_table, replay_table
+from harness.report.cell_names import column_name, drafter_name
 from harness.report.latex import to_latex
 from harness.report.table import Table
-from harness.report.tables.methods import column_name, drafter_name
 from kernels.contract import Verification
 
 

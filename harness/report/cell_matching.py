@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from harness.metrics.cell import Cell
 from harness.metrics.flat_settings import flattened, listed
-from harness.report.tables.methods import summary_order
+from harness.report.cell_names import summary_order
 from harness.settings.used_settings import used_settings
 
 PROMPT_SETTINGS = ("workload.dataset", "workload.subset", "workload.split", "workload.column")

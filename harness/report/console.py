@@ -14,23 +14,22 @@ from harness.metrics.cell import Cell
 from harness.metrics.comparison import expected_difference, groups, same_law
 from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.schema import EXPECTED_METHODS
-from harness.report.missing_values import gap_notes
-from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
-from harness.report.tables.methods import (
+from harness.report.cell_names import (
     CONTEXT,
     NONE,
     baseline_name,
     context_texts,
     drafter_name,
-    estimate_text,
     label_notes,
     label_suffix,
-    metric_text,
     summary_order,
     target_name,
     varying,
 )
-from harness.report.tables.reasoning_lines import boundary_lines
+from harness.report.metric_numbers import estimate_text, metric_text
+from harness.report.missing_values import gap_notes
+from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
+from harness.report.tables.reasoning import boundary_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

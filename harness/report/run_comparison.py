@@ -18,18 +18,10 @@ from harness.metrics.flat_settings import distinct_values, listed
 from harness.metrics.results import Results
 from harness.records.runs import Run, read_runs
 from harness.report.cell_matching import RULE, Pair, Side, matching_cells, matching_remarks, why_unmatched
+from harness.report.cell_names import MINUS, NONE, baseline_name, drafter_name, drafts_text, label_notes, label_suffix
+from harness.report.metric_numbers import metric_text
 from harness.report.number_format import format_value
 from harness.report.table import Table
-from harness.report.tables.methods import (
-    MINUS,
-    NONE,
-    baseline_name,
-    drafter_name,
-    drafts_text,
-    label_notes,
-    label_suffix,
-    metric_text,
-)
 from harness.settings.used_settings import used_settings
 
 COMPARED = ("acceptance_rate", "full_draft_length", "output_tokens_per_s", "ttft_p50_ms")

@@ -16,8 +16,9 @@ from harness.metrics.results import Results
 from harness.report.latex import to_latex
 from harness.report.table import Table
 from harness.report.tables.axis_tables import answer_tables, references
-from harness.report.tables.methods import method_tables, paired_table, summary_table
+from harness.report.tables.methods import method_tables, paired_table
 from harness.report.tables.reasoning import boundary_table
+from harness.report.tables.summary import summary_table
 
 
 @dataclass(frozen=True)

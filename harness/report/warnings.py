@@ -9,14 +9,7 @@ from harness.metrics.cell import Cell
 from harness.metrics.flat_settings import plain_text
 from harness.metrics.intervals import MIN_PROMPTS
 from harness.metrics.results import Results
-from harness.report.tables.methods import (
-    CONTEXT,
-    baseline_name,
-    column_name,
-    context_texts,
-    drafter_name,
-    varying,
-)
+from harness.report.cell_names import CONTEXT, baseline_name, column_name, context_texts, drafter_name, varying
 
 SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
 

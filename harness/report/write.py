@@ -20,7 +20,7 @@ from harness.report.page import report_page
 from harness.report.run_comparison import RunComparison, read_two_runs
 from harness.report.sections import OWN_TABLES, make_tables, table_files
 from harness.report.tables.lossy import distances
-from harness.report.tables.methods import summary_table
+from harness.report.tables.summary import summary_table
 
 ROW_FORMATS = ("csv", "json", "md")
 HTML_REPORT = "report.html"

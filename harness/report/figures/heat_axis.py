@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.metrics.cell import Cell
+from harness.report.cell_names import drafter_name
 from harness.report.figures.axis import Axis
 from harness.report.figures.sheet import Sheet, series_key
-from harness.report.tables.methods import drafter_name
 
 MIN_NUMBERS = 3
 """Values of a number on an axis, at least; two of a category are enough."""

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from harness.report.cell_names import CONTEXT
 from harness.report.figures.axis import CONTEXT_AXES, DEPTH, NUMBER_AXES, TEMPERATURE, Axis
 from harness.report.figures.by_position import draw_by_position
 from harness.report.figures.heat_axis import DRAFTER, DRAFTING, METHOD, VERIFICATION, HeatAxis, number
@@ -19,7 +20,6 @@ from harness.report.figures.methods import draw_methods
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.sweep import LENGTH, draw_sweep
 from harness.report.figures.tradeoff import draw_tradeoff
-from harness.report.tables.methods import CONTEXT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,8 +13,7 @@ from typing import Any
 from harness.metrics.cell import Cell
 from harness.metrics.comparison import method_name, method_rank
 from harness.metrics.estimates import Estimate
-from harness.report.figures.style import LOOKS, Look, spare_looks
-from harness.report.tables.methods import (
+from harness.report.cell_names import (
     CONTEXT,
     context_texts,
     drafter_name,
@@ -23,6 +22,7 @@ from harness.report.tables.methods import (
     target_name,
     varying,
 )
+from harness.report.figures.style import LOOKS, Look, spare_looks
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,10 @@ from harness.metrics.cell import Cell
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate, paired_ratio
 from harness.metrics.series import Series, series_along
+from harness.report.cell_names import CONTEXT, column_name, drafter_name, label_notes, varying
+from harness.report.metric_numbers import estimate_text, metric_text
 from harness.report.missing_values import gap_notes
 from harness.report.table import Table
-from harness.report.tables.methods import (
-    CONTEXT,
-    column_name,
-    drafter_name,
-    estimate_text,
-    label_notes,
-    metric_text,
-    varying,
-)
 
 BEST, EQUAL, WORSE = "best", "not told apart from the best", "worse"
 SELECTION = (

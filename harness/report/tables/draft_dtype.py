@@ -14,11 +14,12 @@ from harness.metrics.comparison import Group, groups
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate, paired_difference
 from harness.metrics.recorded_terms import Recorded
+from harness.report.cell_names import NONE, group_title, label_notes
+from harness.report.metric_numbers import estimate_text, metric_text
 from harness.report.missing_values import gap_notes
 from harness.report.number_format import format_estimate, format_value
 from harness.report.table import Table
 from harness.report.tables.lossy import distance
-from harness.report.tables.methods import NONE, estimate_text, group_title, label_notes, metric_text
 
 METRIC = "full_draft_length"
 DTYPE_ORDER = ("float32", "float16", "bfloat16")

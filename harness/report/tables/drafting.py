@@ -11,9 +11,10 @@ from typing import Any
 from harness.metrics.cell import Cell
 from harness.metrics.comparison import DRAFT_ORDER, METHOD_ORDER, Group, groups, law, method_name
 from harness.metrics.definitions import footnotes
+from harness.report.cell_names import NONE, group_title, label_notes, label_suffix
+from harness.report.metric_numbers import estimate_text
 from harness.report.missing_values import gap_notes
 from harness.report.table import Table
-from harness.report.tables.methods import NONE, estimate_text, group_title, label_notes, label_suffix
 
 METRIC = "full_draft_length"
 SAMPLINGS = tuple(name for name in DRAFT_ORDER if name)

@@ -17,10 +17,11 @@ from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate, paired_difference
 from harness.metrics.recorded_terms import Recorded, recorded_cells
 from harness.metrics.results import Results
+from harness.report.cell_names import NONE, column_name, group_title, label_notes
+from harness.report.metric_numbers import estimate_text, metric_text
 from harness.report.missing_values import gap_notes
 from harness.report.number_format import format_estimate
 from harness.report.table import Table
-from harness.report.tables.methods import NONE, column_name, estimate_text, group_title, label_notes, metric_text
 
 COLUMN = "output_tv"
 DISTANCE = (

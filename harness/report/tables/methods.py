@@ -1,40 +1,45 @@
-"""Tables of results: every cell, the methods of each setting side by side, and paired differences.
+"""The methods of each setting side by side, as in vLLM PR 35461, and paired differences of every two.
 
-A table holds text; numbers with all their digits are in `results_frame` and `comparisons_frame`.
-This module knows what to show; it does not know where it is written.
+Numbers with all digits: `results_frame` and `comparisons_frame`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from math import inf, isnan
-from typing import Any
 
 from harness.metrics.cell import Cell
-from harness.metrics.comparison import SAME_LAW, Group, expected_difference, groups, method_name, method_rank, same_law
-from harness.metrics.definitions import LABEL_NOTES, footnotes, metric
+from harness.metrics.comparison import SAME_LAW, Group, expected_difference, groups, method_name, same_law
+from harness.metrics.definitions import footnotes, metric
 from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.schema import EXPECTED_METHODS
+from harness.report.cell_names import (
+    CONTEXT,
+    MINUS,
+    NONE,
+    baseline_name,
+    column_name,
+    drafter_name,
+    group_title,
+    label_notes,
+    summary_order,
+    varying,
+)
+from harness.report.metric_numbers import metric_text
 from harness.report.missing_values import gap_notes
-from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value, without_width_zero
+from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
 from harness.report.table import Table
-from harness.settings.acceptance_profiles import AcceptanceProfile
-from harness.settings.guarantee import RANDOM_WEIGHTS
-from harness.settings.models import Weights, checkpoint_name
+from harness.report.tables.summary import EXPECTED_LENGTHS, recorded_metrics
 
-NONE = "–"
-MINUS = " − "
-_TEXT_AND_NUMBER = re.compile(r"(\D*)(\d+(?:\.\d+)?)?")
 DIFFERENT_DRAFTS = (
     "draft sampling differs: part of such a difference comes from how the drafts were drawn, not from verification."
 )
+
 PR_NAMES = (
     "In vLLM PR 35461 the column strict was the method called coupled here, and probabilistic as first merged was the "
     "one called pr35461."
 )
-EXPECTED_LENGTHS = tuple(f"expected_length_{method}" for method in EXPECTED_METHODS)
+
 PER_METHOD_METRICS = (
     "wall_s",
     "requests_per_s",
@@ -47,154 +52,12 @@ PER_METHOD_METRICS = (
     "full_draft_length",
     *EXPECTED_LENGTHS,
 )
+
 PER_METHOD_COUNTS = {
     "num_drafts": "drafts",
     "num_draft_tokens": "draft tokens",
     "num_accepted_tokens": "accepted tokens",
 }
-
-
-def varying(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
-    """Those settings that are not the same in all cells."""
-    return [name for name in names if len({cell[name] for cell in cells}) > 1]
-
-
-CONTEXT = (
-    "run",
-    "target",
-    "top_k",
-    "top_p",
-    "min_p",
-    "max_new_tokens",
-    "ignore_eos",
-    "workload",
-    "constraint",
-    "prompt_tokens",
-    "max_concurrency",
-    "other_settings",
-    "device",
-    "dtype",
-    "seed",
-)
-"""Settings that a table or title names only where they vary."""
-
-
-def context_texts(cell: Cell, names: Sequence[str]) -> list[str]:
-    """Settings of a cell as parts of a title; other_settings name themselves."""
-    return [cell[name] if name == "other_settings" else f"{name} = {cell[name]}" for name in names if cell[name] != ""]
-
-
-def target_name(cell: Cell) -> str:
-    """The target, and whether its weights are random."""
-    return cell["target"] + _weights_suffix(cell["target_weights"])
-
-
-def _weights_suffix(weights: str) -> str:
-    return f" ({RANDOM_WEIGHTS})" if weights == Weights.random.value else ""
-
-
-def drafter_name(cell: Cell) -> str:
-    """The drafter, with its checkpoint or shape where one was named, whether its weights are random, and an n-gram
-    drafter's lengths."""
-    if cell["drafter"] == "ngram":
-        config = cell.record.config["drafter"]
-        return f"ngram ({config['ngram_min']} to {config['ngram_max']})"
-    path = checkpoint_name(cell["drafter_path"])
-    return (f"{cell['drafter']} ({path})" if path else cell["drafter"]) + _weights_suffix(cell["drafter_weights"])
-
-
-def column_name(cell: Cell) -> str:
-    """A method as the header of a column: method, draft sampling, draft-logit cache, labels."""
-    return f"{cell['verification']}, {drafts_text(cell)}" + label_suffix(cell)
-
-
-def drafts_text(cell: Cell) -> str:
-    """How drafts are drawn and kept, in words."""
-    return f"{cell['draft_sampling']} drafts" + (f", {cell.cache_text}" if cell.cache_text else "")
-
-
-def baseline_name(cell: Cell) -> str:
-    """The baseline as the header of a column or row, with its labels."""
-    return "baseline" + label_suffix(cell)
-
-
-def label_notes(cells: Sequence[Cell]) -> list[str]:
-    """What the labels of some cells mean, and where the acceptance profiles among their settings come from."""
-    notes = [text for label, text in LABEL_NOTES.items() if any(label in cell["labels"] for cell in cells)]
-    return list(dict.fromkeys([*notes, *(note for cell in cells for note in _profile_note(cell))]))
-
-
-def _profile_note(cell: Cell) -> list[str]:
-    """The rates of a cell's acceptance profile, as recorded, and their source where this version knows it."""
-    config = cell.record.config["verification"]
-    name = config.get("profile")
-    if cell.is_baseline or name is None:
-        return []
-    sources = {item.value: item.source for item in AcceptanceProfile}
-    rates = ", ".join(f"{rate:g}" for rate in config["synthetic_rates"])
-    return [f"profile {name}: acceptance rates {rates} by position; {sources.get(name, 'source not known here')}."]
-
-
-def label_suffix(cell: Cell) -> str:
-    """The labels of a cell in brackets, or nothing."""
-    return f" [{cell['labels']}]" if cell["labels"] else ""
-
-
-def group_title(group: Group, cells: Sequence[Cell]) -> str:
-    """What the cells of a group share, as far as the other cells differ in it."""
-    first = group.first
-    parts = [target_name(first), drafter_name(first), f"K = {first['num_speculative_tokens']}"]
-    parts.append(f"T = {first['temperature']:g}")
-    parts += context_texts(first, [name for name in varying(cells, CONTEXT) if name != "target"])
-    return " · ".join(parts)
-
-
-def summary_table(cells: Sequence[Cell]) -> Table:
-    """One row per cell, baselines first within each temperature."""
-    extra = varying(cells, CONTEXT)
-    shown = ["acceptance_rate", "mean_acceptance_length", "full_draft_length"]
-    shown += _recorded(EXPECTED_LENGTHS, cells)
-    timed = ["output_tokens_per_s", "speedup", "ttft_p50_ms", "itl_p99_ms"]
-    header = [*extra, "T", "drafter", "K", "verification", "drafts"]
-    header += [metric(name).label for name in [*shown, *timed]] + ["draft-logit cache (MiB)", "labels"]
-    rows = []
-    for cell in sorted(cells, key=summary_order):
-        settings = [str(cell[name]) for name in extra] + [f"{cell['temperature']:g}", drafter_name(cell)]
-        if cell.is_baseline:
-            settings += [NONE] * 3
-            numbers = [NONE] * len(shown)
-        else:
-            settings += [str(cell["num_speculative_tokens"]), cell["verification"], cell.drafts]
-            numbers = [estimate_text(cell, name) for name in shown]
-        numbers += [estimate_text(cell, name) for name in timed]
-        cache = format_value(cell.record.draft_logit_cache_bytes / 2**20, "length")
-        rows.append((*settings, *numbers, NONE if cell.is_baseline else cache, cell["labels"]))
-    notes = (*footnotes([*shown, *timed]), *gap_notes(cells, [*shown, *timed]), *label_notes(cells))
-    return Table("All cells", tuple(header), tuple(rows), notes)
-
-
-def _recorded(names: Sequence[str], cells: Sequence[Cell]) -> list[str]:
-    """The metrics without the expected lengths that no cell recorded, as in runs with expected_acceptance=false."""
-    return [
-        name
-        for name in names
-        if name not in EXPECTED_LENGTHS or not all(isnan(cell.estimate(name).value) for cell in cells)
-    ]
-
-
-def summary_order(cell: Cell) -> tuple:
-    """Sorts cells for a summary: target, settings, temperature, baseline first, drafter, K, method."""
-    context_key = tuple(_in_order(cell[name]) for name in CONTEXT)
-    drafter = ("" if cell.is_baseline else drafter_name(cell), cell["num_speculative_tokens"])
-    rank = (-1, 0, "") if cell.is_baseline else method_rank(cell)
-    return cell["target"], cell["temperature"], context_key, drafter, rank
-
-
-def _in_order(value: Any) -> tuple[float, tuple[tuple[str, float], ...]]:
-    """Sorts numbers by their size, before names, and those in names by theirs."""
-    if isinstance(value, (int, float)):
-        return float(value), ()
-    return inf, tuple((text, float(number or 0)) for text, number in _TEXT_AND_NUMBER.findall(str(value)))
 
 
 def method_tables(cells: Sequence[Cell], references: Mapping[str, str | None] | None = None) -> list[Table]:
@@ -236,7 +99,7 @@ def _method_table(group: Group, first: Cell, title: str) -> Table:
     def count_row(name: str, label: str) -> tuple[str, ...]:
         return row(label, lambda cell: _count_text(cell, name), lambda cell: _count_difference(first, cell, name))
 
-    metrics = _recorded(PER_METHOD_METRICS, shown)
+    metrics = recorded_metrics(PER_METHOD_METRICS, shown)
     rows = [metric_row(name) for name in metrics]
     rows += [count_row(name, label) for name, label in PER_METHOD_COUNTS.items()]
     rows += [metric_row(name) for name in positions]
@@ -253,20 +116,6 @@ def _remarks(cells: Sequence[Cell]) -> list[str]:
     if len({cell["draft_sampling"] for cell in cells}) > 1:
         warnings.append(DIFFERENT_DRAFTS)
     return warnings
-
-
-def estimate_text(cell: Cell, name: str) -> str:
-    """A metric with its interval; the speedup of a baseline is 1 by definition."""
-    if cell.is_baseline and name == "speedup":
-        return "1"
-    return metric_text(cell.estimate(name), name)
-
-
-def metric_text(estimate: Estimate, name: str, *, style: str | None = None, signed: bool = False) -> str:
-    """A value, difference or ratio of a metric with its interval; that of a time is n/a where it has no width."""
-    item = metric(name)
-    shown = estimate if item.of_tokens else without_width_zero(estimate)
-    return format_estimate(shown, item.style if style is None else style, signed=signed)
 
 
 def _value_text(cell: Cell, name: str) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 from harness.metrics.cell import Cell
 from harness.metrics.definitions import INTERVALS, TIME_INTERVALS, Metric
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate, paired
+from harness.report.cell_names import CONTEXT, NONE, baseline_name, drafter_name, label_notes, summary_order, varying
 from harness.report.number_format import format_estimate, format_value, without_width_zero
 from harness.report.table import Table
-from harness.report.tables.methods import CONTEXT, NONE, drafter_name, label_notes, summary_order, varying
 from harness.settings.constraint import PolicyKind
 
 POLICIES = tuple(item.value for item in PolicyKind)
@@ -166,3 +166,24 @@ def _ratio(reference: Cell, cell: Cell, item: Metric) -> Estimate:
     (first_value, first_replicates), (second_value, second_replicates) = first.ratio(item), second.ratio(item)
     with np.errstate(divide="ignore", invalid="ignore"):
         return first.with_interval(float(np.divide(second_value, first_value)), second_replicates / first_replicates)
+
+
+COUNTS = {"finished": "boundary_num_finished", "cut by length": "boundary_num_length_cut"}
+NEVER_ENDED = "no request reached the end of its reasoning, so no answer was judged"
+ADVICE = "; raise decoding.max_new_tokens"
+
+
+def boundary_lines(cells: Sequence[Cell]) -> list[str]:
+    """A line for each of the cells that looks for the end of reasoning: answers finished, cut, and valid."""
+    return [_line(cell) for cell in cells if "boundary_num_judged" in cell.estimates.sums.sums]
+
+
+def _line(cell: Cell) -> str:
+    depth = "" if cell.is_baseline else f" at K = {cell['num_speculative_tokens']}"
+    name = baseline_name(cell) if cell.is_baseline else f"{cell.method}{depth}"
+    counts = [f"{label} {format_value(cell.estimates.total(key), 'count')}" for label, key in COUNTS.items()]
+    valid = f"{VALID.label} {format_estimate(without_width_zero(cell.estimates.of(VALID)), VALID.style)}"
+    advice = "" if cell.record.config["constraint"]["parser"] == "never" else ADVICE
+    has_ended = any(item.num_reasoning_tokens is not None for item in cell.record.requests)
+    notes = [] if has_ended else [NEVER_ENDED + advice]
+    return f"answers, {name}: {'; '.join([', '.join([*counts, valid]), *notes])}"

@@ -1,0 +1,134 @@
+"""What cells are called in tables, titles and figures, and the order in which they stand.
+
+This module knows the settings of cells; it does not know their numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+from harness.metrics.cell import Cell
+from harness.metrics.comparison import Group, method_rank
+from harness.metrics.definitions import LABEL_NOTES
+from harness.settings.acceptance_profiles import AcceptanceProfile
+from harness.settings.guarantee import RANDOM_WEIGHTS
+from harness.settings.models import Weights, checkpoint_name
+
+NONE = "–"
+
+MINUS = " − "
+
+_TEXT_AND_NUMBER = re.compile(r"(\D*)(\d+(?:\.\d+)?)?")
+
+
+def varying(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
+    """Those settings that are not the same in all cells."""
+    return [name for name in names if len({cell[name] for cell in cells}) > 1]
+
+
+CONTEXT = (
+    "run",
+    "target",
+    "top_k",
+    "top_p",
+    "min_p",
+    "max_new_tokens",
+    "ignore_eos",
+    "workload",
+    "constraint",
+    "prompt_tokens",
+    "max_concurrency",
+    "other_settings",
+    "device",
+    "dtype",
+    "seed",
+)
+"""Settings that a table or title names only where they vary."""
+
+
+def context_texts(cell: Cell, names: Sequence[str]) -> list[str]:
+    """Settings of a cell as parts of a title; other_settings name themselves."""
+    return [cell[name] if name == "other_settings" else f"{name} = {cell[name]}" for name in names if cell[name] != ""]
+
+
+def target_name(cell: Cell) -> str:
+    """The target, and whether its weights are random."""
+    return cell["target"] + _weights_suffix(cell["target_weights"])
+
+
+def _weights_suffix(weights: str) -> str:
+    return f" ({RANDOM_WEIGHTS})" if weights == Weights.random.value else ""
+
+
+def drafter_name(cell: Cell) -> str:
+    """The drafter, with its checkpoint or shape where one was named, whether its weights are random, and an n-gram
+    drafter's lengths."""
+    if cell["drafter"] == "ngram":
+        config = cell.record.config["drafter"]
+        return f"ngram ({config['ngram_min']} to {config['ngram_max']})"
+    path = checkpoint_name(cell["drafter_path"])
+    return (f"{cell['drafter']} ({path})" if path else cell["drafter"]) + _weights_suffix(cell["drafter_weights"])
+
+
+def column_name(cell: Cell) -> str:
+    """A method as the header of a column: method, draft sampling, draft-logit cache, labels."""
+    return f"{cell['verification']}, {drafts_text(cell)}" + label_suffix(cell)
+
+
+def drafts_text(cell: Cell) -> str:
+    """How drafts are drawn and kept, in words."""
+    return f"{cell['draft_sampling']} drafts" + (f", {cell.cache_text}" if cell.cache_text else "")
+
+
+def baseline_name(cell: Cell) -> str:
+    """The baseline as the header of a column or row, with its labels."""
+    return "baseline" + label_suffix(cell)
+
+
+def label_notes(cells: Sequence[Cell]) -> list[str]:
+    """What the labels of some cells mean, and where the acceptance profiles among their settings come from."""
+    notes = [text for label, text in LABEL_NOTES.items() if any(label in cell["labels"] for cell in cells)]
+    return list(dict.fromkeys([*notes, *(note for cell in cells for note in _profile_note(cell))]))
+
+
+def _profile_note(cell: Cell) -> list[str]:
+    """The rates of a cell's acceptance profile, as recorded, and their source where this version knows it."""
+    config = cell.record.config["verification"]
+    name = config.get("profile")
+    if cell.is_baseline or name is None:
+        return []
+    sources = {item.value: item.source for item in AcceptanceProfile}
+    rates = ", ".join(f"{rate:g}" for rate in config["synthetic_rates"])
+    return [f"profile {name}: acceptance rates {rates} by position; {sources.get(name, 'source not known here')}."]
+
+
+def label_suffix(cell: Cell) -> str:
+    """The labels of a cell in brackets, or nothing."""
+    return f" [{cell['labels']}]" if cell["labels"] else ""
+
+
+def group_title(group: Group, cells: Sequence[Cell]) -> str:
+    """What the cells of a group share, as far as the other cells differ in it."""
+    first = group.first
+    parts = [target_name(first), drafter_name(first), f"K = {first['num_speculative_tokens']}"]
+    parts.append(f"T = {first['temperature']:g}")
+    parts += context_texts(first, [name for name in varying(cells, CONTEXT) if name != "target"])
+    return " · ".join(parts)
+
+
+def summary_order(cell: Cell) -> tuple:
+    """Sorts cells for a summary: target, settings, temperature, baseline first, drafter, K, method."""
+    context_key = tuple(_in_order(cell[name]) for name in CONTEXT)
+    drafter = ("" if cell.is_baseline else drafter_name(cell), cell["num_speculative_tokens"])
+    rank = (-1, 0, "") if cell.is_baseline else method_rank(cell)
+    return cell["target"], cell["temperature"], context_key, drafter, rank
+
+
+def _in_order(value: Any) -> tuple[float, tuple[tuple[str, float], ...]]:
+    """Sorts numbers by their size, before names, and those in names by theirs."""
+    if isinstance(value, (int, float)):
+        return float(value), ()
+    return inf, tuple((text, float(number or 0)) for text, number in _TEXT_AND_NUMBER.findall(str(value)))
