@@ -18,8 +18,9 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.settings.imported import named
 from harness.settings.run import ONLY_IN_FILES, RunConfig
-from harness.settings.schema import SettingsError, all_settings, did_you_mean, group_options
+from harness.settings.schema import Setting, SettingsError, all_settings, did_you_mean, group_options
 
 ONE_FOR_THE_RUN = (
     "experiment",
@@ -159,9 +160,18 @@ def _valid(key: str, value: Any) -> Any:
     try:
         OmegaConf.update(OmegaConf.structured(RunConfig), key, value)
     except OmegaConfBaseException as error:
-        hint = did_you_mean(str(value), setting.choices)
-        raise SettingsError(f"{key}: expected {setting.expected}, found {_shown(value)}{hint}") from error
+        raise _invalid(setting, value) from error
+    if setting.imports and value is not None:
+        try:
+            named(key, setting.type.__members__, str(value))
+        except ValueError as error:
+            raise _invalid(setting, value) from error
     return value
+
+
+def _invalid(setting: Setting, value: Any) -> SettingsError:
+    hint = did_you_mean(str(value), setting.choices)
+    return SettingsError(f"{setting.key}: expected {setting.expected}, found {_shown(value)}{hint}")
 
 
 def _shown(value: Any) -> str:

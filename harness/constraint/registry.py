@@ -11,7 +11,6 @@ PACKAGE.MODULE:NAME  a function of the tokenizer that returns a parser
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from harness.constraint.parsers.no_reasoning import NoReasoning
@@ -19,6 +18,7 @@ from harness.constraint.parsers.one_token import OneToken
 from harness.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.parsers.several_tokens import SeveralTokens
+from harness.settings.imported import ImportPath, named
 
 END_THINK = "</think>"
 FINAL_CHANNEL = ("<|channel|>", "final", "<|message|>")
@@ -39,13 +39,8 @@ def check_parser(name: str) -> None:
 
 
 def _maker(name: str) -> Callable[[Any], ReasoningParser]:
-    if ":" in name:
-        return _imported(name)
-    if name not in PARSERS:
-        raise ValueError(
-            f"constraint.parser: expected one of {', '.join(PARSERS)}, or PACKAGE.MODULE:NAME, found {name}"
-        )
-    return PARSERS[name]
+    found = named("constraint.parser", PARSERS, name)
+    return found.load("constraint.parser") if isinstance(found, ImportPath) else found
 
 
 def token_id(tokenizer: Any, text: str) -> int:
@@ -80,17 +75,6 @@ def _no_reasoning(tokenizer: Any) -> ReasoningParser:
 def _never(tokenizer: Any) -> ReasoningParser:
     # no token has this id
     return OneToken(-1)
-
-
-def _imported(name: str) -> Callable[[Any], ReasoningParser]:
-    module, _, attribute = name.partition(":")
-    try:
-        found: Callable[[Any], ReasoningParser] = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"constraint.parser: expected a function PACKAGE.MODULE:NAME that can be imported, found {name} ({error})"
-        ) from error
-    return found
 
 
 PARSERS: dict[str, Callable[[Any], ReasoningParser]] = {

@@ -23,6 +23,7 @@ from harness.settings.cell import (
     VerificationConfig,
 )
 from harness.settings.constraint import ConstraintConfig
+from harness.settings.imported import ImportPath
 from harness.settings.models import Weights
 from kernels.contract import VerificationMethod
 
@@ -235,7 +236,7 @@ def _normal_method(verification: VerificationConfig) -> VerificationConfig:
 
 def plain_values(value: Any) -> Any:
     """Settings as plain JSON values: enums by value, tuples as lists."""
-    if isinstance(value, Enum):
+    if isinstance(value, Enum | ImportPath):
         return value.value
     if isinstance(value, dict):
         return {key: plain_values(item) for key, item in value.items()}

@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from harness.settings.imported import FORM
 from harness.settings.run import ONLY_IN_FILES, RunConfig
 
 _HARNESS = Path(__file__).resolve().parents[1]
@@ -54,6 +55,8 @@ class Setting:
     """Whether null is a value."""
     default: Any
     doc: str
+    imports: bool = False
+    """Whether PACKAGE.MODULE:NAME is a value beside those of the type."""
 
     @property
     def section(self) -> str:
@@ -69,7 +72,7 @@ class Setting:
     def expected(self) -> str:
         """The values it takes, in words."""
         words = f"one of {', '.join(self.choices)}" if self.choices else _TYPE_WORDS[self.type]
-        return f"{words}, or null" if self.optional else words
+        return ", or ".join([words, *([FORM] if self.imports else []), *(["null"] if self.optional else [])])
 
 
 @cache
@@ -117,11 +120,11 @@ def settings_of(schema: type, prefix: str) -> Iterator[Setting]:
     """
     hints, docs = typing.get_type_hints(schema), _field_docs(schema)
     for item in fields(schema):
-        hint, optional = _without_none(hints[item.name])
+        hint, imports, optional = _members(hints[item.name])
         if is_dataclass(hint):
             yield from settings_of(typing.cast(type, hint), f"{item.name}.")
         else:
-            yield Setting(prefix + item.name, hint, optional, _default(item), docs.get(item.name, ""))
+            yield Setting(prefix + item.name, hint, optional, _default(item), docs.get(item.name, ""), imports)
 
 
 def _default(item: Field[Any]) -> Any:
@@ -130,12 +133,15 @@ def _default(item: Field[Any]) -> Any:
     return item.default
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    if not isinstance(hint, types.UnionType):
-        return hint, False
-    members = [member for member in typing.get_args(hint) if member is not types.NoneType]
-    assert len(members) == 1, f"a setting has one type, found {hint}"
-    return members[0], True
+def _members(hint: Any) -> tuple[Any, bool, bool]:
+    """(the type of the setting, whether something of the user's own may be imported instead, whether null is a value)"""
+    if not isinstance(hint, types.UnionType) and typing.get_origin(hint) is not typing.Union:
+        return hint, False, False
+    members = typing.get_args(hint)
+    optional = types.NoneType in members
+    ours, *imported = [member for member in members if member is not types.NoneType]
+    assert imported in ([], [str]), f"a setting has one type, beside a path to import, found {hint}"
+    return ours, bool(imported), optional
 
 
 def _is_enum(hint: Any) -> bool:

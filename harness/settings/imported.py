@@ -1,0 +1,68 @@
+"""Settings that take a name of ours or PACKAGE.MODULE:NAME, an object of the user's own.
+
+Knows neither which settings these are nor what the objects must be like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+FORM = "PACKAGE.MODULE:NAME"
+
+
+class ImportPath(str):
+    """PACKAGE.MODULE:NAME, in the place of a member of the setting's Enum: `value` is the text of either."""
+
+    @property
+    def value(self) -> str:
+        return str(self)
+
+    def load(self, key: str) -> Any:
+        """The object that the path names.
+
+        Args:
+            key: of the setting, for the message.
+
+        Raises:
+            ValueError: there is no such module or object, or the module fails while it is imported.
+        """
+        module, _, name = self.partition(":")
+        try:
+            return getattr(import_module(module), name)
+        except Exception as error:
+            raise ValueError(
+                f"{key}: expected an object {FORM} that can be imported, found {self} "
+                f"({type(error).__name__}: {error}); Python looks for it from the current folder and in PYTHONPATH"
+            ) from error
+
+
+Ours = TypeVar("Ours")
+if TYPE_CHECKING:
+    OrImported = Ours | ImportPath
+else:
+    # OmegaConf takes a union with str, but none with a class of it.
+    OrImported = Ours | str
+"""`OrImported[SomeEnum]` is the type of a field that `named` settles in `__post_init__`."""
+
+
+def named(key: str, ours: Mapping[str, Ours], name: Ours | str) -> Ours | ImportPath:
+    """What a setting names; nothing is imported yet.
+
+    Args:
+        key: of the setting, for the message.
+        ours: what it takes by name; `SomeEnum.__members__` for an Enum.
+        name: as it was given; one of the values of `ours` stays as it is.
+
+    Raises:
+        ValueError: it is neither a name of ours nor of the form PACKAGE.MODULE:NAME.
+    """
+    if not isinstance(name, str):
+        return name
+    if re.fullmatch(r"\w+(\.\w+)*:\w+", name):
+        return ImportPath(name)
+    if name not in ours:
+        raise ValueError(f"{key}: expected one of {', '.join(ours)}, or {FORM}, found {name}")
+    return ours[name]
