@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 FORM = "PACKAGE.MODULE:NAME"
 
@@ -41,9 +41,8 @@ class ImportPath(str):
 
 Ours = TypeVar("Ours")
 if TYPE_CHECKING:
-    OrImported = Ours | ImportPath
-else:
-    # OmegaConf takes a union with str, but none with a class of it.
+    OrImported: TypeAlias = Ours | ImportPath
+else:  # OmegaConf takes a union with str, but none with a class of it
     OrImported = Ours | str
 """`OrImported[SomeEnum]` is the type of a field that `named` settles in `__post_init__`."""
 

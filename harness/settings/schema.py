@@ -134,7 +134,7 @@ def _default(item: Field[Any]) -> Any:
 
 
 def _members(hint: Any) -> tuple[Any, bool, bool]:
-    """(the type of the setting, whether something of the user's own may be imported instead, whether null is a value)"""
+    """(type of the setting, whether an object may be imported in its place, whether null is a value)"""
     if not isinstance(hint, types.UnionType) and typing.get_origin(hint) is not typing.Union:
         return hint, False, False
     members = typing.get_args(hint)
