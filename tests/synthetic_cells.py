@@ -10,16 +10,9 @@ import numpy as np
 from harness.metrics.cell import analyse, results_frame
 from harness.metrics.estimates import Estimates
 from harness.metrics.sums import cell_sums
+from harness.records.files import identity, write_cell
 from harness.records.runs import Run
-from harness.records.schema import (
-    SCHEMA_VERSION,
-    CellRecord,
-    FinishReason,
-    RequestRecord,
-    RoundRecord,
-    identity,
-    write_cell,
-)
+from harness.records.schema import SCHEMA_VERSION, CellRecord, FinishReason, RequestRecord, RoundRecord
 from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, MeasurementConfig
 from harness.settings.identity import plain_values
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from harness.compose.run_plan import with_baselines
-from harness.records.schema import identity
+from harness.records.files import identity
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.cell import (
     MAX_SPECULATIVE_TOKENS,

@@ -7,7 +7,7 @@ import torch
 
 from experiments import run as command
 from harness.compose.compose import compose_plan
-from harness.records.schema import read_cell
+from harness.records.files import read_cell
 
 EXPERIMENT = "experiment=best_depth"
 

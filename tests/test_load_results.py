@@ -17,8 +17,8 @@ from harness.metrics.certification import COLUMNS, load_certification
 from harness.metrics.columns import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
 from harness.metrics.comparison import comparisons_frame
 from harness.metrics.results import read_results
+from harness.records.files import write_atomically, write_cell
 from harness.records.runs import read_runs
-from harness.records.schema import write_atomically, write_cell
 from harness.report.write import rows
 from tests.synthetic_cells import (
     cell_record,

@@ -6,16 +6,8 @@ import os
 
 import pytest
 
-from harness.records.schema import (
-    SCHEMA_VERSION,
-    CutReason,
-    InconsistentRecordError,
-    RoundRecord,
-    identity,
-    read_cell,
-    write_atomically,
-    write_cell,
-)
+from harness.records.files import identity, read_cell, write_atomically, write_cell
+from harness.records.schema import SCHEMA_VERSION, CutReason, InconsistentRecordError, RoundRecord
 from tests.synthetic_cells import cell_record, request_record, round_record
 
 ROUND = {

@@ -11,8 +11,8 @@ from experiments import report as command
 from harness.metrics.cell import analyse, load_results
 from harness.metrics.columns import column_names
 from harness.metrics.results import read_results
+from harness.records.files import write_cell
 from harness.records.runs import read_runs
-from harness.records.schema import write_cell
 from harness.report.console import WIDTH, paired_lines, print_summary
 from harness.report.warnings import warnings
 from harness.report.write import column_dictionary, own_files, report, write_report

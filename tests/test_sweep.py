@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.compose.run_plan import RunPlan, with_baselines
-from harness.records.schema import read_cell
+from harness.records.files import read_cell
 from harness.settings.cell import (
     BackendConfig,
     CellConfig,

@@ -12,7 +12,8 @@ from experiments.prompt import headline
 from harness.backends.local import LocalBackend
 from harness.backends.model_store import ModelStore
 from harness.metrics.results import read_results
-from harness.records.schema import FinishReason, read_cell
+from harness.records.files import read_cell
+from harness.records.schema import FinishReason
 from harness.report.console import print_summary
 from harness.settings.cell import BackendConfig, CellConfig, DecodingConfig, DrafterConfig, DrafterKind, WorkloadConfig
 from harness.settings.models import Weights

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.kernel_bench.case import Case
-from harness.records.schema import write_atomically
+from harness.records.files import write_atomically
 from harness.settings.identity import plain_values
 from harness.timing.measured import Machine, Timing
 

@@ -13,7 +13,7 @@ from harness.kernel_bench.case import TRUNCATION_NAMES, Case
 from harness.kernel_bench.columns import KERNEL_COLUMNS
 from harness.kernel_bench.goals import CORE_NAMES, bytes_per_second, core_measurements, goals
 from harness.kernel_bench.records import KernelResults, Measurement, Status
-from harness.records.schema import write_atomically
+from harness.records.files import write_atomically
 from harness.timing.measured import Machine, Timing
 
 MARKDOWN, CSV = "table.md", "table.csv"

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.metrics.cell import Cell, analyse
-from harness.records.acceptance_terms import RoundTerms, check_terms_of, read_terms, terms_path
+from harness.records.acceptance_terms import RoundTerms, check_terms_of
 from harness.records.runs import CELLS, Run, read_runs
 from harness.records.schema import InconsistentRecordError
+from harness.records.terms_file import read_terms, terms_path
 
 
 @dataclass(frozen=True)

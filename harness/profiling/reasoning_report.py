@@ -9,8 +9,8 @@ from pathlib import Path
 
 from harness.profiling.reasoning_config import BoundaryCostConfig
 from harness.profiling.reasoning_cost import RoundCost
+from harness.records.files import write_atomically
 from harness.records.provenance import provenance
-from harness.records.schema import write_atomically
 
 TITLE = "# What looking for the end of reasoning costs"
 NOTE = (

@@ -14,8 +14,8 @@ from harness.profiling.operations import OPERATIONS_DEFINITION
 from harness.profiling.profile import Phases
 from harness.profiling.roofline import PARTS, ROOFLINE_DEFINITION, RoundRoofline, round_roofline
 from harness.profiling.round_bytes import BYTES_DEFINITION
+from harness.records.files import write_atomically
 from harness.records.provenance import provenance
-from harness.records.schema import write_atomically
 from harness.settings.guarantee import labels
 from harness.settings.identity import plain_values
 from harness.sweep.run_cells import label

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.records.schema import CellRecord, read_cell
+from harness.records.files import read_cell
+from harness.records.schema import CellRecord
 
 MANIFEST = "run.json"
 CELLS = "cells"

@@ -13,7 +13,7 @@ import pandas as pd
 
 from harness.metrics.cell import Cell
 from harness.metrics.recorded_terms import read_recording
-from harness.records.schema import write_atomically
+from harness.records.files import write_atomically
 from harness.replay.frames import differences_frame, replay_frame
 from harness.replay.replayed import Replayed, replay
 from harness.replay.tables import differences_table, replay_table

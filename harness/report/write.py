@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from harness.metrics.cell import results_frame
 from harness.metrics.columns import dictionary
 from harness.metrics.results import Results, read_results
+from harness.records.files import write_atomically
 from harness.records.runs import CELLS, REPORT
-from harness.records.schema import write_atomically
 from harness.report.console import print_summary
 from harness.report.page import report_page
 from harness.report.run_comparison import RunComparison, read_two_runs

@@ -2,7 +2,7 @@
 
 A setting that the cell's drafter or method ignores is put back to its default, so that two cells that differ only
 there are one cell. Labels, the output folder, the baseline switch and how intervals are computed determine nothing.
-This module does not know where results are kept; `harness.records.schema.identity` hashes what it returns.
+This module does not know where results are kept; `harness.records.files.identity` hashes what it returns.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def determinants(
             revisions stand in.
 
     Returns:
-        A dict for `harness.records.schema.identity`; equal for cells that cannot differ in their result.
+        A dict for `harness.records.files.identity`; equal for cells that cannot differ in their result.
     """
     plain = plain_values(asdict(normal_form(cell)))
     drafter, drafting, measurement = plain["drafter"], plain["drafting"], plain["measurement"]

@@ -20,9 +20,11 @@ from harness.backends.model_store import ModelStore
 from harness.compose.run_plan import RunPlan
 from harness.engine.request import Answer
 from harness.models.fingerprint import fingerprint as fingerprint_files
-from harness.records.acceptance_terms import RequestTerms, collect_terms, write_terms
+from harness.records.acceptance_terms import RequestTerms, collect_terms
+from harness.records.files import identity, write_atomically, write_cell
 from harness.records.provenance import provenance
-from harness.records.schema import SCHEMA_VERSION, CellRecord, RequestRecord, identity, write_atomically, write_cell
+from harness.records.schema import SCHEMA_VERSION, CellRecord, RequestRecord
+from harness.records.terms_file import write_terms
 from harness.settings.cell import CacheDtype, CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
 from harness.settings.identity import determinants, plain_values, with_rates
