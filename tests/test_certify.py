@@ -16,10 +16,9 @@ from harness.certification.cases import DRAFTS, RAGGED, full_cases, small_cases
 from harness.certification.controls import controls
 from harness.certification.evaluate import FALSE_ALARM, laws
 from harness.certification.goodness_of_fit import fit
-from harness.certification.project_core import project_core, reference
 from harness.certification.report import JSON, MARKDOWN
 from harness.certification.simulate import simulate
-from harness.certification.subject import Features, load_subject
+from harness.certification.subject import Features, load_subject, project_core, reference
 from harness.settings.schema import SettingsError
 from kernels.contract import GUARANTEES, DraftSampling, Guarantee
 
@@ -217,8 +216,8 @@ def test_a_subject_that_can_do_nothing_is_not_certified(monkeypatch, tmp_path, c
         ("no_colon", "expected package.module:function, found 'no_colon'"),
         ("no.such.module:make", "cannot import 'no.such.module'"),
         (
-            "harness.certification.project_core:missing",
-            "expected a function 'missing' in harness.certification.project_core",
+            "harness.certification.subject:missing",
+            "expected a function 'missing' in harness.certification.subject",
         ),
         ("builtins:str", "it lacks name, verify, draw, coupled_draw"),
     ],

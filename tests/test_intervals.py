@@ -9,7 +9,6 @@ from harness.metrics.intervals import (
     interval,
     percentile_replicates,
     resample_weights,
-    student_t_quantile,
 )
 
 
@@ -26,18 +25,10 @@ def test_weights_draw_prompts_with_replacement_and_are_the_same_every_time():
         weights[0, 0] = 1
 
 
-@pytest.mark.parametrize(
-    ("degrees", "expected"), [(1, 12.70620), (2, 4.302653), (9, 2.262157), (79, 1.990450), (999, 1.962341)]
-)
-def test_student_quantile_against_published_values(degrees, expected):
-    assert student_t_quantile(0.975, degrees) == pytest.approx(expected, rel=1e-5)
-    assert student_t_quantile(0.5, degrees) == pytest.approx(0, abs=1e-6)
-
-
 def test_percentiles_are_widened_for_few_prompts():
     """Would catch plain percentiles (2.5 %, 97.5 %), which are too narrow for few prompts."""
     low, high = expanded_levels(10, 0.95)
-    assert low == pytest.approx(0.008551, rel=1e-3) and high == 1 - low
+    assert low == pytest.approx(0.008551, rel=1e-4) and high == 1 - low
     assert expanded_levels(100_000, 0.95)[0] == pytest.approx(0.025, rel=1e-3)
     assert expanded_levels(2, 0.95)[0] < 1e-9
 

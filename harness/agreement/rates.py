@@ -11,13 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scipy import stats
+
 from harness.agreement.counts import total
-from harness.agreement.proportion import lower_bound
 from harness.agreement.run import CellResult
 
 MAX_ACCEPT_RATE, MAX_TOKEN_RATE = 1e-5, 5e-4
 """Disagreements among accept decisions, and among tokens."""
 FALSE_ALARM = 0.05
+
+
+def upper_bound(count: int, trials: int, confidence: float = 0.95) -> float:
+    """The one-sided Clopper-Pearson bound: the rate at which `count` or fewer have probability 1 - confidence."""
+    return 1.0 if count == trials else float(stats.beta.ppf(confidence, count + 1, trials - count))
+
+
+def lower_bound(count: int, trials: int, confidence: float = 0.95) -> float:
+    """The one-sided Clopper-Pearson bound: the rate at which `count` or more have probability 1 - confidence."""
+    return float(stats.beta.ppf(1 - confidence, count, trials - count + 1)) if count else 0.0
 
 
 def excessive_rates(results: Sequence[CellResult]) -> list[str]:

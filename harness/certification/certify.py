@@ -18,12 +18,12 @@ from harness.certification.controls import Control
 from harness.certification.evaluate import FALSE_ALARM, RESERVE, CaseVerdict, Conditions, Outcome, evaluate
 from harness.certification.jobs import chosen_jobs
 from harness.certification.subject import features_of, load_subject
-from harness.certification.workers import device_of, simulate_in_workers
+from harness.certification.workers import device_of, evaluate_in_workers
 from harness.settings.device import chosen_device
 
 MAX_WORKERS, SPARE_CPUS = 12, 2
 """Processes on a GPU unless the settings say otherwise: compiling kernels keeps one CPU core busy in each. What each
-takes of the GPU's memory is said beside LARGE_BATCH in judge.py."""
+takes of the GPU's memory is said beside LARGE_BATCH in evaluate.py."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _certify(config: CertifyConfig, report: Callable[[Outcome], None], device: t
     if num_workers == 1:
         simulated = ((index, evaluate(subject, jobs[index], conditions)) for index in supported)
     else:
-        simulated = simulate_in_workers(conditions, {index: jobs[index] for index in supported}, num_workers)
+        simulated = evaluate_in_workers(conditions, {index: jobs[index] for index in supported}, num_workers)
     for index, outcome in simulated:
         add(index, outcome)
     return Certification(

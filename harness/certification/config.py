@@ -10,7 +10,7 @@ from harness.settings.device import Device
 from kernels.contract import VerificationMethod
 
 PREFIX = "certify"
-PROJECT_CORE = "harness.certification.project_core:project_core"
+PROJECT_CORE = "harness.certification.subject:project_core"
 
 
 class Size(Enum):

@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 
 from harness.certification.cases import DTYPES, Case
-from harness.certification.chi_square import detectable_variation, power_at, samples_needed
 from harness.certification.config import CertifyConfig, Size
 from harness.certification.controls import Control
-from harness.certification.goodness_of_fit import Fit, fit
+from harness.certification.goodness_of_fit import Fit, detectable_variation, fit, power_at, samples_needed
 from harness.certification.law import exact_law
-from harness.certification.project_core import project_core
 from harness.certification.simulate import Simulated, simulate
-from harness.certification.subject import Subject
+from harness.certification.subject import Subject, project_core
 
 FALSE_ALARM = 1e-6
 """Probability that any lossless cell of a subject without a flaw fails."""

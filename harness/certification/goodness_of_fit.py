@@ -1,4 +1,7 @@
-"""Do the counted sequences follow the exact law? Pearson's test, and how far off they are.
+"""Do the counted sequences follow the exact law? Pearson's test, its power, and how far off they are.
+
+A deviation of total variation d in n samples gives a noncentrality of at least 4 n d^2 (Cauchy-Schwarz, equality for
+the deviation that is spread in proportion to the law), so power computed from that holds for every such deviation.
 
 Shapes: G groups of requests (profiles), each with its own law; N sequences. Half 0 and half 1 of the requests are
 counted apart: the test takes both, the estimate of the distance learns from one half and measures on the other.
@@ -9,9 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from scipy import special, stats
 from torch import Tensor
-
-from harness.certification.chi_square import tail
 
 MIN_EXPECTED = 32
 """Rarer sequences are pooled: below that the far tail of Pearson's statistic is heavier than the chi-square law's."""
@@ -95,7 +97,39 @@ def fit(counts: Tensor, law: Tensor) -> Fit:
         statistic += float(((observed - expected) ** 2 / expected).sum())
         df += len(observed) - 1
         pooled += rest
-    p_value = 0.0 if impossible else 1.0 if df == 0 else tail(statistic, df)
+    p_value = 0.0 if impossible else 1.0 if df == 0 else float(stats.chi2.sf(statistic, df))
     total = float(num_samples.sum())
     variation = held_out_variation(halves, law)
     return Fit(int(total), df, statistic, p_value, impossible, pooled / total, *variation)
+
+
+def power_at(total_variation: float, num_samples: int, level: float, df: int) -> float:
+    """Probability to detect a deviation of at least `total_variation`; df 0 is a law with a single sequence.
+
+    Args:
+        total_variation: in (0, 1].
+        num_samples: of the test.
+        level: of the test, in (0, 1).
+        df: degrees of freedom.
+    """
+    if df == 0:
+        return 1.0 - (1.0 - total_variation) ** num_samples
+    return float(stats.ncx2.sf(stats.chi2.isf(level, df), df, 4 * num_samples * total_variation**2))
+
+
+def detectable_variation(num_samples: int, level: float, df: int, power: float) -> float:
+    """The smallest total variation that `num_samples` samples detect with probability `power`, wherever it lies."""
+    if df == 0:
+        return 1.0 - (1.0 - power) ** (1 / num_samples)
+    return (_detectable_noncentrality(level, df, power) / (4 * num_samples)) ** 0.5
+
+
+def samples_needed(total_variation: float, level: float, df: int, power: float) -> int:
+    """Samples with which `total_variation` is detected with probability `power`."""
+    if df == 0:
+        return int(10 / total_variation)
+    return int(_detectable_noncentrality(level, df, power) / (4 * total_variation**2)) + 1
+
+
+def _detectable_noncentrality(level: float, df: int, power: float) -> float:
+    return float(special.chndtrinc(stats.chi2.isf(level, df), df, 1 - power))

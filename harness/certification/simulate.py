@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from harness.certification.cases import DTYPES, Case
-from harness.certification.input_mutation import copied_inputs, num_overwritten
-from harness.certification.return_types import returned
+from harness.certification.contract_checks import copied_inputs, num_overwritten, returned
 from harness.certification.subject import Subject, features_of
 from kernels.contract import Draft, DraftSampling, Drawn, RowStats, Sampling, Streams, TokenMask, VerificationResult
 from kernels.new_row_stats import new_row_stats

@@ -63,6 +63,7 @@ from kernels.contract import (
     VerificationMethod,
     VerificationResult,
 )
+from kernels.core import Core, core_for, reference_core
 from kernels.streams import Purpose
 
 
@@ -133,6 +134,20 @@ class Functions:
     draw: Callable[..., Drawn]
     coupled_draw: Callable[..., Drawn]
     features: Features = field(default_factory=Features)
+
+
+def _as_subject(core: Core) -> Functions:
+    return Functions(core.name, core.verify, core.draw, core.coupled_draw, Features(row_stats=True, masks=True))
+
+
+def project_core(device: torch.device) -> Functions:
+    """What the engine runs on this device: Triton on CUDA, the reference elsewhere."""
+    return _as_subject(core_for(device))
+
+
+def reference(device: torch.device) -> Functions:
+    """The executable specification, whatever the device."""
+    return _as_subject(reference_core())
 
 
 MEMBERS = ("name", "verify", "draw", "coupled_draw")

@@ -1,7 +1,7 @@
-"""Play cells in several processes, on all GPUs that there are: their kernels take longer to compile than to play.
+"""Evaluate jobs in several processes, on all GPUs that there are: kernels take longer to compile than to run.
 
-A process is started afresh, makes its own subject, and plays the jobs whose numbers it is sent, one at a time; it lists
-the jobs itself, because a control cannot be sent. What comes out does not depend on who plays it.
+A process is started afresh, makes its own subject, and is sent the numbers of jobs; it lists the jobs itself, because a
+control cannot be sent. What comes out does not depend on which process does it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ import multiprocessing
 import signal
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from functools import cache
+from itertools import zip_longest
+from multiprocessing.process import BaseProcess
+from multiprocessing.queues import SimpleQueue
 
 import torch
 
@@ -20,39 +24,51 @@ from harness.certification.cases import Case
 from harness.certification.controls import Control
 from harness.certification.evaluate import Conditions, Outcome, evaluate
 from harness.certification.jobs import chosen_jobs
-from harness.certification.schedule import Schedule
-from harness.certification.subject import load_subject
+from harness.certification.subject import Subject, load_subject
+from kernels.contract import DraftSampling, VerificationMethod
+
+Group = tuple[VerificationMethod, DraftSampling, str, bool]
+"""Method, draft sampling, dtype and whether anything truncates: what the kernels of a job are compiled for."""
+TRUNCATION_COST = 2
+"""How many plain jobs a truncating one is taken for."""
 
 
 class WorkerError(ValueError):
-    """A worker died or raised an error; the message says which cell it was at. A note has the worker's traceback."""
+    """A worker died or raised an error; the message names its job. A note has the worker's traceback."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """What a worker sends instead of an outcome."""
-
-    message: str
-    trace: str
-
-
-@dataclass
-class _Worker:
-    """A process, this end of its pipe, and the number of the job that it plays."""
-
-    process: SpawnProcess
-    connection: Connection
-    job: int | None = None
+def group_of(job: Case | Control) -> Group:
+    """The group of a case, or of the case that a control changes."""
+    case = job.case if isinstance(job, Control) else job
+    truncates = any(profile.truncates for profile in case.profiles)
+    return case.verification.method, case.draft_sampling, case.dtype, truncates
 
 
-def simulate_in_workers(
+def in_turns(jobs: Mapping[int, Case | Control]) -> list[int]:
+    """The numbers of the jobs, one of every group in turn and the longest group first.
+
+    Workers compile different kernels at the same time in this order, and find those of later turns in Triton's cache.
+    """
+    groups: dict[Group, list[int]] = {}
+    for index, job in jobs.items():
+        groups.setdefault(group_of(job), []).append(index)
+
+    def cost(group: Group) -> int:
+        truncates = group[-1]
+        return len(groups[group]) * (TRUNCATION_COST if truncates else 1)
+
+    longest_first = [groups[group] for group in sorted(groups, key=cost, reverse=True)]
+    return [index for turn in zip_longest(*longest_first) for index in turn if index is not None]
+
+
+def evaluate_in_workers(
     conditions: Conditions, jobs: Mapping[int, Case | Control], num_workers: int
 ) -> Iterator[tuple[int, Outcome]]:
-    """Play jobs and hand out each outcome as it comes.
+    """Evaluate jobs and yield each outcome as it comes.
 
     Args:
         conditions: of the certification.
-        jobs: what to play, by its number in `chosen_jobs`.
+        jobs: by their number in `chosen_jobs`.
         num_workers: processes, at least 1.
 
     Yields:
@@ -61,92 +77,79 @@ def simulate_in_workers(
     Raises:
         WorkerError: a worker died or raised an error; the others are stopped.
     """
-    schedule, workers = Schedule(jobs), []
+    context = multiprocessing.get_context("spawn")
+    devices, started = context.SimpleQueue(), context.SimpleQueue()
+    for number in range(num_workers):
+        devices.put(device_of(conditions.device, number))
+    others = multiprocessing.active_children()
+    executor = ProcessPoolExecutor(num_workers, context, _begin, (conditions, devices, started))
+    futures = {executor.submit(_evaluate, index): index for index in in_turns(jobs)}
+    workers = [process for process in multiprocessing.active_children() if process not in others]
     try:
-        for number in range(num_workers):
-            workers.append(_started(replace(conditions, device=device_of(conditions.device, number))))
-        for number, worker in enumerate(workers):
-            _send_next(worker, schedule.next(number), jobs)
-        while any(worker.job is not None for worker in workers):
-            ready = wait([worker.connection for worker in workers if worker.job is not None])
-            for number, worker in enumerate(workers):
-                if worker.connection in ready and worker.job is not None:
-                    index, outcome = worker.job, _received(worker, jobs)
-                    _send_next(worker, schedule.next(number), jobs)
-                    yield index, outcome
-        for worker in workers:
-            worker.process.join()
+        for future in as_completed(futures):
+            try:
+                outcome = future.result()
+            except BrokenProcessPool as error:
+                raise _death(workers, started, jobs) from error
+            except Exception as error:
+                failed = WorkerError(
+                    f"the worker that played {jobs[futures[future]].name!r} raised {type(error).__name__}: {error}; "
+                    "certify.workers=1 plays in one process"
+                )
+                failed.add_note("".join(traceback.format_exception(error)))
+                raise failed from error
+            yield futures[future], outcome
     finally:
         for worker in workers:
-            worker.process.terminate()
-            worker.process.join()
-            worker.connection.close()
+            worker.terminate()
+        executor.shutdown(cancel_futures=True)
 
 
 def device_of(device: torch.device, number: int) -> torch.device:
-    """Where a worker plays: workers take turns at the GPUs, unless one was named."""
+    """Where a worker runs: workers take turns at the GPUs, unless one was named."""
     if device.type != "cuda" or device.index is not None:
         return device
     return torch.device("cuda", number % torch.cuda.device_count())
 
 
-def _started(conditions: Conditions) -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_work, args=(conditions, there), daemon=True)
-    process.start()
-    # The worker alone holds its end, so that its death closes the pipe.
-    there.close()
-    return _Worker(process, here)
-
-
-def _send_next(worker: _Worker, index: int | None, jobs: Mapping[int, Case | Control]) -> None:
-    """Send the number of a job, or None, upon which the worker ends."""
-    worker.job = index
-    try:
-        worker.connection.send(index)
-    except OSError as error:
-        raise _death(worker, jobs) from error
-
-
-def _received(worker: _Worker, jobs: Mapping[int, Case | Control]) -> Outcome:
-    try:
-        found = worker.connection.recv()
-    except (EOFError, OSError) as error:
-        raise _death(worker, jobs) from error
-    if isinstance(found, Failure):
-        failed = WorkerError(f"{_task(worker, jobs)} raised {found.message}; certify.workers=1 plays in one process")
-        failed.add_note(found.trace)
-        raise failed
-    assert isinstance(found, Outcome)
-    return found
-
-
-def _task(worker: _Worker, jobs: Mapping[int, Case | Control]) -> str:
-    return "a worker" if worker.job is None else f"the worker that played {jobs[worker.job].name!r}"
-
-
-def _death(worker: _Worker, jobs: Mapping[int, Case | Control]) -> WorkerError:
-    worker.process.join()
+def _death(workers: list[BaseProcess], started: SimpleQueue, jobs: Mapping[int, Case | Control]) -> WorkerError:
+    """The error for workers that ended by themselves: the executor stops the others, with SIGTERM."""
+    last: dict[int, int] = {}
+    while not started.empty():
+        pid, index = started.get()
+        last[pid] = index
+    for worker in workers:
+        worker.join()
+    dead = [worker for worker in workers if worker.exitcode not in (0, -signal.SIGTERM)] or workers
+    names = [f"the worker that played {jobs[last[worker.pid]].name!r}" for worker in dead if worker.pid in last]
     return WorkerError(
-        f"{_task(worker, jobs)} died with exit code {worker.process.exitcode}; if memory ran out, set fewer "
+        f"{names[0] if names else 'a worker'} died with exit code {dead[0].exitcode}; if memory ran out, set fewer "
         "certify.workers or a smaller certify.batch"
     )
 
 
-def _work(conditions: Conditions, connection: Connection) -> None:
-    """The whole life of a worker: play what is asked for until there is nothing more."""
+_conditions: Conditions
+_started: SimpleQueue
+
+
+def _begin(conditions: Conditions, devices: SimpleQueue, started: SimpleQueue) -> None:
+    """The first call in a worker."""
+    global _conditions, _started
     # An interrupt reaches every process of the terminal; the parent answers it and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    if conditions.device.type == "cuda":
-        torch.cuda.set_device(conditions.device)
-    try:
-        jobs = chosen_jobs(conditions.config, conditions.size)
-        subject = load_subject(conditions.config.subject, conditions.device)
-        while (index := connection.recv()) is not None:
-            connection.send(evaluate(subject, jobs[index], conditions))
-    except (EOFError, BrokenPipeError):
-        return  # the parent is gone
-    except Exception as error:
-        connection.send(Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
+    _conditions, _started = replace(conditions, device=devices.get()), started
+    if _conditions.device.type == "cuda":
+        torch.cuda.set_device(_conditions.device)
+
+
+@cache
+def _subject_and_jobs() -> tuple[Subject, list[Case | Control]]:
+    config = _conditions.config
+    return load_subject(config.subject, _conditions.device), chosen_jobs(config, _conditions.size)
+
+
+def _evaluate(index: int) -> Outcome:
+    _started.put((multiprocessing.current_process().pid, index))
+    subject, jobs = _subject_and_jobs()
+    return evaluate(subject, jobs[index], _conditions)

@@ -42,18 +42,6 @@ def resample_weights(num_prompts: int, num_resamples: int) -> Floats:
     return weights
 
 
-def student_t_quantile(probability: float, degrees: int) -> float:
-    """Quantile of Student's t for probability in (0, 1), to about six digits.
-
-    With t = sqrt(degrees) * tan(angle) the density is proportional to cos(angle)^(degrees - 1), a smooth function on
-    (-pi/2, pi/2) that the trapezoid rule integrates well.
-    """
-    angles = np.linspace(-np.pi / 2, np.pi / 2, 100_001)
-    density = np.cos(angles) ** (degrees - 1)
-    mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return float(sqrt(degrees) * np.tan(np.interp(probability * mass[-1], mass, angles)))
-
-
 @lru_cache(maxsize=64)
 def expanded_levels(num_prompts: int, confidence: float) -> tuple[float, float]:
     """Levels at which the bootstrap distribution is read for an interval with this confidence.
@@ -62,7 +50,9 @@ def expanded_levels(num_prompts: int, confidence: float) -> tuple[float, float]:
     1/n. The expanded one (Hesterberg 2015, "What Teachers Should Know About the Bootstrap") reads at
     Phi(-t * sqrt(n / (n - 1))), with t the quantile of Student's distribution with n - 1 degrees of freedom.
     """
-    t = student_t_quantile((1 + confidence) / 2, num_prompts - 1)
+    from scipy.special import stdtrit
+
+    t = float(stdtrit(num_prompts - 1, (1 + confidence) / 2))
     tail = erfc(t * sqrt(num_prompts / (num_prompts - 1)) / sqrt(2)) / 2
     return tail, 1 - tail
 
