@@ -115,6 +115,9 @@ class Sampling:
     """[R] float32; 0 means off."""
     truncates: bool = True
     """False promises that no request cuts anything, so that a GPU need not look: its values cannot be read in time."""
+    is_mixed: bool = False
+    """Some requests cut and others do not: a GPU gives each kind the kernels, and thereby the tokens, of a batch of its
+    own. Without it, where `truncates`, all requests take the kernels of those that cut."""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
+from harness.engine.settings import EngineSettings
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Head
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.target import TargetModel
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 
 VOCAB_SIZE, NUM_DRAFTS = 50, 3

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.constraint.grammar_state import ConstraintOutcome
 from harness.constraint.masks import Masks
-from harness.constraint.outcome import ConstraintOutcome
 from harness.engine.commit import commit
 from harness.records.schema import CutReason, FinishReason, InconsistentRecordError, RoundRecord
 from tests.test_constraint_parsers import CountedTokens

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from harness.engine.engine import SamplingSettings
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from kernels.equal_sampling import equal_sampling
 from tests.constrained_law import Chains, constrained_target, law_of, total_variation

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from harness.constraint.parsers.one_token import OneToken
+from harness.constraint.parsers.markers import OneToken, SeveralTokens
 from harness.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.constraint.parsers.parser import ReasoningParser
-from harness.constraint.parsers.several_tokens import SeveralTokens
 from harness.constraint.registry import build_parser
 
 ZOO = Path(__file__).parents[1] / "harness" / "models" / "zoo" / "target"

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from harness.constraint.grammar_state import GrammarState
 from harness.constraint.masks import FREE, Masks
-from harness.constraint.parsers.no_reasoning import NoReasoning
-from harness.constraint.parsers.several_tokens import SeveralTokens
+from harness.constraint.parsers.markers import NoReasoning, SeveralTokens
 from harness.engine.commit import commit
 from harness.engine.constrained_step import after_unmasked_round
 from harness.engine.sequence import Round

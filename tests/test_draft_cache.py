@@ -7,7 +7,7 @@ import torch
 
 from harness.drafters.draft_logits import Caching
 from harness.drafters.load import caching_of
-from harness.engine.engine import Engine, SamplingSettings
+from harness.engine.engine import Engine
 from harness.records.acceptance_terms import collect_terms
 from harness.settings.cell import (
     BackendConfig,
@@ -24,6 +24,7 @@ from harness.settings.cell import (
 )
 from harness.settings.guarantee import OTHER_DRAFTS, guarantee, labels
 from harness.settings.identity import determinants, normal_form, without_effect
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from harness.engine.engine import Engine, SamplingSettings
+from harness.engine.engine import Engine
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import Draft, DraftSampling, RowStats, Sampling, VerificationMethod
 from kernels.core import Core, reference_core
 from kernels.reference.truncation import process, sampling_rows
@@ -73,7 +74,7 @@ def test_draws_that_leave_no_statistics_pass_none_on(sampling: DraftSampling):
     ("settings", "truncates"),
     [
         (SamplingSettings(0.7), False),
-        (SamplingSettings(0.0), False),
+        (SamplingSettings(0.0, top_k=5), False),
         (SamplingSettings(top_k=5), True),
         (SamplingSettings(top_p=0.9), True),
         (SamplingSettings(min_p=0.1), True),
@@ -81,4 +82,4 @@ def test_draws_that_leave_no_statistics_pass_none_on(sampling: DraftSampling):
     ids=["plain", "greedy", "top-k", "top-p", "min-p"],
 )
 def test_settings_that_cut_nothing_promise_it(settings: SamplingSettings, truncates: bool):
-    assert settings.rows(2, torch.device("cpu")).truncates is truncates
+    assert settings.truncates is truncates

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.engine import engine as engine_module
-from harness.engine import to_records
+from harness.engine import measure_drafts, to_records
 from harness.engine.request import Request
 from harness.engine.runner import Launched
 from harness.engine.scheduler import Scheduler
@@ -133,7 +133,7 @@ def test_the_clock_stands_still_for_what_only_the_measurement_needs(monkeypatch)
         subject = engine(expected_acceptance=expected)
         clock = Clock(monkeypatch, subject)
         monkeypatch.setattr(
-            engine_module, "acceptance_terms", lambda *a, now=clock, **k: now.after(50.0, acceptance_terms(*a, **k))
+            measure_drafts, "acceptance_terms", lambda *a, now=clock, **k: now.after(50.0, acceptance_terms(*a, **k))
         )
         runs.append(subject.run(toy_requests(6), lambda record: None))
     assert runs[0].wall_s == runs[1].wall_s

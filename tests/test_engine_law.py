@@ -13,8 +13,10 @@ import torch
 from scipy import stats
 
 from harness.drafters.ngram import NgramDrafter
-from harness.engine.engine import Engine, SamplingSettings
+from harness.engine.engine import Engine
+from harness.engine.slots import SlotSampling
 from harness.records.schema import EXPECTED_METHODS
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core
 from kernels.reference.truncation import process
@@ -157,7 +159,7 @@ def test_law_with_truncation_and_a_smaller_draft_vocabulary(method, sampling, dr
         draft_ids=torch.tensor([0, 2, 3]),
         drafter=NgramDrafter(2, 1) if drafter == "ngram" else None,
     )
-    rows = settings.rows(len(WIDE_TARGET), torch.device("cpu"))
+    rows = SlotSampling(len(WIDE_TARGET), settings, False, torch.device("cpu")).rows(len(WIDE_TARGET))
     processed = process(WIDE_TARGET.log(), rows).exp()
     requests = toy_requests(20_000, prompt=(1, 0, 2, 3, 1, 0))
     assert fit(outputs(engine, requests).values(), processed, NUM_TOKENS) > FALSE_ALARM

@@ -8,11 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.constraint.grammar_state import GrammarState
-from harness.constraint.parsers.no_reasoning import NoReasoning
-from harness.constraint.parsers.one_token import OneToken
+from harness.constraint.parsers.markers import NoReasoning, OneToken, SeveralTokens
 from harness.constraint.parsers.outside_code_block import OutsideCodeBlock
-from harness.constraint.parsers.several_tokens import SeveralTokens
-from harness.constraint.policies.by_kind import POLICIES as POLICIES_BY_KIND
+from harness.constraint.policies import POLICIES as POLICIES_BY_KIND
 from harness.engine.slots import MAX_ENDING_TOKENS
 from harness.settings.constraint import PolicyKind
 from kernels.contract import DraftSampling, VerificationMethod

@@ -8,14 +8,16 @@ import torch
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.engine import Engine
 from harness.engine.graph_runner import StepSize, step_sizes
 from harness.engine.request import Limits, Request
 from harness.engine.sequence import Sequence
+from harness.engine.settings import EngineSettings
 from harness.engine.step_plan import make_plan
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.profiling.state_snapshot import where_a_round_starts
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_models import VOCAB_SIZE, random_target, randomize
 from tests.toy_markov import toy_engine, transitions

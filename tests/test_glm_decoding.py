@@ -7,10 +7,12 @@ import torch
 
 from harness.drafters.chain import DrafterShape
 from harness.drafters.load import build_drafter, load_head
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
+from harness.engine.settings import EngineSettings
 from harness.models.target import load_target
 from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind, DraftingConfig
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import Verification, VerificationMethod
 from tests.tiny_glm import MTP_PREFIX, mtp_tensors, random_glm, save_glm_folder
 from tests.tiny_models import VOCAB_SIZE, random_tokens

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.constraint.parsers.one_token import OneToken
+from harness.constraint.parsers.markers import OneToken
 from harness.engine.constrained_graph_runner import ConstrainedGraphRunner
 from harness.engine.graph_runner import StepSize
 from kernels.contract import DraftSampling, VerificationMethod

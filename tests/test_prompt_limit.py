@@ -10,14 +10,16 @@ import pytest
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.none import NoDrafter
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.engine import Engine
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS, StepSize, step_sizes
 from harness.engine.inputs import num_rows
 from harness.engine.request import Limits, Request
 from harness.engine.sequence import Sequence
+from harness.engine.settings import EngineSettings
 from harness.engine.step_plan import make_plan
 from harness.settings.cell import BackendConfig, CellConfig
 from harness.settings.identity import determinants, without_effect
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_engines import tiny_head
 from tests.tiny_models import VOCAB_SIZE, random_target

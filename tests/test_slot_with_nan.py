@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.runner import EagerRunner
+from harness.engine.settings import EngineSettings
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.slot_cache import SlotCache
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_models import VOCAB_SIZE, random_target, randomize
 

@@ -11,13 +11,15 @@ from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings
+from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
+from harness.engine.settings import EngineSettings
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Config, Eagle3Head
 from harness.models.head import Head
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.target import TargetModel
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_models import VOCAB_SIZE, random_target, randomize
 

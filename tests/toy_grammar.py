@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
-from harness.constraint.parsers.one_token import OneToken
+from harness.constraint.parsers.markers import OneToken
 from harness.constraint.parsers.parser import ReasoningParser
-from harness.constraint.policies.by_kind import POLICIES
+from harness.constraint.policies import POLICIES
 from harness.settings.constraint import PolicyKind
 
 MARKER = 3

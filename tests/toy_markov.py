@@ -14,11 +14,13 @@ from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED, Caching
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings, draft_slack
+from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
+from harness.engine.settings import EngineSettings, draft_slack
 from harness.models.head import HeadOutput
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetOutput
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from kernels.core import Core
 

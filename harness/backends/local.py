@@ -11,9 +11,9 @@ from harness.constraint.cell_constraint import CellConstraint
 from harness.constraint.grammar_text import UnusableGrammarError
 from harness.drafters.chain import DrafterShape
 from harness.drafters.load import LoadedHead, build_drafter
-from harness.engine.engine import Engine, EngineSettings, SamplingSettings, draft_slack
-from harness.engine.gc_paused import gc_paused
+from harness.engine.engine import Engine
 from harness.engine.request import Answer, Limits, Request
+from harness.engine.settings import EngineSettings, draft_slack
 from harness.models.target import TargetModel
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.schema import RequestRecord
@@ -185,8 +185,7 @@ class LocalBackend:
             return self._request(conversation, given)
 
         engine = self.engine()
-        with gc_paused():
-            run = engine.run(requests, follow_up, start_s)
+        run = engine.run(requests, follow_up, start_s)
         self.num_invalid += run.num_invalid
         judged = tuple(map(self._judged, run.requests))
         return BackendRun(judged, run.wall_s, self._num_skipped, self.fallbacks, run.terms)
@@ -339,7 +338,7 @@ class LocalBackend:
             num_slots=num_slots,
             capacity=capacity,
             num_speculative_tokens=num_tokens,
-            sampling=SamplingSettings(decoding.temperature, decoding.top_k, decoding.top_p, decoding.min_p),
+            sampling=decoding.sampling,
             verification=cell.verification.verification(num_tokens),
             limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else target.eos_token_ids),
             graphs=self.uses_graphs,

@@ -9,7 +9,7 @@ from harness.constraint.grammar import GrammarCompiler
 from harness.constraint.grammar_state import GrammarState
 from harness.constraint.grammar_text import UnusableGrammarError, refusal
 from harness.constraint.parsers.parser import ReasoningParser
-from harness.constraint.policies.by_kind import POLICIES
+from harness.constraint.policies import POLICIES
 from harness.constraint.registry import build_parser
 from harness.constraint.validity import check_validator, is_valid
 from harness.settings.constraint import ConstraintConfig

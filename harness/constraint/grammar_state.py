@@ -9,15 +9,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from harness.constraint.lookahead import Lookahead
 from harness.constraint.masks import FREE, Masks
 from harness.constraint.matcher import Matcher
-from harness.constraint.outcome import ConstraintOutcome
 from harness.constraint.parsers.parser import ReasoningParser
-from harness.constraint.policies.policy import Policy
+from harness.constraint.policies import Policy
 
 US_PER_S = 1e6
+
+
+class ConstraintOutcome(NamedTuple):
+    """What a constraint decides about one round of one request, for the accounting in harness.engine.commit."""
+
+    num_kept_tokens: int
+    """Emitted tokens that may stay, at least 1."""
+    num_evidence: int
+    """Draft tokens that can be evidence, known before verification: those in front of the first that could only be cut
+    away again."""
+    num_free_tokens: int
+    """Draft tokens up to the end of reasoning, the marker's last token included; all of them when none ends it."""
+    is_complete: bool = False
+    """The answer is whole and nothing can follow."""
+    host_us: float = 0.0
+    """Microseconds that the host spent on it."""
+    is_masked: bool = False
+    """Verification took place under masks."""
+    ran_as_one_graph: bool = False
+    """Its step ran as one piece, and the host looked at it afterwards."""
 
 
 class GrammarState:

@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from harness.constraint.parsers.no_reasoning import NoReasoning
-from harness.constraint.parsers.one_token import OneToken
+from harness.constraint.parsers.markers import NoReasoning, OneToken, SeveralTokens
 from harness.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.constraint.parsers.parser import ReasoningParser
-from harness.constraint.parsers.several_tokens import SeveralTokens
 from harness.settings.imported import ImportPath, named
 
 END_THINK = "</think>"

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-from harness.constraint.outcome import ConstraintOutcome
+from harness.constraint.grammar_state import ConstraintOutcome
 from harness.records.schema import CutReason, FinishReason
 
 

@@ -13,17 +13,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from harness.constraint.grammar_state import US_PER_S, GrammarState
+from harness.constraint.grammar_state import US_PER_S, ConstraintOutcome, GrammarState
 from harness.constraint.masks import FREE, Masks
-from harness.constraint.outcome import ConstraintOutcome
 from harness.engine.draft_masks import ConstrainedDrafts
-from harness.engine.runner import Launched
+from harness.engine.runner import EagerRunner, Launched
 from harness.engine.sequence import Round, rounds_of
 from harness.engine.slots import StepInputs
-from harness.engine.step import Drafted, Scored, Step
+from harness.engine.step import Drafted, Scored, Step, Verified
 from harness.engine.step_plan import StepPlan
-from harness.engine.truncate_verdict import truncate_verdict
 from kernels.contract import TokenMask
 
 CUT_TOO_LATE = "something is cut that the device has taken in"
@@ -111,6 +110,35 @@ class ConstrainedStep:
             verified = truncate_verdict(verified, torch.tensor(num_kept, device=device))
         step.extend(inputs, scored, verified)
         return Launched(step.commit(scored, verified), decided, None, outcomes)
+
+
+class ConstrainedRunner(EagerRunner):
+    """Launches steps whose requests may have grammar states, operation by operation; each ends before the next one is
+    planned."""
+
+    def __init__(self, step: Step, num_slots: int) -> None:
+        super().__init__(step)
+        self._constrained = ConstrainedStep(step, num_slots)
+
+    def launch(self, plan: StepPlan) -> Launched:
+        return self._constrained.run(plan, self.inputs(plan))
+
+
+def truncate_verdict(
+    verified: Verified,
+    # [B] int64
+    num_kept: Tensor,
+) -> Verified:
+    """Leave the first tokens of each row, at least 1, of a row that has any.
+
+    The last one takes the place of a recovered token, accepted draft token though it may be: the target has read
+    everything in front of it, and it is the first that the next round reads. Counting is not this function's work.
+    """
+    verdict = verified.verdict
+    columns = torch.arange(verdict.token_ids.shape[1], device=num_kept.device)
+    token_ids = verdict.token_ids.masked_fill(columns >= num_kept.unsqueeze(1), -1)
+    num_accepted = torch.minimum(verdict.num_accepted, num_kept - 1)
+    return verified._replace(verdict=replace(verdict, token_ids=token_ids, num_accepted=num_accepted))
 
 
 def apply_constraints(

@@ -14,80 +14,34 @@ overwrites them.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 
-from harness.constraint.outcome import ConstraintOutcome
+from harness.constraint.grammar_state import ConstraintOutcome
 from harness.drafters.protocol import Drafter
-from harness.engine.acceptance_terms import of_slot, term_columns
 from harness.engine.constrained_graph_runner import ConstrainedGraphRunner
-from harness.engine.constrained_runner import ConstrainedRunner
-from harness.engine.constrained_step import CUT_TOO_LATE, after_unmasked_round, apply_constraints
+from harness.engine.constrained_step import CUT_TOO_LATE, ConstrainedRunner, after_unmasked_round, apply_constraints
 from harness.engine.graph_runner import GraphRunner
-from harness.engine.request import Answer, Limits, Request
+from harness.engine.measure_drafts import MeasureDrafts, Measures
+from harness.engine.request import Answer, Request
 from harness.engine.runner import EagerRunner, Launched, Runner
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Round, Sequence, rounds_of
-from harness.engine.slots import SlotState
+from harness.engine.settings import EngineSettings
+from harness.engine.slots import SlotSampling, SlotState
 from harness.engine.step import Step
 from harness.engine.step_plan import StepPlan, make_plan
 from harness.engine.to_records import request_record, request_terms
 from harness.models.target import TargetModel
-from harness.records.acceptance_terms import Floats, RequestTerms
+from harness.records.acceptance_terms import RequestTerms
 from harness.records.schema import RequestRecord
-from kernels.contract import Sampling, Verification
 from kernels.core import Core, core_for
-from kernels.equal_sampling import equal_sampling
-from kernels.reference.acceptance import acceptance_terms, expected_accepted
-
-
-@dataclass(frozen=True)
-class SamplingSettings:
-    """The sampling parameters that all requests of an engine share; see kernels.contract.Sampling."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-
-    def rows(self, num_rows: int, device: torch.device) -> Sampling:
-        return equal_sampling(num_rows, self.temperature, self.top_k, self.top_p, self.min_p, device)
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """What an engine is built for."""
-
-    num_slots: int
-    capacity: int
-    """Tokens a slot holds: prompt, output, and `draft_slack`."""
-    num_speculative_tokens: int
-    sampling: SamplingSettings
-    verification: Verification
-    limits: Limits
-    expected_acceptance: bool = False
-    """Compute, per round, the acceptance that each chain method expects on the same drafts."""
-    round_terms: bool = False
-    """Beside it keep the terms of every full draft, for a replay."""
-    graphs: bool = False
-    """Steps of a few fixed sizes, captured as CUDA graphs where there is a GPU; else operation by operation."""
-    overlaps: bool | None = None
-    """Launch a step before the one before it has been read; None does so where a launch does not wait for the device:
-    with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `constrained` without `graphs`."""
-    constrained: bool = False
-    """Requests may have grammar states, so that the host may take part in steps; those of others run as without."""
-    prompt_tokens_beside_rounds: int | None = None
-    """Prompt tokens of a step in which others decode, at most, in whole rows and at least one; None for no limit. With
-    `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding alone."""
-
-
-def draft_slack(num_speculative_tokens: int) -> int:
-    """Tokens that a slot must hold beyond prompt and output: two rounds that may both turn out to be too many."""
-    return 2 * (num_speculative_tokens + 1)
 
 
 @dataclass(frozen=True)
@@ -102,24 +56,30 @@ class EngineRun:
     """Of the requests, in the same order; empty unless they are recorded."""
 
 
-class _Measures(NamedTuple):
-    """What was measured on a step's drafts, per slot."""
-
-    expected: list[list[float]]
-    terms: dict[str, Floats] | None
-
-
 class _UnderWay(NamedTuple):
     """A step that has been launched and not read yet."""
 
     plan: StepPlan
     launched: Launched
-    measures: _Measures | None
+    measures: Measures | None
     """If it has been measured."""
 
 
 FollowUp = Callable[[Answer], Request | None]
-Measured = TypeVar("Measured")
+
+
+@contextmanager
+def _gc_paused() -> Iterator[None]:
+    """Leave what exists at the start out of every garbage collection until the end.
+
+    A full pass over all that a process holds takes 0.1 to 0.5 s. It comes when enough new objects have piled up, in the
+    middle of some request, and would count as its latency.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class Engine:
@@ -133,10 +93,11 @@ class Engine:
         self.drafter = drafter
         self.settings = settings
         self.core = core if core is not None else core_for(target.device)
-        self._measures = settings.expected_acceptance and settings.num_speculative_tokens > 0
+        sampling = SlotSampling(settings.num_slots, settings.sampling, settings.is_mixed, target.device)
         returns_at_once = target.device.type == "cuda" and settings.graphs
         wanted = returns_at_once if settings.overlaps is None else settings.overlaps
-        self._overlaps = wanted and not self._measures and (settings.graphs or not settings.constrained)
+        measures = settings.expected_acceptance and settings.num_speculative_tokens > 0
+        self._overlaps = wanted and not measures and (settings.graphs or not settings.constrained)
         # one slot more than there are takes what nobody wants
         self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
         self.step = Step(
@@ -144,12 +105,12 @@ class Engine:
             drafter=drafter,
             core=self.core,
             cache=self._cache,
-            state=SlotState(settings.num_slots, settings.capacity, target.device),
-            sampling=settings.sampling.rows(settings.num_slots, target.device),
+            state=SlotState(settings.num_slots, settings.capacity, sampling, target.device),
             verification=settings.verification,
             num_speculative_tokens=settings.num_speculative_tokens,
             joins=settings.graphs,
         )
+        self._measure = MeasureDrafts(self.step, settings.round_terms) if measures else None
         self._runner = self._new_runner()
         self._num_invalid = 0
         self._began = 0.0
@@ -173,6 +134,7 @@ class Engine:
         return self._runner.graph_bytes
 
     @torch.inference_mode()
+    @_gc_paused()
     def run(self, requests: Iterable[Request], follow_up: FollowUp, start_s: float = 0.0) -> EngineRun:
         """Run all requests and their follow-ups to the end.
 
@@ -215,16 +177,6 @@ class Engine:
         time.sleep(seconds)
         self._read_s = self._now()
 
-    def _unclocked(self, measure: Callable[[], Measured]) -> Measured:
-        """Do something that a measurement needs and decoding does not, while the clock stands still.
-
-        Nothing else may be under way on the device.
-        """
-        stopped = time.perf_counter()
-        result = measure()
-        self._began += time.perf_counter() - stopped
-        return result
-
     def _must_wait(self, scheduler: Scheduler) -> bool:
         """Whether the next step needs the host's answer to the one under way.
 
@@ -245,6 +197,8 @@ class Engine:
         )
         if plan is None:
             return None
+        begun = {chunk.sequence.slot: chunk.sequence.request.sampling for chunk in plan.chunks if chunk.start == 0}
+        self.step.state.sampling.write(begun)
         launched = runner.launch(plan)
         for chunk in plan.chunks:
             chunk.sequence.num_prefilled_tokens = chunk.stop
@@ -255,23 +209,14 @@ class Engine:
         return _UnderWay(plan, launched, None)
 
     def _measured(self, under_way: _UnderWay) -> _UnderWay:
-        """The same with what is measured on its drafts, if anything is asked for."""
-        if not self._measures or not under_way.plan.decoding:
+        """The same with what is measured on its drafts, the clock stopped, if anything is asked for."""
+        if self._measure is None or not under_way.plan.decoding:
             return under_way
         under_way.launched.wait()
-        output = under_way.launched.output
-        num_slots = output.draft.num_draft_tokens.numel()
-
-        def measure() -> _Measures:
-            sampling = self.settings.sampling.rows(num_slots, output.logits.device)
-            keeps = self.settings.round_terms
-            terms = acceptance_terms(output.logits, output.draft, sampling, with_masses=keeps)
-            rule, drawn_rows = self.settings.verification, self.drafter.drawn_rows
-            columns = term_columns(terms, output, sampling, rule, drawn_rows) if keeps else {}
-            kept = {name: column.cpu().numpy() for name, column in columns.items()}
-            return _Measures(expected_accepted(terms, output.draft).tolist(), kept if keeps else None)
-
-        return under_way._replace(measures=self._unclocked(measure))
+        stopped = time.perf_counter()
+        measures = self._measure(under_way.launched.output)
+        self._began += time.perf_counter() - stopped
+        return under_way._replace(measures=measures)
 
     def _take_in(
         self, under_way: _UnderWay, scheduler: Scheduler, finished: list[Sequence], follow_up: FollowUp
@@ -299,7 +244,7 @@ class Engine:
             outcome = outcomes.get(sequence.slot)
             if under_way.measures is not None and (outcome is None or not outcome.is_masked):
                 # what is measured holds for drafts and rows without masks
-                round_ = _with_measures(round_, under_way.measures, sequence.slot)
+                round_ = under_way.measures.of(round_, sequence.slot)
             sequence.append_round(round_, outcome, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
@@ -327,11 +272,3 @@ def _outcomes(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, C
     outcomes, cuts = apply_constraints(grammar_states, rounds)
     assert all(outcomes[slot].is_complete for slot in cuts), CUT_TOO_LATE
     return outcomes
-
-
-def _with_measures(round_: Round, measures: _Measures, slot: int) -> Round:
-    if not round_.draft_ids:
-        return round_
-    strict, probabilistic, block = measures.expected[slot]
-    terms = None if measures.terms is None else of_slot(measures.terms, slot, len(round_.draft_ids))
-    return round_._replace(expected_accepted=(strict, probabilistic, block), terms=terms)

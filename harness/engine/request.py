@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from harness.constraint.grammar_state import GrammarState
 from harness.constraint.parsers.parser import ReasoningParser
+from harness.settings.sampling import SamplingSettings
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Request:
     """When it arrives, on the engine's clock; None: it is there, and counts as submitted when a slot takes it."""
     grammar_state: GrammarState | None = None
     """Holds its answer to a grammar; one of its own for every request."""
+    sampling: SamplingSettings | None = None
+    """Its own sampling parameters; None takes the engine's."""
     parser: ReasoningParser | None = None
     """Finds the end of reasoning when it has ended, where no grammar state does; None if not requested."""
 

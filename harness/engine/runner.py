@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.constraint.grammar_state import GrammarState
-from harness.constraint.outcome import ConstraintOutcome
+from harness.constraint.grammar_state import ConstraintOutcome, GrammarState
 from harness.engine.inputs import in_pieces
+from harness.engine.slots import StepInputs
 from harness.engine.step import Step, StepOutput
 from harness.engine.step_plan import StepPlan
 
@@ -106,6 +106,9 @@ class EagerRunner:
         """Nothing is needed."""
 
     def launch(self, plan: StepPlan) -> Launched:
+        return fetch(self.step(self.inputs(plan)))
+
+    def inputs(self, plan: StepPlan) -> StepInputs:
+        """The step's inputs on its device."""
         step = self.step
-        inputs = in_pieces(plan, step.num_speculative_tokens, self.max_prefill_tokens, step.target.device)
-        return fetch(step(inputs))
+        return in_pieces(plan, step.num_speculative_tokens, self.max_prefill_tokens, step.target.device)

@@ -8,7 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from harness.constraint.outcome import ConstraintOutcome
+from harness.constraint.grammar_state import ConstraintOutcome
 from harness.engine.commit import Commit, commit
 from harness.engine.request import Answer, Limits, Request
 from harness.records.acceptance_terms import DraftTerms, Floats

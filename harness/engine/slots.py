@@ -6,13 +6,14 @@ slot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernels.contract import ANY_TOKEN, NO_TOKEN
+from harness.settings.sampling import SamplingSettings
+from kernels.contract import ANY_TOKEN, NO_TOKEN, Sampling
 
 NOT_DECIDING, DECODES, ENDS_PROMPT = 0, 1, 2
 """What a slot does in a step: nothing that emits a token, a round of drafts, or the end of its prompt."""
@@ -21,10 +22,11 @@ MAX_ENDING_TOKENS = 4
 
 
 class SlotState:
-    """What the device knows of the slots. One more than there are takes the tokens that nobody wants."""
+    """What the device knows of the slots. One spare slot receives the writes of padding rows."""
 
-    def __init__(self, num_slots: int, capacity: int, device: torch.device) -> None:
+    def __init__(self, num_slots: int, capacity: int, sampling: SlotSampling, device: torch.device) -> None:
         self.spare = num_slots
+        self.sampling = sampling
         self.token_ids = torch.zeros(num_slots + 1, capacity, dtype=torch.int64, device=device)
         """[S + 1, C], every token so far; the last one has not been read by the target."""
         # an empty slot has a token, so that rows without a request have something to read
@@ -33,6 +35,67 @@ class SlotState:
         self.rounds = torch.zeros_like(self.lengths)
         self.endings = torch.full((num_slots, MAX_ENDING_TOKENS), NO_TOKEN, dtype=torch.int64, device=device)
         """[S, M], see `ending_row`."""
+
+
+class SlotSampling:
+    """The sampling parameters of the slots on the device, in memory that stays where it is.
+
+    They are copied there when a slot takes a request whose parameters differ from those in it: never, where all
+    requests share the default. Where some requests cut their distribution and others do not (`is_mixed`), a GPU gives
+    each kind the kernels of a batch of its own; a step then launches both, and a slot costs what it costs alone.
+    """
+
+    def __init__(self, num_slots: int, default: SamplingSettings, is_mixed: bool, device: torch.device) -> None:
+        self._default = default
+        self._truncates = default.truncates or is_mixed
+        self._is_mixed = is_mixed
+        # every field begins at a multiple of 16 bytes, which kernels are specialized for
+        self._given = [default] * (-(-num_slots // 16) * 16)
+        """What the device holds."""
+        self._memory = _packed(self._given).to(device)
+        num_places = len(self._given)
+        self._top_k = self._memory[: 8 * num_places].view(torch.int64)
+        floats = self._memory[8 * num_places :].view(torch.float32)
+        self._temperature, self._top_p, self._min_p = floats.view(3, num_places)
+
+    def rows(self, num_rows: int) -> Sampling:
+        """Fields [num_rows] of the first slots; views of the memory."""
+        rows = slice(0, num_rows)
+        return Sampling(
+            self._temperature[rows],
+            self._top_k[rows],
+            self._top_p[rows],
+            self._min_p[rows],
+            self._truncates,
+            self._is_mixed,
+        )
+
+    def write(self, requests: Mapping[int, SamplingSettings | None]) -> None:
+        """Take in the parameters of requests that begin, by slot, behind everything launched so far.
+
+        Raises:
+            ValueError: one cuts its distribution, and the engine was built for requests that do not.
+        """
+        before = list(self._given)
+        for slot, own in requests.items():
+            self._given[slot] = given = own or self._default
+            if given.truncates and not self._truncates:
+                raise ValueError(
+                    f"a request's sampling: expected none that cuts (EngineSettings.is_mixed), found {given}"
+                )
+        if self._given != before:
+            source = _packed(self._given)
+            if self._memory.is_cuda:
+                source = source.pin_memory()
+            self._memory.copy_(source, non_blocking=True)
+
+
+def _packed(settings: Sequence[SamplingSettings]) -> Tensor:
+    """[S * 20] uint8: S int64 of top_k, then S float32 each of temperature, top_p and min_p."""
+    integers = torch.tensor([each.top_k for each in settings], dtype=torch.int64)
+    names = ("temperature", "top_p", "min_p")
+    floats = torch.tensor([[getattr(each, name) for each in settings] for name in names], dtype=torch.float32)
+    return torch.cat([integers.view(torch.uint8), floats.flatten().view(torch.uint8)])
 
 
 def ending_row(ending: Sequence[int] | None) -> list[int]:

@@ -20,7 +20,7 @@ from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, Targ
 from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput
-from kernels.contract import Deferred, Draft, Sampling, Streams, TokenMask, Verification, VerificationResult
+from kernels.contract import Deferred, Draft, Streams, TokenMask, Verification, VerificationResult
 from kernels.core import Core
 
 
@@ -89,8 +89,6 @@ class Step:
     core: Core
     cache: SlotCache
     state: SlotState
-    sampling: Sampling
-    """[S]."""
     verification: Verification
     num_speculative_tokens: int
     joins: bool
@@ -206,15 +204,9 @@ class Step:
             num_rows=num_rows,
             num_speculative_tokens=self.num_speculative_tokens,
             token_ids=state.token_ids[:num_rows],
-            sampling=self._sampling(num_rows),
+            sampling=state.sampling.rows(num_rows),
             streams=Streams(state.seeds[:num_rows], lengths, state.rounds[:num_rows]),
             length=inputs.length - self.num_speculative_tokens,
-        )
-
-    def _sampling(self, num_rows: int) -> Sampling:
-        every, rows = self.sampling, slice(0, num_rows)
-        return Sampling(
-            every.temperature[rows], every.top_k[rows], every.top_p[rows], every.min_p[rows], every.truncates
         )
 
     def _parts(self, inputs: StepInputs, drafted: Drafted) -> list[Part]:

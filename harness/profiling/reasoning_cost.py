@@ -11,9 +11,10 @@ from torch import Tensor
 from harness.constraint.grammar_state import GrammarState
 from harness.constraint.masks import Masks
 from harness.constraint.parsers.parser import ReasoningParser
-from harness.constraint.policies.mask import Mask
+from harness.constraint.policies import POLICIES
 from harness.profiling.reasoning_config import BoundaryCostConfig
 from harness.profiling.reasoning_parsers import CONTROL, FIRST_OTHER, PARSERS
+from harness.settings.constraint import PolicyKind
 
 NUM_IDS = 1000
 """Ids that the context is made of."""
@@ -64,7 +65,7 @@ def _num_rounds(name: str, config: BoundaryCostConfig) -> int:
 
 
 def _median_us(parser: ReasoningParser, context: int, config: BoundaryCostConfig, num_rounds: int) -> float:
-    grammar_state = GrammarState(parser, _NoAnswer(), Mask())
+    grammar_state = GrammarState(parser, _NoAnswer(), POLICIES[PolicyKind.mask])
     masks = Masks(1, NUM_IDS)
     for start in range(0, context, CHUNK):
         grammar_state.after_verification(tokens(start, min(CHUNK, context - start)))

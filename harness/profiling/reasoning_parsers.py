@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.constraint.parsers.one_token import OneToken
+from harness.constraint.parsers.markers import OneToken, SeveralTokens
 from harness.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.constraint.parsers.parser import ReasoningParser, State
-from harness.constraint.parsers.several_tokens import SeveralTokens
 
 MARKER = (1, 2, 3)
 FENCE = 4

@@ -3,7 +3,7 @@
 A file `<cell_id>.terms.npz` lies beside the cell's record when `measurement.round_terms` is set. It holds the drafts
 that count in full, the same ones for which the record holds expected acceptance. A draft is found in the record by its
 request's key and the index of its round there. To record one more number per position or per draft, name it in COLUMNS
-(`is_required=False`) and give its values in `harness.engine.acceptance_terms`; nothing else needs to know it.
+(`is_required=False`) and give its values in `harness.engine.measure_drafts`; nothing else needs to know it.
 
 Shapes: D drafts, N draft positions of all drafts, draft after draft, K the largest number of draft tokens.
 This module knows records; it does not know how terms are worked out or what follows from them.

@@ -16,6 +16,7 @@ from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.constraint import ConstraintConfig
 from harness.settings.invalid_combinations import why_invalid
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, require
+from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 
 MAX_SPECULATIVE_TOKENS = 32
@@ -113,16 +114,13 @@ class DecodingConfig:
     """Go on past the end-of-sequence token; recorded, because it inflates acceptance."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.temperature < math.inf, "decoding.temperature", "0 or more", self.temperature)
-        require(self.top_k >= 0, "decoding.top_k", "0 (off) or more", self.top_k)
-        require(0 < self.top_p <= 1, "decoding.top_p", "a value in (0, 1]", self.top_p)
-        require(0 <= self.min_p < 1, "decoding.min_p", "a value in [0, 1)", self.min_p)
+        self.sampling.check("decoding")
         require(self.max_new_tokens >= 1, "decoding.max_new_tokens", "1 or more", self.max_new_tokens)
 
     @property
-    def truncates(self) -> bool:
-        """Whether something is cut from the distribution that tokens are drawn from."""
-        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+    def sampling(self) -> SamplingSettings:
+        """What tokens are drawn from, of requests without parameters of their own."""
+        return SamplingSettings(self.temperature, self.top_k, self.top_p, self.min_p)
 
 
 @dataclass

@@ -24,7 +24,11 @@ def guarantee(cell: CellConfig) -> Guarantee:
     promise = GUARANTEES[cell.verification.method]
     if promise is Guarantee.lossless and cell.constraint.policy is PolicyKind.late:
         return Guarantee.biased
-    if promise is Guarantee.lossless and cell.constraint.policy is PolicyKind.commit and cell.decoding.truncates:
+    if (
+        promise is Guarantee.lossless
+        and cell.constraint.policy is PolicyKind.commit
+        and cell.decoding.sampling.truncates
+    ):
         # what is refused was chosen among all tokens, what takes its place among the allowed ones
         return Guarantee.lossy
     return promise

@@ -1,1 +1,1 @@
-"""Reasoning parsers, one file per kind of marker; `harness.constraint.registry` finds them by name."""
+"""Reasoning parsers; `harness.constraint.registry` finds them by name."""

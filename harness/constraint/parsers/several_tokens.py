@@ -1,50 +1,5 @@
-"""The marker is several tokens, which rounds may split in every possible way.
+"""The home of SeveralTokens before version 0.2, for parsers that import it; goes with version 0.3."""
 
-The state is the number of the marker's tokens that the last tokens match: the automaton of Knuth, Morris and Pratt
-("Fast pattern matching in strings", 1977), so that a marker is found too where a false start runs into it.
-"""
+from harness.constraint.parsers.markers import SeveralTokens
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
-from harness.constraint.parsers.parser import ReasoningParser, State
-
-
-class SeveralTokens(ReasoningParser):
-    """Reasoning ends at the first occurrence of a sequence of tokens."""
-
-    def __init__(self, marker_ids: Sequence[int]) -> None:
-        """Raises ValueError when the marker is empty."""
-        if not marker_ids:
-            raise ValueError("an end-of-reasoning marker: expected at least one token, found none")
-        self.marker_ids = tuple(marker_ids)
-        self._borders = _borders(self.marker_ids)
-
-    @property
-    def ending(self) -> tuple[int, ...]:
-        return self.marker_ids
-
-    def start(self) -> State:
-        return 0
-
-    def step(self, token_id: int, state: State) -> State | None:
-        assert isinstance(state, int)
-        while state and token_id != self.marker_ids[state]:
-            state = self._borders[state - 1]
-        state += token_id == self.marker_ids[state]
-        return None if state == len(self.marker_ids) else state
-
-    def may_end_in(self, delta: Sequence[int]) -> bool:
-        return self.marker_ids[-1] in delta
-
-
-def _borders(marker_ids: tuple[int, ...]) -> list[int]:
-    """For each prefix of the marker the length of the longest shorter prefix that it ends with."""
-    borders, length = [0], 0
-    for token_id in marker_ids[1:]:
-        while length and token_id != marker_ids[length]:
-            length = borders[length - 1]
-        length += token_id == marker_ids[length]
-        borders.append(length)
-    return borders
+__all__ = ["SeveralTokens"]

@@ -1,0 +1,91 @@
+"""What the methods would make of a step's drafts: the acceptance that each expects, and the terms that replay needs.
+
+The engine stops its clock meanwhile. A new column of terms is named in `harness.records.acceptance_terms`, and its
+values are given here: as [B, K] for the positions, or [B] for whole drafts. It does not know requests or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from harness.engine.sequence import Round
+from harness.engine.step import Step, StepOutput
+from harness.records.acceptance_terms import Floats
+from kernels.contract import Sampling, Verification
+from kernels.reference.acceptance import AcceptanceTerms, acceptance_terms, expected_accepted
+from kernels.reference.draft_tv import draft_tv
+from kernels.reference.output_tv import has_closed_form, output_tv
+
+
+class Measures(NamedTuple):
+    """What was measured on a step's drafts, per slot."""
+
+    expected: list[list[float]]
+    terms: dict[str, Floats] | None
+    """None unless they are recorded."""
+
+    def of(self, round_: Round, slot: int) -> Round:
+        """The round of a slot with its share."""
+        if not round_.draft_ids:
+            return round_
+        strict, probabilistic, block = self.expected[slot]
+        terms = None if self.terms is None else of_slot(self.terms, slot, len(round_.draft_ids))
+        return round_._replace(expected_accepted=(strict, probabilistic, block), terms=terms)
+
+
+class MeasureDrafts:
+    """Measures the drafts of one engine's steps; `step` must have ended, and no other may be under way."""
+
+    def __init__(self, step: Step, keeps_terms: bool) -> None:
+        self.step = step
+        self.keeps_terms = keeps_terms
+
+    def __call__(self, output: StepOutput) -> Measures:
+        step, keeps = self.step, self.keeps_terms
+        sampling = step.state.sampling.rows(output.draft.num_draft_tokens.numel())
+        terms = acceptance_terms(output.logits, output.draft, sampling, with_masses=keeps)
+        columns = term_columns(terms, output, sampling, step.verification, step.drafter.drawn_rows) if keeps else {}
+        kept = {name: column.cpu().numpy() for name, column in columns.items()}
+        return Measures(expected_accepted(terms, output.draft).tolist(), kept if keeps else None)
+
+
+def term_columns(
+    terms: AcceptanceTerms,
+    output: StepOutput,
+    sampling: Sampling,
+    verification: Verification,
+    drawn_rows: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """Every recorded column of a step.
+
+    Args:
+        terms: of the step's drafts, with masses.
+        output: what the step left: its target logits and its drafts, for columns that need more than the terms.
+        sampling: fields [B].
+        verification: the method that decided the step.
+        drawn_rows: [>= B, V_draft] what the first draft tokens were drawn from; None: what is cached.
+
+    Returns:
+        Column -> [B, K] or [B] float64; without a meaning for slots that drafted nothing.
+    """
+    columns = terms._asdict()
+    assert all(column is not None for column in columns.values()), "worked out with masses"
+    num_rows, num_tokens = output.draft.token_ids.shape
+    drawn = None if drawn_rows is None else drawn_rows[:num_rows]
+    if has_closed_form(verification, num_tokens, draws_unrounded=drawn is not None):
+        columns["output_tv"] = output_tv(output.logits, output.draft, sampling, verification, drawn)
+    if drawn is not None:
+        columns["draft_tv"] = draft_tv(output.draft, sampling, drawn)
+    return columns
+
+
+def of_slot(columns: Mapping[str, Floats], slot: int, num_draft_tokens: int) -> dict[str, Floats]:
+    """The columns of one slot's draft, [num_draft_tokens], or [] where they are of the whole draft; copies."""
+    return {
+        name: np.array(values[slot, :num_draft_tokens] if values.ndim == 2 else values[slot])
+        for name, values in columns.items()
+    }

@@ -1,0 +1,44 @@
+"""What an engine is built for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.engine.request import Limits
+from harness.settings.sampling import SamplingSettings
+from kernels.contract import Verification
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What an engine is built for."""
+
+    num_slots: int
+    capacity: int
+    """Tokens a slot holds: prompt, output, and `draft_slack`."""
+    num_speculative_tokens: int
+    sampling: SamplingSettings
+    """Of requests that have none of their own."""
+    verification: Verification
+    limits: Limits
+    is_mixed: bool = False
+    """Some requests cut their distribution (top-k, top-p, min-p) and others do not; see SlotSampling."""
+    expected_acceptance: bool = False
+    """Compute, per round, the acceptance that each chain method expects on the same drafts."""
+    round_terms: bool = False
+    """Beside it keep the terms of every full draft, for a replay."""
+    graphs: bool = False
+    """Steps of a few fixed sizes, captured as CUDA graphs where there is a GPU; else operation by operation."""
+    overlaps: bool | None = None
+    """Launch a step before the one before it has been read; None does so where a launch does not wait for the device:
+    with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `constrained` without `graphs`."""
+    constrained: bool = False
+    """Requests may have grammar states, so that the host may take part in steps; those of others run as without."""
+    prompt_tokens_beside_rounds: int | None = None
+    """Prompt tokens of a step in which others decode, at most, in whole rows and at least one; None for no limit. With
+    `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding alone."""
+
+
+def draft_slack(num_speculative_tokens: int) -> int:
+    """Tokens that a slot must hold beyond prompt and output: two rounds that may both turn out to be too many."""
+    return 2 * (num_speculative_tokens + 1)
