@@ -26,8 +26,9 @@ from harness.settings.cell import (
     WorkloadConfig,
 )
 from harness.settings.guarantee import labels
-from harness.settings.identity import determinants, normal_form, with_rates
+from harness.settings.identity import determinants, with_rates
 from harness.settings.models import Weights
+from harness.settings.usage import normal_form
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.verify import MAX_BLOCK_DRAFTS
 

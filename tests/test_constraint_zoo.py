@@ -25,7 +25,8 @@ from harness.settings.cell import (
 )
 from harness.settings.constraint import ConstraintConfig, GrammarKind, PolicyKind
 from harness.settings.guarantee import guarantee
-from harness.settings.identity import determinants, normal_form
+from harness.settings.identity import determinants
+from harness.settings.usage import normal_form
 from harness.workload.conversations import Conversation, conversations, load_prompts
 from harness.workload.prompt import Prompt
 from kernels.contract import Guarantee, VerificationMethod

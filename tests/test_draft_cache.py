@@ -23,8 +23,9 @@ from harness.settings.cell import (
     VerificationConfig,
 )
 from harness.settings.guarantee import OTHER_DRAFTS, guarantee, labels
-from harness.settings.identity import determinants, normal_form, without_effect
+from harness.settings.identity import determinants
 from harness.settings.sampling import SamplingSettings
+from harness.settings.usage import normal_form, without_effect
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions

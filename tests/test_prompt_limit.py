@@ -18,8 +18,9 @@ from harness.engine.sequence import Sequence
 from harness.engine.settings import EngineSettings
 from harness.engine.step_plan import make_plan
 from harness.settings.cell import BackendConfig, CellConfig
-from harness.settings.identity import determinants, without_effect
+from harness.settings.identity import determinants
 from harness.settings.sampling import SamplingSettings
+from harness.settings.usage import without_effect
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_engines import tiny_head
 from tests.tiny_models import VOCAB_SIZE, random_target

@@ -15,7 +15,7 @@ from harness.records.files import write_cell
 from harness.records.runs import read_runs
 from harness.report.console import WIDTH, paired_lines, print_summary
 from harness.report.warnings import warnings
-from harness.report.write import column_dictionary, own_files, report, write_report
+from harness.report.write import column_dictionary, own_files, report, write_report, write_results
 from tests.own_process import output_of
 from tests.synthetic_cells import (
     analysed,
@@ -225,3 +225,19 @@ def test_report_needs_no_torch_and_rows_need_no_matplotlib(run_folder, tmp_path)
     assert not loaded_modules(str(run_folder), "--output", str(tmp_path)) & heavy
     assert not loaded_modules(str(run_folder), "--format", "csv") & (heavy | {"matplotlib", "rich"})
     assert not loaded_modules("--help") & (heavy | {"pandas", "numpy", "matplotlib", "rich"})
+
+
+def test_the_report_lists_no_setting_that_no_cell_uses(tmp_path):
+    """Would catch the defaults of the baseline, and of methods that were not run, among the settings of a run."""
+    folder = simulated_run(tmp_path / "run", temperatures=(1.0,), methods=("strict",), num_prompts=4)
+    html, markdown = (
+        path.read_text() for path in write_results(read_results(folder), tmp_path / "pages", html=True)[:2]
+    )
+    assert "| drafting.num_speculative_tokens | 3 |" in markdown and "| drafter.kind | none, eagle3 |" in markdown
+    for name in ("verification.epsilon", "drafter.ngram_max", "workload.split", "constraint.parser"):
+        assert name not in markdown and name not in html
+    names = [line.split(" | ")[0] for line in markdown.partition("## Settings")[2].splitlines()]
+    start = names.index("| drafter.kind")
+    assert names[start + 1] == "| drafter.path", "the drafter's settings stand together"
+    for page in (markdown, html):
+        assert "Settings that no cell uses are left out" in page

@@ -18,7 +18,7 @@ from harness.models.target import TargetModel
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.schema import RequestRecord
 from harness.settings.cell import CellConfig, TooLong
-from harness.settings.constraint import ConstraintConfig
+from harness.settings.identity import key_without
 from harness.workload.chat import EncodedChat, chat_messages, decode_answer, encode_chat
 from harness.workload.conversations import Conversation
 from harness.workload.prompt import Prompt
@@ -313,7 +313,7 @@ class LocalBackend:
         """Cells of equal keys can have one engine: those that keep it, and differ in what becomes of answers alone."""
         if not self.uses_graphs:
             return self
-        return repr(replace(self.cell, constraint=ConstraintConfig())), self._limit, self._is_constrained
+        return key_without(self.cell, "constraint"), self._limit, self._is_constrained
 
     def share_engine(self, other: LocalBackend) -> None:
         """Have one engine with another cell from here on; both are prepared and have equal keys."""

@@ -31,9 +31,9 @@ from harness.constraint.check_constraints import check_constraints
 from harness.models.check_model_configs import check_model_configs
 from harness.models.shape import shape_names
 from harness.settings.cell import CellConfig, InvalidCombinationError
-from harness.settings.identity import without_effect
 from harness.settings.run import InvalidCells, RunConfig
 from harness.settings.schema import CONF, SettingsError, did_you_mean, group_options
+from harness.settings.usage import without_effect
 from harness.workload.formats import prompt_file
 
 RUNS = Path("results/runs")

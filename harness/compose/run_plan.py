@@ -5,7 +5,6 @@ This module does not know how settings are composed nor how cells are run.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,9 +15,10 @@ from typing import Any
 
 from harness.settings.cell import CellConfig, DrafterConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS
-from harness.settings.identity import determinants, normal_form, plain_values
+from harness.settings.identity import determinants, key_without, plain_values
 from harness.settings.models import Weights
 from harness.settings.schema import SettingsError
+from harness.settings.usage import normal_form
 
 
 @dataclass(frozen=True)
@@ -157,5 +157,5 @@ def _baseline(cell: CellConfig) -> CellConfig:
 def _each_once(cells: Iterable[CellConfig]) -> list[CellConfig]:
     by_result: dict[str, CellConfig] = {}
     for cell in cells:
-        by_result.setdefault(json.dumps(determinants(cell), sort_keys=True), cell)
+        by_result.setdefault(key_without(determinants(cell)), cell)
     return list(by_result.values())

@@ -6,7 +6,6 @@ notebooks. This module does not know how results are printed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,8 +22,9 @@ from harness.metrics.sums import cell_sums
 from harness.records.runs import Run, read_runs
 from harness.records.schema import CellRecord
 from harness.settings.guarantee import weights_label
-from harness.settings.identity import METHOD_PARAMETERS
+from harness.settings.identity import key_without
 from harness.settings.models import DRAFTERS_WITH_MODEL, DrafterKind, Weights
+from harness.settings.usage import METHOD_PARAMETERS, SettingsView
 from kernels.contract import VerificationMethod
 
 AXES = ("drafter", "drafting", "verification", "measurement", "draft_sampling", "guarantee")
@@ -59,9 +59,12 @@ class Cell:
 
     @cached_property
     def context_key(self) -> str:
-        """Everything but drafter, drafting and verification, as canonical text: equal for cells that compare."""
-        kept = {name: value for name, value in self.record.config.items() if name not in AXES}
-        return json.dumps([self["run"], kept], sort_keys=True)
+        """The run and everything but drafter, drafting and verification: equal for cells that compare."""
+        return self.key_without(*AXES)
+
+    def key_without(self, *settings: str) -> str:
+        """The run and all settings but some: equal for cells of a run that differ in those at most."""
+        return key_without({**self.record.config, "run": self["run"]}, *settings)
 
     @cached_property
     def speedup(self) -> Estimate:
@@ -200,13 +203,12 @@ def _settings(record: CellRecord, run: str) -> dict[str, Any]:
 
 def _draft_cache(record: CellRecord) -> dict[str, str]:
     """Type of the draft-logit cache and what is drawn from; records that do not name them are of the drafter's own."""
-    setting = _Reader(record)
-    if DrafterKind(setting("drafter.kind")) not in DRAFTERS_WITH_MODEL or setting("draft_sampling") == "greedy":
+    if not SettingsView.of_record(record.config).has_draft_cache:
         return {"draft_cache_dtype": "", "drawn_from": ""}
     drafting = record.config["drafting"]
     dtype = drafting.get("cache_dtype", "auto")
     return {
-        "draft_cache_dtype": setting("dtype") if dtype == "auto" else dtype,
+        "draft_cache_dtype": _Reader(record)("dtype") if dtype == "auto" else dtype,
         "drawn_from": drafting.get("drawn_from", "stored"),
     }
 

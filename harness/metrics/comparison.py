@@ -5,7 +5,6 @@ This module knows the settings of cells; it does not know how a comparison is pr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,6 +17,7 @@ from harness.metrics.columns import PAIRED_COLUMNS
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate, paired, paired_difference, paired_ratio
 from harness.records.schema import EXPECTED_METHODS
+from harness.settings.cell import cache_rounds
 from kernels.contract import READS_DRAFT, VerificationMethod
 
 METHOD_ORDER = tuple(item.value for item in VerificationMethod)
@@ -32,6 +32,12 @@ old noise (coupled drafts), nothing that was emitted depended on that noise, so 
 
 COMPARES = tuple(item.value for item in READS_DRAFT)
 """Methods that compare with the draft distribution."""
+
+WITHIN_GROUP = (
+    *("verification", "guarantee", "measurement"),
+    *("draft_sampling", "drafting.sampling", "drafting.cache_dtype", "drafting.drawn_from"),
+)
+"""Settings in which cells of one group may differ."""
 
 SAME_LAW = (
     "same law: the methods cannot differ here, so noise is not reported as a difference. At temperature 0 every method "
@@ -78,8 +84,7 @@ def groups(cells: Sequence[Cell]) -> list[Group]:
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         if not cell.is_baseline:
-            key = json.dumps([cell.context_key, cell.record.config["drafter"], cell["num_speculative_tokens"]])
-            found.setdefault(key, []).append(cell)
+            found.setdefault(cell.key_without(*WITHIN_GROUP), []).append(cell)
     return [Group(tuple(sorted(items, key=method_rank))) for items in found.values()]
 
 
@@ -99,7 +104,7 @@ def law(cell: Cell) -> tuple[str, ...]:
 
 def _rounding(cell: Cell, compares: bool) -> tuple[str, ...]:
     """What a draft-logit cache that rounds does to a law: to what is drawn, and to what verification compares with."""
-    if cell["draft_cache_dtype"] in ("", "float32", cell["dtype"]):
+    if not cache_rounds(cell["draft_cache_dtype"], cell["dtype"]):
         return ()
     is_unrounded = cell["drawn_from"] == "unrounded"
     if is_unrounded and not compares:

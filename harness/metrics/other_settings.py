@@ -5,12 +5,12 @@ This module knows the settings of records; it does not know tables.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.metrics.flat_settings import distinct_values, flattened
-from harness.settings.used_settings import used_settings
+from harness.settings.identity import key_without
+from harness.settings.usage import used_settings
 
 _IN_NAMES = ("drafter.ngram_max", "drafter.ngram_min")
 """No column holds these, but the name of the drafter does."""
@@ -30,7 +30,7 @@ def other_settings(columns: Sequence[Mapping[str, Any]], configs: Sequence[Mappi
     used = [used_settings(config) for config in configs]
     alike: dict[str, list[dict[str, Any]]] = {}
     for shown, config in zip(columns, used, strict=True):
-        alike.setdefault(json.dumps({**shown, "cell_id": ""}, sort_keys=True), []).append(config)
+        alike.setdefault(key_without(shown, "cell_id"), []).append(config)
     differing = {
         name: None
         for group in alike.values()

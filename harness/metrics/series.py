@@ -5,8 +5,6 @@ This module knows the settings of cells; it does not know what is read off along
 
 from __future__ import annotations
 
-import copy
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,17 +37,9 @@ def series_along(cells: Sequence[Cell], section: str, name: str) -> list[Series]
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         if not cell.is_baseline:
-            found.setdefault(_without(cell, section, name), []).append(cell)
+            found.setdefault(cell.key_without(*NOT_COMPARED, f"{section}.{name}"), []).append(cell)
 
     def value(cell: Cell) -> Any:
         return cell.record.config[section][name]
 
     return [Series(tuple(sorted(line, key=value))) for line in found.values() if len(line) > 1]
-
-
-def _without(cell: Cell, section: str, name: str) -> str:
-    """Everything but one setting, as canonical text."""
-    config = {key: item for key, item in cell.record.config.items() if key not in NOT_COMPARED}
-    config[section] = copy.copy(config[section])
-    del config[section][name]
-    return json.dumps([cell["run"], config], sort_keys=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.settings.identity import METHOD_PARAMETERS
+from harness.settings.usage import METHOD_PARAMETERS
 from kernels.contract import Verification, VerificationMethod
 
 Method = VerificationMethod

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from harness.metrics.cell import Cell
 from harness.metrics.flat_settings import flattened, listed
 from harness.report.cell_names import summary_order
-from harness.settings.used_settings import used_settings
+from harness.settings.identity import key_without
+from harness.settings.usage import used_settings
 
 PROMPT_SETTINGS = ("workload.dataset", "workload.subset", "workload.split", "workload.column")
 """With the file's name: what must agree before prompts of the same id are the same prompts."""
@@ -74,8 +75,8 @@ def matching_cells(first: Side, second: Side) -> list[Pair]:
     pairs = []
     for is_baseline in (True, False):
         sides = [side.part(is_baseline=is_baseline) for side in (first, second)]
-        names = _varying(*sides)
-        left, right = ({_key(cell, names): cell for cell in side.cells} for side in sides)
+        constant = _settings(*sides) - set(_varying(*sides))
+        left, right = ({key_without(_flat(cell), *constant): cell for cell in side.cells} for side in sides)
         pairs += [Pair(cell, right[key]) for key, cell in left.items() if key in right]
     return sorted(pairs, key=lambda pair: summary_order(pair.first))
 
@@ -137,8 +138,7 @@ def _why_none(first: Side, second: Side) -> str:
 
 def _apart_remark(first: Side, second: Side, num_apart: int, num_pairs: int) -> str:
     """Of pairs without a common prompt: what chose other prompts."""
-    names = {name for side in (first, second) for flat in side.settings for name in flat}
-    chosen_by = sorted(name for name in names if name == "seed" or name.startswith("workload."))
+    chosen_by = sorted(name for name in _settings(first, second) if name == "seed" or name.startswith("workload."))
     differ = [_both(name, first, second) for name in chosen_by if first.values(name) != second.values(name)]
     why = f" ({'; '.join(differ)})" if differ else ""
     return (
@@ -165,17 +165,16 @@ def _flat(cell: Cell) -> dict[str, str]:
     return flattened(used_settings(cell.record.config))
 
 
+def _settings(*sides: Side) -> set[str]:
+    """Every setting that some cell uses, by name."""
+    return {name for side in sides for flat in side.settings for name in flat}
+
+
 def _varying(*sides: Side) -> list[str]:
     """The settings that do not have one value in all cells of each run, by name."""
-    names = {name for side in sides for flat in side.settings for name in flat}
-    return sorted(name for name in names if any(len(side.values(name)) > 1 for side in sides))
+    return sorted(name for name in _settings(*sides) if any(len(side.values(name)) > 1 for side in sides))
 
 
 def _named(*sides: Side) -> list[str]:
     """Those of the varying settings that a reader would set: no consequence of them."""
     return [name for name in _varying(*sides) if name not in CONSEQUENCES]
-
-
-def _key(cell: Cell, names: Sequence[str]) -> tuple[str, ...]:
-    flat = _flat(cell)
-    return tuple(flat.get(name, "") for name in names)

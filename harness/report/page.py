@@ -15,7 +15,7 @@ from harness.report.run_summary import RunSummary, run_summary
 from harness.report.sections import MadeTables
 from harness.report.table import Table
 from harness.report.warnings import warnings
-from harness.settings.used_settings import used_settings
+from harness.settings.usage import used_settings
 
 SETTINGS_NOTE = (
     "Settings that no cell uses are left out; where only some cells use one, as the baseline uses none of drafting and "

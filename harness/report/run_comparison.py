@@ -22,7 +22,7 @@ from harness.report.cell_names import MINUS, NONE, baseline_name, drafter_name, 
 from harness.report.metric_numbers import metric_text
 from harness.report.number_format import format_value
 from harness.report.table import Table
-from harness.settings.used_settings import used_settings
+from harness.settings.usage import used_settings
 
 COMPARED = ("acceptance_rate", "full_draft_length", "output_tokens_per_s", "ttft_p50_ms")
 AS_RATIO = ("output_tokens_per_s",)

@@ -343,8 +343,7 @@ class CellConfig:
     @property
     def rounds_draft_logits(self) -> bool:
         """Whether the cache cannot hold what the drafter, which has the target's type, gives it."""
-        exact = ("auto", "float32", self.backend.dtype)
-        return self.has_draft_cache and self.drafting.cache_dtype.value not in exact
+        return self.has_draft_cache and cache_rounds(self.drafting.cache_dtype.value, self.backend.dtype)
 
     @property
     def draws_unrounded(self) -> bool:
@@ -354,3 +353,13 @@ class CellConfig:
     def invalid_reason(self) -> str | None:
         """Why this combination of settings has no meaning; None if it has one, as the baseline always does."""
         return None if self.is_baseline else why_invalid(self)
+
+
+def cache_rounds(cache_dtype: str | None, dtype: str | None) -> bool:
+    """Whether a draft-logit cache of one type cannot hold what a drafter of another gives it.
+
+    Args:
+        cache_dtype: auto is the drafter's own; None in records that are older than the setting.
+        dtype: of the drafter, which is the target's.
+    """
+    return cache_dtype not in (None, "", "auto", "float32", dtype)

@@ -13,7 +13,8 @@ import torch
 
 from harness.backends.model_store import resolve_device, resolve_dtype
 from harness.settings.cell import CellConfig
-from harness.settings.identity import normal_form, plain_values
+from harness.settings.identity import key_without, plain_values
+from harness.settings.usage import normal_form
 
 
 def refuse_repeated(cells: Sequence[CellConfig]) -> None:
@@ -21,7 +22,7 @@ def refuse_repeated(cells: Sequence[CellConfig]) -> None:
     first: dict[str, CellConfig] = {}
     for cell in cells:
         device = resolve_device(cell.backend.device)
-        other = first.setdefault(repr(_found(cell, device)), cell)
+        other = first.setdefault(key_without(_found(cell, device)), cell)
         if other is not cell:
             raise ValueError(
                 f"two cells differ in {' and '.join(_differences(other, cell))} only, which makes no difference on "

@@ -27,7 +27,7 @@ from harness.records.schema import SCHEMA_VERSION, CellRecord, RequestRecord
 from harness.records.terms_file import write_terms
 from harness.settings.cell import CacheDtype, CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
-from harness.settings.identity import determinants, plain_values, with_rates
+from harness.settings.identity import determinants, key_without, plain_values, with_rates
 from harness.sweep.distinct_cells import refuse_repeated
 from harness.sweep.progress import Progress
 from harness.workload.conversations import Conversation, conversations, fingerprint, load_prompts
@@ -139,7 +139,7 @@ def comparable_groups(cells: Sequence[CellConfig]) -> list[list[CellConfig]]:
     """The cells of each target, decoding, workload and backend, in the order of the plan."""
     groups: dict[str, list[CellConfig]] = {}
     for cell in cells:
-        key = repr((cell.target, cell.decoding, cell.workload, cell.backend, cell.seed))
+        key = key_without(cell, "drafter", "drafting", "verification", "constraint", "measurement")
         groups.setdefault(key, []).append(cell)
     return list(groups.values())
 

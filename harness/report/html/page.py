@@ -25,7 +25,7 @@ from harness.report.run_summary import run_summary
 from harness.report.sections import MadeTables
 from harness.report.table import Table
 from harness.report.warnings import warnings
-from harness.settings.used_settings import used_settings
+from harness.settings.usage import used_settings
 
 CSS_PIXELS_PER_INCH = 96
 

@@ -1,0 +1,226 @@
+"""Which cells use which setting: one table, for composed cells and for records.
+
+The command line refuses a setting that no cell uses, reports leave it out, and the normal form of a cell has its
+default. A record may be older than a setting and is not validated again. This module does not know how settings are
+shown, nor what identifies a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any
+
+from harness.settings.cell import CellConfig, cache_rounds
+from harness.settings.models import DRAFTERS_WITH_MODEL, DrafterKind, Weights
+from kernels.contract import DraftSampling, VerificationMethod
+
+METHOD_PARAMETERS = {
+    VerificationMethod.typical: ("epsilon", "delta"),
+    VerificationMethod.lenient: ("leniency",),
+    VerificationMethod.synthetic: ("synthetic_rates", "synthetic_length", "profile"),
+}
+"""Settings of the section verification that a method uses; methods that are not here use none."""
+_WITH_MODEL = {kind.value for kind in DRAFTERS_WITH_MODEL}
+
+
+@dataclass(frozen=True)
+class SettingsView:
+    """What decides which settings a cell uses, as plain values."""
+
+    value: Callable[[str], Any]
+    """Key -> the cell's setting; None where a record is older than it."""
+    draft_sampling: str | None
+    """With auto resolved."""
+    device: str | None
+    """As configured, or as a run found it."""
+    dtype: str | None
+    """The same."""
+
+    @classmethod
+    def of_cell(cls, cell: CellConfig) -> SettingsView:
+        """The view of a composed cell."""
+
+        def value(key: str) -> Any:
+            section, _, name = key.partition(".")
+            item = getattr(getattr(cell, section), name)
+            return item.value if isinstance(item, Enum) else item
+
+        return cls(value, cell.draft_sampling.value, cell.backend.device, cell.backend.dtype)
+
+    @classmethod
+    def of_record(cls, config: Mapping[str, Any]) -> SettingsView:
+        """The view of a record's settings, sections as mappings."""
+
+        def value(key: str) -> Any:
+            section, _, name = key.partition(".")
+            return config.get(section, {}).get(name)
+
+        return cls(value, config.get("draft_sampling"), config.get("device"), config.get("dtype"))
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the drafter is a network of its own."""
+        return self.value("drafter.kind") in _WITH_MODEL
+
+    @property
+    def has_draft_cache(self) -> bool:
+        """Whether the logits that drafts are drawn from are cached."""
+        return self.has_model and self.draft_sampling != DraftSampling.greedy.value
+
+    @property
+    def rounds_draft_logits(self) -> bool:
+        """Whether that cache rounds them."""
+        return self.has_draft_cache and cache_rounds(self.value("drafting.cache_dtype"), self.dtype)
+
+    @property
+    def takes_checkpoint(self) -> bool:
+        """Whether the drafter is read from a folder or sized by one, and not by its target alone."""
+        is_sized_by_target = (
+            self.value("drafter.kind") == DrafterKind.mtp.value
+            and self.value("drafter.weights") == Weights.random.value
+        )
+        return self.has_model and not is_sized_by_target
+
+    @property
+    def may_use_graphs(self) -> bool:
+        """Whether its steps have fixed sizes, or will have if a GPU is found."""
+        graphs = self.value("backend.graphs")
+        return self.device != "cpu" if graphs is None else bool(graphs)
+
+
+_WITH_A_MODEL = "with a drafter that is a model, such as drafter=eagle3"
+USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str], ...] = (
+    (
+        ("drafting", "verification", "draft_sampling"),
+        lambda view: view.value("drafter.kind") != DrafterKind.none.value,
+        "with a drafter, such as drafter=eagle3",
+    ),
+    *(
+        (
+            tuple(f"verification.{name}" for name in names),
+            lambda view, method=method: view.value("verification.method") == method.value,
+            f"with verification={method.value}",
+        )
+        for method, names in METHOD_PARAMETERS.items()
+    ),
+    (
+        ("drafting.cache_dtype",),
+        lambda view: view.has_draft_cache,
+        "with sampled or coupled drafts of a drafter that is a model, such as drafter=eagle3",
+    ),
+    (
+        ("drafting.drawn_from",),
+        lambda view: view.rounds_draft_logits,
+        "with a draft-logit cache that rounds, such as drafting.cache_dtype=bfloat16 with backend.dtype=float32",
+    ),
+    (
+        ("drafter.ngram_max", "drafter.ngram_min"),
+        lambda view: view.value("drafter.kind") == DrafterKind.ngram.value,
+        "with drafter=ngram",
+    ),
+    (("drafter.preferred", "drafter.weights"), lambda view: view.has_model, _WITH_A_MODEL),
+    (
+        ("drafter.path",),
+        lambda view: view.takes_checkpoint,
+        f"{_WITH_A_MODEL}, other than an MTP layer of random weights",
+    ),
+    (
+        ("drafter.shape",),
+        lambda view: view.value("drafter.kind") == DrafterKind.draft_model.value,
+        "with drafter=draft_model",
+    ),
+    (
+        ("drafter.revision",),
+        lambda view: view.takes_checkpoint and view.value("drafter.path") is not None,
+        "with drafter.path",
+    ),
+    (
+        ("target.revision", "target.trust_remote_code"),
+        lambda view: view.value("target.path") is not None,
+        "with target.path",
+    ),
+    (
+        ("workload.split", "workload.column", "workload.subset"),
+        lambda view: view.value("workload.dataset") is not None,
+        "with workload.dataset (workload=hf)",
+    ),
+    (
+        ("constraint.parser", "constraint.kind", "constraint.grammar"),
+        lambda view: view.value("constraint.policy") is not None,
+        "with a policy, such as constraint=mask",
+    ),
+    (("workload.layout",), lambda view: view.value("workload.path") is not None, "with workload.path"),
+    (
+        ("backend.prompt_tokens_beside_rounds",),
+        lambda view: view.may_use_graphs,
+        "with backend.graphs=true, which is so by itself on a GPU",
+    ),
+)
+"""Settings, or whole sections, that many cells ignore: the cells that use them, and those cells in words. In records,
+draft_sampling stands beside the sections."""
+
+
+def unused_settings(view: SettingsView) -> set[str]:
+    """The settings and sections that a cell ignores."""
+    return {key for keys, uses, _ in USED_ONLY_WITH if not uses(view) for key in keys}
+
+
+def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a record without those that its cell ignores.
+
+    Args:
+        config: of a record, sections as mappings.
+
+    Returns:
+        The same, nested likewise; a section of which nothing is used is left out.
+    """
+    kept = without_settings(config, unused_settings(SettingsView.of_record(config)))
+    return {section: value for section, value in kept.items() if value != {}}
+
+
+def without_settings(config: Mapping[str, Any], left_out: Collection[str], prefix: str = "") -> dict[str, Any]:
+    """Nested settings without some sections (`verification`) and settings (`drafting.sampling`)."""
+    return {
+        name: without_settings(item, left_out, f"{prefix}{name}.") if isinstance(item, Mapping) else item
+        for name, item in config.items()
+        if f"{prefix}{name}" not in left_out
+    }
+
+
+def without_effect(keys: Iterable[str], cells: Sequence[CellConfig]) -> tuple[str, str] | None:
+    """The first of some settings that none of the cells uses, and with what it would be used; None if all are used."""
+    views = [SettingsView.of_cell(cell) for cell in cells]
+    for key in keys:
+        for names, uses, words in USED_ONLY_WITH:
+            named = key in names or key.partition(".")[0] in names
+            if named and not any(uses(view) for view in views):
+                return key, words
+    return None
+
+
+def normal_form(cell: CellConfig) -> CellConfig:
+    """The cell with the default of every setting that it ignores: equal for cells that cannot differ in their result.
+
+    A draft-logit cache of the drafter's own type is `auto`, which is the same.
+    """
+    view = SettingsView.of_cell(cell)
+    unused = unused_settings(view)
+    if view.value("drafting.cache_dtype") == view.dtype:
+        unused.add("drafting.cache_dtype")
+    normal: CellConfig = _reset(cell, CellConfig(), unused)
+    return normal
+
+
+def _reset(settings: Any, default: Any, unused: Collection[str], prefix: str = "") -> Any:
+    """A copy of a dataclass of settings, and of those in it, with the defaults of the unused ones."""
+    values = {}
+    for item in fields(default):
+        key, value, reset = f"{prefix}{item.name}", getattr(settings, item.name), getattr(default, item.name)
+        if key in unused:
+            value = reset
+        elif is_dataclass(value):
+            value = _reset(value, reset, unused, f"{key}.")
+        values[item.name] = value
+    return replace(settings, **values)
