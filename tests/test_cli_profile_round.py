@@ -12,12 +12,11 @@ import torch
 
 from experiments import profile_round as command
 from harness.compose.run_plan import RunPlan
+from harness.models.cost import Cost
 from harness.profiling.cells import CellProfile, Profiled
-from harness.profiling.operations import Operations
 from harness.profiling.profile import Phases, RoundProfile
 from harness.profiling.report import HEADER, JSON, MARKDOWN, PHASES, RoundResults, line, to_json, to_markdown
-from harness.profiling.roofline import PARTS
-from harness.profiling.round_bytes import RoundBytes
+from harness.profiling.roofline import PARTS, RoundCost
 from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind
 from harness.settings.schema import all_settings
 from harness.timing.measured import Machine, Timing
@@ -193,28 +192,34 @@ def measured():
     8 GB of the target are 2 ms and its 1.5 TFLOP 3 ms; 2 GB of drafting 0.5 ms and 100 GFLOP 0.2 ms; 0.4 GB of
     extending 0.1 ms and 10 GFLOP 0.02 ms.
     """
-    floor = RoundBytes(
-        target_weight_bytes=7_000_000_000,
-        target_cache_bytes=1_000_000_000,
-        draft_weight_bytes=500_000_000,
-        draft_output_bytes=1_200_000_000,
-        draft_cache_bytes=200_000_000,
-        draft_logit_bytes=100_000_000,
-        extend_weight_bytes=300_000_000,
-        extend_cache_bytes=100_000_000,
-    )
-    operations = Operations(
-        num_target_linear=1_400_000_000_000,
-        num_target_attention=100_000_000_000,
-        num_draft_linear=50_000_000_000,
-        num_draft_output=30_000_000_000,
-        num_draft_attention=20_000_000_000,
-        num_extend_linear=6_000_000_000,
-        num_extend_attention=4_000_000_000,
+    cost = RoundCost(
+        draft=Cost(
+            weight_bytes=500_000_000,
+            output_bytes=1_200_000_000,
+            cache_bytes=200_000_000,
+            logit_bytes=100_000_000,
+            num_linear=50_000_000_000,
+            num_output=30_000_000_000,
+            num_attention=20_000_000_000,
+        ),
+        target=Cost(
+            weight_bytes=6_000_000_000,
+            output_bytes=1_000_000_000,
+            cache_bytes=1_000_000_000,
+            num_linear=1_300_000_000_000,
+            num_output=100_000_000_000,
+            num_attention=100_000_000_000,
+        ),
+        extend=Cost(
+            weight_bytes=300_000_000,
+            cache_bytes=100_000_000,
+            num_linear=6_000_000_000,
+            num_attention=4_000_000_000,
+        ),
     )
     phases = Phases(timing(800.0), timing(3500.0), timing(50.0), timing(200.0), timing(20.0))
     step, wall = timing(4680.0), timing(5200.0)
-    profile = RoundProfile(16, 3, 256, phases, step, timing(6.0), wall, 1.25, 0, floor, operations)
+    profile = RoundProfile(16, 3, 256, phases, step, timing(6.0), wall, 1.25, 0, cost)
     machine = Machine("a GPU", True, "read", 60_000_000, {"torch.sum": 4e12, "other": 3e12}, 2.0, 3.0)
     cell = CellConfig(drafter=DrafterConfig(DrafterKind.eagle))
     ways = {"large": 5e14, "small": 4e14}
@@ -261,9 +266,7 @@ def test_a_device_that_reads_slowly_is_bound_by_bytes_everywhere(measured):
 
 def test_a_part_that_does_nothing_is_bound_by_nothing(measured):
     profile = measured.found.profile
-    target = replace(profile.operations, num_draft_linear=0, num_draft_output=0, num_draft_attention=0)
-    nothing = dict.fromkeys(["draft_weight_bytes", "draft_output_bytes", "draft_cache_bytes", "draft_logit_bytes"], 0)
-    profile = replace(profile, operations=target, floor=replace(profile.floor, **nothing))
+    profile = replace(profile, cost=profile.cost._replace(draft=Cost()))
     floors = to_json(replace(measured, found=measured.found._replace(profile=profile)))["floors"]
     assert floors["draft"] == {"bytes_us": 0.0, "operations_us": 0.0, "us": 0.0, "bound_by": None}
 

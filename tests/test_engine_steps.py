@@ -16,7 +16,7 @@ from harness.engine.settings import EngineSettings
 from harness.engine.step_plan import make_plan
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.mtp import MtpConfig, MtpHead
-from harness.profiling.state_snapshot import where_a_round_starts
+from harness.profiling.profile import where_a_round_starts
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_models import VOCAB_SIZE, random_target, randomize

@@ -13,9 +13,7 @@ from harness.engine.request import Limits
 from harness.engine.runner import EagerRunner
 from harness.engine.sequence import rounds_of
 from harness.profiling import wall_time as round_time_module
-from harness.profiling.prefill import prefill_slots
-from harness.profiling.profile import Phases, profile_round
-from harness.profiling.state_snapshot import where_a_round_starts
+from harness.profiling.profile import Phases, prefill_slots, profile_round, where_a_round_starts
 from harness.profiling.wall_time import output_tokens_needed, round_time
 from harness.timing.clock import WallClock, clock_for
 from tests.tiny_engines import KINDS, NUM_SLOTS, tiny_engine, tiny_requests

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
-from harness.drafters.protocol import Batch, TargetStep
+from harness.drafters.protocol import Batch, DrafterCost, TargetStep
+from harness.models.cost import ModelCost, total
 from harness.models.decoder_layer import View
 from harness.models.head import HeadOutput
 from harness.models.slot_cache import SlotCache
@@ -42,6 +43,9 @@ class Head(Protocol):
 
     @property
     def fallbacks(self) -> tuple[str, ...]: ...
+
+    @property
+    def cost(self) -> ModelCost: ...
 
     def fuse(self) -> str | None: ...
 
@@ -120,6 +124,21 @@ class ChainDrafter:
         self._cache.clear(slice(slot, slot + 1))
         self._hidden[slot] = 0
         self._features[slot] = 0
+
+    def state(self) -> tuple[Tensor, Tensor]:
+        return self._hidden, self._features
+
+    def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
+        """K - 1 passes over a pair of each slot, K products with the output matrix; then one pass over K + 1 pairs."""
+        head, num_tokens = self.head.cost, num_speculative_tokens
+        return DrafterCost(
+            draft=total(
+                head.passes(num_slots, [1] * (num_tokens - 1), length),
+                head.logits(num_tokens, num_slots),
+                self._logits.cost(num_slots),
+            ),
+            extend=total(head.passes(num_slots, [num_tokens + 1], length), head.join(num_slots * (num_tokens + 1))),
+        )
 
     def propose(self, batch: Batch) -> Draft:
         """Draft K tokens for each row; their logits stay in the cache, as the verifier will read them."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from harness.constraint.masks import words_of
 from harness.drafters.protocol import Batch
+from harness.models.cost import Cost
 from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams, TokenMask
 from kernels.core import core_for
 from kernels.new_row_stats import new_row_stats
@@ -72,6 +73,10 @@ class DraftLogits:
         """Memory of the cached logits and of the row statistics beside them; `drawn_rows` are kept for measuring."""
         stats = self._stats
         return sum(field.nbytes for field in (self._logits, stats.maximum, stats.normalizer, stats.threshold))
+
+    def cost(self, num_slots: int) -> Cost:
+        """Rows that are read back when tokens of so many slots are drawn from them."""
+        return Cost(logit_bytes=self.num_bytes * num_slots // max(1, len(self._logits)))
 
     @cached_property
     def _own_words(self) -> Tensor | None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from harness.drafters.chain import DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
-from harness.drafters.protocol import Batch, TargetStep
+from harness.drafters.protocol import Batch, DrafterCost, TargetStep
+from harness.models.cost import total
 from harness.models.target import TargetModel
 from kernels.contract import Draft, DraftSampling
 
@@ -55,6 +56,15 @@ class DraftModelDrafter:
     def clear(self, slot: int) -> None:
         """Zero a slot's keys and values, so that a NaN in them does not reach its next request."""
         self._cache.clear(slice(slot, slot + 1))
+
+    def state(self) -> tuple[Tensor, ...]:
+        return ()
+
+    def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
+        """K passes, the first over the last two tokens of each slot, whose keys are not there before."""
+        model, num_tokens = self.model.cost, num_speculative_tokens
+        passes = model.passes(num_slots, [2] + [1] * (num_tokens - 1), length - 1)
+        return DrafterCost(total(passes, model.logits(num_tokens, num_slots), self._logits.cost(num_slots)))
 
     def propose(self, batch: Batch) -> Draft:
         """Draft K tokens for each row; their logits stay in the cache, as the verifier will read them."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from harness.drafters.protocol import Batch, TargetStep
+from harness.drafters.protocol import Batch, StatelessDrafter
 from kernels.contract import Draft
 
 
@@ -56,24 +56,12 @@ def lookup(
     return token_ids.gather(1, wanted.clamp(max=capacity - 1)), count
 
 
-class NgramDrafter:
+class NgramDrafter(StatelessDrafter):
     """Looks the proposal up in the request's own sequence, prompt included."""
-
-    aux_layers: tuple[int, ...] = ()
-    num_parameters = 0
-    cache_bytes = 0
-    logit_cache_bytes = 0
-    drawn_rows: Tensor | None = None
 
     def __init__(self, longest: int, shortest: int) -> None:
         self.longest = longest
         self.shortest = shortest
-
-    def extend(self, step: TargetStep) -> None:
-        """The tokens arrive with every batch."""
-
-    def clear(self, slot: int) -> None:
-        """Nothing is kept."""
 
     def propose(self, batch: Batch) -> Draft:
         found = lookup(batch.token_ids, batch.lengths, self.longest, self.shortest, batch.num_speculative_tokens)

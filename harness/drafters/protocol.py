@@ -7,11 +7,13 @@ captured in a CUDA graph.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from harness.models.cost import Cost
 from harness.models.target import TargetOutput
 from kernels.contract import Draft, Sampling, Streams, TokenMask
 
@@ -100,6 +102,15 @@ class TargetStep:
     one did."""
 
 
+class DrafterCost(NamedTuple):
+    """What a drafter reads and multiplies in a round."""
+
+    draft: Cost = Cost()
+    """Before verification."""
+    extend: Cost = Cost()
+    """After it."""
+
+
 class Drafter(Protocol):
     """Proposes tokens: `propose` before every target step, `extend` after it."""
 
@@ -140,3 +151,43 @@ class Drafter(Protocol):
     def clear(self, slot: int) -> None:
         """Forget everything about a slot whose request met NaN."""
         ...
+
+    def state(self) -> Sequence[Tensor]:
+        """The tensors that `extend` changes and the next `propose` starts from.
+
+        Keys, values and draft logits that a round writes before it reads them are not among them.
+        """
+        ...
+
+    def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
+        """What a round reads and multiplies.
+
+        Args:
+            num_slots: slots that decode.
+            num_speculative_tokens: K.
+            length: tokens in each slot, the last of which the target has not read.
+        """
+        ...
+
+
+class StatelessDrafter:
+    """What a drafter without a network and caches has in common with others; it adds `propose`."""
+
+    aux_layers: tuple[int, ...] = ()
+    num_parameters = 0
+    cache_bytes = 0
+    logit_cache_bytes = 0
+    drawn_rows: Tensor | None = None
+
+    def extend(self, step: TargetStep) -> None:
+        """The tokens arrive with every batch."""
+
+    def clear(self, slot: int) -> None:
+        """Nothing is kept."""
+
+    def state(self) -> Sequence[Tensor]:
+        return ()
+
+    def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
+        """Nothing is read that counts beside a model."""
+        return DrafterCost()

@@ -101,6 +101,15 @@ class Eagle3Head(Head):
     def vocab_size(self) -> int:
         return self.config.draft_vocab_size
 
+    @property
+    def output_matrix(self) -> Tensor:
+        return self.lm_head.weight
+
+    @property
+    def joining(self) -> list[nn.Parameter]:
+        parts = [getattr(self, name, None) for name in ("fc", "fc_norm", "input_norm")]
+        return [parameter for part in parts if part is not None for parameter in part.parameters()]
+
     def features(self, output: TargetOutput) -> Tensor:
         states = output.aux
         if self.config.fc_norm:
@@ -121,7 +130,7 @@ class Eagle3Head(Head):
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return linear(hidden, self.lm_head.weight, None, self.is_fused)
+        return linear(hidden, self.output_matrix, None, self.is_fused)
 
 
 def eagle3_layer(config: PreTrainedConfig) -> nn.Module:

@@ -9,6 +9,7 @@ Shapes: B rows, T pairs of a row, H the head's hidden size, V the target's vocab
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from torch.nn import functional
 from transformers import PreTrainedConfig
 
 from harness.models.checkpoint import SINGLE, Checkpoint, WeightSource
+from harness.models.cost import ModelCost
 from harness.models.decoder_layer import View
 from harness.models.expert_weights import put_tensor, stored_tensors
 from harness.models.fused.fuse import fuse_layers
@@ -102,6 +104,28 @@ class Head(nn.Module):
         """Parameters of the head itself, without what it shares with the target."""
         return sum(parameter.numel() for parameter in self.parameters())
 
+    @property
+    def embed_weight(self) -> Tensor:
+        """[V, H] its own embedding if it has one, else the target's."""
+        own: Any = getattr(self, "embed_tokens", None)
+        return self.target.embed_weight if own is None else own.weight
+
+    @property
+    def output_matrix(self) -> Tensor:
+        """[V_draft, H] what gives the logits: the target's, unless the head has its own."""
+        return self.target.output_matrix
+
+    @property
+    def joining(self) -> Sequence[nn.Parameter]:
+        """Parameters that make features of the target's states, and that the head's own features do not pass."""
+        return ()
+
+    @property
+    def cost(self) -> ModelCost:
+        """What its forwards cost."""
+        parameters = tuple(self.named_parameters())
+        return ModelCost(parameters, self.embed_weight, self.output_matrix, self.layer_config, 1, self.joining)
+
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
         """An empty key-value cache for the head's layer."""
         weight = next(self.parameters())
@@ -125,9 +149,8 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        """The head's own embedding if it has one, else the target's: [...] int64 -> [..., H]."""
-        own = getattr(self, "embed_tokens", None)
-        return self.target.embed(token_ids) if own is None else functional.embedding(token_ids, own.weight)
+        """[...] int64 -> [..., H]."""
+        return functional.embedding(token_ids, self.embed_weight)
 
     def state_dict_public(self) -> dict[str, Tensor]:
         """The tensors under the names of the head's public format, on the CPU, each with memory of its own."""

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import Glm4MoeLiteConfig
 
 from harness.models.checkpoint import SINGLE, Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
@@ -96,10 +95,13 @@ class MtpHead(Head):
         layers: Any = self.model["layers"]
         return layers[str(self.config.layer_index)]
 
-    def embed(self, token_ids: Tensor) -> Tensor:
-        if self.config.own_embedding:
-            return functional.embedding(token_ids, self.block.embed_tokens.weight)
-        return self.target.embed(token_ids)
+    @property
+    def embed_weight(self) -> Tensor:
+        return self.block.embed_tokens.weight if self.config.own_embedding else self.target.embed_weight
+
+    @property
+    def output_matrix(self) -> Tensor:
+        return self.block.shared_head["head"].weight if self.config.own_head else self.target.output_matrix
 
     def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
         block = self.block
@@ -111,7 +113,7 @@ class MtpHead(Head):
 
     def logits(self, hidden: Tensor) -> Tensor:
         if self.config.own_head:
-            return linear(hidden, self.block.shared_head["head"].weight, None, self.is_fused)
+            return linear(hidden, self.output_matrix, None, self.is_fused)
         return self.target.logits(hidden)
 
 

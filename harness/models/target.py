@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers import AutoConfig, PreTrainedConfig
 
 from harness.models.checkpoint import Checkpoint, WeightSource, checkpoint_folder, read_json, report_unused
+from harness.models.cost import ModelCost
 from harness.models.decoder_layer import (
     View,
     cache_shape,
@@ -129,13 +130,24 @@ class TargetModel:
         """[V, H] the embedding."""
         return self.causal_lm.model.embed_tokens.weight
 
+    @property
+    def output_matrix(self) -> Tensor:
+        """[V, H] what gives the logits."""
+        return self.causal_lm.lm_head.weight
+
+    @property
+    def cost(self) -> ModelCost:
+        """What its forwards cost."""
+        parameters = tuple(self.causal_lm.named_parameters())
+        return ModelCost(parameters, self.embed_weight, self.output_matrix, self.config, self.num_layers)
+
     def embed(self, token_ids: Tensor) -> Tensor:
         """[...] int64 -> [..., H]."""
         return functional.embedding(token_ids, self.embed_weight)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] after the final norm -> [..., V]."""
-        return linear(hidden, self.causal_lm.lm_head.weight, None, self.is_fused)
+        return linear(hidden, self.output_matrix, None, self.is_fused)
 
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
         """An empty key-value cache of so many slots, each holding so many positions."""

@@ -15,17 +15,21 @@ Shapes: S slots that decode, L tokens in each of them, K draft tokens of a round
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import torch
 
 from harness.engine.engine import Engine
+from harness.engine.graph_runner import MAX_PREFILL_TOKENS
+from harness.engine.inputs import in_pieces, in_rows, num_rows, step_inputs
 from harness.engine.request import Request
+from harness.engine.runner import EagerRunner
+from harness.engine.sequence import Sequence as EngineSequence
+from harness.engine.slots import StepInputs
 from harness.engine.step import Step
-from harness.profiling.operations import Operations, operations_of
-from harness.profiling.prefill import prefill_slots
-from harness.profiling.round_bytes import RoundBytes, round_bytes
-from harness.profiling.state_snapshot import Snapshot, where_a_round_starts
+from harness.engine.step_plan import Chunk, StepPlan
+from harness.profiling.roofline import RoundCost, round_cost
 from harness.profiling.wall_time import output_tokens_needed, round_time
 from harness.timing.clock import Clock
 from harness.timing.measured import Timing
@@ -69,8 +73,7 @@ class RoundProfile:
     """Draft tokens that a slot accepts in the round that was timed."""
     num_invalid: int
     """Slots whose verification, in that round, met a row without a distribution or an impossible draft."""
-    floor: RoundBytes
-    operations: Operations
+    cost: RoundCost
 
     @property
     def host_us(self) -> float:
@@ -84,6 +87,12 @@ class RoundProfile:
     def host_share(self) -> float:
         """Of the round's wall time."""
         return self.host_us / self.round.median_us
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field as plain JSON values."""
+        values = asdict(self)
+        del values["cost"]
+        return values | self.cost.to_json()
 
 
 @torch.inference_mode()
@@ -108,7 +117,7 @@ def profile_round(engine: Engine, requests: Sequence[Request], clock: Clock, num
 def _split(step: Step, requests: Sequence[Request], length: int, clock: Clock, wall: Timing) -> RoundProfile:
     """The profile of a step, beside the wall time of a round."""
     inputs = prefill_slots(step, requests)
-    start = Snapshot(where_a_round_starts(step))
+    start = Snapshot(step)
     drafted = step.draft(inputs)
     scored = step.score(inputs, drafted)
     verified = step.verify(inputs, drafted, scored)
@@ -140,8 +149,7 @@ def _split(step: Step, requests: Sequence[Request], length: int, clock: Clock, w
         round=wall,
         mean_accepted=float(verified.verdict.num_accepted.double().mean()),
         num_invalid=int(verified.verdict.invalid.sum()),
-        floor=round_bytes(step, len(requests), length),
-        operations=operations_of(step, len(requests), length),
+        cost=round_cost(step, len(requests), length),
     )
 
 
@@ -162,3 +170,55 @@ def _check_limits(engine: Engine, num_slots: int, length: int, num_rounds: int) 
             f"sequence for {needed} tokens or more, found {engine.settings.num_slots} slots, {limits.max_new_tokens} "
             f"tokens and {len(limits.eos_token_ids)} tokens that end a sequence"
         )
+
+
+class Snapshot:
+    """Copies of the tensors that a round changes and the next one starts from, so that it can run again and again."""
+
+    def __init__(self, step: Step) -> None:
+        self._tensors = where_a_round_starts(step)
+        self._copies = [tensor.clone() for tensor in self._tensors]
+
+    def put_back(self) -> None:
+        """Give every tensor its values of the beginning; launches only, so that a CUDA graph can hold it."""
+        for tensor, copy in zip(self._tensors, self._copies, strict=True):
+            tensor.copy_(copy)
+
+
+def where_a_round_starts(step: Step) -> list[torch.Tensor]:
+    """What a round changes and the next one starts from: lengths, rounds, and the drafter's state.
+
+    What a round writes before it reads it (draft logits, keys and values from the last token on) is not among it.
+    """
+    return [step.state.lengths, step.state.rounds, *step.drafter.state()]
+
+
+def prefill_slots(step: Step, requests: Sequence[Request]) -> StepInputs:
+    """Read a prompt into each of the first slots and draw the token after it; all end in the same step.
+
+    Returns:
+        The inputs of the round that comes next, as the engine's runner would give them.
+    """
+    sequences = [EngineSequence(request, slot, 0.0) for slot, request in enumerate(requests)]
+    num_tokens, width = sequences[0].num_prompt_tokens, step.num_speculative_tokens + 1
+    size = num_tokens
+    if step.joins:
+        size = width * max(1, MAX_PREFILL_TOKENS // (width * len(sequences)))
+    for start in range(0, num_tokens, size):
+        stop = min(start + size, num_tokens)
+        step(
+            _inputs(step, StepPlan((), tuple(Chunk(each, start, stop) for each in sequences), may_be_constrained=False))
+        )
+    for each in sequences:
+        each.launch(1)
+    return _inputs(step, StepPlan(tuple(sequences), (), may_be_constrained=False))
+
+
+def _inputs(step: Step, plan: StepPlan) -> StepInputs:
+    """A plan in the layout that the step takes."""
+    num_tokens, device = step.num_speculative_tokens, step.target.device
+    if not step.joins:
+        return in_pieces(plan, num_tokens, EagerRunner.max_prefill_tokens, device)
+    slots, rows = in_rows(plan, num_tokens, plan.num_slots, num_rows(plan, num_tokens), step.state.spare)
+    capacity = step.state.token_ids.shape[1]
+    return step_inputs(torch.tensor(slots, device=device), torch.tensor(rows, device=device), capacity)

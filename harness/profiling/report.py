@@ -10,10 +10,15 @@ from typing import Any
 
 from harness.compose.run_plan import RunPlan, cell_table
 from harness.profiling.cells import CellProfile
-from harness.profiling.operations import OPERATIONS_DEFINITION
 from harness.profiling.profile import Phases
-from harness.profiling.roofline import PARTS, ROOFLINE_DEFINITION, RoundRoofline, round_roofline
-from harness.profiling.round_bytes import BYTES_DEFINITION
+from harness.profiling.roofline import (
+    BYTES_DEFINITION,
+    OPERATIONS_DEFINITION,
+    PARTS,
+    ROOFLINE_DEFINITION,
+    RoundRoofline,
+    round_roofline,
+)
 from harness.records.files import write_atomically
 from harness.records.provenance import provenance
 from harness.settings.guarantee import labels
@@ -107,7 +112,7 @@ def to_json(done: CellProfile) -> dict[str, Any]:
             "matrix_ways": done.found.matrix_ways,
             "matrix_rate_operations_per_s": done.found.matrix_rate,
         },
-        "profile": asdict(profile),
+        "profile": profile.to_json(),
         "sum_of_phases_us": profile.phases.sum_us,
         "host_us": profile.host_us if machine.is_measurement else None,
         "host_share": profile.host_share if machine.is_measurement else None,
@@ -174,7 +179,7 @@ def _labels(done: CellProfile) -> list[str]:
 def _floors(done: CellProfile) -> RoundRoofline | None:
     """None on a CPU."""
     bandwidth = done.machine.read_bandwidth
-    return None if bandwidth is None else round_roofline(done.found.profile, bandwidth, done.found.matrix_rate)
+    return None if bandwidth is None else round_roofline(done.found.profile.cost, bandwidth, done.found.matrix_rate)
 
 
 def _floor_cells(done: CellProfile) -> tuple[str, ...]:

@@ -1,0 +1,298 @@
+"""What a round reads and multiplies, against counts by hand on tiny models and against what torch multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from harness.models.target import TargetModel
+from harness.profiling.profile import prefill_slots
+from harness.profiling.roofline import round_cost
+from harness.timing.clock import WallClock
+from harness.timing.matrix_rate import CPU_SIZES, matrix_rates
+from harness.timing.measured import Timing
+from kernels.contract import DraftSampling
+from tests.tiny_engines import NUM_SLOTS, tiny_engine, tiny_requests
+from tests.tiny_glm import random_glm
+from tests.tiny_models import VOCAB_SIZE, random_target, word_tokenizer
+
+NUM_TOKENS, LENGTH, BYTES = 2, 10, 4
+READ = NUM_SLOTS * (NUM_TOKENS + 1)
+"""Tokens of the target's forward, and pairs of the head's last pass."""
+H, KEYS = 24, 2 * 8
+QUERIES, INNER, NUM_LAYERS = 6 * 8, 40, 7
+LAYER = 2 * QUERIES * H + 2 * KEYS * H + 3 * INNER * H + 2 * H
+OUTPUT = VOCAB_SIZE * H
+CACHED = NUM_SLOTS * (LENGTH - 1) * 2 * KEYS
+"""Numbers of one layer."""
+TARGET = {
+    "target_weight_bytes": BYTES * (NUM_LAYERS * LAYER + H + OUTPUT + READ * H),
+    "target_cache_bytes": BYTES * NUM_LAYERS * CACHED,
+}
+NO_DRAFTER = {
+    **dict.fromkeys(("draft_weight_bytes", "draft_output_bytes", "draft_cache_bytes", "draft_logit_bytes"), 0),
+    **dict.fromkeys(("extend_weight_bytes", "extend_cache_bytes"), 0),
+}
+
+
+def read(kind, num_slots=NUM_SLOTS, **options):
+    """Bytes of a round, as stored."""
+    return cost(kind, num_slots, **options).to_json()["floor"]
+
+
+def cost(kind, num_slots=NUM_SLOTS, **options):
+    return round_cost(tiny_engine(kind, num_speculative_tokens=NUM_TOKENS, **options).step, num_slots, LENGTH)
+
+
+def chain(layer, joining, output, vocab_size):
+    """K - 1 passes over one pair of a slot, K output matrices, one pass over K + 1 pairs."""
+    passes = NUM_TOKENS - 1
+    return dict(
+        **TARGET,
+        draft_weight_bytes=BYTES * passes * (layer + NUM_SLOTS * H),
+        draft_output_bytes=BYTES * NUM_TOKENS * output,
+        draft_cache_bytes=BYTES * passes * CACHED,
+        draft_logit_bytes=NUM_SLOTS * NUM_TOKENS * (vocab_size * BYTES + 16),
+        extend_weight_bytes=BYTES * (layer + joining + READ * H),
+        extend_cache_bytes=BYTES * CACHED,
+    )
+
+
+def test_a_llama_without_drafts():
+    weights = NUM_LAYERS * LAYER + H + OUTPUT + NUM_SLOTS * H
+    expected = TARGET | {"target_weight_bytes": BYTES * weights}
+    assert read("none") == dict(**expected, **NO_DRAFTER)
+
+
+def test_a_tied_qwen3_reads_its_embedding_once_as_the_output_matrix():
+    target = random_target("qwen3", tie_word_embeddings=True)
+    weights = NUM_LAYERS * (LAYER + 2 * 8) + H + OUTPUT
+    assert read("ngram", target=target)["target_weight_bytes"] == BYTES * weights
+
+
+def test_an_embedding_is_never_read_more_than_whole():
+    found = read("ngram", NUM_SLOTS * 1000)
+    assert found["target_weight_bytes"] == BYTES * (NUM_LAYERS * LAYER + H + 2 * OUTPUT)
+
+
+def test_a_lookup_reads_no_weights_and_no_cache_of_its_own():
+    assert read("ngram") == dict(**TARGET, **NO_DRAFTER)
+
+
+def test_an_eagle_head_uses_the_targets_output_matrix():
+    layer = 2 * H * H + LAYER - H  # fc, and no norm before the attention
+    assert read("eagle") == chain(layer, 0, OUTPUT, VOCAB_SIZE)
+
+
+def test_an_eagle3_head_has_a_smaller_output_matrix_and_joins_states_once():
+    layer = LAYER + (QUERIES + 2 * KEYS) * H + 2 * H  # wide queries, keys and values; hidden_norm and norm
+    assert read("eagle3") == chain(layer, 3 * H * H, 9 * H, 9)
+
+
+def test_an_mtp_layer_with_its_own_output_matrix():
+    layer = LAYER + 2 * H * H + 3 * H  # eh_proj; enorm, hnorm and shared_head.norm
+    assert read("mtp") == chain(layer, 0, OUTPUT, VOCAB_SIZE)
+
+
+def test_a_draft_model_is_read_whole_for_every_token():
+    layers = NUM_TOKENS * (LAYER + H)
+    rows = (2 * NUM_SLOTS + (NUM_TOKENS - 1) * NUM_SLOTS) * H  # the first pass reads two tokens of a slot
+    assert read("draft_model") == dict(
+        **TARGET,
+        draft_weight_bytes=BYTES * (layers + rows),
+        draft_output_bytes=BYTES * NUM_TOKENS * OUTPUT,
+        draft_cache_bytes=BYTES * NUM_TOKENS * NUM_SLOTS * (LENGTH - 2) * 2 * KEYS,
+        draft_logit_bytes=NUM_SLOTS * NUM_TOKENS * (VOCAB_SIZE * BYTES + 16),
+        extend_weight_bytes=0,
+        extend_cache_bytes=0,
+    )
+
+
+GLM_ATTENTION = H * 18 + 18 + 18 * 5 * 20 + H * 22 + 14 + 14 * 5 * 22 + 50 * H
+EXPERT = 3 * H * 16
+ROUNDED = 4
+"""Bytes: the share of each of a layer's two merged weights is rounded to whole ones."""
+
+
+def glm_layer(num_hit):
+    """Attention, two norms, the router, the shared expert, and those of six that are hit."""
+    return GLM_ATTENTION + 2 * H + 6 * H + EXPERT + num_hit * EXPERT
+
+
+@pytest.mark.parametrize(
+    ("num_slots", "in_target", "in_chain"),
+    [(1, 6 * 19 / 27, 2), (2, 6 * 665 / 729, 6 * 5 / 9), (3, 6 * 19171 / 19683, 6 * 19 / 27)],
+    ids=["one slot", "two", "three"],
+)
+def test_of_experts_those_are_read_that_the_tokens_hit_on_average(num_slots, in_target, in_chain):
+    """Two experts of a token, six in all; the forward after the chain has three tokens of a slot."""
+    target = TargetModel(random_glm(), word_tokenizer())
+    found = read("mtp", num_slots=num_slots, target=target)
+    num_read = 3 * num_slots
+    dense = GLM_ATTENTION + 2 * H + 3 * H * 40
+    expected = BYTES * (dense + 2 * glm_layer(in_target) + H + OUTPUT + num_read * H)
+    assert found["target_weight_bytes"] == pytest.approx(expected, abs=ROUNDED)
+    assert found["target_cache_bytes"] == BYTES * 3 * num_slots * (LENGTH - 1) * 22
+    around = 2 * H * H + 3 * H
+    expected = BYTES * (glm_layer(in_chain) + around + num_slots * H)
+    assert found["draft_weight_bytes"] == pytest.approx(expected, abs=ROUNDED)
+    expected = BYTES * (glm_layer(in_target) + around + num_read * H)
+    assert found["extend_weight_bytes"] == pytest.approx(expected, abs=ROUNDED)
+    assert found["extend_cache_bytes"] == BYTES * num_slots * (LENGTH - 1) * 22
+
+
+def test_greedy_drafts_leave_no_rows():
+    assert read("eagle", draft_sampling=DraftSampling.greedy)["draft_logit_bytes"] == 0
+
+
+def test_half_the_weights_in_half_the_bytes():
+    """Would catch an element size that is taken for granted."""
+    causal_lm = random_target(seed=3).causal_lm.to(torch.bfloat16)
+    half, whole = cost("eagle", target=TargetModel(causal_lm, word_tokenizer())), cost("eagle")
+    assert 2 * half.target.num_bytes == whole.target.num_bytes and 2 * half.extend.num_bytes == whole.extend.num_bytes
+
+
+def test_what_joins_the_targets_states_is_read_after_verification_and_not_before():
+    """What the count of EAGLE-3 rests on: NaN in fc reaches no draft of this round, and those of the next."""
+    engine = tiny_engine("eagle3", num_speculative_tokens=NUM_TOKENS)
+    step = engine.step
+    inputs = prefill_slots(step, tiny_requests(NUM_SLOTS, 4))
+    step.drafter.head.fc.weight.fill_(torch.nan)
+    drafted = step.draft(inputs)
+    assert not drafted.draft.logits.isnan().any()
+    scored = step.score(inputs, drafted)
+    step.extend(inputs, scored, step.verify(inputs, drafted, scored))
+    assert step.draft(inputs).draft.logits.isnan().any()
+
+
+KEYS_OF_ROUND = 10 + 11 + 12
+"""That the tokens of a slot see: the last of ten sees ten."""
+MATRICES = LAYER - 2 * H
+"""Weights of the matrices of a layer, without its norms."""
+OF_KEY = 2 * 6 * (8 + 8)
+"""Six query heads, whatever the number of key heads."""
+TARGET_OPERATIONS = {
+    "num_target_linear": 2 * READ * (NUM_LAYERS * MATRICES + OUTPUT),
+    "num_target_attention": NUM_SLOTS * NUM_LAYERS * KEYS_OF_ROUND * OF_KEY,
+}
+
+
+NO_DRAFTER_OPERATIONS = {
+    **dict.fromkeys(("num_draft_linear", "num_draft_output", "num_draft_attention"), 0),
+    **dict.fromkeys(("num_extend_linear", "num_extend_attention"), 0),
+}
+
+
+def operations(kind, num_slots=NUM_SLOTS, **options):
+    """Operations of a round, as stored."""
+    return cost(kind, num_slots, **options).to_json()["operations"]
+
+
+def multiplied_by_chain(layer, joining, output):
+    """One pass over one pair of a slot, K output matrices, one pass over K + 1 pairs."""
+    return dict(
+        **TARGET_OPERATIONS,
+        num_draft_linear=2 * NUM_SLOTS * layer,
+        num_draft_output=2 * NUM_SLOTS * NUM_TOKENS * output,
+        num_draft_attention=NUM_SLOTS * 10 * OF_KEY,
+        num_extend_linear=2 * READ * (layer + joining),
+        num_extend_attention=NUM_SLOTS * KEYS_OF_ROUND * OF_KEY,
+    )
+
+
+def test_a_llama_without_drafts_multiplies_one_token_of_a_slot():
+    found = cost("none").target
+    assert found.num_linear + found.num_output == 2 * NUM_SLOTS * (NUM_LAYERS * MATRICES + OUTPUT)
+    assert found.num_attention == NUM_SLOTS * NUM_LAYERS * 10 * OF_KEY and cost("none").draft.num_operations == 0
+
+
+def test_a_tied_output_matrix_multiplies_all_the_same():
+    target = random_target("qwen3", tie_word_embeddings=True)
+    assert operations("ngram", target=target) == TARGET_OPERATIONS | NO_DRAFTER_OPERATIONS
+
+
+def test_operations_of_an_eagle_head_uses_the_targets_output_matrix():
+    assert operations("eagle") == multiplied_by_chain(2 * H * H + MATRICES, 0, OUTPUT)
+
+
+def test_operations_of_an_eagle3_head_has_a_smaller_output_matrix_and_joins_states_once():
+    assert operations("eagle3") == multiplied_by_chain(MATRICES + (QUERIES + 2 * KEYS) * H, 3 * H * H, 9 * H)
+
+
+def test_operations_of_an_mtp_layer_with_its_own_output_matrix():
+    assert operations("mtp") == multiplied_by_chain(MATRICES + 2 * H * H, 0, OUTPUT)
+
+
+def test_a_draft_model_reads_two_tokens_of_a_slot_first():
+    assert operations("draft_model") == dict(
+        **TARGET_OPERATIONS,
+        num_draft_linear=2 * NUM_SLOTS * 3 * MATRICES,
+        num_draft_output=2 * NUM_SLOTS * NUM_TOKENS * OUTPUT,
+        num_draft_attention=NUM_SLOTS * (9 + 10 + 11) * OF_KEY,
+        num_extend_linear=0,
+        num_extend_attention=0,
+    )
+
+
+GLM_MATRICES = H * 18 + 18 * 5 * 20 + H * 22 + 14 * 5 * 22 + 50 * H
+GLM_LAYER_MATRICES = GLM_MATRICES + 6 * H + (1 + 2) * EXPERT
+"""The router, the shared expert, and the two of six that a token goes through."""
+GLM_OF_KEY = 2 * 5 * (22 + 14)
+"""Latent and rotated key, 14 + 8, and the latent again as the value."""
+
+
+@pytest.mark.parametrize("num_slots", [1, 3])
+def test_of_experts_those_count_that_a_token_goes_through(num_slots):
+    """One dense layer and two with experts; whatever the number of tokens, unlike the bytes."""
+    found = operations("mtp", num_slots=num_slots, target=TargetModel(random_glm(), word_tokenizer()))
+    read, head = num_slots * 3, GLM_LAYER_MATRICES + 2 * H * H
+    assert found == dict(
+        num_target_linear=2 * read * (GLM_MATRICES + 3 * H * 40 + 2 * GLM_LAYER_MATRICES + OUTPUT),
+        num_target_attention=num_slots * 3 * KEYS_OF_ROUND * GLM_OF_KEY,
+        num_draft_linear=2 * num_slots * head,
+        num_draft_output=2 * num_slots * NUM_TOKENS * OUTPUT,
+        num_draft_attention=num_slots * 10 * GLM_OF_KEY,
+        num_extend_linear=2 * read * head,
+        num_extend_attention=num_slots * KEYS_OF_ROUND * GLM_OF_KEY,
+    )
+
+
+def multiplied(work: Callable[[], object]) -> int:
+    """Operations of the products with weights that torch is asked for; those of attention have batches."""
+    with FlopCounterMode(display=False) as counter:
+        work()
+    counts = counter.get_flop_counts().get("Global", {})
+    return sum(counts.get(operation, 0) for operation in (torch.ops.aten.mm, torch.ops.aten.addmm))
+
+
+@pytest.mark.parametrize("kind", ["none", "eagle", "eagle3", "mtp", "draft_model", "ngram"])
+def test_torch_multiplies_as_much_with_weights_in_a_round(kind):
+    """Would catch a pass, an output matrix or a token that is counted twice or left out."""
+    step = tiny_engine(kind, num_speculative_tokens=3).step
+    inputs = prefill_slots(step, tiny_requests(NUM_SLOTS, LENGTH - 1))
+    found = round_cost(step, NUM_SLOTS, LENGTH)
+    with torch.inference_mode():
+        assert multiplied(lambda: step.draft(inputs)) == found.draft.num_linear + found.draft.num_output
+        drafted = step.draft(inputs)
+        assert multiplied(lambda: step.score(inputs, drafted)) == found.target.num_linear + found.target.num_output
+        scored = step.score(inputs, drafted)
+        verified = step.verify(inputs, drafted, scored)
+        assert multiplied(lambda: step.extend(inputs, scored, verified)) == found.extend.num_linear
+
+
+class SecondLong:
+    """Every piece of work takes a second."""
+
+    def time(self, work, in_graph=True):
+        work()
+        return Timing(1e6, 1e6, 1e6, 1e6, 2, False)
+
+
+def test_a_product_and_a_sum_are_two_operations_and_rates_are_per_second():
+    cpu = torch.device("cpu")
+    found = matrix_rates(SecondLong(), cpu, torch.bfloat16)
+    assert list(found.values()) == [2 * rows * inner * columns for rows, inner, columns in CPU_SIZES]
+    assert all(rate > 0 for rate in matrix_rates(WallClock(2), cpu, torch.float32).values())
