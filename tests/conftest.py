@@ -10,6 +10,9 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    from tests.quick_interpreter import shorten
+
+    shorten()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
