@@ -128,9 +128,8 @@ def read_prompts(given: Sequence[str], file: str | None, stdin: TextIO) -> list[
 
 def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord], Decode]:
     """Answer all prompts concurrently; returns the requests in the order of the prompts, and how to decode them."""
-    from harness.backends.local import LocalBackend
+    from harness.backends.backend import backend_class
     from harness.sweep.progress import progress_on
-    from harness.workload.chat import decode_answer
     from harness.workload.conversations import conversations
     from harness.workload.prompt import Prompt
 
@@ -138,16 +137,17 @@ def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord
     progress = progress_on(sys.stderr)
     progress.start(len(prompts))
     try:
-        backend = LocalBackend(cell)
+        kind = backend_class(cell.backend.kind)
+        backend = kind(cell, kind.Shared())
         played = conversations(asked, cell.workload, cell.seed)
-        backend.prepare(played)
-        run = backend.generate(played, lambda answer: progress.advance(1, len(answer.output_token_ids)))
+        kind.prepare_together([backend], played)
+        run = backend.generate(played, lambda num_tokens: progress.advance(1, num_tokens))
     finally:
         progress.finish()
-    for fallback in backend.fallbacks:
+    for fallback in backend.facts().fallbacks:
         print(f"note: {fallback}", file=sys.stderr)
     requests = sorted(run.requests, key=lambda record: int(record.prompt_id))
-    return requests, partial(decode_answer, backend.tokenizer)
+    return requests, backend.decode
 
 
 def show(cell: CellConfig, prompts: Sequence[str], requests: Sequence[RequestRecord], decode: Decode) -> None:

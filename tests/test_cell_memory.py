@@ -10,7 +10,7 @@ import torch
 
 from experiments import run as command
 from harness.backends.cell_memory import CellMemory, check_memory
-from harness.backends.local import LocalBackend, prepare_together
+from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore
 from harness.models import free_memory
 from harness.models.free_memory import Need, check_fits, free_bytes
@@ -104,18 +104,21 @@ def test_what_is_counted_is_what_is_then_allocated(tmp_path, changes, kind, sett
     subject = backend(target=target, drafter=kind, **settings)
     subject.prepare(PLAYED)
     assert not subject.models.loaded.has_target
-    weights, caches = subject.memory().weights.values(), [need.num_bytes for need in subject.memory().caches]
+    weights, caches = (
+        subject.engine_of_cell.memory.weights.values(),
+        [need.num_bytes for need in subject.engine_of_cell.memory.caches],
+    )
     subject.generate(PLAYED)
     modules = [subject.target.causal_lm] + ([subject.loaded_head.module] if subject.loaded_head else [])
     assert [need.num_bytes for need in weights] == [held(*each.parameters(), *each.buffers()) for each in modules]
-    engine = subject._build_engine(subject.target, subject.loaded_head)
+    engine = subject.engine_of_cell.engine()
     allocated = [held(*engine._cache.keys, *engine._cache.values)]
     if subject.loaded_head is not None:
         cache, stored = engine.drafter._cache, engine.drafter._logits
         statistics = stored._stats
         allocated.append(held(*cache.keys, *cache.values))
         allocated.append(held(stored._logits, statistics.maximum, statistics.normalizer, statistics.threshold))
-    assert caches == allocated == [each for each in subject.cache_bytes if each]
+    assert caches == allocated == [each for each in subject.engine_of_cell.cache_bytes if each]
 
 
 def test_what_cannot_be_fused_is_refused_in_outline(tmp_path):
@@ -134,8 +137,8 @@ def test_nothing_is_loaded_or_drawn_to_be_counted(tmp_path, monkeypatch):
 
 def test_one_byte_too_little_is_refused_with_everything_that_is_needed(monkeypatch):
     subject = backend(drafter=DrafterKind.eagle3)
-    subject.take_measure(PLAYED)
-    needed = total(subject.memory())
+    subject.fit_slots(PLAYED)
+    needed = total(subject.engine_of_cell.memory)
     with_free(monkeypatch, needed)
     subject.prepare(PLAYED)
     with_free(monkeypatch, needed - 1)
@@ -164,9 +167,9 @@ def test_one_byte_too_little_is_refused_with_everything_that_is_needed(monkeypat
 def test_each_need_alone_can_be_the_one_too_many(monkeypatch, place):
     """Would catch a need that is listed and not counted."""
     subject = backend(drafter=DrafterKind.draft_model)
-    subject.take_measure(PLAYED)
-    needs = needs_of(subject.memory())
-    with_free(monkeypatch, total(subject.memory()) - needs[place].num_bytes)
+    subject.fit_slots(PLAYED)
+    needs = needs_of(subject.engine_of_cell.memory)
+    with_free(monkeypatch, total(subject.engine_of_cell.memory) - needs[place].num_bytes)
     with pytest.raises(ValueError, match=re.escape(needs[place].what)):
         subject.prepare(PLAYED)
 
@@ -208,12 +211,12 @@ def test_what_lies_there_already_is_not_needed_again(store, monkeypatch):
     first = backend(store, drafter=DrafterKind.eagle3)
     first.generate(PLAYED)
     second = backend(store, drafter=DrafterKind.mtp)
-    second.take_measure(PLAYED)
-    target, drafter = second.memory().weights.values()
+    second.fit_slots(PLAYED)
+    target, drafter = second.engine_of_cell.memory.weights.values()
     assert target.is_there and not drafter.is_there
-    with_free(monkeypatch, total(second.memory()) - target.num_bytes)
+    with_free(monkeypatch, total(second.engine_of_cell.memory) - target.num_bytes)
     second.prepare(PLAYED)
-    with_free(monkeypatch, total(second.memory()) - target.num_bytes - 1)
+    with_free(monkeypatch, total(second.engine_of_cell.memory) - target.num_bytes - 1)
     with pytest.raises(
         ValueError, match=r"of the drafter mtp .*; beside [\d.]+ MB for .* target zoo in float32, which are"
     ):
@@ -225,18 +228,18 @@ def test_cells_that_take_turns_share_models_and_caches_that_are_not_kept(store, 
     kinds = (DrafterKind.none, DrafterKind.eagle, DrafterKind.draft_model)
     cells = [backend(store, drafter=kind, graphs=graphs) for kind in kinds]
     for each in cells:
-        each.take_measure(PLAYED)
-    memories = [each.memory() for each in cells]
+        each.fit_slots(PLAYED)
+    memories = [each.engine_of_cell.memory for each in cells]
     models = {model: need for memory in memories for model, need in memory.weights.items()}
     assert len(models) == 3
     weights = sum(need.num_bytes for need in models.values() if not need.is_there)
     caches = [sum(need.num_bytes for need in memory.caches) for memory in memories]
     needed = weights + (sum(caches) if graphs else max(caches))
     with_free(monkeypatch, needed)
-    prepare_together(cells, PLAYED)
+    LocalBackend.prepare_together(cells, PLAYED)
     with_free(monkeypatch, needed - 1)
     with pytest.raises(ValueError) as caught:
-        prepare_together(cells, PLAYED)
+        LocalBackend.prepare_together(cells, PLAYED)
     assert ("run fewer at once" in str(caught.value)) == graphs
 
 

@@ -8,7 +8,7 @@ pytest.importorskip("jsonschema", reason="needs the extra grammar")
 import torch
 
 from experiments.zoo.reasoning_prompts import FILE
-from harness.backends.local import LocalBackend
+from harness.backends.local.local import LocalBackend
 from harness.settings.cell import (
     BackendConfig,
     CellConfig,
@@ -61,7 +61,7 @@ def test_no_kernel_is_compiled_while_requests_run(policy, monkeypatch):
     played = conversations(load_prompts(config.workload, 0), config.workload, 0)
     backend = LocalBackend(config)
     backend.prepare(played)
-    engine = backend.engine()
+    engine = backend.engine_of_cell.engine()
     with torch.inference_mode():
         engine._runner.prepare()
     compiled, compile_kernel = [], JITFunction._do_compile
@@ -80,7 +80,7 @@ def test_no_kernel_is_compiled_while_requests_run(policy, monkeypatch):
 def test_every_finished_answer_is_valid(policy, drafter):
     """Would catch a graph that reads masks, drafts or counts of another round, and a boundary seen too late."""
     backend, run = play(policy, drafter)
-    assert backend.uses_graphs and backend.num_invalid == 0
+    assert backend.engine_of_cell.uses_graphs and backend.num_invalid == 0
     finished = [item for item in run.requests if item.finish_reason.value == "grammar"]
     assert len(finished) >= 30 and all(item.answer_is_valid for item in finished)
     assert all(item.num_reasoning_tokens is not None for item in finished)

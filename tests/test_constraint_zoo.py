@@ -8,8 +8,8 @@ pytest.importorskip("jsonschema", reason="needs the extra grammar")
 from dataclasses import replace
 
 from experiments.zoo.reasoning_prompts import FILE, reasoning_prompts
-from harness.backends import local
-from harness.backends.local import LocalBackend, prepare_together
+from harness.backends.local import local
+from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore
 from harness.metrics.reasoning_sums import boundary_values
 from harness.settings.cell import (
@@ -58,7 +58,7 @@ def play(config: CellConfig, store: ModelStore, played=None):
     played = played or conversations(load_prompts(config.workload, config.seed), config.workload, config.seed)
     run = backend.generate(played)
     assert backend.num_invalid == 0
-    return {item.prompt_id: item for item in run.requests}, run
+    return {item.prompt_id: item for item in run.requests}, run, backend.facts().fallbacks
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ def test_the_prompts_are_what_their_script_writes():
     ids=["commit, EAGLE-3", "mask, n-gram", "mask, EAGLE-3, in parts", "commit, n-gram, in parts"],
 )
 def test_a_lossless_policy_gives_the_text_of_one_token_at_a_time(policy, drafter, graphs, alone, store):
-    found, run = play(cell(policy, drafter, graphs), store)
-    assert any("no step is launched ahead" in note for note in run.fallbacks) == bool(graphs)
+    found, _, fallbacks = play(cell(policy, drafter, graphs), store)
+    assert any("no step is launched ahead" in note for note in fallbacks) == bool(graphs)
     assert {key: item.output_token_ids for key, item in found.items()} == {
         key: item.output_token_ids for key, item in alone.items()
     }
@@ -92,7 +92,7 @@ def test_a_lossless_policy_gives_the_text_of_one_token_at_a_time(policy, drafter
 
 
 def test_late_doubles_the_beginning_of_the_answer(alone, store):
-    found, _ = play(cell(PolicyKind.late), store)
+    found, _, _ = play(cell(PolicyKind.late), store)
     assert not all(item.answer_is_valid for item in found.values())
     for key, item in found.items():
         same = item.output_token_ids[: item.num_reasoning_tokens]
@@ -100,7 +100,7 @@ def test_late_doubles_the_beginning_of_the_answer(alone, store):
 
 
 def test_policy_none_is_judged_and_watched_afterwards_only(alone, store):
-    found, run = play(cell(PolicyKind.none), store)
+    found, run, _ = play(cell(PolicyKind.none), store)
     assert all(item.finish_reason.value == "eos" and item.answer_is_valid for item in found.values())
     for key, item in found.items():
         assert item.num_reasoning_tokens == alone[key].num_reasoning_tokens
@@ -113,7 +113,7 @@ def test_policy_none_is_judged_and_watched_afterwards_only(alone, store):
 
 
 def test_without_a_policy_nothing_of_it_is_recorded(store):
-    found, run = play(cell(None, decoding=DecodingConfig(temperature=0.0, max_new_tokens=8)), store)
+    found, run, _ = play(cell(None, decoding=DecodingConfig(temperature=0.0, max_new_tokens=8)), store)
     assert all(item.num_reasoning_tokens is None and item.answer_is_valid is None for item in found.values())
     assert boundary_values(run.requests) == {}
 
@@ -122,7 +122,7 @@ def test_an_answer_without_reasoning_follows_a_regular_expression(store):
     config = cell(
         PolicyKind.mask, DrafterKind.ngram, parser="none", kind=GrammarKind.regex, grammar=r"[0-9]{3} (yes|no)"
     )
-    found, _ = play(config, store, [Conversation(Prompt("digits", "test", ("Say something.",)), 0, 7)])
+    found, _, _ = play(config, store, [Conversation(Prompt("digits", "test", ("Say something.",)), 0, 7)])
     assert found["digits"].num_reasoning_tokens == 0 and found["digits"].answer_is_valid
 
 
@@ -130,9 +130,9 @@ def test_a_prompt_whose_schema_cannot_be_followed_is_left_out_and_said(store):
     hard = Prompt("hard", "test", ("Say something.",), '{"type": "array", "uniqueItems": true}')
     easy = Prompt("easy", "test", ("Say something.",), '{"type": "integer"}')
     config = cell(PolicyKind.mask, DrafterKind.ngram, decoding=DecodingConfig(max_new_tokens=4))
-    _, run = play(config, store, [Conversation(hard, 0, 1), Conversation(easy, 0, 2)])
+    _, run, fallbacks = play(config, store, [Conversation(hard, 0, 1), Conversation(easy, 0, 2)])
     assert run.num_skipped_turns == 0 and [item.prompt_id for item in run.requests] == ["easy"]
-    (note,) = [note for note in run.fallbacks if "schema llguidance cannot follow" in note]
+    (note,) = [note for note in fallbacks if "schema llguidance cannot follow" in note]
     assert note.startswith("1 prompts") and "prompt hard: " in note and "uniqueItems" in note
 
 
@@ -163,7 +163,7 @@ def test_a_prompt_without_a_schema_is_refused_before_another_one_runs(store):
     first = Conversation(Prompt("first", "test", ("Say something.",), '{"type": "integer"}'), 0, 7)
     plain = Conversation(Prompt("plain", "test", ("Say something.",)), 0, 7)
     with pytest.raises(ValueError, match="prompt plain: expected a JSON schema, found none"):
-        LocalBackend(cell(PolicyKind.mask), store).take_measure([first, plain])
+        LocalBackend(cell(PolicyKind.mask), store).fit_slots([first, plain])
 
 
 @pytest.mark.parametrize(
@@ -198,13 +198,13 @@ def test_policies_that_are_compared_share_an_engine(store):
     cells = [cell(policy, graphs=True) for policy in policies]
     cells += [cell(PolicyKind.mask, DrafterKind.ngram, graphs=True), cell(PolicyKind.mask, graphs=False)]
     backends = [LocalBackend(config, store) for config in cells]
-    prepare_together(backends, played)
-    engines = [backend.engine() for backend in backends]
+    LocalBackend.prepare_together(backends, played)
+    engines = [backend.engine_of_cell.engine() for backend in backends]
     assert len({id(engine) for engine in engines[1:5]}) == 1
     assert len({id(engine) for engine in engines}) == 4
     # a cell whose requests nobody asks for the end of reasoning has the plain engine
     assert [engine.settings.constrained for engine in engines] == [False, True, True, True, True, True, True]
-    assert backends[1].engine() is engines[1] and backends[-1].engine() is not engines[-1]
+    assert backends[1].engine_of_cell.engine() is engines[1] and backends[-1].engine_of_cell.engine() is not engines[-1]
     outputs = [{item.prompt_id: item for item in backend.generate(played).requests} for backend in backends[1:5]]
     anew = [play(config, store, played)[0] for config in cells[1:5]]
     for together, apart in zip(outputs, anew, strict=True):
@@ -219,5 +219,5 @@ def test_memory_of_a_shared_engine_is_counted_once(store, monkeypatch):
     monkeypatch.setattr(local, "check_memory", lambda cells, device: counted.append(len(cells)))
     for graphs in (True, False):
         cells = [cell(policy, graphs=graphs) for policy in (PolicyKind.none, PolicyKind.commit, PolicyKind.mask)]
-        prepare_together([LocalBackend(config, store) for config in cells], played)
+        LocalBackend.prepare_together([LocalBackend(config, store) for config in cells], played)
     assert counted == [1, 3]

@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
-from harness.backends import local
-from harness.backends.local import LocalBackend
+from harness.backends.local import local
+from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore
 from harness.models.target import TargetModel
 from harness.settings.cell import (
@@ -57,7 +57,7 @@ def test_a_prompt_that_does_not_fit_can_be_an_error(store):
 
 def test_nothing_fits_is_refused_before_anything_runs(store):
     with pytest.raises(ValueError, match=r"expected a prompt of at most 92 tokens .* found none among 1"):
-        backend(store, max_length=100).prepare([LONG])
+        backend(store, max_length=100).fit_slots([LONG])
 
 
 def test_an_answer_longer_than_the_context_is_refused(store):
@@ -69,14 +69,14 @@ def test_slots_hold_what_the_conversations_can_come_to_not_the_whole_context(sto
     """Would catch a cache of 131,072 positions a slot for a two-turn question to a large model."""
     subject = backend(store)
     subject.generate([SHORT])
-    assert 20 < subject._limit < 80
+    assert 20 < subject.requests.limit < 80
 
 
 def test_draft_logit_cache_is_that_of_all_slots(store):
     """max_requests * K * (V * bytes + statistics), whatever the number of conversations in a block."""
     subject = backend(store, drafter=DrafterKind.eagle3)
     subject.generate([SHORT])
-    assert subject.cache_bytes.draft_logits == 3 * 4 * (4096 * 4 + 16)
+    assert subject.engine_of_cell.cache_bytes.draft_logits == 3 * 4 * (4096 * 4 + 16)
 
 
 def test_no_collection_walks_over_what_existed_before_the_run(store):
@@ -88,7 +88,7 @@ def test_no_collection_walks_over_what_existed_before_the_run(store):
 
 def test_what_slows_the_target_down_is_reported(store, monkeypatch):
     monkeypatch.setattr(TargetModel, "round_fallbacks", lambda self, tokens: (f"slower in rounds of {tokens} tokens",))
-    assert backend(store, drafter=DrafterKind.eagle3).fallbacks == ("slower in rounds of 15 tokens",)
+    assert backend(store, drafter=DrafterKind.eagle3).facts().fallbacks == ("slower in rounds of 15 tokens",)
 
 
 def test_only_answers_that_another_turn_follows_are_decoded(store, monkeypatch):

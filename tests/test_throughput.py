@@ -9,7 +9,7 @@ import pytest
 
 from experiments import run as command
 from experiments.prompt import headline
-from harness.backends.local import LocalBackend
+from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore
 from harness.metrics.results import read_results
 from harness.records.files import read_cell
@@ -175,7 +175,7 @@ def test_prompts_of_one_length_are_the_same_for_every_arm():
             workload=WorkloadConfig(num_turns=1, prompt_tokens=50),
             backend=BackendConfig(device="cpu", max_concurrency=2),
         )
-        request = LocalBackend(cell, store).first_request(conversation)
+        request = LocalBackend(cell, store).requests.first(conversation)
         read.append(request.token_ids)
     assert len(set(read)) == 1 and len(read[0]) == 50
 
@@ -186,4 +186,4 @@ def test_a_length_that_does_not_fit_the_target_is_refused_before_anything_runs()
     with pytest.raises(
         ValueError, match="expected a prompt of at most 960 tokens beside its answer, found none among 1"
     ):
-        LocalBackend(cell).prepare([conversation])
+        LocalBackend(cell).fit_slots([conversation])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.backends.local import LocalBackend
+from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore
 from harness.settings.cell import (
     BackendConfig,

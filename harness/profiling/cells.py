@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from harness.backends.local import LocalBackend
+from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore, resolve_device
 from harness.profiling.profile import RoundProfile, profile_round
 from harness.profiling.wall_time import num_rounds_of, output_tokens_needed
@@ -122,12 +122,12 @@ def _profile(
     backend = LocalBackend(cell, store)
     _check_length(backend)
     backend.prepare(played)
-    requests = [request for request in map(backend.first_request, played) if request is not None]
+    requests = [request for request in map(backend.requests.first, played) if request is not None]
     # before the engine takes its memory
     matrix_ways = bench.matrix_ways(backend.target.dtype)
-    engine = backend.engine()
+    engine = backend.engine_of_cell.engine()
     profile = profile_round(engine, requests, bench.clock, num_rounds)
-    notes = backend.fallbacks
+    notes = backend.facts().fallbacks
     if profile.num_invalid:
         notes += (
             f"in the timed round {profile.num_invalid} of {profile.num_slots} verifications met a row without a "

@@ -14,6 +14,7 @@ from enum import Enum
 
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.constraint import ConstraintConfig
+from harness.settings.imported import named
 from harness.settings.invalid_combinations import why_invalid
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, require
 from harness.settings.sampling import SamplingSettings
@@ -228,7 +229,7 @@ class BackendConfig:
     """What generates, and on which device."""
 
     kind: str = "local"
-    """Which engine generates."""
+    """Which kind of server generates: local, or PACKAGE.MODULE:NAME."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
     dtype: str = "auto"
@@ -246,7 +247,7 @@ class BackendConfig:
     sets no limit. Moves output tokens by rounding alone."""
 
     def __post_init__(self) -> None:
-        require(self.kind == "local", "backend.kind", "local", self.kind)
+        named("backend.kind", {"local": "local"}, self.kind)
         require(
             self.dtype in ("auto", "float32", "bfloat16", "float16"),
             "backend.dtype",

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
-import torch
-
-from harness.backends.model_store import resolve_device, resolve_dtype
+from harness.backends.backend import backend_class
 from harness.settings.cell import CellConfig
 from harness.settings.identity import key_without, plain_values
 from harness.settings.usage import normal_form
@@ -21,13 +19,13 @@ def refuse_repeated(cells: Sequence[CellConfig]) -> None:
     """Raise ValueError where two cells of a plan are one here: the second record would take the place of the first."""
     first: dict[str, CellConfig] = {}
     for cell in cells:
-        device = resolve_device(cell.backend.device)
-        other = first.setdefault(key_without(_found(cell, device)), cell)
+        found = backend_class(cell.backend.kind).resolved(cell)
+        other = first.setdefault(key_without(normal_form(found)), cell)
         if other is not cell:
             raise ValueError(
-                f"two cells differ in {' and '.join(_differences(other, cell))} only, which makes no difference on "
-                f"{device.type} with the rest of the settings, so that they are one; give one value, or what makes it "
-                "count (python -m experiments.run --help)"
+                f"two cells differ in {' and '.join(_differences(other, cell))} only, which makes no difference "
+                f"on {found.backend.device} with the rest of the settings, so that they are one; give one value, or "
+                "what makes it count (python -m experiments.run --help)"
             )
 
 
@@ -41,11 +39,3 @@ def _differences(one: CellConfig, other: CellConfig) -> list[str]:
         for name, value in values.items()
         if value != second[section][name]
     ]
-
-
-def _found(cell: CellConfig, device: torch.device) -> CellConfig:
-    """The cell with what was left open of its backend, as far as it is known without its models."""
-    backend, dtype = cell.backend, resolve_dtype(cell.backend.dtype, device)
-    graphs = device.type == "cuda" if backend.graphs is None else backend.graphs
-    name = backend.dtype if dtype is None else str(dtype).removeprefix("torch.")
-    return normal_form(replace(cell, backend=replace(backend, device=device.type, dtype=name, graphs=graphs)))

@@ -13,13 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from harness.backends.local import BackendRun, LocalBackend, prepare_together
-from harness.backends.model_store import ModelStore
+from harness.backends.backend import Backend, BackendRun, backend_class
 from harness.compose.run_plan import RunPlan
-from harness.engine.request import Answer
-from harness.models.fingerprint import fingerprint as fingerprint_files
 from harness.records.acceptance_terms import RequestTerms, collect_terms
 from harness.records.files import identity, write_atomically, write_cell
 from harness.records.provenance import provenance
@@ -38,7 +35,7 @@ class _Arm:
     """One cell of a group while it runs."""
 
     cell: CellConfig
-    backend: LocalBackend
+    backend: Backend
     requests: list[RequestRecord] = field(default_factory=list)
     terms: list[RequestTerms] = field(default_factory=list)
     wall_s: float = 0.0
@@ -67,7 +64,7 @@ def run_cells(plan: RunPlan, folder: Path, progress: Progress, finished: list[st
     refuse_repeated(plan.cells)
     groups = comparable_groups(plan.cells)
     workloads = [_play(group[0]) for group in groups]
-    run = _Run(plan, folder, progress, finished, ModelStore())
+    run = _Run(plan, folder, progress, finished)
     progress.start(
         sum(
             len(group) * sum(len(item.prompt.turns) for item in played)
@@ -89,15 +86,20 @@ class _Run:
     folder: Path
     progress: Progress
     finished: list[str]
-    store: ModelStore
     places: dict[str, int] = field(default_factory=dict)
     """Place in the plan of each finished cell, by its id."""
+    shared: dict[str, Any] = field(default_factory=dict)
+    """What the cells of one kind of backend share, by kind."""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def group(self, cells: Sequence[CellConfig], played: Sequence[Conversation], num_before: int) -> None:
         """Run the cells of one group, interleaved, and write each as soon as its last block is done."""
-        arms = [_Arm(cell, LocalBackend(cell, self.store)) for cell in cells]
-        prepare_together([arm.backend for arm in arms], played)
+        kind = cells[0].backend.kind
+        backend = backend_class(kind)
+        if kind not in self.shared:
+            self.shared[kind] = backend.Shared()
+        arms = [_Arm(cell, backend(cell, self.shared[kind])) for cell in cells]
+        backend.prepare_together([arm.backend for arm in arms], played)
         for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
             arm = arms[turn.arm]
             self.progress.cell(label(arm.cell), num_before + turn.arm, len(self.plan.cells))
@@ -114,8 +116,8 @@ class _Run:
                 self.places[record.cell_id] = num_before + turn.arm
                 self._write_manifest()
 
-    def _advance(self, answer: Answer) -> None:
-        self.progress.advance(1, len(answer.output_token_ids))
+    def _advance(self, num_tokens: int) -> None:
+        self.progress.advance(1, num_tokens)
 
     def _write_manifest(self) -> None:
         content = {
@@ -168,52 +170,29 @@ def _play(cell: CellConfig) -> list[Conversation]:
 
 
 def _record(arm: _Arm, played: Sequence[Conversation], warnings: Sequence[str]) -> CellRecord:
-    backend, cell = arm.backend, arm.cell
-    models = {"target": _fingerprint(backend.target.random_fingerprint, backend.target.path)}
-    if backend.loaded_head is not None:
-        models["drafter"] = _fingerprint(backend.loaded_head.random_fingerprint, backend.loaded_head.folder)
+    cell, facts = arm.cell, arm.backend.facts()
     # what was found determines the result, not the word auto
-    found = replace(
-        cell.backend,
-        device=backend.target.device.type,
-        dtype=str(backend.target.dtype).removeprefix("torch."),
-        fused=backend.target.is_fused,
-        graphs=backend.uses_graphs,
-    )
-    resolved = replace(cell, backend=found)
+    resolved = replace(cell, backend=facts.backend)
     config = plain_values(asdict(resolved)) | {
         "verification": with_rates(cell.verification),
         "draft_sampling": cell.draft_sampling.value,
         "guarantee": guarantee(cell).value,
-        "device": resolved.backend.device,
-        "dtype": resolved.backend.dtype,
+        "device": facts.backend.device,
+        "dtype": facts.backend.dtype,
     }
     prompts = fingerprint(item.prompt for item in played if item.sample == 0)
     return CellRecord(
-        cell_id=identity(determinants(resolved, prompts, models)),
+        cell_id=identity(determinants(resolved, prompts, facts.models)),
         config=config,
-        provenance=provenance(sampling_core=backend.sampling_core),
+        provenance=provenance(sampling_core=facts.sampling_core),
         requests=tuple(arm.requests),
         wall_s=arm.wall_s,
-        draft_logit_cache_bytes=backend.cache_bytes.draft_logits,
-        target_cache_bytes=backend.cache_bytes.target,
-        drafter_cache_bytes=backend.cache_bytes.drafter,
-        graph_bytes=backend.graph_bytes,
-        num_target_parameters=backend.target.num_parameters,
-        num_drafter_parameters=backend.num_drafter_parameters,
         num_skipped_turns=arm.num_skipped_turns,
         # a run made again brings those of its records
-        fallbacks=tuple(dict.fromkeys((*warnings, *backend.fallbacks))),
+        fallbacks=tuple(dict.fromkeys((*warnings, *facts.fallbacks))),
         labels=labels(cell),
+        **facts.sizes,
     )
-
-
-def _fingerprint(random_fingerprint: str | None, folder: Path | None) -> str:
-    """What identifies a model's weights: those of a checkpoint by its files."""
-    if random_fingerprint is not None:
-        return random_fingerprint
-    assert folder is not None, "weights are random, or come from a folder"
-    return fingerprint_files(folder)
 
 
 def label(cell: CellConfig) -> str:

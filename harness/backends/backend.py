@@ -1,0 +1,100 @@
+"""What every kind of backend offers, and the registry of kinds. Knows no kind, no sweep and no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from harness.records.acceptance_terms import RequestTerms
+from harness.records.schema import RequestRecord
+from harness.settings.cell import BackendConfig, CellConfig
+from harness.settings.imported import ImportPath
+from harness.workload.conversations import Conversation
+
+OnRequest = Callable[[int], None]
+"""Called with the number of output tokens of every finished request."""
+
+
+@dataclass(frozen=True)
+class BackendRun:
+    """What a backend made of some conversations."""
+
+    requests: tuple[RequestRecord, ...]
+    """In the order they finished."""
+    wall_s: float
+    num_skipped_turns: int = 0
+    """Turns left out because they did not fit beside max_new_tokens, and the turns after them."""
+    terms: tuple[RequestTerms, ...] = ()
+    """Of the requests' full drafts, if they are recorded."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a backend found out about its cell: everything in a record that is neither a setting nor a request."""
+
+    backend: BackendConfig
+    """The settings with `device`, `dtype`, `fused` and `graphs` as they were resolved."""
+    models: Mapping[str, str]
+    """Role -> digest of the weights, of the target and of a drafter with weights; part of the cell's identity."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Counts of a CellRecord by field name: parameters, bytes of caches and graphs."""
+    fallbacks: tuple[str, ...] = ()
+    """Everything so far that changed speed or results without being asked for."""
+    sampling_core: str | None = None
+    """Implementation that verified; None where it is not known."""
+
+
+class Backend(Protocol):
+    """One cell on one kind of server."""
+
+    Shared: ClassVar[Callable[[], Any]]
+    """Makes what the cells of a run share, such as loaded models; called once per run."""
+
+    def __init__(self, cell: CellConfig, shared: Any) -> None: ...
+
+    @staticmethod
+    def resolved(cell: CellConfig) -> CellConfig:
+        """The cell with what its settings left open (a device, a dtype) as far as it is known before anything loads."""
+
+    @staticmethod
+    def prepare_together(backends: Sequence[Any], conversations: Sequence[Conversation]) -> None:
+        """Get cells of this kind ready that take turns at the same conversations.
+
+        Raises:
+            ValueError: something does not fit; nothing expensive has happened yet.
+        """
+
+    def generate(
+        self, conversations: Sequence[Conversation], on_request: OnRequest | None = None, start_s: float = 0.0
+    ) -> BackendRun:
+        """Play conversations, every turn after the model's answer to the one before.
+
+        Args:
+            conversations: in the order of admission or arrival; some of those that were prepared for.
+            on_request: called with every finished request.
+            start_s: what the records' clock shows at the start.
+
+        Raises:
+            ValueError: a prompt does not fit and workload.too_long is `error`.
+        """
+
+    def facts(self) -> Facts:
+        """What is known of the cell after it has generated."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of output tokens."""
+
+
+KINDS = {"local": "harness.backends.local.local:LocalBackend"}
+"""backend.kind -> class, imported when a cell asks for it; other names are PACKAGE.MODULE:NAME themselves."""
+
+
+def backend_class(kind: str) -> type[Backend]:
+    """The class of a kind.
+
+    Raises:
+        ValueError: it cannot be imported.
+    """
+    found: type[Backend] = ImportPath(KINDS.get(kind, kind)).load("backend.kind")
+    return found

@@ -1,0 +1,118 @@
+"""The engine of a cell: how its settings follow from the cell's, which cells can share one, and what it keeps.
+
+This module knows models and engines; it does not know conversations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.backends.cell_memory import CacheBytes, CellMemory, cell_memory
+from harness.backends.model_store import StoredModels
+from harness.drafters.chain import DrafterShape
+from harness.drafters.load import LoadedHead, build_drafter
+from harness.engine.engine import Engine
+from harness.engine.request import Limits
+from harness.engine.settings import EngineSettings, draft_slack
+from harness.models.target import TargetModel
+from harness.settings.cell import CellConfig
+from harness.settings.identity import key_without
+
+
+@dataclass
+class _Kept:
+    """The engine of one or several cells between their turns."""
+
+    engine: Engine | None = None
+
+
+class EngineOfCell:
+    """Builds the engine of one cell for each of its turns, or keeps it where it is costly to make."""
+
+    def __init__(self, cell: CellConfig, models: StoredModels) -> None:
+        self._cell = cell
+        self._models = models
+        self._kept = _Kept()
+        self._limit = 0
+        self.cache_bytes = CacheBytes()
+        self.sampling_core: str | None = None
+
+    def set_limit(self, num_tokens: int) -> None:
+        """Tokens of prompt and output that a slot holds; forgets the engine that was kept."""
+        self._limit, self._kept = num_tokens, _Kept()
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        return 0 if self._cell.is_baseline else self._cell.drafting.num_speculative_tokens
+
+    @property
+    def uses_graphs(self) -> bool:
+        """Whether its steps have fixed sizes, captured as CUDA graphs on a GPU."""
+        configured = self._cell.backend.graphs
+        return self._models.loaded.device.type == "cuda" if configured is None else configured
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory of the CUDA graphs, once something was run; 0 without them."""
+        return 0 if self._kept.engine is None else self._kept.engine.graph_bytes
+
+    @property
+    def memory(self) -> CellMemory:
+        """What the cell will keep on its device, counted before anything is loaded."""
+        meta_models = self._models.meta_models
+        engine = self._build(meta_models.target, meta_models.head(self._cell.drafter))
+        return cell_memory(self._models, self._cell.drafter, engine, is_kept=self.uses_graphs)
+
+    @property
+    def key(self) -> object:
+        """Cells of equal keys can have one engine: those that keep it, and differ in their constraint alone."""
+        if not self.uses_graphs:
+            return self
+        return key_without(self._cell, "constraint"), self._limit, self._is_constrained
+
+    def share(self, other: EngineOfCell) -> None:
+        """Have one engine with another cell from here on; both have their limits and equal keys."""
+        assert self.key == other.key and self._kept.engine is None
+        self._kept = other._kept
+
+    def engine(self) -> Engine:
+        """The engine of the next block: kept where it is costly to make, else made anew, so that the cells of a sweep
+        do not hold the memory of all their caches at once."""
+        loaded = self._models.loaded
+        engine = self._kept.engine or self._build(loaded.target, loaded.head(self._cell.drafter))
+        self._kept.engine = engine if self.uses_graphs else None
+        self.sampling_core, self.cache_bytes = engine.core.name, CacheBytes.of(engine)
+        return engine
+
+    @property
+    def _is_constrained(self) -> bool:
+        """Whether its engine is made for requests with grammar states.
+
+        Graphs are so for the policy none too, whose requests have none: what it is compared with runs on the same
+        engine then, and not on one whose graphs and caches lie elsewhere, which alone moves times by 1 %.
+        """
+        constraint = self._cell.constraint
+        return constraint.is_on or (self.uses_graphs and constraint.policy is not None)
+
+    def _build(self, target: TargetModel, loaded_head: LoadedHead | None) -> Engine:
+        cell, num_tokens, num_slots = self._cell, self.num_speculative_tokens, self._cell.backend.max_concurrency
+        capacity = self._limit + draft_slack(num_tokens)
+        shape = DrafterShape(num_slots, capacity, num_tokens, target.vocab_size)
+        drafter = build_drafter(cell, loaded_head, shape)
+        decoding = cell.decoding
+        settings = EngineSettings(
+            num_slots=num_slots,
+            capacity=capacity,
+            num_speculative_tokens=num_tokens,
+            sampling=decoding.sampling,
+            verification=cell.verification.verification(num_tokens),
+            limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else target.eos_token_ids),
+            graphs=self.uses_graphs,
+            # the baseline has nothing to measure, and must run as the cells that it is compared with
+            overlaps=False if cell.measurement.expected_acceptance else None,
+            expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
+            constrained=self._is_constrained,
+            round_terms=cell.measurement.round_terms and not cell.is_baseline,
+            prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
+        )
+        return Engine(target, drafter, settings)

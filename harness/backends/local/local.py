@@ -1,0 +1,177 @@
+"""The local backend: conversations through the engine of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from harness.backends.backend import BackendRun, Facts, OnRequest
+from harness.backends.cell_memory import check_memory
+from harness.backends.local.engine_of_cell import EngineOfCell
+from harness.backends.local.requests import CellRequests
+from harness.backends.model_store import ModelStore, resolve_device, resolve_dtype
+from harness.drafters.load import LoadedHead
+from harness.engine.request import Answer, Request
+from harness.models.fingerprint import fingerprint
+from harness.models.target import TargetModel
+from harness.settings.cell import CellConfig
+from harness.workload.chat import decode_answer
+from harness.workload.conversations import Conversation
+
+STEP_BY_STEP = (
+    "while the answer of some request follows its grammar, no step is launched ahead, and drafts are drawn operation by"
+    " operation; a round in which reasoning may end is run again with the host, and no step is launched ahead of it"
+)
+
+
+class LocalBackend:
+    """One cell on the local engine. Models come from a store, so that the cells of a sweep share them."""
+
+    Shared = ModelStore
+
+    def __init__(self, cell: CellConfig, shared: ModelStore | None = None) -> None:
+        self.cell = cell
+        self.models = (ModelStore() if shared is None else shared).models(cell.target, cell.backend)
+        meta_models = self.models.meta_models
+        # what does not fit the target is refused here
+        meta_models.head(cell.drafter)
+        self.requests = CellRequests(cell, meta_models.target)
+        self.engine_of_cell = EngineOfCell(cell, self.models)
+        self.num_invalid = 0
+        self._is_prepared = False
+
+    @staticmethod
+    def resolved(cell: CellConfig) -> CellConfig:
+        """The cell with device and graphs, and the dtype where the checkpoint does not decide it."""
+        backend, device = cell.backend, resolve_device(cell.backend.device)
+        dtype = resolve_dtype(backend.dtype, device)
+        graphs = device.type == "cuda" if backend.graphs is None else backend.graphs
+        name = backend.dtype if dtype is None else str(dtype).removeprefix("torch.")
+        return replace(cell, backend=replace(backend, device=device.type, dtype=name, graphs=graphs))
+
+    @staticmethod
+    def prepare_together(backends: Sequence[LocalBackend], conversations: Sequence[Conversation]) -> None:
+        """Get cells ready that take turns, on the same models, at the same conversations.
+
+        Those that can share an engine do. Refuse, before any weights are loaded, a workload of which nothing fits the
+        target, and cells whose models and caches do not fit the device.
+
+        Raises:
+            ValueError: see CellRequests.fit_slots; or memory is too small.
+        """
+        owners: dict[object, EngineOfCell] = {}
+        for backend in backends:
+            backend.fit_slots(conversations)
+            engine = backend.engine_of_cell
+            engine.share(owners.setdefault(engine.key, engine))
+        check_memory([owner.memory for owner in owners.values()], backends[0].models.loaded.device)
+
+    def prepare(self, conversations: Sequence[Conversation]) -> None:
+        """Get ready alone; see `prepare_together`."""
+        self.prepare_together([self], conversations)
+
+    def fit_slots(self, conversations: Sequence[Conversation]) -> None:
+        """Find how long the slots must be; see CellRequests.fit_slots."""
+        self.requests.fit_slots(conversations)
+        self.engine_of_cell.set_limit(self.requests.limit)
+        self._is_prepared = True
+
+    @property
+    def target(self) -> TargetModel:
+        """The target, loaded from here on."""
+        return self.models.loaded.target
+
+    @property
+    def loaded_head(self) -> LoadedHead | None:
+        """The drafting network, loaded from here on; None for drafters that have none."""
+        return self.models.loaded.head(self.cell.drafter)
+
+    def generate(
+        self, conversations: Sequence[Conversation], on_request: OnRequest | None = None, start_s: float = 0.0
+    ) -> BackendRun:
+        """See `harness.backends.backend.Backend.generate`; gets ready first if nothing was prepared."""
+        if not self._is_prepared:
+            self.prepare(conversations)
+        self.requests.num_skipped_turns = 0
+        by_key = {(item.prompt.prompt_id, item.sample): item for item in conversations}
+        answers: dict[tuple[str, int], list[str]] = {key: [] for key in by_key}
+
+        def follow_up(answer: Answer) -> Request | None:
+            if on_request is not None:
+                on_request(len(answer.output_token_ids))
+            conversation = by_key[answer.prompt_id, answer.sample]
+            if answer.turn + 1 == len(conversation.prompt.turns):
+                return None
+            given = answers[answer.prompt_id, answer.sample]
+            given.append(self.decode(answer.output_token_ids))
+            return self.requests.next(conversation, given)
+
+        requests, engine = self._arriving(conversations, start_s), self.engine_of_cell.engine()
+        run = engine.run(requests, follow_up, start_s)
+        self.num_invalid += run.num_invalid
+        validated = tuple(map(self.requests.validated, run.requests))
+        return BackendRun(validated, run.wall_s, self.requests.num_skipped_turns, run.terms)
+
+    def _arriving(self, conversations: Sequence[Conversation], start_s: float) -> list[Request]:
+        """The first turns that fit, with their times of arrival where the workload has a rate."""
+        requests, arrival_s = [], start_s
+        rate = self.cell.workload.request_rate
+        for item in conversations:
+            request = self.requests.first(item)
+            if rate is not None:
+                arrival_s += item.gap_s(rate)
+                request = request and replace(request, arrival_s=arrival_s)
+            if request is not None:
+                requests.append(request)
+        return requests
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of an answer."""
+        return decode_answer(self.requests.tokenizer, token_ids)
+
+    def facts(self) -> Facts:
+        """What is known of the cell after it has generated."""
+        target, head, engine = self.target, self.loaded_head, self.engine_of_cell
+        models = {"target": _fingerprint(target.random_fingerprint, target.path)}
+        if head is not None:
+            models["drafter"] = _fingerprint(head.random_fingerprint, head.folder)
+        return Facts(
+            backend=replace(
+                self.cell.backend,
+                device=target.device.type,
+                dtype=str(target.dtype).removeprefix("torch."),
+                fused=target.is_fused,
+                graphs=engine.uses_graphs,
+            ),
+            models=models,
+            sizes={
+                "draft_logit_cache_bytes": engine.cache_bytes.draft_logits,
+                "target_cache_bytes": engine.cache_bytes.target,
+                "drafter_cache_bytes": engine.cache_bytes.drafter,
+                "graph_bytes": engine.graph_bytes,
+                "num_target_parameters": target.num_parameters,
+                "num_drafter_parameters": 0 if head is None else head.head.num_parameters,
+            },
+            fallbacks=self._fallbacks(),
+            sampling_core=engine.sampling_core,
+        )
+
+    def _fallbacks(self) -> tuple[str, ...]:
+        """Everything so far that changed speed or results without being asked for."""
+        head = () if self.loaded_head is None else self.loaded_head.head.fallbacks
+        round_tokens = self.cell.backend.max_concurrency * (self.engine_of_cell.num_speculative_tokens + 1)
+        notes = [*self.target.fallbacks, *self.target.round_fallbacks(round_tokens), *head, *self.requests.notes]
+        if self.cell.constraint.is_on and self.engine_of_cell.uses_graphs:
+            notes.append(STEP_BY_STEP)
+        if self.num_invalid:
+            notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
+        return tuple(notes)
+
+
+def _fingerprint(random_fingerprint: str | None, folder: Path | None) -> str:
+    """What identifies a model's weights: those of a checkpoint by its files."""
+    if random_fingerprint is not None:
+        return random_fingerprint
+    assert folder is not None, "weights are random, or come from a folder"
+    return fingerprint(folder)
