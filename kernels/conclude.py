@@ -15,6 +15,28 @@ from kernels.decide import FROM_TARGET, NOTHING, decide, write_verdict
 from kernels.residual_weights import open_rows
 from kernels.sample_next import load_chunks, load_uniform, sample_next
 
+SERVED_ELSEWHERE: tl.constexpr = tl.constexpr(-2)
+"""In the place of a number of draft tokens: another launch serves the request."""
+
+
+@triton.jit
+def served_count(count, request, temperature, cutting, CUTS: tl.constexpr):
+    """`count`, or SERVED_ELSEWHERE where a launch for the requests that cut, or for the others, leaves the request out.
+
+    Args:
+        cutting: ([R] top_k, [R] top_p, [R] min_p); all None where one launch serves every request.
+        CUTS: which of them the launch serves.
+    """
+    if cutting[0] is not None:
+        top_k, top_p, min_p = (
+            tl.load(cutting[0] + request),
+            tl.load(cutting[1] + request),
+            tl.load(cutting[2] + request),
+        )
+        cuts = (temperature > 0) & ((top_k > 0) | (top_p < 1) | (min_p > 0))
+        count = tl.where(cuts == CUTS, count, SERVED_ELSEWHERE)
+    return count
+
 
 @triton.jit
 def shared_now(counter):

@@ -17,7 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from kernels.acceptance_test import keep_prepared, load_prepared, load_proposal, prepare
 from kernels.addresses import row_address
-from kernels.conclude import arrive, conclude_only_row, conclude_row, is_last, skip_slot, stop_index
+from kernels.conclude import arrive, conclude_only_row, conclude_row, is_last, served_count, skip_slot, stop_index
 from kernels.device_streams import load_stream
 from kernels.device_weights import inverse, scale, weigh
 from kernels.gumbel_argmax import finish, gumbel_argmax_of_logits
@@ -141,7 +141,7 @@ def _combine_chunks(rows, row, temperature, loaded, TYPICAL: tl.constexpr, CHUNK
 
 @triton.jit
 def _first_pass_kernel(
-    target, draft, tokens, temperatures, streams, rule, rows, state, output, purpose,
+    target, draft, tokens, temperatures, cutting, streams, rule, rows, state, output, purpose,
     METHOD: tl.constexpr,
     SKIPS: tl.constexpr,
     READS_DRAFT: tl.constexpr,
@@ -170,6 +170,7 @@ def _first_pass_kernel(
     # All scalars at once, ahead of every branch (see kernels.addresses).
     count = tl.load(tokens.counts + request).to(tl.int32)
     temperature = tl.load(temperatures + request, mask=request < tokens.num_requests, other=1.0)
+    count = served_count(count, request, temperature, cutting, False)
     stop = tokens.width + 1
     row_logits = row_address(target, tokens, request, index)
     mask = (
@@ -237,5 +238,5 @@ def _first_pass_kernel(
                     target, draft, tokens, rows, state, output, temperature, request, index, stats, chunks,
                     uniform_number, METHOD, EMITS, CHUNK, CHUNKS_PADDED,
                 )  # fmt: skip
-    elif (count < 0) & (index == 0) & (group <= 0):
+    elif (count == -1) & (index == 0) & (group <= 0):
         skip_slot(tokens, state, output, request, WIDTH_PADDED)

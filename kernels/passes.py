@@ -4,6 +4,8 @@
     second pass   kernels.second_pass        reads the rows at the rejected position, draws the next token
 
 Where the first pass leaves nothing to be summed (`Round.sums`) it draws the next token itself, and is the only launch.
+In a mixed batch (`Sampling.is_mixed`) the requests that cut nothing get these launches, and then those that cut: each
+kind costs what it costs alone, and the programs of the other kind, which end at once (one or two launches more).
 All are ordinary launches without host synchronisation, so that they can be captured in a CUDA graph.
 """
 
@@ -61,6 +63,26 @@ class Round(NamedTuple):
     workspace: Workspace
     purpose: int = 0
     """Stream of the next token; 0 means the residual's after a rejection and else the bonus stream."""
+    serves: bool | None = None
+    """Only the requests that cut (True), or only those that do not; None: all."""
+
+    @property
+    def truncates(self) -> bool:
+        """Whether a request that it serves may cut."""
+        return self.sampling.truncates and self.serves is not False
+
+    @property
+    def cutting(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """What tells the two kinds of requests apart in a kernel; see kernels.conclude.served_count."""
+        sampling = self.sampling
+        return (None, None, None) if self.serves is None else (sampling.top_k, sampling.top_p, sampling.min_p)
+
+    @property
+    def kinds(self) -> list[Round]:
+        """The round as it is launched: once for all requests, or for those that cut nothing and for those that cut."""
+        if not (self.sampling.truncates and self.sampling.is_mixed):
+            return [self]
+        return [self._replace(serves=False), self._replace(serves=True)]
 
     @property
     def is_masked(self) -> bool:
@@ -76,7 +98,7 @@ class Round(NamedTuple):
         """
         if self.method is Method.coupled:
             return False
-        return self.draft.logits is not None or self.sampling.truncates or self.method is Method.pr35461
+        return self.draft.logits is not None or self.truncates or self.method is Method.pr35461
 
 
 def stream_state(streams: Streams) -> StreamState:
@@ -105,15 +127,16 @@ def launch(round_: Round) -> None:
     """Decide how many draft tokens of each request are accepted, and draw the token after them."""
     if round_.shape.num_requests == 0:
         return
-    _first_pass(round_, emits=not round_.sums, is_followed=round_.sums)
-    if round_.sums:
-        _second_pass(round_)
+    for kind in round_.kinds:
+        _first_pass(kind, emits=not kind.sums, is_followed=kind.sums)
+        if kind.sums:
+            _second_pass(kind)
 
 
 def read_rows(round_: Round) -> None:
     """Only leave the statistics of the rows; no token is drawn."""
-    if round_.shape.num_requests > 0:
-        _first_pass(round_, emits=False, is_followed=False)
+    for kind in round_.kinds if round_.shape.num_requests > 0 else ():
+        _first_pass(kind, emits=False, is_followed=False)
 
 
 def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
@@ -135,7 +158,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         "EMITS": emits,
         "OVERLAPS": is_followed and overlaps(),
     }
-    if round_.sampling.truncates:
+    if round_.truncates:
         _truncated_first_pass(round_, shared)
         return
     is_short = shape.chunk == SHORT_CHUNK
@@ -155,6 +178,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         round_.draft,
         round_.tokens,
         round_.sampling.temperature,
+        round_.cutting,
         round_.streams,
         round_.rule,
         round_.rows,
@@ -196,6 +220,7 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
         round_.draft,
         round_.tokens,
         (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p),
+        round_.cutting,
         round_.streams,
         round_.rule,
         round_.rows,
@@ -217,7 +242,7 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
 
 def _second_pass(round_: Round) -> None:
     """Sum what the next tokens are drawn from, and draw them; after the first pass, where the round sums."""
-    shape, truncates, logits = round_.shape, round_.sampling.truncates, round_.target.logits
+    shape, truncates, logits = round_.shape, round_.truncates, round_.target.logits
     parts = 4 if shape.num_requests <= FEW_REQUESTS or shape.num_chunks <= 4 else 8
     if shape.chunk == SHORT_CHUNK:
         parts = 1
@@ -229,6 +254,7 @@ def _second_pass(round_: Round) -> None:
         round_.draft,
         round_.tokens,
         round_.sampling.temperature,
+        round_.cutting,
         round_.streams,
         round_.rows,
         round_.state,

@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from kernels.addresses import draft_slot
-from kernels.conclude import is_last, load_stats, shared_now
+from kernels.conclude import SERVED_ELSEWHERE, is_last, load_stats, served_count, shared_now
 from kernels.decide import FROM_RESIDUAL, NOTHING, UNDECIDED, write_verdict
 from kernels.device_streams import ACCEPT, load_stream, uniform
 from kernels.device_weights import divisor
@@ -94,7 +94,7 @@ def _decide_block(
 
 @triton.jit
 def _second_pass_kernel(
-    target, draft, tokens, temperatures, streams, rows, state, output, purpose,
+    target, draft, tokens, temperatures, cutting, streams, rows, state, output, purpose,
     METHOD: tl.constexpr,
     READS_DRAFT: tl.constexpr,
     TRUNCATED: tl.constexpr,
@@ -112,6 +112,7 @@ def _second_pass_kernel(
     order = tl.program_id(1)
     temperature = tl.load(temperatures + request)
     count = tl.load(tokens.counts + request).to(tl.int32)
+    count = served_count(count, request, temperature, cutting, TRUNCATED)
     stream = load_stream(streams, request, True)
     slot = draft_slot(draft, request, True)
     if OVERLAPS:
@@ -130,6 +131,8 @@ def _second_pass_kernel(
     is_summed = plan >= FROM_RESIDUAL
     if TRUNCATED or METHOD == "pr35461":
         is_summed = temperature > 0
+    if cutting[0] is not None:
+        is_mine = is_mine & (count != SERVED_ELSEWHERE)
     if is_mine & (is_summed | (group == 0)):
         emits = is_summed == 0
         opened = open_rows(

@@ -12,7 +12,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from kernels.acceptance_test import load_proposal, prepare
 from kernels.addresses import row_address
-from kernels.conclude import arrive, conclude_row, skip_slot, stop_index
+from kernels.conclude import arrive, conclude_row, served_count, skip_slot, stop_index
 from kernels.device_streams import load_stream
 from kernels.device_weights import divisor, scale, weigh
 from kernels.gumbel_argmax import gumbel_argmax_of_logits
@@ -89,7 +89,7 @@ def gumbel_argmax_of_row(
 
 @triton.jit
 def _truncated_rows_kernel(
-    target, draft, tokens, sampling, streams, rule, rows, state, output, scratch,
+    target, draft, tokens, sampling, cutting, streams, rule, rows, state, output, scratch,
     METHOD: tl.constexpr,
     SKIPS: tl.constexpr,
     READS_DRAFT: tl.constexpr,
@@ -112,6 +112,7 @@ def _truncated_rows_kernel(
     index = tl.program_id(0) // tokens.num_requests
     count = tl.load(tokens.counts + request).to(tl.int32)
     temperature = tl.load(temperatures + request)
+    count = served_count(count, request, temperature, cutting, True)
     stop = tokens.width + 1
     if SKIPS:
         stop = stop_index(tokens, state, request)
@@ -175,5 +176,5 @@ def _truncated_rows_kernel(
             target, draft, tokens, streams, rows, state, output, temperature, request, count,
             METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED,
         )  # fmt: skip
-    elif (count < 0) & (index == 0):
+    elif (count == -1) & (index == 0):
         skip_slot(tokens, state, output, request, WIDTH_PADDED)

@@ -35,6 +35,25 @@ def test_ragged_mixed_batch(method: Method, vocab_size: int):
     assert verdict.token_ids[LENGTHS.index(-1)].tolist() == [-1] * 4
 
 
+@pytest.mark.parametrize("one_hot", [False, True], ids=["cached", "one-hot"])
+@sampled_methods(Method.probabilistic, Method.coupled)
+def test_each_kind_of_a_mixed_batch_gets_what_it_gets_alone(method: Method, one_hot: bool):
+    """Would catch a launch that serves requests of the other kind, or that leaves a request or padded slot out."""
+    batch = kernel_round(MIXED, LENGTHS, 63, one_hot=one_hot, padded=True, shared_noise=method in SHARES_NOISE, seed=20)
+    mixed = replace(batch, sampling=replace(batch.sampling, is_mixed=True))
+    verdict = checked_verdict(mixed, method)
+    cuts = torch.tensor([each[1:] != PLAIN[1:] for each in MIXED])
+    for kind, truncates in ((~cuts, False), (cuts, True)):
+        counts = batch.draft.num_draft_tokens.where(kind.to(DEVICE), -1)
+        alone = replace(
+            batch,
+            draft=replace(batch.draft, num_draft_tokens=counts),
+            sampling=replace(batch.sampling, truncates=truncates),
+        ).found(verification_of(method))
+        assert torch.equal(verdict.token_ids[kind], alone.token_ids[kind])
+        assert torch.equal(verdict.num_accepted[kind], alone.num_accepted[kind])
+
+
 @sampled_methods(Method.block)
 def test_padded_rows(method: Method):
     """Every request has K + 1 rows; those that belong to nothing hold NaN and are not looked at."""

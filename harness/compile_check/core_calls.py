@@ -34,9 +34,9 @@ MANY_REQUESTS = 300
 """So many that a program of the first pass reads two sets of chunks, and one of the second has 8 warps."""
 
 
-def _sampling(num_requests: int, truncates: bool) -> Sampling:
+def _sampling(num_requests: int, truncates: bool, is_mixed: bool = False) -> Sampling:
     ones, zeros = torch.ones(num_requests), torch.zeros(num_requests)
-    return Sampling(ones, zeros.long(), ones, zeros, truncates)
+    return Sampling(ones, zeros.long(), ones, zeros, truncates, is_mixed)
 
 
 def _streams(num_requests: int) -> Streams:
@@ -59,6 +59,7 @@ def _verify(
     vocab_size: int = VOCAB_SIZE,
     num_drafts: int = NUM_DRAFTS,
     truncates: bool = False,
+    is_mixed: bool = False,
     one_hot: bool = False,
     small_vocabulary: bool = False,
     with_stats: bool = True,
@@ -80,7 +81,7 @@ def _verify(
         _mask(masked and not one_hot, vocab_size, *size[:2]),
     )
     rule = Verification(method, synthetic_rates=tuple(0.5**place for place in range(num_drafts)))
-    sampling = _sampling(num_requests, truncates)
+    sampling = _sampling(num_requests, truncates, is_mixed)
     logits, mask = torch.empty(num_rows, vocab_size, dtype=dtype), _mask(masked, vocab_size, num_rows)
     verify(logits, draft, sampling, rule, _streams(num_requests), mask=mask)
 
@@ -145,6 +146,7 @@ def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]
     """The same on batches that may cut."""
     for method in methods:
         yield f"verify {method.value}, truncated", partial(_verify, method, dtype, truncates=True)
+        yield f"verify {method.value}, mixed", partial(_verify, method, dtype, truncates=True, is_mixed=True)
     yield "draw, truncated", partial(_draw, dtype, truncates=True)
     yield "coupled draw, truncated", partial(_coupled_draw, dtype, truncates=True)
     yield "logprobs, truncated", partial(_logprobs, dtype, sampling=True, truncates=True)
