@@ -133,7 +133,7 @@ def engine_of(
     )
 
 
-def seen_by_the_core(caching: Caching, sampling: DraftSampling, monkeypatch) -> tuple[list, list, Engine]:
+def seen_by_the_core(caching: Caching, sampling: DraftSampling) -> tuple[list, list, Engine]:
     """(logits of each draw, drafts of each verification, the engine) of a run; copies."""
     drawn, drafts = [], []
     right = reference_core()
@@ -153,16 +153,15 @@ def seen_by_the_core(caching: Caching, sampling: DraftSampling, monkeypatch) -> 
 
     method = Method.strict if sampling is DraftSampling.coupled else Method.probabilistic
     core = replace(right, draw=draw, coupled_draw=coupled_draw, verify=verify)
-    monkeypatch.setattr("harness.drafters.draft_logits.core_for", lambda device: core)
     engine = engine_of(caching, sampling, method, core)
     engine.run(toy_requests(5), lambda record: None)
     return drawn, drafts, engine
 
 
 @pytest.mark.parametrize("sampling", [DraftSampling.sampled, DraftSampling.coupled], ids=lambda item: item.value)
-def test_drafts_are_drawn_from_what_is_cached(sampling, monkeypatch):
+def test_drafts_are_drawn_from_what_is_cached(sampling):
     """Would catch the bug of the kind that it is about: another distribution drawn from than verified with."""
-    drawn, drafts, engine = seen_by_the_core(HALF, sampling, monkeypatch)
+    drawn, drafts, engine = seen_by_the_core(HALF, sampling)
     assert {logits.dtype for logits in drawn} == {torch.bfloat16} and engine.drafter.drawn_rows is None
     for draft, _, first_step in drafts:
         assert draft.logits.dtype is torch.bfloat16
@@ -170,8 +169,8 @@ def test_drafts_are_drawn_from_what_is_cached(sampling, monkeypatch):
 
 
 @pytest.mark.parametrize("sampling", [DraftSampling.sampled, DraftSampling.coupled], ids=lambda item: item.value)
-def test_unrounded_drafts_leave_the_rounded_cache_and_no_statistics(sampling, monkeypatch):
-    drawn, drafts, engine = seen_by_the_core(HALF_UNROUNDED, sampling, monkeypatch)
+def test_unrounded_drafts_leave_the_rounded_cache_and_no_statistics(sampling):
+    drawn, drafts, engine = seen_by_the_core(HALF_UNROUNDED, sampling)
     assert {logits.dtype for logits in drawn} == {torch.float32}
     for draft, rows, first_step in drafts:
         assert draft.row_stats is None, "those of the draw would be of other values"

@@ -7,6 +7,7 @@ from harness.drafters.ngram import lookup
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Batch
 from kernels.contract import Sampling, Streams
+from kernels.core import reference_core
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,7 @@ def test_baseline_proposes_nothing():
         token_ids=torch.zeros(3, 8, dtype=torch.int64),
         sampling=Sampling(numbers, numbers, numbers, numbers),
         streams=Streams(numbers.long(), numbers.long(), numbers.long()),
+        core=reference_core(),
         length=1,
     )
     draft = NoDrafter().propose(batch)

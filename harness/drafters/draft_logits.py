@@ -18,8 +18,7 @@ from torch import Tensor
 from harness.constraint.masks import words_of
 from harness.drafters.protocol import Batch
 from harness.models.cost import Cost
-from kernels.contract import Draft, DraftSampling, RowStats, Sampling, Streams, TokenMask
-from kernels.core import core_for
+from kernels.contract import Draft, DraftSampling, RowStats, Sampling, TokenMask
 from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 
@@ -54,7 +53,6 @@ class DraftLogits:
         self.draft_sampling = draft_sampling
         self.draft_to_target = draft_to_target
         self._target_vocab_size = target_vocab_size
-        self._core = core_for(device)
         self._vocab_size = size[2]
         nothing = (0, 0, 0)
         is_kept = draft_sampling is not DraftSampling.greedy
@@ -108,25 +106,19 @@ class DraftLogits:
         streams = replace(batch.streams, positions=batch.streams.positions + step)
         if self.draft_sampling is DraftSampling.greedy:
             greedy = _greedy(batch.sampling)
-            drawn = self._core.draw(logits, greedy, streams, Purpose.draft, self.draft_to_target, mask=mask)
+            drawn = batch.core.draw(logits, greedy, streams, Purpose.draft, self.draft_to_target, mask=mask)
             return drawn.token_ids
         places = (slice(0, batch.num_rows), step)
         self._logits[places] = logits
         drawn_from = self._logits[places] if self.drawn_rows is None else logits
         if self.drawn_rows is not None and step == 0:
             self.drawn_rows[: batch.num_rows] = logits
+        map_, sampling = self.draft_to_target, batch.sampling
         if self.draft_sampling is DraftSampling.coupled:
-            return self._draw_coupled(drawn_from, batch.sampling, streams, mask)
+            vocab_size = self._target_vocab_size
+            return batch.core.coupled_draw(drawn_from, sampling, streams, vocab_size, map_, mask=mask).token_ids
         stats = _part(self._stats, places) if self._keeps_stats else None
-        drawn = self._core.draw(
-            drawn_from, batch.sampling, streams, Purpose.draft, self.draft_to_target, stats, mask=mask
-        )
-        return drawn.token_ids
-
-    def _draw_coupled(self, logits: Tensor, sampling: Sampling, streams: Streams, mask: TokenMask | None) -> Tensor:
-        vocab_size = self._target_vocab_size
-        drawn = self._core.coupled_draw(logits, sampling, streams, vocab_size, self.draft_to_target, mask=mask)
-        return drawn.token_ids
+        return batch.core.draw(drawn_from, sampling, streams, Purpose.draft, map_, stats, mask=mask).token_ids
 
     def draft(self, drafted: list[Tensor], batch: Batch) -> Draft:
         """The proposals of a round of some rows, K tensors [B] as `draw` gave them."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from harness.models.cost import Cost
 from harness.models.target import TargetOutput
 from kernels.contract import Draft, Sampling, Streams, TokenMask
+from kernels.core import Core
 
 
 class DraftMasks(Protocol):
@@ -56,6 +57,8 @@ class Batch:
     streams: Streams
     """[B]; positions are those of the first draft token, which is the number of tokens so far; 1 for a row that
     idles."""
+    core: Core
+    """The engine's sampling core, which draws the drafts too."""
     length: int
     """The largest of `lengths`, known on the host, or a bound of it."""
     masks: DraftMasks | None = None

@@ -206,6 +206,7 @@ class Step:
             token_ids=state.token_ids[:num_rows],
             sampling=state.sampling.rows(num_rows),
             streams=Streams(state.seeds[:num_rows], lengths, state.rounds[:num_rows]),
+            core=self.core,
             length=inputs.length - self.num_speculative_tokens,
         )
 
