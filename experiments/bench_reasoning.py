@@ -1,41 +1,39 @@
-"""python -m experiments.bench_reasoning: host time per round of looking for the end of reasoning, by context length."""
+"""Time what a round costs the host while it looks for the end of reasoning, by context length.
+
+Each kind of parser is timed behind contexts of 1,000 to 128,000 tokens: it must take the same time at all of them.
+Beside them stands a control that copies the history.
+
+examples:
+  rejection-lab bench-reasoning
+  rejection-lab bench-reasoning --contexts 1000,1000000 --draft-tokens 8
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from harness.cli.command import PlainCommand
-from harness.cli.command_line import SUCCESS
-from harness.profiling.reasoning_config import PREFIX, BoundaryCostConfig
-
-USAGE = """\
-usage: python -m experiments.bench_reasoning [cost.setting=VALUE ..] [--debug]
-
-Times what a round costs the host while reasoning goes on, for each kind of parser, behind contexts of 1,000 to 128,000
-tokens: it must be the same at all of them. Beside them stands a control that copies the history.
-"""
-
-EXAMPLES = """\
-examples:
-  python -m experiments.bench_reasoning
-  python -m experiments.bench_reasoning cost.contexts=1000,1000000 cost.draft_tokens=8"""
+from harness.cli.command_line import SUCCESS, CommandParser, say
+from harness.profiling.reasoning_config import ReasoningCostConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    return PlainCommand(BoundaryCostConfig, PREFIX, USAGE, EXAMPLES).call(run, arguments)
+    parser = CommandParser("bench-reasoning", __doc__)
+    parser.add_settings(ReasoningCostConfig, "cost")
+    return parser.call(lambda options: run(options.settings), arguments)
 
 
-def run(config: BoundaryCostConfig) -> int:
+def run(config: ReasoningCostConfig) -> int:
     """Measure, print the table and write it."""
+    say("loading PyTorch, then timing every parser")
     from harness.profiling.reasoning_cost import measure
     from harness.profiling.reasoning_report import table, write_costs
 
     costs = measure(config)
     page = write_costs(config, costs)
     print(table(costs))
-    print(f"report: {page}", file=sys.stderr)
+    say(f"report: {page}")
     return SUCCESS
 
 

@@ -1,7 +1,19 @@
-"""python -m experiments.prompt: answer prompts and show which tokens were accepted, recovered and bonus."""
+"""Answer prompts and show which tokens were accepted, recovered and bonus.
+
+Answers the prompts side by side and shows every answer with accepted, recovered and bonus tokens told apart, by colour
+on a terminal and by marks elsewhere or with NO_COLOR set, and its acceptance below. Without a PROMPT and without --file
+the prompts come from standard input, one a line. Everything after -- is a prompt, also what looks like a setting.
+drafter=eagle3 is taken unless another is given.
+
+examples:
+  rejection-lab prompt "What is a prime number?" "Write a haiku about rivers."
+  rejection-lab prompt --file questions.txt drafter=mtp verification=block decoding.temperature=0.7
+  echo "Name three colours." | rejection-lab prompt decoding.temperature=0
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
@@ -10,35 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from harness.cli.command_line import SUCCESS, CommandParser, exit_code_of, settings_help
+from harness.cli.command_line import SUCCESS, CommandParser, say
+from harness.cli.settings_help import settings_help
 from harness.records.schema import RequestRecord
 from harness.report.token_colours import acceptance_line, legend, pieces, render, token_kinds, wants_colour
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
 from harness.settings.schema import SettingsError, all_settings, group_options
-
-USAGE = """\
-usage: python -m experiments.prompt PROMPT [PROMPT ..] [group=OPTION] [setting=VALUE]
-       python -m experiments.prompt --file FILE [..]
-       ... | python -m experiments.prompt [..]
-
-Answers the prompts side by side and shows every answer with accepted, recovered and bonus tokens told apart, by colour
-on a terminal and by marks elsewhere or with NO_COLOR set, and its acceptance below.
-
-options:
-  --file FILE   read the prompts from a file, one a line
-  --            everything after it is a prompt, also what looks like a setting
-  --debug       a full traceback where otherwise one line says what is wrong
-  -h, --help    this text
-
-drafter=eagle3 is taken unless another is given.
-"""
-
-EXAMPLES = """\
-examples:
-  python -m experiments.prompt "What is a prime number?" "Write a haiku about rivers."
-  python -m experiments.prompt --file questions.txt drafter=mtp verification=block decoding.temperature=0.7
-  echo "Name three colours." | python -m experiments.prompt decoding.temperature=0"""
 
 SECTIONS = ("target", "drafter", "drafting", "decoding", "verification", "backend", "seed")
 OWN_SETTINGS = ("measurement.baseline=false", "measurement.num_warmup_requests=0", "workload.too_long=error")
@@ -47,20 +37,19 @@ Decode = Callable[[Sequence[int]], str]
 
 def main(arguments: Sequence[str] | None = None, stdin: TextIO | None = None) -> int:
     """Run the command; returns its exit code."""
-    return exit_code_of(partial(_main, stdin=sys.stdin if stdin is None else stdin), arguments)
+    shown = [name for name in group_options() if name in SECTIONS]
+    parser = CommandParser(
+        "prompt", __doc__, "[PROMPT ..] [group=OPTION ..] [setting=VALUE ..]", lambda: settings_help(shown)
+    )
+    parser.add_argument("--file", metavar="FILE", help="read the prompts from a file, one a line")
+    before, after = split_at_dashes(sys.argv[1:] if arguments is None else arguments)
+    return parser.call(partial(_run, after=after, stdin=sys.stdin if stdin is None else stdin), before)
 
 
-def _main(arguments: Sequence[str], stdin: TextIO) -> int:
-    parser = CommandParser()
-    parser.add_argument("--file")
-    before, after = split_at_dashes(arguments)
-    options, others = parser.parse(before)
-    if options.help:
-        shown = [name for name in group_options() if name in SECTIONS]
-        print("\n".join([USAGE, settings_help(shown), "", EXAMPLES]))
-        return SUCCESS
+def _run(options: argparse.Namespace, after: Sequence[str], stdin: TextIO) -> int:
+    others = options.overrides
     cell = compose_cell([item for item in others if is_override(item)])
-    prompts = read_prompts([item for item in others if not is_override(item)] + after, options.file, stdin)
+    prompts = read_prompts([*(item for item in others if not is_override(item)), *after], options.file, stdin)
     show(cell, prompts, *answer(cell, prompts))
     return SUCCESS
 
@@ -96,7 +85,7 @@ def compose_cell(overrides: Sequence[str]) -> CellConfig:
         if key.partition(".")[0] not in SECTIONS:
             raise SettingsError(f"{key} is not used here; settings of {', '.join(SECTIONS)} are")
         if item.is_sweep:
-            raise SettingsError(f"{key}: expected one value, found {len(item.values)}; experiments.run does sweeps")
+            raise SettingsError(f"{key}: expected one value, found {len(item.values)}; rejection-lab run does sweeps")
     if not {"drafter", "drafter.kind"} & set(given):
         overrides = ["drafter=eagle3", *overrides]
     return compose_plan([*overrides, *OWN_SETTINGS]).cells[0]
@@ -128,6 +117,7 @@ def read_prompts(given: Sequence[str], file: str | None, stdin: TextIO) -> list[
 
 def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord], Decode]:
     """Answer all prompts concurrently; returns the requests in the order of the prompts, and how to decode them."""
+    say("loading PyTorch and the models")
     from harness.backends.backend import backend_class
     from harness.sweep.progress import progress_on
     from harness.workload.conversations import conversations
@@ -145,7 +135,7 @@ def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord
     finally:
         progress.finish()
     for fallback in backend.facts().fallbacks:
-        print(f"note: {fallback}", file=sys.stderr)
+        say(f"note: {fallback}")
     requests = sorted(run.requests, key=lambda record: int(record.prompt_id))
     return requests, backend.decode
 

@@ -228,7 +228,7 @@ def test_entry_point_writes_a_report(tmp_path, capsys):
         "law_draws": "50",
         "output": str(tmp_path / "found"),
     }
-    assert main([f"agreement.{key}={value}" for key, value in settings.items()]) == 0
+    assert main([f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]) == 0
     record = json.loads((tmp_path / "found" / "agreement.json").read_text())
     assert record["total"]["num_unexplained"] == 0
     assert record["total"]["num_decisions"] >= 200
@@ -244,13 +244,13 @@ def test_entry_point_writes_a_report(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dtypes": ("float64",)}, "agreement.dtypes: expected some of bfloat16, float16, float32, found 'float64'"),
-        ({"methods": ("greedy",)}, "agreement.methods: greedy decides nothing"),
-        ({"truncations": ()}, "agreement.truncations: expected some of none, top-p, top-k, min-p, all, found nothing"),
-        ({"temperatures": (1.0, 0.0)}, "agreement.temperatures: expected numbers in (0, 100), found [1.0, 0.0]"),
-        ({"vocab_size": 300_000}, "agreement.vocab_size: expected at most 262144"),
-        ({"decisions": 0}, "agreement.decisions: expected 1 or more, found 0"),
-        ({"output": ""}, "agreement.output: expected a folder, found nothing"),
+        ({"dtypes": ("float64",)}, "--dtypes: expected some of bfloat16, float16, float32, found 'float64'"),
+        ({"methods": ("greedy",)}, "--methods: greedy decides nothing"),
+        ({"truncations": ()}, "--truncations: expected some of none, top-p, top-k, min-p, all, found nothing"),
+        ({"temperatures": (1.0, 0.0)}, "--temperatures: expected numbers in (0, 100), found [1.0, 0.0]"),
+        ({"vocab_size": 300_000}, "--vocab-size: expected at most 262144"),
+        ({"decisions": 0}, "--decisions: expected 1 or more, found 0"),
+        ({"output": ""}, "--output: expected a folder, found nothing"),
     ],
     ids=lambda item: next(iter(item)) if isinstance(item, dict) else None,
 )
@@ -262,17 +262,17 @@ def test_settings_that_cannot_be_are_named(settings: dict[str, Any], message: st
 def test_triton_on_a_cpu_needs_the_interpreter(monkeypatch, capsys):
     """Would catch the traceback of a driver that is not there."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert main(["agreement.core=triton", "agreement.device=cpu"]) == 2
+    assert main(["--core=triton", "--device=cpu"]) == 2
     assert "expected TRITON_INTERPRET=1 in the environment on a CPU, found none" in capsys.readouterr().err
 
 
 def test_without_a_gpu_nothing_is_compared_unless_a_core_is_given(monkeypatch, capsys, tmp_path):
     """Would catch a green outcome of the reference compared with itself."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main([f"agreement.output={tmp_path / 'found'}"]) == 2
+    assert main([f"--output={tmp_path / 'found'}"]) == 2
     told = capsys.readouterr()
-    assert "agreement.core=auto: expected a GPU, found a CPU" in told.err and told.out == ""
-    for way in ("triton with TRITON_INTERPRET=1", "agreement.core=reference to check the command only"):
+    assert "--core auto: expected a GPU, found a CPU" in told.err and told.out == ""
+    for way in ("triton with TRITON_INTERPRET=1", "--core reference to check the command only"):
         assert way in told.err
     assert not (tmp_path / "found").exists()
 

@@ -8,15 +8,15 @@ from harness.profiling.reasoning_parsers import MARKER, PARSERS
 
 
 def test_every_parser_is_timed_at_every_context(tmp_path, capsys):
-    arguments = ["cost.contexts=0,100", "cost.rounds=3", "cost.draft_tokens=2", f"cost.output={tmp_path}"]
+    arguments = ["--contexts=0,100", "--rounds=3", "--draft-tokens=2", f"--output={tmp_path}"]
     assert main(arguments) == SUCCESS
-    content = json.loads((tmp_path / "boundary_cost.json").read_text())
+    content = json.loads((tmp_path / "bench_reasoning.json").read_text())
     assert [(item["parser"], item["context"]) for item in content["costs"]] == [
         (name, context) for name in PARSERS for context in (0, 100)
     ]
     assert all(item["median_us"] > 0 for item in content["costs"]) and content["provenance"]
     shown = capsys.readouterr().out
-    assert shown.strip() in (tmp_path / "boundary_cost.md").read_text()
+    assert shown.strip() in (tmp_path / "bench_reasoning.md").read_text()
 
 
 def test_the_control_finds_what_the_others_find():
@@ -27,5 +27,5 @@ def test_the_control_finds_what_the_others_find():
 
 
 def test_a_wrong_setting_is_refused(capsys):
-    assert main(["cost.contexts=1.5"]) != SUCCESS
+    assert main(["--contexts=1.5"]) != SUCCESS
     assert "expected whole numbers of tokens" in capsys.readouterr().err

@@ -173,7 +173,7 @@ def test_the_cell_that_answers_is_eagle3_unless_another_is_given():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("verification=strict,block", "expected one value, found 2; experiments.run does sweeps"),
+        ("verification=strict,block", "expected one value, found 2; rejection-lab run does sweeps"),
         ("experiment=quickstart", "experiment is not used here"),
         ("workload.num_prompts=3", "workload.num_prompts is not used here"),
         ("drafter=eagel3", "did you mean eagle3?"),

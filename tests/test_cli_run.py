@@ -9,6 +9,7 @@ import pytest
 
 from experiments import run as command
 from harness.settings.schema import all_settings, group_options
+from harness.sweep import whole_run
 from harness.sweep.progress import LineProgress, LiveProgress, duration, progress_on
 from tests.own_process import output_of
 from tests.synthetic_cells import simulated_run
@@ -70,13 +71,13 @@ def test_help_names_every_group_option_and_setting(capsys):
             ["drafter=eagle", "constraint=commit", "constraint.parser=qwen"],
             "constraint.parser: expected one of zoo, qwen3, glm,",
         ),
-        (["drafter=eagle", "constraint=mask", "constraint.parser=nowhere:parser"], "(No module named 'nowhere')"),
+        (["drafter=eagle", "constraint=mask", "constraint.parser=nowhere:parser"], "No module named 'nowhere'"),
         (["backend.device=cuda:x"], "backend.device: expected auto, cpu, cuda or cuda:N, found cuda:x"),
     ],
 )
 def test_a_mistake_gets_one_line_on_standard_error_and_exit_code_2(arguments, message, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(command, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
+    monkeypatch.setattr(whole_run, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
     assert command.main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -95,7 +96,7 @@ def test_a_name_that_is_too_long_in_a_folder_that_is_not_there_yet_is_a_mistake_
 def test_a_grammar_that_cannot_be_followed_is_a_mistake_of_the_settings(monkeypatch, capsys):
     """Would catch a bad grammar that is found beside a loaded model, or called a prompt that is too long."""
     pytest.importorskip("llguidance", reason="needs the extra grammar")
-    monkeypatch.setattr(command, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
+    monkeypatch.setattr(whole_run, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
     arguments = ["drafter=eagle", "constraint=commit", "constraint.kind=regex", "constraint.grammar='[0-9'"]
     assert command.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -138,7 +139,7 @@ def test_a_model_that_does_not_fit_is_a_mistake_of_the_settings(
 ):
     """Would catch a folder that is only looked at when the run has begun."""
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    monkeypatch.setattr(command, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
+    monkeypatch.setattr(whole_run, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
     assert command.main([*arguments, f"{role}.path={tmp_path}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line and "config.json" in line
@@ -166,7 +167,7 @@ def finished(folder, error=None):
 
 
 def test_rows_of_every_format_go_to_standard_output(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(command, "run_plan", finished(tmp_path))
+    monkeypatch.setattr(whole_run, "run_plan", finished(tmp_path))
     shown = {}
     for row_format in ("csv", "json", "md"):
         assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", row_format]) == 0
@@ -182,7 +183,7 @@ def test_rows_of_every_format_go_to_standard_output(monkeypatch, capsys, tmp_pat
 
 
 def test_without_a_format_a_summary_is_printed(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(command, "run_plan", finished(tmp_path))
+    monkeypatch.setattr(whole_run, "run_plan", finished(tmp_path))
     assert command.main(["drafter=mtp", f"output.folder={tmp_path}"]) == 0
     captured = capsys.readouterr()
     assert "strict" in captured.out
@@ -200,7 +201,7 @@ def test_without_a_format_a_summary_is_printed(monkeypatch, capsys, tmp_path):
     ids=["interruption", "wrong value", "system"],
 )
 def test_a_run_that_was_stopped_reports_what_was_finished(error, exit_code, first, last, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(command, "run_plan", finished(tmp_path, error))
+    monkeypatch.setattr(whole_run, "run_plan", finished(tmp_path, error))
     assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", "csv"]) == exit_code
     captured = capsys.readouterr()
     assert len(list(csv.DictReader(io.StringIO(captured.out)))) == 3
@@ -223,7 +224,7 @@ def test_results_of_an_earlier_run_are_not_reported_as_those_of_a_run_that_was_s
 ):
     simulated_run(tmp_path, temperatures=(1.0,), methods=("strict",), num_prompts=6)
     before = (tmp_path / "run.json").read_bytes()
-    monkeypatch.setattr(command, "run_plan", stop(error))
+    monkeypatch.setattr(whole_run, "run_plan", stop(error))
     assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", "csv"]) in (1, 130)
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -237,7 +238,7 @@ def test_results_of_an_earlier_run_are_not_reported_as_those_of_a_run_that_was_s
 def test_cells_of_an_earlier_run_in_the_folder_are_not_reported(monkeypatch, capsys, tmp_path):
     earlier = simulated_run(tmp_path, temperatures=(0.0,), methods=("coupled",), num_prompts=6)
     old = json.loads((earlier / "run.json").read_text())["cells"]
-    monkeypatch.setattr(command, "run_plan", finished(tmp_path, KeyboardInterrupt()))
+    monkeypatch.setattr(whole_run, "run_plan", finished(tmp_path, KeyboardInterrupt()))
     assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", "csv"]) == 130
     shown = {row["cell_id"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
     assert shown == set(json.loads((tmp_path / "run.json").read_text())["cells"])
@@ -253,14 +254,14 @@ def test_a_run_stopped_before_its_first_manifest_was_written_does_not_report_the
         finished_cells.append("new")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "run_plan", run_plan)
+    monkeypatch.setattr(whole_run, "run_plan", run_plan)
     assert command.main(["drafter=mtp", f"output.folder={tmp_path}", "--format", "csv"]) == 130
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "report.md").exists()
 
 
 def test_an_interruption_before_the_first_cell_reports_nothing(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(command, "run_plan", stop(KeyboardInterrupt()))
+    monkeypatch.setattr(whole_run, "run_plan", stop(KeyboardInterrupt()))
     assert command.main(["drafter=mtp", f"output.folder={tmp_path / 'new'}"]) == 130
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -268,7 +269,7 @@ def test_an_interruption_before_the_first_cell_reports_nothing(monkeypatch, caps
 
 
 def test_what_goes_wrong_in_the_run_is_one_line_or_a_traceback(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(command, "run_plan", stop(ValueError("the folder holds no weights")))
+    monkeypatch.setattr(whole_run, "run_plan", stop(ValueError("the folder holds no weights")))
     arguments = ["drafter=mtp", f"output.folder={tmp_path / 'new'}"]
     assert command.main(arguments) == 1
     assert capsys.readouterr().err.splitlines()[-1] == "error: the folder holds no weights"
@@ -286,7 +287,7 @@ def test_a_run_that_fails_before_its_first_file_leaves_no_folder(error, monkeypa
         (plan.folder / "cells").mkdir()
         raise error
 
-    monkeypatch.setattr(command, "run_plan", run_plan)
+    monkeypatch.setattr(whole_run, "run_plan", run_plan)
     assert command.main(["drafter=mtp", f"output.folder={tmp_path / 'runs' / 'new'}"]) in (1, 130)
     assert not list(tmp_path.iterdir())
 
@@ -300,10 +301,10 @@ def test_a_run_that_fails_removes_nothing_that_was_there_or_that_it_wrote(monkey
         (plan.folder / "cells" / "terms.npz").write_bytes(b"terms")
         raise ValueError("the disk is full")
 
-    monkeypatch.setattr(command, "run_plan", run_plan)
+    monkeypatch.setattr(whole_run, "run_plan", run_plan)
     assert command.main(["drafter=mtp", f"output.folder={tmp_path / 'new'}"]) == 1
     assert (tmp_path / "new" / "cells" / "terms.npz").read_bytes() == b"terms"
-    monkeypatch.setattr(command, "run_plan", stop(KeyboardInterrupt()))
+    monkeypatch.setattr(whole_run, "run_plan", stop(KeyboardInterrupt()))
     assert command.main(["drafter=mtp", f"output.folder={tmp_path / 'mine'}"]) == 130
     assert (tmp_path / "mine" / "notes").is_dir()
 
@@ -314,7 +315,7 @@ def test_listing_the_cells_makes_no_folder(tmp_path, capsys):
 
 
 def test_skipped_combinations_are_named(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(command, "run_plan", stop(KeyboardInterrupt()))
+    monkeypatch.setattr(whole_run, "run_plan", stop(KeyboardInterrupt()))
     command.main(
         ["drafter=mtp,ngram", "verification=pr35461", "invalid_cells=skip", f"output.folder={tmp_path / 'new'}"]
     )

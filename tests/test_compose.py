@@ -323,7 +323,7 @@ def test_name_and_folder_can_be_given():
 
 def test_the_plan_carries_a_command_that_can_be_pasted():
     plan = compose_plan(["drafter=mtp", "title='two words'"])
-    assert plan.command == """python -m experiments.run drafter=mtp 'title='"'"'two words'"'"''"""
+    assert plan.command == """rejection-lab run drafter=mtp 'title='"'"'two words'"'"''"""
     assert plan.title == "two words"
 
 

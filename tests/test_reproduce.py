@@ -93,7 +93,7 @@ def test_settings_that_this_version_does_not_have_are_an_error(folders):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "expected one run folder, found 0"),
+        ([], "required: PATH"),
         (["{zoo}", "--output", "{zoo}"], "expected another folder than that of the records"),
         (["{zoo}/nothing"], "no such file or folder"),
         (["{zoo}/.."], "name one of its folders"),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.cli.arguments import check_known, check_seed, check_setting
+from harness.settings.checks import check_known, check_seed, check_setting
 from harness.settings.device import Device
 from harness.settings.schema import SettingsError
 from kernels.contract import VerificationMethod
 
-PREFIX = "agreement"
 MAX_VOCAB_SIZE = 262_144
 DTYPES = ("bfloat16", "float16", "float32")
 TRUNCATIONS: dict[str, tuple[int, float, float]] = {
@@ -72,17 +71,17 @@ class AgreementConfig:
         methods = [method.value for method in VerificationMethod]
         for name, known in (("methods", methods), ("dtypes", DTYPES), ("truncations", TRUNCATIONS)):
             values = getattr(self, name)
-            check_setting(bool(values), f"{PREFIX}.{name}", f"some of {', '.join(known)}", "nothing")
-            check_known(f"{PREFIX}.{name}", values, known)
+            check_setting(bool(values), name, f"some of {', '.join(known)}", "nothing")
+            check_known(name, values, known)
         for name in ("decisions", "vocab_size", "requests", "draft_tokens", "law_vocab_size", "law_draws"):
-            check_setting(getattr(self, name) >= 1, f"{PREFIX}.{name}", "1 or more", getattr(self, name))
+            check_setting(getattr(self, name) >= 1, name, "1 or more", getattr(self, name))
         for name in ("vocab_size", "law_vocab_size"):
             value = getattr(self, name)
-            check_setting(value <= MAX_VOCAB_SIZE, f"{PREFIX}.{name}", f"at most {MAX_VOCAB_SIZE}", value)
+            check_setting(value <= MAX_VOCAB_SIZE, name, f"at most {MAX_VOCAB_SIZE}", value)
         temperatures = list(self.temperatures)
         in_range = bool(temperatures) and all(0 < each < 100 for each in temperatures)
-        check_setting(in_range, f"{PREFIX}.temperatures", "numbers in (0, 100)", temperatures)
+        check_setting(in_range, "temperatures", "numbers in (0, 100)", temperatures)
         if "greedy" in self.methods:
-            raise SettingsError(f"{PREFIX}.methods: greedy decides nothing at a temperature above 0; leave it out")
-        check_seed(f"{PREFIX}.seed", self.seed)
-        check_setting(bool(self.output), f"{PREFIX}.output", "a folder", "nothing")
+            raise SettingsError("--methods: greedy decides nothing at a temperature above 0; leave it out")
+        check_seed(self.seed)
+        check_setting(bool(self.output), "output", "a folder", "nothing")

@@ -15,7 +15,7 @@ from zlib import crc32
 import torch
 
 from harness.agreement.compare import compare_draw, compare_verify
-from harness.agreement.config import PREFIX, TRUNCATIONS, AgreementConfig, Candidate
+from harness.agreement.config import TRUNCATIONS, AgreementConfig, Candidate
 from harness.agreement.counts import Agreement, total
 from harness.agreement.rows import RoundShape, drafted_round
 from harness.settings.device import chosen_device
@@ -58,7 +58,7 @@ class CellResult:
 
 def device_of(config: AgreementConfig) -> torch.device:
     """Where the comparison runs; raises SettingsError when a GPU was asked for and there is none."""
-    return chosen_device(config.device, f"{PREFIX}.device")
+    return chosen_device(config.device, "--device")
 
 
 def tested_core(config: AgreementConfig) -> Core:
@@ -67,7 +67,7 @@ def tested_core(config: AgreementConfig) -> Core:
         case Candidate.triton:
             if device_of(config).type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
                 raise SettingsError(
-                    f"{PREFIX}.core=triton: expected TRITON_INTERPRET=1 in the environment on a CPU, found none; "
+                    "--core triton: expected TRITON_INTERPRET=1 in the environment on a CPU, found none; "
                     "set it, or use a GPU"
                 )
             return triton_core()
@@ -75,9 +75,9 @@ def tested_core(config: AgreementConfig) -> Core:
             return reference_core()
         case _ if device_of(config).type == "cpu":
             raise SettingsError(
-                f"{PREFIX}.core=auto: expected a GPU, found a CPU, whose core is the reference itself; give "
-                f"{PREFIX}.core=triton with TRITON_INTERPRET=1 in the environment to run the kernels in Triton's "
-                f"interpreter (slow), or {PREFIX}.core=reference to check the command only"
+                "--core auto: expected a GPU, found a CPU, whose core is the reference itself; give "
+                "--core triton with TRITON_INTERPRET=1 in the environment to run the kernels in Triton's "
+                "interpreter (slow), or --core reference to check the command only"
             )
         case _:
             return triton_core()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.certification.config import PREFIX, CertifyConfig, Size
+from harness.certification.config import CertifyConfig, Size
 from harness.certification.controls import Control
 from harness.certification.evaluate import FALSE_ALARM, RESERVE, CaseVerdict, Conditions, Outcome, evaluate
 from harness.certification.jobs import chosen_jobs
@@ -71,7 +71,7 @@ def certify(config: CertifyConfig, report: Callable[[Outcome], None]) -> Certifi
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _certify(config, report, chosen_device(config.device, f"{PREFIX}.device"))
+        return _certify(config, report, chosen_device(config.device, "--device"))
     finally:
         torch.set_num_threads(num_threads)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.cli.arguments import check_known, check_seed, check_setting
+from harness.settings.checks import check_known, check_seed, check_setting
 from harness.settings.device import Device
 from kernels.contract import VerificationMethod
 
-PREFIX = "certify"
 PROJECT_CORE = "harness.certification.subject:project_core"
 
 
@@ -52,9 +51,9 @@ class CertifyConfig:
     """Folder for report.md and certification.json."""
 
     def __post_init__(self) -> None:
-        check_known(f"{PREFIX}.methods", self.methods, [method.value for method in VerificationMethod])
+        check_known("methods", self.methods, [method.value for method in VerificationMethod])
         for name in ("samples", "batch", "workers"):
-            check_setting(getattr(self, name) >= 0, f"{PREFIX}.{name}", "0 or more", getattr(self, name))
-        check_setting(not 0 < self.samples < 1000, f"{PREFIX}.samples", "at least 1000", self.samples)
-        check_seed(f"{PREFIX}.seed", self.seed)
-        check_setting(bool(self.output), f"{PREFIX}.output", "a folder", "nothing")
+            check_setting(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+        check_setting(not 0 < self.samples < 1000, "samples", "at least 1000", self.samples)
+        check_seed(self.seed)
+        check_setting(bool(self.output), "output", "a folder", "nothing")

@@ -29,7 +29,7 @@ def returned(function: str, found: object, kind: type[Result], **shapes: tuple[i
     Raises:
         SettingsError: it is something else; the message says what.
     """
-    expected = f"certify.subject: expected {function} to return a kernels.contract.{kind.__name__}"
+    expected = f"--subject: expected {function} to return a kernels.contract.{kind.__name__}"
     if not isinstance(found, kind):
         raise SettingsError(f"{expected}, found a {type(found).__name__} (see harness/certification/subject.py)")
     for name, shape in shapes.items():

@@ -18,7 +18,7 @@ def chosen_cases(config: CertifyConfig, size: Size) -> list[Case]:
     ]
     if not found:
         raise SettingsError(
-            f"certify.methods={','.join(config.methods)} certify.cells={config.cells}: expected some lossless cell, "
+            f"--methods {','.join(config.methods)} --cells {config.cells!r}: expected some lossless cell, "
             "found none; lossy methods are controls"
         )
     return found

@@ -125,7 +125,7 @@ def _of_rows(found: Sequence[Outcome]) -> str:
     return (
         f"Rows: {len(found) - num_spread} cells have rows of a few tokens, {num_spread} in a spread vocabulary rows of "
         f"{NUM_SPREAD_IDS:,}. What a core runs for longer rows only (the project's kernels: beyond {SHORT_CHUNK} "
-        "tokens) is certified by the latter alone, with their power; beside them `python -m experiments.agreement` "
+        "tokens) is certified by the latter alone, with their power; beside them `rejection-lab agreement` "
         "compares rows of a real vocabulary with the reference, decision by decision."
     )
 

@@ -1,4 +1,4 @@
-"""What certification asks of a sampling core, and how one is found: `certify.subject=package.module:function`.
+"""What certification asks of a sampling core, and how one is found: `--subject package.module:function`.
 
 The function is called with a torch.device and returns a subject: an object with the four members of `Subject`. The
 data types are those of kernels.contract, which says what every field holds; the rules are in kernels.streams and in the
@@ -39,7 +39,7 @@ A whole subject, in my_core.py, with the reference in the place of the code to t
 
 Then, with the folder of my_core.py on PYTHONPATH:
 
-    python -m experiments.certify certify.subject=my_core:my_core
+    rejection-lab certify --subject my_core:my_core
 """
 
 from __future__ import annotations
@@ -173,24 +173,24 @@ def load_subject(path: str, device: torch.device) -> Subject:
     """
     module_name, colon, function_name = path.partition(":")
     if not (module_name and colon and function_name):
-        raise SettingsError(f"certify.subject: expected package.module:function, found {path!r}")
+        raise SettingsError(f"--subject: expected package.module:function, found {path!r}")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise SettingsError(f"certify.subject: cannot import {module_name!r} ({error}); is it on the path?") from error
+        raise SettingsError(f"--subject: cannot import {module_name!r} ({error}); is it on the path?") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise SettingsError(f"certify.subject: expected a function {function_name!r} in {module_name}, found none")
+        raise SettingsError(f"--subject: expected a function {function_name!r} in {module_name}, found none")
     subject = _made(path, function, device)
     missing = [name for name in MEMBERS if not hasattr(subject, name)]
     if missing:
         raise SettingsError(
-            f"certify.subject: expected {path} to return an object with {', '.join(MEMBERS)}; it lacks "
+            f"--subject: expected {path} to return an object with {', '.join(MEMBERS)}; it lacks "
             f"{', '.join(missing)} (see harness/certification/subject.py)"
         )
     for name in MEMBERS[1:]:
         if not callable(getattr(subject, name)):
-            raise SettingsError(f"certify.subject: expected {name} of what {path} returns to be a function")
+            raise SettingsError(f"--subject: expected {name} of what {path} returns to be a function")
     return subject
 
 
@@ -201,4 +201,4 @@ def _made(path: str, function: Callable[[torch.device], Subject], device: torch.
         raise
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        raise SettingsError(f"certify.subject: {path} raised {text}; --debug shows where") from error
+        raise SettingsError(f"--subject: {path} raised {text}; --debug shows where") from error

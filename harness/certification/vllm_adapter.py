@@ -1,6 +1,6 @@
 """vLLM's `rejection_sample` and `gumbel_sample` (vllm/v1/worker/gpu) as a subject.
 
-    python -m experiments.certify certify.subject=harness.certification.vllm_adapter:vllm_core
+    rejection-lab certify --subject harness.certification.vllm_adapter:vllm_core
 
 What reaches vLLM, and what does not:
 
@@ -86,7 +86,7 @@ def _find(name: str, modules: tuple[str, ...]) -> Callable[..., Any]:
             return found
         reasons.append(f"{module} has no {name}")
     raise SettingsError(
-        f"certify.subject: expected a vLLM with {name} in {' or '.join(modules)}, found none ({'; '.join(reasons)}); "
+        f"--subject: expected a vLLM with {name} in {' or '.join(modules)}, found none ({'; '.join(reasons)}); "
         "install vLLM beside this project, or choose another subject"
     )
 

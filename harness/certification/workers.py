@@ -94,7 +94,7 @@ def evaluate_in_workers(
             except Exception as error:
                 failed = WorkerError(
                     f"the worker that played {jobs[futures[future]].name!r} raised {type(error).__name__}: {error}; "
-                    "certify.workers=1 plays in one process"
+                    "--workers 1 plays in one process"
                 )
                 failed.add_note("".join(traceback.format_exception(error)))
                 raise failed from error
@@ -124,7 +124,7 @@ def _death(workers: list[BaseProcess], started: SimpleQueue, jobs: Mapping[int, 
     names = [f"the worker that played {jobs[last[worker.pid]].name!r}" for worker in dead if worker.pid in last]
     return WorkerError(
         f"{names[0] if names else 'a worker'} died with exit code {dead[0].exitcode}; if memory ran out, set fewer "
-        "certify.workers or a smaller certify.batch"
+        "--workers or a smaller --batch"
     )
 
 

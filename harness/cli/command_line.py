@@ -1,176 +1,156 @@
-"""What the commands that take settings share: options and overrides, exit codes, and the help on settings.
+"""The parser that every command has: its help, its options, what stops it as an exit code and one line, completion.
 
-Reads the schema and the names of the files in conf/; imports neither Hydra nor torch, so that help comes at once.
+A command's help is the docstring of its module: the first line, a description, and examples behind a line `examples:`.
+This module imports neither Hydra nor torch, so that help comes at once.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import re
+import shlex
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
-from typing import Any, NoReturn
+from functools import partial
+from typing import NoReturn
 
-from harness.settings.schema import (
-    CONF,
-    Setting,
-    SettingsError,
-    all_settings,
-    did_you_mean,
-    group_options,
-    sections,
-    settings_of,
-)
+from harness.cli.arguments import add_settings, flags_of, read_settings
+from harness.settings.schema import SettingsError, all_settings, did_you_mean, group_options
 
+PROGRAM = "rejection-lab"
 SUCCESS, FAILED, WRONG_SETTINGS, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes."""
-_MAX_WIDTH = 120
-_MAX_NAME = 36
-"""A longer name stands on a line of its own."""
+"""Exit codes of every command: done; the work failed, or its verdict is no; wrong arguments; interrupted by a key."""
+MAX_WIDTH = 120
+"""Of a line of help."""
 
 
-def exit_code_of(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | None) -> int:
-    """Run a command and turn what stops it into an exit code and one line on standard error.
-
-    Args:
-        command: takes the arguments and returns its exit code; a ValueError or OSError is a message for the user.
-        arguments: None takes those of the process; with --debug among them an error is let through, with its traceback.
-    """
-    given = sys.argv[1:] if arguments is None else arguments
-    try:
-        code = command(given)
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # the reader has seen enough; without this the interpreter complains when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except (ValueError, OSError) as error:
-        if "--debug" in given:
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        return WRONG_SETTINGS if isinstance(error, SettingsError) else FAILED
+def say(*texts: str) -> None:
+    """Tell the user something on standard error, beside the results; empty texts are left out."""
+    for text in filter(None, texts):
+        print(text, file=sys.stderr, flush=True)
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser whose mistakes are one line, and that leaves `--help` to the command."""
+    """The arguments of one command: options, and the settings of a dataclass as flags or overrides for Hydra.
 
-    def __init__(self) -> None:
-        super().__init__(add_help=False, allow_abbrev=False)
-        self.add_argument("-h", "--help", action="store_true")
-        self.add_argument("--debug", action="store_true")
+    Args:
+        name: of the command.
+        doc: the docstring of its module.
+        arguments: what its usage shows behind the options.
+        settings_help: the help on `key=value` settings, for a command that takes them.
+    """
+
+    def __init__(
+        self, name: str, doc: str | None, arguments: str = "", settings_help: Callable[[], str] | None = None
+    ) -> None:
+        description, _, self._examples = (doc or "").partition("\n\nexamples:\n")
+        super().__init__(
+            prog=f"{PROGRAM} {name}",
+            usage=f"%(prog)s [options] {arguments}".rstrip(),
+            description=description,
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=help_width()),
+            allow_abbrev=False,
+        )
+        self._settings_help = settings_help
+        self._schema: tuple[type, str] | None = None
+        self.add_argument("--debug", action="store_true", help="on an error, show a traceback instead of one line")
+
+    def add_settings(self, schema: type, old_prefix: str) -> None:
+        """Give every field of a dataclass a flag; the dataclass is `settings` of the options.
+
+        Args:
+            schema: a dataclass that harness.cli.arguments can read.
+            old_prefix: of arguments `prefix.setting=value`, which are deprecated.
+        """
+        self._schema = schema, old_prefix
+        add_settings(self, schema)
+
+    def call(
+        self,
+        run: Callable[[argparse.Namespace], int],
+        arguments: Sequence[str] | None,
+        wrong_input: int = FAILED,
+    ) -> int:
+        """Parse the arguments and run the command; what stops it becomes an exit code and one line on standard error.
+
+        Args:
+            run: takes the options and returns the exit code; a ValueError or OSError is a message for the user. Beside
+                the options there are `overrides`, the `key=value` settings; `settings`, the dataclass of
+                `add_settings`; and `command`, the command line as typed.
+            arguments: None takes those of the process; with --debug among them an error keeps its traceback.
+            wrong_input: exit code of an error that is not about settings.
+        """
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        if "COMP_LINE" in os.environ:
+            print("\n".join(self._completions(word_to_complete())))
+            return SUCCESS
+        try:
+            code = run(self.parse(given))
+            sys.stdout.flush()
+            return code
+        except SystemExit as stop:  # argparse has printed the help
+            return int(stop.code or SUCCESS)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except BrokenPipeError:
+            # the reader has seen enough; without this the interpreter complains when it flushes at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
+        except (ValueError, OSError) as error:
+            if "--debug" in given:
+                raise
+            say(f"error: {error}")
+            return WRONG_SETTINGS if isinstance(error, SettingsError) else wrong_input
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The options; raises SettingsError for an unknown option, a wrong value, or an argument without a meaning."""
+        given = list(arguments)
+        if self._schema is not None:
+            given = list(flags_of(*self._schema, given, partial(say)))
+        names = self._option_names()
+        for name in [item.partition("=")[0] for item in given if re.match(r"-[^\d.]", item)]:
+            if name not in names:
+                # before argparse, which would rather miss a PATH than see the mistake
+                raise SettingsError(f"unknown option {name}{did_you_mean(name, names)}; {self.prog} --help lists all")
+        options, others = self.parse_known_args(given)
+        if others and self._settings_help is None:
+            raise SettingsError(f"expected options, found {' '.join(others)}; {self.prog} --help lists all")
+        options.command = shlex.join([*self.prog.split(), *arguments])
+        options.overrides = others
+        options.settings = None if self._schema is None else read_settings(self._schema[0], options)
+        return options
 
     def error(self, message: str) -> NoReturn:
-        raise SettingsError(message)
+        raise SettingsError(message.removeprefix("argument "))
 
-    def parse(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Options, and everything that is not an option in the order given.
+    def format_help(self) -> str:
+        examples = f"examples:\n{self._examples.rstrip()}" if self._examples else ""
+        settings = "" if self._settings_help is None else self._settings_help()
+        self.epilog = "\n\n".join(filter(None, [settings, examples]))
+        return super().format_help()
 
-        Raises:
-            SettingsError: for an unknown option or a wrong value of one.
-        """
-        options, others = self.parse_known_args(list(arguments))
-        for other in others:
-            if other.startswith("-"):
-                names = [name for action in self._actions for name in action.option_strings]
-                raise SettingsError(f"unknown option {other}{did_you_mean(other, names)}; options: {', '.join(names)}")
-        return options, others
+    def _option_names(self) -> list[str]:
+        return [name for action in self._actions for name in action.option_strings]
 
-
-def settings_help(groups: Iterable[str], takes: Callable[[str], bool] = lambda key: True) -> str:
-    """Groups with their options and settings with default and meaning, wrapped to the terminal.
-
-    Args:
-        groups: names of the groups and sections to show, and `""` for the settings at the root.
-        takes: whether the command takes a setting; those that it refuses are left out.
-    """
-    shown = list(groups)
-    chosen = _chosen_options()
-    lines = ["groups (group=option; * is taken unless another is given):"]
-    options = {group: names for group, names in group_options().items() if group in shown and len(names) > 1}
-    lines += _columns(
-        [(group, ", ".join(f"{name}*" if name == chosen.get(group) else name for name in _in_order(group, names)))
-         for group, names in options.items()]
-    )  # fmt: skip
-    if "experiment" in shown:
-        lines += ["", "experiments:", *_columns([(name, _title(name)) for name in group_options()["experiment"]])]
-    meanings = sections() | {"": "Of the whole run."}
-    for section in shown:
-        listed = [item for item in all_settings().values() if item.section == section and takes(item.key)]
-        if listed:
-            lines += ["", f"{section} settings (setting=value). {meanings[section]}".lstrip(), *_described(listed)]
-    return "\n".join(lines)
+    def _completions(self, word: str) -> list[str]:
+        """What may stand for the last word of a command line; of `key=value` the value alone, as bash has it."""
+        key, equals, start = word.rpartition("=")
+        if not equals:
+            keys = [] if self._settings_help is None else [f"{key}=" for key in (*group_options(), *all_settings())]
+            return [name for name in (*(f"{name} " for name in self._option_names()), *keys) if name.startswith(word)]
+        setting = all_settings().get(key)
+        choices: Iterable[str] = group_options().get(key, setting.choices if setting is not None else ())
+        return [f"{choice} " for choice in choices if choice.startswith(start)]
 
 
-def plain_settings_help(schema: type, prefix: str) -> str:
-    """The settings of a command that reads them by harness.cli.arguments, with default and meaning.
-
-    Args:
-        schema: the dataclass that holds them.
-        prefix: of their keys, without the dot.
-    """
-    return "\n".join(["settings, with what they are unless given:", *_described(settings_of(schema, f"{prefix}."))])
+def help_width() -> int:
+    """Columns of help."""
+    return min(MAX_WIDTH, shutil.get_terminal_size().columns)
 
 
-def _in_order(group: str, names: Sequence[str]) -> list[str]:
-    """Options in the order of the schema's choices where it has them, else by name."""
-    settings = all_settings()
-    choices = [
-        choice for key in (f"{group}.kind", f"{group}.method") if key in settings for choice in settings[key].choices
-    ]
-    return sorted(names, key=lambda name: (choices.index(name) if name in choices else len(choices), name))
-
-
-def _chosen_options() -> dict[str, str]:
-    """The option of each group that conf/config.yaml takes."""
-    defaults: list[Any] = _read("config")["defaults"]
-    return {group: option for item in defaults if isinstance(item, dict) for group, option in item.items()}
-
-
-def _title(experiment: str) -> str:
-    return str(_read(f"experiment/{experiment}").get("title", ""))
-
-
-def _read(name: str) -> dict[str, Any]:
-    import yaml
-
-    content: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text())
-    return content
-
-
-def _described(settings: Iterable[Setting]) -> list[str]:
-    return _columns([(f"{item.key}={_shown(item.default)}", _meaning(item)) for item in settings])
-
-
-def _meaning(setting: Setting) -> str:
-    choices = f" One of {', '.join(setting.choices)}." if setting.choices else ""
-    return f"{setting.doc}{choices}"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, tuple):
-        return ",".join(map(_shown, value))
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:
-    width = min(_MAX_WIDTH, shutil.get_terminal_size().columns)
-    indent = 2 + max((len(name) for name, _ in rows if len(name) <= _MAX_NAME), default=0) + 2
-    lines: list[str] = []
-    for name, text in rows:
-        start, margin = f"  {name}".ljust(indent), " " * indent
-        if len(name) > _MAX_NAME:
-            lines.append(start)
-            start = margin
-        lines += textwrap.wrap(text, width, initial_indent=start, subsequent_indent=margin, break_on_hyphens=False) or [
-            start
-        ]
-    return lines
+def word_to_complete() -> str:
+    """The word that bash wants completed, up to the cursor."""
+    line = os.environ["COMP_LINE"]
+    return line[: int(os.environ.get("COMP_POINT", len(line)))].rpartition(" ")[2]

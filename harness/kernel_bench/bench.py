@@ -45,9 +45,7 @@ def run_bench(config: BenchConfig, report: Report) -> KernelResults:
     cases = [case for case in cases_of(config.preset) if config.cases in case.name]
     if not cases:
         names = "; ".join(case.name for case in cases_of(config.preset))
-        raise ValueError(
-            f"bench.cases={config.cases}: expected part of a name of a case, found none; there are {names}"
-        )
+        raise ValueError(f"--cases {config.cases!r}: expected part of a name of a case, found none; there are {names}")
     clock = clock_for(device, config.repeats, config.flush.value)
     machine = machine_of(clock, device)
     report(_about(machine))
@@ -74,7 +72,7 @@ def device_of(config: BenchConfig) -> torch.device:
     if not torch.cuda.is_available():
         raise ValueError(
             "the kernel benchmark needs a GPU, and torch sees none; "
-            "bench.preset=smoke bench.device=cpu shows without one that everything runs"
+            "--preset smoke --device cpu shows without one that everything runs"
         )
     return torch.device("cuda", torch.cuda.current_device())
 

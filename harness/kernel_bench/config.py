@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.cli.arguments import check_seed, check_setting
+from harness.settings.checks import check_seed, check_setting
 from harness.settings.device import Device
-
-PREFIX = "bench"
 
 
 class Preset(Enum):
@@ -34,11 +32,11 @@ class BenchConfig:
     """bars: the cases that have a goal, a bit more than a minute on an H200; full: one factor at a time around them,
     some minutes; smoke: tiny, to see that everything runs."""
     device: Device = Device.auto
-    """cpu goes with bench.preset=smoke only, and measures nothing."""
+    """cpu goes with --preset smoke only, and measures nothing."""
     cases: str = ""
     """Only cases whose name contains this text, such as block or "R=256 K=3"."""
     repeats: int = 100
-    """Timed repeats of each case, at least 50; with bench.preset=smoke at least 2."""
+    """Timed repeats of each case, at least 50; with --preset smoke at least 2."""
     checked: int = 16
     """Requests of each case that are compared with the reference before it is timed."""
     flush: Flush = Flush.write
@@ -54,11 +52,11 @@ class BenchConfig:
 
     def __post_init__(self) -> None:
         fewest = 2 if self.preset is Preset.smoke else 50
-        check_setting(self.repeats >= fewest, f"{PREFIX}.repeats", f"at least {fewest}", self.repeats)
+        check_setting(self.repeats >= fewest, "repeats", f"at least {fewest}", self.repeats)
         unchecked = f"{self.checked}; nothing is timed unchecked"
-        check_setting(self.checked >= 1, f"{PREFIX}.checked", "at least 1", unchecked)
-        check_seed(f"{PREFIX}.seed", self.seed)
-        check_setting(bool(self.output), f"{PREFIX}.output", "a folder", "nothing")
+        check_setting(self.checked >= 1, "checked", "at least 1", unchecked)
+        check_seed(self.seed)
+        check_setting(bool(self.output), "output", "a folder", "nothing")
         can_run = self.device is not Device.cpu or self.preset is Preset.smoke
         needs_a_gpu = f"{self.preset.name}; the others need a GPU"
-        check_setting(can_run, f"{PREFIX}.device=cpu", f"{PREFIX}.preset=smoke", needs_a_gpu)
+        check_setting(can_run, "device cpu", "--preset smoke", needs_a_gpu)

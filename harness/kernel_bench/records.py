@@ -113,7 +113,7 @@ def read_results(folder: Path) -> KernelResults:
     """
     path = folder / FILE_NAME
     if not path.is_file():
-        raise ValueError(f"expected {FILE_NAME} in {folder}, found none; run python -m experiments.bench_kernels first")
+        raise ValueError(f"expected {FILE_NAME} in {folder}, found none; run rejection-lab bench first")
     content = json.loads(path.read_text(encoding="utf-8"))
     found = content.get("schema_version")
     if found != SCHEMA_VERSION:

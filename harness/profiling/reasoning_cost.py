@@ -12,7 +12,7 @@ from harness.constraint.grammar_state import GrammarState
 from harness.constraint.masks import Masks
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies import POLICIES
-from harness.profiling.reasoning_config import BoundaryCostConfig
+from harness.profiling.reasoning_config import ReasoningCostConfig
 from harness.profiling.reasoning_parsers import CONTROL, FIRST_OTHER, PARSERS
 from harness.settings.constraint import PolicyKind
 
@@ -45,7 +45,7 @@ class _NoAnswer:
         raise AssertionError("reasoning does not end")
 
 
-def measure(config: BoundaryCostConfig) -> list[RoundCost]:
+def measure(config: ReasoningCostConfig) -> list[RoundCost]:
     """Time every kind of parser at every context."""
     return [
         RoundCost(name, int(context), _median_us(parser, int(context), config, _num_rounds(name, config)))
@@ -59,12 +59,12 @@ def tokens(start: int, count: int) -> list[int]:
     return [FIRST_OTHER + place % NUM_IDS for place in range(start, start + count)]
 
 
-def _num_rounds(name: str, config: BoundaryCostConfig) -> int:
+def _num_rounds(name: str, config: ReasoningCostConfig) -> int:
     """A control that keeps the history takes milliseconds a round."""
     return min(config.rounds, 50) if name == CONTROL else config.rounds
 
 
-def _median_us(parser: ReasoningParser, context: int, config: BoundaryCostConfig, num_rounds: int) -> float:
+def _median_us(parser: ReasoningParser, context: int, config: ReasoningCostConfig, num_rounds: int) -> float:
     grammar_state = GrammarState(parser, _NoAnswer(), POLICIES[PolicyKind.mask])
     masks = Masks(1, NUM_IDS)
     for start in range(0, context, CHUNK):

@@ -1,4 +1,4 @@
-"""Writes what a run of boundary_cost found: boundary_cost.md for people, boundary_cost.json for programs."""
+"""Writes the times of reasoning parsers: bench_reasoning.md for people, bench_reasoning.json for programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.profiling.reasoning_config import BoundaryCostConfig
+from harness.profiling.reasoning_config import ReasoningCostConfig
 from harness.profiling.reasoning_cost import RoundCost
 from harness.records.files import write_atomically
 from harness.records.provenance import provenance
@@ -29,14 +29,14 @@ def table(costs: Sequence[RoundCost]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def write_costs(config: BoundaryCostConfig, costs: Sequence[RoundCost]) -> Path:
+def write_costs(config: ReasoningCostConfig, costs: Sequence[RoundCost]) -> Path:
     """Write both files; returns the path of the page."""
     folder = Path(config.output)
     origin = provenance()
     content = {"settings": asdict(config), "costs": [item._asdict() for item in costs], "provenance": origin}
-    write_atomically(folder / "boundary_cost.json", (json.dumps(content, indent=1) + "\n").encode())
+    write_atomically(folder / "bench_reasoning.json", (json.dumps(content, indent=1) + "\n").encode())
     lines = [f"- {name}: {value}" for name, value in origin.items()]
     text = "\n\n".join([TITLE, f"{NOTE} K = {config.draft_tokens}.", table(costs), "## Provenance", "\n".join(lines)])
-    page = folder / "boundary_cost.md"
+    page = folder / "bench_reasoning.md"
     write_atomically(page, (text + "\n").encode())
     return page

@@ -47,7 +47,7 @@ def _lines(results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn
     yield from _value_lines([used_settings(cell.record.config) for cell in results.cells])
     yield "\n## Provenance\n"
     yield from _value_lines([cell.record.provenance for cell in results.cells])
-    yield "\nColumns of tables/cells.csv: `python -m experiments.report --columns`.\n"
+    yield "\nColumns of tables/cells.csv: `rejection-lab report --columns`.\n"
 
 
 def figure_caption(figure: Drawn) -> str:

@@ -275,7 +275,7 @@ class MeasurementConfig:
     expected_acceptance: bool = True
     """Record, per round, the acceptance that each chain method expects on the same drafts."""
     round_terms: bool = False
-    """Also record, per draft position, the probabilities that `experiments.replay` needs."""
+    """Also record, per draft position, the probabilities that `rejection-lab replay` needs."""
     num_resamples: int = 2000
     """Bootstrap resamples of the prompts."""
     confidence: float = 0.95

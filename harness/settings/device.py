@@ -33,5 +33,5 @@ def chosen_device(choice: Device, key: str) -> torch.device:
 
     has_gpu = torch.cuda.is_available()
     if choice is Device.cuda and not has_gpu:
-        raise SettingsError(f"{key}: expected a CUDA device for {key}=cuda, found none; use cpu or auto")
+        raise SettingsError(f"{key}: expected a CUDA device for cuda, found none; use cpu or auto")
     return torch.device("cuda" if choice is not Device.cpu and has_gpu else "cpu")

@@ -25,7 +25,7 @@ def refuse_repeated(cells: Sequence[CellConfig]) -> None:
             raise ValueError(
                 f"two cells differ in {' and '.join(_differences(other, cell))} only, which makes no difference "
                 f"on {found.backend.device} with the rest of the settings, so that they are one; give one value, or "
-                "what makes it count (python -m experiments.run --help)"
+                "what makes it count (rejection-lab run --help)"
             )
 
 

@@ -1,0 +1,82 @@
+"""rejection-lab COMMAND: all commands under one name; imports only the one that is asked for."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.cli.command_line import PROGRAM, SUCCESS, WRONG_SETTINGS, say, word_to_complete
+from harness.settings.schema import did_you_mean
+
+COMMANDS = {
+    "run": "run",
+    "report": "report",
+    "prompt": "prompt",
+    "replay": "replay",
+    "reproduce": "reproduce",
+    "certify": "certify",
+    "agreement": "agreement",
+    "bench": "bench_kernels",
+    "bench-reasoning": "bench_reasoning",
+    "profile": "profile_round",
+    "compile-check": "compile_check",
+}
+"""Name -> module of experiments/; the first line of its docstring says what the command does."""
+ALIASES = {"again": "reproduce"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    if "COMP_LINE" in os.environ:
+        return _complete()
+    name, *others = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help"):
+        print(overview())
+        return SUCCESS
+    name = ALIASES.get(name, name)
+    if name not in COMMANDS:
+        say(f"error: unknown command {name!r}{did_you_mean(name, list(COMMANDS))}; {PROGRAM} --help lists all")
+        return WRONG_SETTINGS
+    return _main_of(name, others)
+
+
+def overview() -> str:
+    """The help of the program: every command with one line."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name.ljust(width)}  {_first_line(module)}" for name, module in COMMANDS.items()]
+    return "\n".join([
+        f"usage: {PROGRAM} COMMAND [arguments]", "", "commands:", *lines, "",
+        f"{PROGRAM} COMMAND --help says what a command takes: run, prompt and profile settings as key=value,",
+        "the others options.",
+        f"Completion in bash: complete -o nospace -o default -C {PROGRAM} {PROGRAM}",
+    ])  # fmt: skip
+
+
+def _first_line(module: str) -> str:
+    """Of the docstring, read from the source: importing all commands would take seconds."""
+    source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+
+
+def _main_of(name: str, arguments: Sequence[str]) -> int:
+    code: int = importlib.import_module(f"experiments.{COMMANDS[name]}").main(arguments)
+    return code
+
+
+def _complete() -> int:
+    """Answer bash: the names of commands, or what the command on the line takes."""
+    words = os.environ["COMP_LINE"].split()
+    word = word_to_complete()
+    if len(words) < 2 or (len(words) == 2 and word):
+        print("\n".join(f"{name} " for name in COMMANDS if name.startswith(word)))
+    elif words[1] in COMMANDS:
+        return _main_of(words[1], [])
+    return SUCCESS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""What the compile check compiles, in shares that processes take in turn, and what must hold of it all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+import torch
+
+import kernels
+from harness.compile_check.compile import CompiledVariant, Launch, compile_for, complaints, kernels_in
+from harness.compile_check.core_calls import (
+    deferring,
+    every_method,
+    masked,
+    other_masked_shapes,
+    other_shapes,
+    truncated,
+)
+from harness.compile_check.layer_calls import built_in_layers, layers, other_layers, products
+from harness.models import fused
+from harness.models.fused.skinny_linear import MEASURED_CAPABILITY
+from kernels.contract import VerificationMethod as Method
+
+TARGETS = (90, 80, 100)
+ONLY_TARGETS = {"_skinny_linear_kernel": 10 * MEASURED_CAPABILITY[0] + MEASURED_CAPABILITY[1]}
+"""Of kernels that run on GPUs of one compute capability: it. They are compiled for no other."""
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def kinds() -> Iterator[Launch]:
+    """Every kind of kernel once."""
+    bfloat16 = DTYPES[0]
+    yield from every_method(bfloat16)
+    yield from truncated(bfloat16, (Method.block,))
+    yield from masked(bfloat16, (Method.block,))
+    yield from deferring()
+    yield from layers(bfloat16)
+    yield from built_in_layers(bfloat16)
+
+
+def core_calls() -> Iterator[Launch]:
+    """Every method and every type."""
+    for dtype in DTYPES:
+        yield from every_method(dtype)
+    yield from deferring()
+
+
+def layer_calls() -> Iterator[Launch]:
+    """The layers in every type."""
+    for dtype in DTYPES:
+        yield from layers(dtype)
+    for dtype in (torch.bfloat16, torch.float16):
+        yield from products(dtype)
+    yield from built_in_layers(torch.bfloat16)
+    yield from other_layers(torch.bfloat16)
+
+
+def truncated_calls() -> Iterator[Launch]:
+    """Truncation, and unusual shapes."""
+    yield from truncated(torch.bfloat16, Method)
+    yield from other_shapes(torch.bfloat16)
+
+
+def masked_calls() -> Iterator[Launch]:
+    """Masks."""
+    yield from masked(torch.bfloat16, Method)
+    yield from masked(torch.float32, (Method.block,))
+    yield from other_masked_shapes(torch.bfloat16)
+
+
+SHARES: tuple[tuple[int, Callable[[], Iterator[Launch]]], ...] = (
+    (TARGETS[0], truncated_calls),
+    (TARGETS[0], masked_calls),
+    (TARGETS[0], core_calls),
+    (TARGETS[0], layer_calls),
+    *((target, kinds) for target in TARGETS[1:]),
+)
+"""The calls whose kernels are compiled, in shares that processes take in turn; everything for the first target."""
+
+
+def compile_share(number: int) -> list[CompiledVariant]:
+    """The variants of one share; one that two shares need is in both."""
+    target, calls = SHARES[number]
+    return compile_for(target, calls())
+
+
+def compile_shares() -> tuple[list[CompiledVariant], list[str]]:
+    """Every variant that was compiled, and a line about everything that is wrong with them."""
+    expected = kernels_in(kernels) | kernels_in(fused)
+    num_processes = min(len(SHARES), os.cpu_count() or 1)
+    with ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn")) as processes:
+        found = [variant for share in processes.map(compile_share, range(len(SHARES))) for variant in share]
+    wrong: list[str] = []
+    for target in TARGETS:
+        variants = [item for item in found if item.target == target]
+        wrong += complaints(target, variants, {name for name in expected if ONLY_TARGETS.get(name, target) == target})
+    return found, wrong

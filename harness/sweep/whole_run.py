@@ -1,0 +1,105 @@
+"""A run from its plan to its report, with progress on standard error; the entry for notebooks.
+
+Whatever is heavy is imported when it is needed: mistakes in the settings are told before PyTorch is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli.command_line import say
+from harness.compose.run_plan import RunPlan, made_folder
+from harness.records.runs import MANIFEST
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.metrics.results import Results
+
+
+def run(*overrides: str) -> pd.DataFrame:
+    """Run what the overrides ask for, as `rejection-lab run` does: same checks, records, progress and report.
+
+    Args:
+        overrides: such as `drafter=mtp` and `decoding.temperature=0,1`; several values are a sweep.
+
+    Returns:
+        One row per cell, as `harness.metrics.load_results` reads them from the folder of the run.
+
+    Raises:
+        SettingsError: for wrong settings, before anything is loaded.
+        ValueError: a model, a data set or a prompt does not fit.
+    """
+    from harness.compose.compose import compose_plan
+    from harness.metrics import load_results
+
+    plan = compose_plan(overrides)
+    run_and_report(plan, lambda results: None)
+    return load_results(plan.folder)
+
+
+def run_and_report(plan: RunPlan, show: Callable[[Results], None]) -> None:
+    """Run the cells of a plan, write their records and report, and tell about them on standard error.
+
+    Args:
+        plan: the cells.
+        show: gets the results when the report is written; also those that were finished before an interruption.
+    """
+    for values, reason in plan.skipped:
+        say(f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}")
+    with made_folder(plan.folder):
+        say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
+        say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.warnings)
+        finished: list[str] = []
+        try:
+            run_plan(plan, finished)
+        except (Exception, KeyboardInterrupt) as error:
+            say(f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'stopped'}: {_kept(plan, finished)}")
+            if _lists_only(plan.folder, finished):
+                _report(plan.folder, show)
+            raise
+        _report(plan.folder, show)
+
+
+def run_plan(plan: RunPlan, finished: list[str]) -> None:
+    """Run the cells with a progress display, and list those that are finished."""
+    say("loading PyTorch")
+    from harness.sweep.progress import progress_on
+    from harness.sweep.run_cells import run_cells
+
+    progress = progress_on(sys.stderr)
+    try:
+        run_cells(plan, plan.folder, progress, finished)
+    finally:
+        progress.finish()
+
+
+def _report(folder: Path, show: Callable[[Results], None]) -> None:
+    from harness.metrics.results import read_results
+    from harness.report.warnings import warnings
+    from harness.report.write import write_results
+
+    results = read_results(folder)
+    page, *others = write_results(results, folder)
+    show(results)
+    say(*(f"note: {line}" for line in warnings(results)))
+    say(f"report: {page} (and {len(others)} files in tables/ and figures/)")
+
+
+def _kept(plan: RunPlan, finished: Sequence[str]) -> str:
+    """What there is of a run that did not come to its end."""
+    if finished:
+        return f"{len(finished)} of {len(plan.cells)} cells were finished; finished cells are kept in {plan.folder}"
+    if (plan.folder / MANIFEST).is_file():
+        return f"no cell was finished; {plan.folder} still holds the results of an earlier run"
+    return "no cell was finished, nothing to report"
+
+
+def _lists_only(folder: Path, finished: Sequence[str]) -> bool:
+    """Whether the folder's manifest is this run's; stopped while it was written, it may be an older one."""
+    manifest = folder / MANIFEST
+    return bool(finished) and manifest.is_file() and set(json.loads(manifest.read_text())["cells"]) <= set(finished)
