@@ -27,7 +27,6 @@ NEEDED = {
     ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
 }
 """What an option needs beside itself."""
-WORKLOAD_FILE = Path(__file__).parents[1] / "harness" / "workload" / "prompts" / "reasoning_json.jsonl"
 MT_BENCH = Path(__file__).parents[2] / "shared" / "data" / "mt_bench" / "question.jsonl"
 
 
@@ -47,7 +46,7 @@ def summary(cell):
 def test_prompts_that_are_not_there_are_skipped_where_that_is_asked_for():
     with pytest.raises(SettingsError, match="expected a JSON Lines file, found none"):
         compose_plan(["workload.path=no/such/file.jsonl", "drafter=eagle"])
-    there, missing = str(WORKLOAD_FILE), "no/such/file.jsonl"
+    there, missing = "builtin:reasoning_json.jsonl", "no/such/file.jsonl"
     plan = compose_plan(["experiment=reasoning_boundary", "workload=jsonl", f"workload.path={there},{missing}"])
     assert [reason for _, reason in plan.skipped] == [f"there is no file of prompts at {missing}"]
     assert {(cell.workload.path, cell.constraint.policy) for cell in plan.cells} == {

@@ -23,17 +23,14 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.compose.checks import check_cells
 from harness.compose.cpu_overrides import size_remark, smaller_values
 from harness.compose.overrides import Given, check_given, read_overrides
 from harness.compose.preferred_checkpoints import resolve_preferred
 from harness.compose.run_plan import RunPlan, with_baselines
-from harness.constraint.check_constraints import check_constraints
-from harness.models.check_model_configs import check_model_configs
-from harness.models.shape import shape_names
 from harness.settings.cell import CellConfig, InvalidCombinationError
 from harness.settings.run import InvalidCells, RunConfig
-from harness.settings.schema import CONF, SettingsError, did_you_mean, group_options
-from harness.settings.usage import without_effect
+from harness.settings.schema import CONF, SettingsError, group_options
 from harness.workload.formats import prompt_file
 
 RUNS = Path("results/runs")
@@ -89,12 +86,7 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
             raise SettingsError(_one_line(error)) from error
     if skipped and (root.invalid_cells is InvalidCells.error or not cells):
         raise SettingsError(_list_invalid(skipped, num_points))
-    _check_paths(cells)
-    _check_shapes(cells)
-    _check_target_names(cells)
-    _check_effect(given, cells)
-    check_constraints(cells)
-    check_model_configs(cells)
+    check_cells(given, cells)
     name = root.name or (experiment if experiment != "null" else "run")
     if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
         raise SettingsError(f"name: expected letters, digits, dots, dashes and underscores, found {name!r}")
@@ -236,64 +228,10 @@ def _without_missing_prompts(
 ) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]]]:
     """The cells whose prompts are there; those left out stand once for each file."""
     paths = dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None)
-    missing = [path for path in paths if not os.path.isfile(path)]
+    missing = [path for path in paths if not os.path.isfile(prompt_file(path))]
     left = [cell for cell in cells if cell.workload.path not in missing]
     reasons = [({"workload.path": path}, f"there is no file of prompts at {path}") for path in missing]
     return left, [*skipped, *reasons]
-
-
-def _check_paths(cells: Sequence[CellConfig]) -> None:
-    """Files and folders that are named must be there; what may be a Hugging Face id is left to the loader."""
-    for path in dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None):
-        if not os.path.isfile(prompt_file(path)):
-            raise SettingsError(f"workload.path: expected a JSON Lines file, found none at {path!r}")
-    models = [("target.path", cell.target.path) for cell in cells]
-    models += [("drafter.path", cell.drafter.path) for cell in cells]
-    for key, model in dict.fromkeys(models):
-        if model is not None and not _is_hub_id(model) and not os.path.isdir(model):
-            raise SettingsError(
-                f"{key}: expected a folder or a Hugging Face id (owner/name), found no folder {model!r}"
-            )
-
-
-def _check_shapes(cells: Sequence[CellConfig]) -> None:
-    named = [("target.shape", cell.target.shape) for cell in cells]
-    named += [("drafter.shape", cell.drafter.shape) for cell in cells]
-    for key, shape in dict.fromkeys(named):
-        if shape is not None and shape not in shape_names():
-            hint = did_you_mean(shape, shape_names())
-            raise SettingsError(f"{key}: expected one of {', '.join(shape_names())}, found {shape}{hint}")
-
-
-def _is_hub_id(path: str) -> bool:
-    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path) is not None
-
-
-def _check_target_names(cells: Sequence[CellConfig]) -> None:
-    """Two targets need two labels: results are told apart by them."""
-    sources: dict[str, tuple[str | None, ...]] = {}
-    for target in [cell.target for cell in cells]:
-        source = (target.path or target.shape, target.revision, target.weights.value)
-        if sources.setdefault(target.name, source) != source:
-            raise SettingsError(
-                f"target.name: expected a label of its own for each target, found {target.name!r} for both "
-                f"{sources[target.name]} and {source}; run them one by one with target.name=LABEL"
-            )
-
-
-def _check_effect(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None:
-    """What was typed must be used by some cell; files of conf/ may say what only some of their runs use."""
-    keys = list(given)
-    if {"drafter", "drafter.kind"} & given.keys() and all(cell.is_baseline for cell in cells):
-        # who asks for the baseline by name knows that it neither drafts nor verifies
-        keys = [key for key in keys if key.partition(".")[0] not in ("drafting", "verification")]
-    unused = without_effect(keys, cells)
-    if unused is not None:
-        key, words = unused
-        raise SettingsError(
-            f"{key}: expected a setting that some cell of the run uses, found none that does: "
-            f"it is used only {words}; leave it out or choose that"
-        )
 
 
 def _one_line(error: Exception) -> str:

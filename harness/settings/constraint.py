@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from harness.settings.models import require
+from kernels.contract import Guarantee
 
 
 class PolicyKind(Enum):
@@ -15,6 +16,17 @@ class PolicyKind(Enum):
     late = "late"
     commit = "commit"
     mask = "mask"
+
+
+POLICY_GUARANTEES = {
+    PolicyKind.none: (Guarantee.lossless, Guarantee.lossless),
+    PolicyKind.late: (Guarantee.biased, Guarantee.biased),
+    # what is refused was chosen among all tokens, what takes its place among the allowed ones
+    PolicyKind.commit: (Guarantee.lossless, Guarantee.lossy),
+    PolicyKind.mask: (Guarantee.lossless, Guarantee.lossless),
+}
+"""What a lossless method promises under a policy about the constrained target: of the whole distribution, and of one
+that top_k, top_p or min_p cut."""
 
 
 class GrammarKind(Enum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.settings.cell import CellConfig
-from harness.settings.constraint import PolicyKind
+from harness.settings.constraint import POLICY_GUARANTEES
 from harness.settings.models import Weights
 from kernels.contract import GUARANTEES, READS_DRAFT, Guarantee
 
@@ -22,16 +22,10 @@ def guarantee(cell: CellConfig) -> Guarantee:
     if compares_with_another(cell):
         return Guarantee.biased
     promise = GUARANTEES[cell.verification.method]
-    if promise is Guarantee.lossless and cell.constraint.policy is PolicyKind.late:
-        return Guarantee.biased
-    if (
-        promise is Guarantee.lossless
-        and cell.constraint.policy is PolicyKind.commit
-        and cell.decoding.sampling.truncates
-    ):
-        # what is refused was chosen among all tokens, what takes its place among the allowed ones
-        return Guarantee.lossy
-    return promise
+    policy = cell.constraint.policy
+    if promise is not Guarantee.lossless or policy is None:
+        return promise
+    return POLICY_GUARANTEES[policy][cell.decoding.sampling.truncates]
 
 
 def compares_with_another(cell: CellConfig) -> bool:

@@ -1,0 +1,105 @@
+"""What can be wrong with the cells of a run, found before anything is loaded.
+
+Each setting is valid by itself and each cell has a meaning. This module does not know how cells are composed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from harness.compose.overrides import Given
+from harness.constraint.grammar_text import check_given_grammar
+from harness.constraint.registry import check_parser
+from harness.models.check_model_configs import check_model_configs
+from harness.models.shape import shape_names
+from harness.settings.cell import CellConfig
+from harness.settings.schema import SettingsError, did_you_mean
+from harness.settings.usage import without_effect
+from harness.workload.formats import prompt_file
+
+
+def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None:
+    """Look for files, models, labels, constraints and settings that cannot be meant.
+
+    Args:
+        given: the command line.
+        cells: every cell of the run.
+
+    Raises:
+        SettingsError: with the first that is found.
+    """
+    _check_paths(cells)
+    _check_shapes(cells)
+    _check_target_names(cells)
+    _check_effect(given, cells)
+    _check_constraints(cells)
+    check_model_configs(cells)
+
+
+def _check_paths(cells: Sequence[CellConfig]) -> None:
+    """Files and folders that are named must be there; what may be a Hugging Face id is left to the loader."""
+    for path in dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None):
+        if not os.path.isfile(prompt_file(path)):
+            raise SettingsError(f"workload.path: expected a JSON Lines file, found none at {path!r}")
+    models = [("target.path", cell.target.path) for cell in cells]
+    models += [("drafter.path", cell.drafter.path) for cell in cells]
+    for key, model in dict.fromkeys(models):
+        if model is not None and not _is_hub_id(model) and not os.path.isdir(model):
+            raise SettingsError(
+                f"{key}: expected a folder or a Hugging Face id (owner/name), found no folder {model!r}"
+            )
+
+
+def _check_shapes(cells: Sequence[CellConfig]) -> None:
+    named = [("target.shape", cell.target.shape) for cell in cells]
+    named += [("drafter.shape", cell.drafter.shape) for cell in cells]
+    for key, shape in dict.fromkeys(named):
+        if shape is not None and shape not in shape_names():
+            hint = did_you_mean(shape, shape_names())
+            raise SettingsError(f"{key}: expected one of {', '.join(shape_names())}, found {shape}{hint}")
+
+
+def _is_hub_id(path: str) -> bool:
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path) is not None
+
+
+def _check_target_names(cells: Sequence[CellConfig]) -> None:
+    """Two targets need two labels: results are told apart by them."""
+    sources: dict[str, tuple[str | None, ...]] = {}
+    for target in [cell.target for cell in cells]:
+        source = (target.path or target.shape, target.revision, target.weights.value)
+        if sources.setdefault(target.name, source) != source:
+            raise SettingsError(
+                f"target.name: expected a label of its own for each target, found {target.name!r} for both "
+                f"{sources[target.name]} and {source}; run them one by one with target.name=LABEL"
+            )
+
+
+def _check_effect(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None:
+    """What was typed must be used by some cell; files of conf/ may say what only some of their runs use."""
+    keys = list(given)
+    if {"drafter", "drafter.kind"} & given.keys() and all(cell.is_baseline for cell in cells):
+        # who asks for the baseline by name knows that it neither drafts nor verifies
+        keys = [key for key in keys if key.partition(".")[0] not in ("drafting", "verification")]
+    unused = without_effect(keys, cells)
+    if unused is not None:
+        key, words = unused
+        raise SettingsError(
+            f"{key}: expected a setting that some cell of the run uses, found none that does: "
+            f"it is used only {words}; leave it out or choose that"
+        )
+
+
+def _check_constraints(cells: Sequence[CellConfig]) -> None:
+    """A parser that can be imported, a grammar that can be followed, and something installed to follow it with."""
+    used = [cell.constraint for cell in cells if cell.constraint.policy is not None]
+    try:
+        for parser in dict.fromkeys(item.parser for item in used):
+            check_parser(parser)
+        for kind, grammar in dict.fromkeys((item.kind, item.grammar) for item in used):
+            if grammar is not None:
+                check_given_grammar(kind, grammar)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
