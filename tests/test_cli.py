@@ -21,7 +21,7 @@ from harness.cli.command_line import CommandParser
 from harness.kernel_bench.config import BenchConfig
 from harness.profiling.reasoning_config import ReasoningCostConfig
 from harness.settings.checks import check_known, check_seed
-from harness.settings.device import Device, chosen_device
+from harness.settings.device import Device, resolve_device
 from harness.settings.schema import SettingsError, settings_of
 from tests.own_process import output_of
 
@@ -179,9 +179,9 @@ def test_names_that_are_not_known_are_found_with_a_hint():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only where there is no GPU")
 def test_a_gpu_that_is_not_there_is_refused():
     for choice in (Device.auto, Device.cpu):
-        assert chosen_device(choice, "--device") == torch.device("cpu")
-    with pytest.raises(SettingsError, match=r"^--device: expected a CUDA device"):
-        chosen_device(Device.cuda, "--device")
+        assert resolve_device(choice.value, "--device") == torch.device("cpu")
+    with pytest.raises(SettingsError, match=r"^--device: expected a GPU"):
+        resolve_device("cuda", "--device")
 
 
 def test_the_console_script_is_the_program():

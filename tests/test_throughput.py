@@ -17,9 +17,8 @@ from harness.records.schema import FinishReason
 from harness.report.console import print_summary
 from harness.settings.cell import BackendConfig, CellConfig, DecodingConfig, DrafterConfig, DrafterKind, WorkloadConfig
 from harness.settings.models import Weights
-from harness.workload.conversations import Conversation
+from harness.workload.conversations import Conversation, exact_length
 from harness.workload.prompt import Prompt
-from harness.workload.prompt_length import exact_length
 from tests.tiny_shapes import GLM, shape_folder
 
 NUM_REQUESTS, NUM_PROMPT_TOKENS, NUM_NEW_TOKENS = 3, 20, 6

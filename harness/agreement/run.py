@@ -18,7 +18,7 @@ from harness.agreement.compare import compare_draw, compare_verify
 from harness.agreement.config import TRUNCATIONS, AgreementConfig, Candidate
 from harness.agreement.counts import Agreement, total
 from harness.agreement.rows import RoundShape, drafted_round
-from harness.settings.device import chosen_device
+from harness.settings.device import resolve_device
 from harness.settings.schema import SettingsError
 from kernels.contract import Verification, VerificationMethod
 from kernels.core import Core, reference_core, triton_core
@@ -58,7 +58,7 @@ class CellResult:
 
 def device_of(config: AgreementConfig) -> torch.device:
     """Where the comparison runs; raises SettingsError when a GPU was asked for and there is none."""
-    return chosen_device(config.device, "--device")
+    return resolve_device(config.device.value, "--device")
 
 
 def tested_core(config: AgreementConfig) -> Core:

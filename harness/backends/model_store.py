@@ -12,27 +12,8 @@ from harness.drafters.load import LoadedHead, load_head
 from harness.models.random_target import random_target
 from harness.models.target import META, TargetModel, load_target
 from harness.settings.cell import BackendConfig, DrafterConfig, TargetConfig
+from harness.settings.device import resolve_device, resolve_dtype
 from harness.settings.models import Weights
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device that a backend asks for.
-
-    Raises:
-        ValueError: a GPU is asked for and torch sees none.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"backend.device: expected a GPU for {name}, torch sees none; use backend.device=cpu")
-    return torch.device(name)
-
-
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
-    """The dtype that a backend asks for; None is the checkpoint's own."""
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else None
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
 
 
 def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | None) -> TargetModel:

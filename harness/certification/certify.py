@@ -19,7 +19,7 @@ from harness.certification.evaluate import FALSE_ALARM, RESERVE, CaseVerdict, Co
 from harness.certification.jobs import chosen_jobs
 from harness.certification.subject import features_of, load_subject
 from harness.certification.workers import device_of, evaluate_in_workers
-from harness.settings.device import chosen_device
+from harness.settings.device import resolve_device
 
 MAX_WORKERS, SPARE_CPUS = 12, 2
 """Processes on a GPU unless the settings say otherwise: compiling kernels keeps one CPU core busy in each. What each
@@ -71,7 +71,7 @@ def certify(config: CertifyConfig, report: Callable[[Outcome], None]) -> Certifi
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _certify(config, report, chosen_device(config.device, "--device"))
+        return _certify(config, report, resolve_device(config.device.value, "--device"))
     finally:
         torch.set_num_threads(num_threads)
 

@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from harness.compose.overrides import Given, check_given
+from harness.settings.device import asks_for_gpu
 
 
 def smaller_values(
@@ -27,22 +28,13 @@ def smaller_values(
         SettingsError: for an unknown key or a wrong value in the block.
     """
     block: Any = OmegaConf.to_container(root.without_gpu)
-    if not block or has_gpu(root.backend.device):
+    if not block or asks_for_gpu(root.backend.device):
         return {}
     return {
         key: check_given(key, values if key in of_experiment else [values], is_sweep=key in of_experiment)
         for key, values in block.items()
         if key not in given
     }
-
-
-def has_gpu(device: str) -> bool:
-    """Whether a backend of this device runs on a GPU."""
-    if device != "auto":
-        return device != "cpu"
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def size_remark(root: DictConfig, smaller: Mapping[str, Given], of_experiment: Mapping[str, Given]) -> str:

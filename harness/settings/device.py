@@ -1,4 +1,4 @@
-"""The device of a command: as its settings name it, and as torch does. Knows torch only when it is asked for one."""
+"""Devices and dtypes: as settings name them, and as torch does. Imports torch only when it is asked for one."""
 
 from __future__ import annotations
 
@@ -19,19 +19,34 @@ class Device(Enum):
     cuda = "cuda"
 
 
-def chosen_device(choice: Device, key: str) -> torch.device:
-    """The device of a choice; auto takes a GPU where there is one.
+def resolve_device(name: str, key: str = "backend.device") -> torch.device:
+    """The device of a setting; auto takes a GPU where there is one.
 
     Args:
-        choice: what was asked for.
+        name: auto, cpu, cuda or cuda:N.
         key: of the setting, for the message.
 
     Raises:
-        SettingsError: a GPU was asked for and torch sees none.
+        SettingsError: a GPU is asked for and torch sees none.
     """
     import torch
 
     has_gpu = torch.cuda.is_available()
-    if choice is Device.cuda and not has_gpu:
-        raise SettingsError(f"{key}: expected a CUDA device for cuda, found none; use cpu or auto")
-    return torch.device("cuda" if choice is not Device.cpu and has_gpu else "cpu")
+    if name.startswith("cuda") and not has_gpu:
+        raise SettingsError(f"{key}: expected a GPU for {name}, torch sees none; use cpu or auto")
+    return torch.device(("cuda" if has_gpu else "cpu") if name == "auto" else name)
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """The dtype of a setting: auto, float32, bfloat16 or float16; None is the checkpoint's own."""
+    import torch
+
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else None
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def asks_for_gpu(name: str) -> bool:
+    """Whether a device is a GPU, or will be if it can be had."""
+    return resolve_device(name).type != "cpu" if name == "auto" else name != "cpu"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 
 from harness.settings.cell import Layout, WorkloadConfig
 from harness.workload.formats import prompt_file, read_prompts
@@ -72,6 +73,16 @@ def conversations(prompts: list[Prompt], config: WorkloadConfig, seed: int) -> l
         prompt = prompts[position]
         played.append(Conversation(prompt, sample, _hash63("conversation", seed, prompt.prompt_id, sample)))
     return played
+
+
+def exact_length(token_ids: Sequence[int], num_tokens: int) -> list[int]:
+    """A prompt of one exact length: its first tokens, repeated from the start as often as it takes.
+
+    Args:
+        token_ids: a prompt of at least one token.
+        num_tokens: how many are wanted, 1 or more.
+    """
+    return list(islice(cycle(token_ids), num_tokens))
 
 
 def fingerprint(prompts: Iterable[Prompt]) -> str:

@@ -10,12 +10,13 @@ from harness.backends.backend import BackendRun, Facts, OnRequest
 from harness.backends.cell_memory import check_memory
 from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.backends.local.requests import CellRequests
-from harness.backends.model_store import ModelStore, resolve_device, resolve_dtype
+from harness.backends.model_store import ModelStore
 from harness.drafters.load import LoadedHead
 from harness.engine.request import Answer, Request
 from harness.models.fingerprint import fingerprint
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
+from harness.settings.device import resolve_device, resolve_dtype
 from harness.workload.chat import decode_answer
 from harness.workload.conversations import Conversation
 

@@ -15,9 +15,8 @@ from harness.models.target import TargetModel
 from harness.records.schema import RequestRecord
 from harness.settings.cell import CellConfig, TooLong
 from harness.workload.chat import EncodedChat, chat_messages, encode_chat
-from harness.workload.conversations import Conversation
+from harness.workload.conversations import Conversation, exact_length
 from harness.workload.prompt import Prompt
-from harness.workload.prompt_length import exact_length
 
 STAND_IN_NOTE = " has no tokenizer: the zoo's stands in, and its tokens mean nothing to random weights"
 
