@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.drafters.draft_logits import Caching
-from harness.drafters.load import caching_of
+from harness.drafters.registry import caching_of
 from harness.engine.engine import Engine
 from harness.records.acceptance_terms import collect_terms
 from harness.settings.cell import (

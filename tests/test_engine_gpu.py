@@ -10,11 +10,13 @@ import torch
 from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore
 from harness.settings.cell import BackendConfig, DrafterKind, MeasurementConfig
+from harness.settings.imported import ImportPath
 from harness.workload.conversations import conversations, load_prompts
 from kernels.contract import VerificationMethod
 from tests.test_zoo_decoding import DRAFTERS, cell, texts
 
 pytestmark = pytest.mark.gpu
+LAST_TOKEN = ImportPath("tests.own_drafters:LastToken")
 WAYS = pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "graphs"])
 FUSED = pytest.mark.parametrize("fused", [False, True], ids=["layers of transformers", "fused layers"])
 
@@ -36,7 +38,7 @@ def on_gpu(config, graphs, fused, dtype="float32"):
 
 @WAYS
 @FUSED
-@pytest.mark.parametrize("drafter", [DrafterKind.none, *DRAFTERS], ids=lambda item: item.value)
+@pytest.mark.parametrize("drafter", [DrafterKind.none, *DRAFTERS, LAST_TOKEN], ids=lambda item: item.value)
 def test_greedy_tokens_equal_the_cpus(drafter, fused, graphs, stores, on_cpu):
     store = stores.setdefault(fused, ModelStore())
     assert texts(on_gpu(cell(drafter, num_prompts=8), graphs, fused), store) == on_cpu

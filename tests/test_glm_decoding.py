@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.drafters.chain import DrafterShape
-from harness.drafters.load import build_drafter, load_head
+from harness.drafters.registry import build_drafter, load_head
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
@@ -71,7 +71,7 @@ def engine(target, num_tokens):
     head = load_head(cell.drafter, target)
     if target.is_fused and head is not None:
         assert head.module.fuse() is None
-    drafter = build_drafter(cell, head, shape)
+    drafter = build_drafter(cell, target, head, shape)
     settings = EngineSettings(
         num_slots=2,
         capacity=CAPACITY,

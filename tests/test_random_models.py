@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.drafters.load import draw_head, load_head
+from harness.drafters.registry import load_head
 from harness.models.random_head import DRAFT_VOCAB_SIZE, random_eagle, random_eagle3, random_mtp
 from harness.models.random_target import architecture, random_target
 from harness.models.shape import read_shape, shape_names
@@ -118,7 +118,7 @@ def test_a_vocabulary_too_small_for_the_stand_in_is_refused(tmp_path):
 
 @pytest.mark.parametrize("kind", MODEL_KINDS, ids=lambda kind: kind.value)
 def test_a_random_drafter_for_the_zoos_own_target_has_the_size_of_the_zoos_drafter(zoo, kind):
-    drawn, loaded = draw_head(drafter(kind), zoo), load_head(DrafterConfig(kind), zoo)
+    drawn, loaded = load_head(drafter(kind), zoo), load_head(DrafterConfig(kind), zoo)
     assert drawn.head.num_parameters == loaded.head.num_parameters
     assert drawn.head.vocab_size == loaded.head.vocab_size
     assert drawn.random_fingerprint is not None and loaded.random_fingerprint is None and drawn.folder is None
@@ -166,7 +166,7 @@ def test_an_mtp_layer_has_an_output_matrix_unless_the_target_ties_its_own(tmp_pa
 
 
 def test_a_draft_model_of_the_targets_own_sizes_is_another_model(folder, target):
-    drawn = draw_head(drafter(DrafterKind.draft_model, path=str(folder)), target)
+    drawn = load_head(drafter(DrafterKind.draft_model, path=str(folder)), target)
     assert drawn.head.num_parameters == target.num_parameters
     assert not torch.equal(drawn.head.embed_weight, target.embed_weight)
     assert drawn.random_fingerprint != target.random_fingerprint
@@ -174,4 +174,4 @@ def test_a_draft_model_of_the_targets_own_sizes_is_another_model(folder, target)
 
 def test_a_draft_model_with_another_vocabulary_is_refused(target):
     with pytest.raises(ValueError, match=r"qwen3_06b\.json: expected vocab_size 6200, .* found 151936"):
-        draw_head(drafter(DrafterKind.draft_model, shape="qwen3_06b"), target)
+        load_head(drafter(DrafterKind.draft_model, shape="qwen3_06b"), target)

@@ -72,11 +72,15 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
     sizes, found = engine.settings, CacheBytes.of(engine)
     slots = f"{sizes.num_slots} slots and a spare one, of {sizes.capacity:,} tokens"
     caches = [Need(f"the target's key-value cache ({slots})", found.target)]
+    rows = f"{sizes.num_slots} slots, {sizes.num_speculative_tokens} rows"
     if head is not None:
-        rows = f"{sizes.num_slots} slots, {sizes.num_speculative_tokens} rows of {head.head.vocab_size:,} logits"
-        caches.append(Need(f"the drafter's key-value cache ({slots})", found.drafter))
-        caches.append(Need(f"the draft-logit cache ({rows})", found.draft_logits))
-    return CellMemory(weights, tuple(caches), is_kept)
+        rows += f" of {head.head.vocab_size:,} logits"
+    else:
+        own_bytes = engine.drafter.num_parameters * target.dtype.itemsize
+        caches.append(Need(f"the drafter {drafter.kind.value}", own_bytes))
+    caches.append(Need(f"the drafter's key-value cache ({slots})", found.drafter))
+    caches.append(Need(f"the draft-logit cache ({rows})", found.draft_logits))
+    return CellMemory(weights, tuple(need for need in caches if need.num_bytes), is_kept)
 
 
 def check_memory(cells: Sequence[CellMemory], device: torch.device) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from harness.drafters.load import LoadedHead, load_head
+from harness.drafters.registry import LoadedHead, load_head
 from harness.models.random_target import random_target
 from harness.models.target import META, TargetModel, load_target
 from harness.settings.cell import BackendConfig, DrafterConfig, TargetConfig

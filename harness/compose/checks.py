@@ -15,6 +15,7 @@ from harness.constraint.registry import check_parser
 from harness.models.check_model_configs import check_model_configs
 from harness.models.shape import shape_names
 from harness.settings.cell import CellConfig
+from harness.settings.imported import ImportPath
 from harness.settings.schema import SettingsError, did_you_mean
 from harness.settings.usage import without_effect
 from harness.workload.formats import prompt_file
@@ -35,6 +36,7 @@ def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None
     _check_target_names(cells)
     _check_effect(given, cells)
     _check_constraints(cells)
+    _check_imports(cells)
     check_model_configs(cells)
 
 
@@ -59,6 +61,17 @@ def _check_shapes(cells: Sequence[CellConfig]) -> None:
         if shape is not None and shape not in shape_names():
             hint = did_you_mean(shape, shape_names())
             raise SettingsError(f"{key}: expected one of {', '.join(shape_names())}, found {shape}{hint}")
+
+
+def _check_imports(cells: Sequence[CellConfig]) -> None:
+    """Objects of the user's own can be imported."""
+    named = [("drafter.kind", cell.drafter.kind) for cell in cells]
+    for key, found in dict.fromkeys(named):
+        if isinstance(found, ImportPath):
+            try:
+                found.load(key)
+            except ValueError as error:
+                raise SettingsError(str(error)) from error
 
 
 def _is_hub_id(path: str) -> bool:

@@ -42,6 +42,9 @@ class Head(Protocol):
     def num_parameters(self) -> int: ...
 
     @property
+    def random_fingerprint(self) -> str | None: ...
+
+    @property
     def fallbacks(self) -> tuple[str, ...]: ...
 
     @property

@@ -23,7 +23,7 @@ from harness.records.runs import Run, read_runs
 from harness.records.schema import CellRecord
 from harness.settings.guarantee import weights_label
 from harness.settings.identity import key_without
-from harness.settings.models import DRAFTERS_WITH_MODEL, DrafterKind, Weights
+from harness.settings.models import Weights, drafter_traits
 from harness.settings.usage import METHOD_PARAMETERS, SettingsView
 from kernels.contract import VerificationMethod
 
@@ -168,7 +168,7 @@ def _settings(record: CellRecord, run: str) -> dict[str, Any]:
     baseline = drafter == "none"
     guarantee = "lossless" if baseline else setting("guarantee")
     target_weights = _weights(record.config["target"])
-    drafter_weights = _weights(record.config["drafter"]) if DrafterKind(drafter) in DRAFTERS_WITH_MODEL else ""
+    drafter_weights = _weights(record.config["drafter"]) if drafter_traits(drafter).has_model else ""
     # whatever the record's own labels say
     labels = [
         *record.labels,

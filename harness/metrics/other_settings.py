@@ -10,9 +10,12 @@ from typing import Any
 
 from harness.metrics.flat_settings import distinct_values, flattened
 from harness.settings.identity import key_without
+from harness.settings.models import DRAFTERS
 from harness.settings.usage import used_settings
 
-_IN_NAMES = ("drafter.ngram_max", "drafter.ngram_min")
+_IN_NAMES = {
+    f"drafter.{name}" for traits in DRAFTERS.values() for name in traits.settings if f"{{{name}}}" in traits.name
+}
 """No column holds these, but the name of the drafter does."""
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from harness.models.model_types import MODEL_TYPES
 from harness.models.shape import SHAPES, read_shape
 from harness.models.zoo import ZOO
-from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind, TargetConfig
+from harness.settings.cell import CellConfig, DrafterConfig, TargetConfig
 from harness.settings.models import Weights
 from harness.settings.schema import SettingsError
 
@@ -84,8 +84,8 @@ def _drafter(drafter: DrafterConfig) -> _Described | None:
         return _of_shape(drafter.shape)
     if drafter.path is not None:
         return _of_folder(Path(drafter.path))
-    follows = drafter.weights is Weights.random and drafter.kind is not DrafterKind.draft_model
-    if follows or drafter.kind is DrafterKind.mtp:
+    follows = drafter.weights is Weights.random and "shape" not in drafter.traits.settings
+    if follows or drafter.traits.in_target:
         return None
     return _of_folder(ZOO / drafter.kind.value)
 

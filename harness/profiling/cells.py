@@ -10,6 +10,7 @@ import torch
 
 from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore
+from harness.drafters.registry import check_capture
 from harness.profiling.profile import RoundProfile, profile_round
 from harness.profiling.wall_time import num_rounds_of, output_tokens_needed
 from harness.settings.cell import CellConfig, TooLong
@@ -122,6 +123,8 @@ def _profile(
     """Profile one cell; its engine is gone when the next one needs the memory."""
     backend = LocalBackend(cell, store)
     _check_length(backend)
+    # every timed piece is a graph on a GPU, whatever the engine itself does
+    check_capture(cell.drafter, True, bench.device)
     backend.prepare(played)
     requests = [request for request in map(backend.requests.first, played) if request is not None]
     # before the engine takes its memory

@@ -15,7 +15,7 @@ from harness.metrics.comparison import Group, method_rank
 from harness.metrics.definitions import LABEL_NOTES
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.guarantee import RANDOM_WEIGHTS
-from harness.settings.models import Weights, checkpoint_name
+from harness.settings.models import Weights, checkpoint_name, drafter_traits
 
 NONE = "–"
 
@@ -64,13 +64,11 @@ def _weights_suffix(weights: str) -> str:
 
 
 def drafter_name(cell: Cell) -> str:
-    """The drafter, with its checkpoint or shape where one was named, whether its weights are random, and an n-gram
-    drafter's lengths."""
-    if cell["drafter"] == "ngram":
-        config = cell.record.config["drafter"]
-        return f"ngram ({config['ngram_min']} to {config['ngram_max']})"
+    """The drafter with its own settings, its checkpoint or shape where one was named, and whether its weights are
+    random."""
+    name = drafter_traits(cell["drafter"]).name.format(**cell.record.config["drafter"])
     path = checkpoint_name(cell["drafter_path"])
-    return (f"{cell['drafter']} ({path})" if path else cell["drafter"]) + _weights_suffix(cell["drafter_weights"])
+    return (f"{name} ({path})" if path else name) + _weights_suffix(cell["drafter_weights"])
 
 
 def column_name(cell: Cell) -> str:

@@ -330,7 +330,7 @@ class CellConfig:
         if choice is not DraftSamplingChoice.auto:
             return DraftSampling[choice.name]
         method = self.verification.method
-        if self.drafter.kind in (DrafterKind.ngram, DrafterKind.none) or method is VerificationMethod.greedy:
+        if not self.drafter.has_model or method is VerificationMethod.greedy:
             return DraftSampling.greedy
         if method in (VerificationMethod.coupled, VerificationMethod.pr35461):
             return DraftSampling.coupled

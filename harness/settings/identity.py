@@ -54,7 +54,7 @@ def determinants(
     rule = without_settings(with_rates(normal.verification), ["profile"])
     return without_settings(plain, ["target"]) | {
         "models": models,
-        "drafter": {name: plain["drafter"][name] for name in ("kind", "ngram_max", "ngram_min")},
+        "drafter": without_settings(plain["drafter"], [*_MODEL_SETTINGS, "preferred"]),
         "drafting": None if cell.is_baseline else plain["drafting"] | {"sampling": cell.draft_sampling.value},
         "verification": None if cell.is_baseline else rule,
         "workload": workload,

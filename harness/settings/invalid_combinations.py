@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from harness.settings.models import DrafterKind, Weights
+from harness.settings.models import Weights
 from kernels.contract import DraftSampling, VerificationMethod
 
 if TYPE_CHECKING:
     from harness.settings.cell import CellConfig
-
-
-def _drafts(cell: CellConfig, *kinds: DrafterKind) -> bool:
-    return cell.drafter.kind in kinds
 
 
 def _verifies(cell: CellConfig, *methods: VerificationMethod) -> bool:
@@ -24,11 +20,14 @@ def _verifies(cell: CellConfig, *methods: VerificationMethod) -> bool:
 
 
 def _lacks_weights(cell: CellConfig) -> bool:
-    return cell.drafter.weights is Weights.checkpoint and cell.drafter.path is None
+    drafter = cell.drafter
+    return drafter.has_model and drafter.weights is Weights.checkpoint and drafter.path is None
 
 
 def _lacks_sizes(cell: CellConfig) -> bool:
-    return cell.drafter.weights is Weights.random and cell.drafter.path is None and cell.drafter.shape is None
+    drafter = cell.drafter
+    needs_shape = "shape" in drafter.traits.settings and drafter.weights is Weights.random
+    return needs_shape and drafter.path is None and drafter.shape is None
 
 
 def _profile_depth(cell: CellConfig) -> int | None:
@@ -36,7 +35,6 @@ def _profile_depth(cell: CellConfig) -> int | None:
     return None if profile is None else profile.num_speculative_tokens
 
 
-_NEEDS_WEIGHTS = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.draft_model)
 _TAKES_DRAFT_PROBABILITY = (VerificationMethod.probabilistic, VerificationMethod.block, VerificationMethod.lenient)
 
 
@@ -51,28 +49,27 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "is drafter=none, which measurement.baseline adds by itself",
     ),
     (
-        lambda cell: _lacks_weights(cell) and not cell.target.is_built_in and _drafts(cell, *_NEEDS_WEIGHTS),
+        lambda cell: _lacks_weights(cell) and not cell.target.is_built_in and not cell.drafter.traits.in_target,
         "drafter={drafter.kind.value} for target {target.name} needs drafter.path, or drafter.weights=random; only the "
         "built-in target has one of its own",
     ),
     (
-        lambda cell: _lacks_weights(cell) and cell.target.shape is not None and _drafts(cell, DrafterKind.mtp),
-        "drafter=mtp is read from the target's own folder, and target.shape={target.shape} has none; use "
-        "drafter.weights=random, or drafter.path",
+        lambda cell: _lacks_weights(cell) and cell.target.shape is not None and cell.drafter.traits.in_target,
+        "drafter={drafter.kind.value} is read from the target's own folder, and target.shape={target.shape} has none; "
+        "use drafter.weights=random, or drafter.path",
     ),
     (
-        lambda cell: _lacks_sizes(cell) and not cell.target.is_built_in and _drafts(cell, DrafterKind.draft_model),
-        "drafter=draft_model with drafter.weights=random needs drafter.shape or drafter.path: its sizes do not follow "
-        "from those of target {target.name}",
+        lambda cell: _lacks_sizes(cell) and not cell.target.is_built_in,
+        "drafter={drafter.kind.value} with drafter.weights=random needs drafter.shape or drafter.path: its sizes do "
+        "not follow from those of target {target.name}",
     ),
     (
-        lambda cell: _drafts(cell, DrafterKind.ngram) and _verifies(cell, VerificationMethod.pr35461),
-        "verification=pr35461 needs a drafter with a distribution; drafter=ngram has none",
+        lambda cell: cell.drafter.traits.is_one_hot and _verifies(cell, VerificationMethod.pr35461),
+        "verification=pr35461 needs a drafter with a distribution; drafter={drafter.kind.value} has none",
     ),
     (
-        lambda cell: _drafts(cell, DrafterKind.ngram) and cell.draft_sampling is not DraftSampling.greedy,
-        "drafter=ngram looks its proposal up and has no distribution to draw from; "
-        "use drafting.sampling=greedy (or auto)",
+        lambda cell: cell.drafter.traits.is_one_hot and cell.draft_sampling is not DraftSampling.greedy,
+        "drafter={drafter.kind.value} has no distribution to draw from; use drafting.sampling=greedy (or auto)",
     ),
     (
         lambda cell: _verifies(cell, VerificationMethod.greedy) and cell.decoding.temperature > 0,

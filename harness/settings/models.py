@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 
+from harness.settings.imported import OrImported, named
+
 
 class DrafterKind(Enum):
-    """Who proposes."""
+    """Who proposes; harness.drafters.registry says how."""
 
     none = "none"
     eagle = "eagle"
@@ -22,7 +24,38 @@ class DrafterKind(Enum):
     ngram = "ngram"
 
 
-DRAFTERS_WITH_MODEL = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model)
+@dataclass(frozen=True)
+class DrafterTraits:
+    """What is true of a kind of drafter, whatever its settings."""
+
+    has_model: bool = False
+    """Whether it is a network that the harness loads."""
+    is_one_hot: bool = False
+    """Whether it has no distribution to draw from."""
+    in_target: bool = False
+    """Whether it lies in the target's own folder and has the target's sizes."""
+    settings: tuple[str, ...] = ()
+    """Settings of the section drafter that only such kinds use."""
+    name: str = "{kind}"
+    """What tables call it, by its settings."""
+
+
+DRAFTERS = {
+    DrafterKind.none: DrafterTraits(is_one_hot=True),
+    DrafterKind.eagle: DrafterTraits(has_model=True),
+    DrafterKind.eagle3: DrafterTraits(has_model=True),
+    DrafterKind.mtp: DrafterTraits(has_model=True, in_target=True),
+    DrafterKind.draft_model: DrafterTraits(has_model=True, settings=("shape",)),
+    DrafterKind.ngram: DrafterTraits(
+        is_one_hot=True, settings=("ngram_max", "ngram_min"), name="{kind} ({ngram_min} to {ngram_max})"
+    ),
+}
+_OF_ONES_OWN = DrafterTraits()
+
+
+def drafter_traits(kind: str) -> DrafterTraits:
+    """What is true of a kind, by its value; of one that is not ours, that it brings everything itself."""
+    return DRAFTERS[DrafterKind(kind)] if kind in DrafterKind.__members__ else _OF_ONES_OWN
 
 
 class Weights(Enum):
@@ -80,8 +113,8 @@ class TargetConfig:
 class DrafterConfig:
     """The proposer."""
 
-    kind: DrafterKind = DrafterKind.none
-    """Who proposes; none is the autoregressive baseline."""
+    kind: OrImported[DrafterKind] = DrafterKind.none
+    """Who proposes; none is the autoregressive baseline, PACKAGE.MODULE:NAME builds one of your own."""
     path: str | None = None
     """Local folder or Hugging Face id; null is the one built for the zoo's target (mtp: the target's own folder)."""
     preferred: str | None = None
@@ -98,6 +131,7 @@ class DrafterConfig:
     """ngram: shortest suffix that is looked up."""
 
     def __post_init__(self) -> None:
+        self.kind = named("drafter.kind", DrafterKind.__members__, self.kind)
         require(self.path != "", "drafter.path", "a folder, a Hugging Face id or null", "nothing")
         _require_shape_alone("drafter", self.shape, self.path, self.weights)
         require(
@@ -105,9 +139,13 @@ class DrafterConfig:
         )
 
     @property
+    def traits(self) -> DrafterTraits:
+        return drafter_traits(self.kind.value)
+
+    @property
     def has_model(self) -> bool:
-        """Whether the drafter is a network of its own."""
-        return self.kind in DRAFTERS_WITH_MODEL
+        """Whether the drafter is a network that the harness loads."""
+        return self.traits.has_model
 
 
 def _require_shape_alone(section: str, shape: str | None, path: str | None, weights: Weights) -> None:

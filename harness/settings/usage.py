@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from harness.settings.cell import CellConfig, cache_rounds
-from harness.settings.models import DRAFTERS_WITH_MODEL, DrafterKind, Weights
+from harness.settings.models import DRAFTERS, DrafterKind, DrafterTraits, Weights, drafter_traits
 from kernels.contract import DraftSampling, VerificationMethod
 
 METHOD_PARAMETERS = {
@@ -22,7 +22,11 @@ METHOD_PARAMETERS = {
     VerificationMethod.synthetic: ("synthetic_rates", "synthetic_length", "profile"),
 }
 """Settings of the section verification that a method uses; methods that are not here use none."""
-_WITH_MODEL = {kind.value for kind in DRAFTERS_WITH_MODEL}
+_OF_SOME_DRAFTERS = {
+    name: [kind.value for kind, traits in DRAFTERS.items() if name in traits.settings]
+    for name in dict.fromkeys(name for traits in DRAFTERS.values() for name in traits.settings)
+}
+"""Settings of the section drafter, and the kinds that use them."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class SettingsView:
     @property
     def has_model(self) -> bool:
         """Whether the drafter is a network of its own."""
-        return self.value("drafter.kind") in _WITH_MODEL
+        return self._drafter.has_model
 
     @property
     def has_draft_cache(self) -> bool:
@@ -77,11 +81,12 @@ class SettingsView:
     @property
     def takes_checkpoint(self) -> bool:
         """Whether the drafter is read from a folder or sized by one, and not by its target alone."""
-        is_sized_by_target = (
-            self.value("drafter.kind") == DrafterKind.mtp.value
-            and self.value("drafter.weights") == Weights.random.value
-        )
+        is_sized_by_target = self._drafter.in_target and self.value("drafter.weights") == Weights.random.value
         return self.has_model and not is_sized_by_target
+
+    @property
+    def _drafter(self) -> DrafterTraits:
+        return drafter_traits(self.value("drafter.kind"))
 
     @property
     def may_use_graphs(self) -> bool:
@@ -115,21 +120,19 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         lambda view: view.rounds_draft_logits,
         "with a draft-logit cache that rounds, such as drafting.cache_dtype=bfloat16 with backend.dtype=float32",
     ),
-    (
-        ("drafter.ngram_max", "drafter.ngram_min"),
-        lambda view: view.value("drafter.kind") == DrafterKind.ngram.value,
-        "with drafter=ngram",
+    *(
+        (
+            (f"drafter.{name}",),
+            lambda view, kinds=kinds: view.value("drafter.kind") in kinds,
+            f"with drafter={' or '.join(kinds)}",
+        )
+        for name, kinds in _OF_SOME_DRAFTERS.items()
     ),
     (("drafter.preferred", "drafter.weights"), lambda view: view.has_model, _WITH_A_MODEL),
     (
         ("drafter.path",),
         lambda view: view.takes_checkpoint,
         f"{_WITH_A_MODEL}, other than an MTP layer of random weights",
-    ),
-    (
-        ("drafter.shape",),
-        lambda view: view.value("drafter.kind") == DrafterKind.draft_model.value,
-        "with drafter=draft_model",
     ),
     (
         ("drafter.revision",),

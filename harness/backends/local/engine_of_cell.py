@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.backends.cell_memory import CacheBytes, CellMemory, cell_memory
 from harness.backends.model_store import StoredModels
 from harness.drafters.chain import DrafterShape
-from harness.drafters.load import LoadedHead, build_drafter
+from harness.drafters.registry import LoadedHead, build_drafter, check_capture
 from harness.engine.engine import Engine
 from harness.engine.request import Limits
 from harness.engine.settings import EngineSettings, draft_slack
@@ -35,7 +35,9 @@ class EngineOfCell:
         self._kept = _Kept()
         self._limit = 0
         self.cache_bytes = CacheBytes()
+        self.num_drafter_parameters = 0
         self.sampling_core: str | None = None
+        check_capture(cell.drafter, self.uses_graphs, models.loaded.device)
 
     def set_limit(self, num_tokens: int) -> None:
         """Tokens of prompt and output that a slot holds; forgets the engine that was kept."""
@@ -82,6 +84,7 @@ class EngineOfCell:
         engine = self._kept.engine or self._build(loaded.target, loaded.head(self._cell.drafter))
         self._kept.engine = engine if self.uses_graphs else None
         self.sampling_core, self.cache_bytes = engine.core.name, CacheBytes.of(engine)
+        self.num_drafter_parameters = engine.drafter.num_parameters
         return engine
 
     @property
@@ -98,7 +101,7 @@ class EngineOfCell:
         cell, num_tokens, num_slots = self._cell, self.num_speculative_tokens, self._cell.backend.max_concurrency
         capacity = self._limit + draft_slack(num_tokens)
         shape = DrafterShape(num_slots, capacity, num_tokens, target.vocab_size)
-        drafter = build_drafter(cell, loaded_head, shape)
+        drafter = build_drafter(cell, target, loaded_head, shape)
         decoding = cell.decoding
         settings = EngineSettings(
             num_slots=num_slots,

@@ -11,7 +11,7 @@ from harness.backends.cell_memory import check_memory
 from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.backends.local.requests import CellRequests
 from harness.backends.model_store import ModelStore
-from harness.drafters.load import LoadedHead
+from harness.drafters.registry import LoadedHead
 from harness.engine.request import Answer, Request
 from harness.models.fingerprint import fingerprint
 from harness.models.target import TargetModel
@@ -152,7 +152,7 @@ class LocalBackend:
                 "drafter_cache_bytes": engine.cache_bytes.drafter,
                 "graph_bytes": engine.graph_bytes,
                 "num_target_parameters": target.num_parameters,
-                "num_drafter_parameters": 0 if head is None else head.head.num_parameters,
+                "num_drafter_parameters": engine.num_drafter_parameters,
             },
             fallbacks=self._fallbacks(),
             sampling_core=engine.sampling_core,

@@ -1,0 +1,234 @@
+"""Every kind of drafter: its network, and the drafter made of it.
+
+A drafter of one's own is named PACKAGE.MODULE:NAME: a function of a `DrafterSetup` that returns a Drafter, or a class
+made with one. `can_be_captured = True` on it promises that its drafts can be captured in CUDA graphs.
+
+    class LastToken(StatelessDrafter):
+        def __init__(self, setup: DrafterSetup) -> None: ...
+
+        def propose(self, batch: Batch) -> Draft:
+            last = batch.token_ids.gather(1, batch.lengths.unsqueeze(1) - 1)
+            token_ids = last.expand(-1, batch.num_speculative_tokens).contiguous()
+            return Draft(token_ids, torch.full_like(batch.lengths, batch.num_speculative_tokens))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from harness.drafters.chain import ChainDrafter, DrafterShape, Head
+from harness.drafters.draft_logits import Caching
+from harness.drafters.draft_model import DraftModelDrafter
+from harness.drafters.ngram import NgramDrafter
+from harness.drafters.none import NoDrafter
+from harness.drafters.protocol import Drafter
+from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
+from harness.models.eagle import load_eagle
+from harness.models.eagle3 import load_eagle3
+from harness.models.mtp import load_mtp
+from harness.models.random_head import random_eagle, random_eagle3, random_mtp
+from harness.models.random_target import architecture, random_model
+from harness.models.target import TargetModel, load_target
+from harness.models.vocabulary import check_draft_model, check_vocab_size
+from harness.models.zoo import ZOO, zoo_path
+from harness.settings.cell import CacheDtype, CellConfig, DrafterConfig, DrafterKind
+from harness.settings.imported import ImportPath
+from harness.settings.models import Weights
+from kernels.contract import DraftSampling
+
+KEY = "drafter.kind"
+
+
+@dataclass(frozen=True)
+class LoadedHead:
+    """A drafting network and where it came from."""
+
+    head: Head | TargetModel
+    """A head that leans on the target's states, or a language model of its own."""
+    folder: Path | None
+    """Of its checkpoint; None for random weights."""
+    random_fingerprint: str | None = None
+    """Identifies random weights; None for those of a checkpoint."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The network with its weights."""
+        module = self.head.causal_lm if isinstance(self.head, TargetModel) else self.head
+        assert isinstance(module, nn.Module)
+        return module
+
+
+class DrafterSetup(NamedTuple):
+    """What a drafter is made of."""
+
+    config: DrafterConfig
+    """The settings of the section drafter."""
+    target: TargetModel
+    """Its `device` and `dtype` are those of the tensors to make; on the meta device they must take no memory."""
+    loaded: LoadedHead | None
+    """The drafting network; None for kinds that have none."""
+    draft_sampling: DraftSampling
+    """How drafts are drawn; greedy drafts are one-hot, `Draft.logits` is None."""
+    shape: DrafterShape
+    caching: Caching
+
+
+@dataclass(frozen=True)
+class DrafterSpec:
+    """One kind of drafter; harness.settings.models.DRAFTERS says what settings need to know of it."""
+
+    build: Callable[[DrafterSetup], Drafter]
+    load: Callable[[Path, TargetModel], Head | TargetModel] | None = None
+    """The network of a checkpoint folder, for a target; None for kinds without one."""
+    random: Callable[[DrafterConfig, TargetModel], Head | TargetModel] | None = None
+    """The same with random weights, of the sizes that the settings name."""
+    can_be_captured: bool = True
+    """Whether a CUDA graph can hold its `propose` and `extend`."""
+
+
+def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
+    """Load or draw the network of a drafter for this target; None for the kinds that have none.
+
+    For a target on the meta device it is on it too.
+
+    Raises:
+        ValueError: the files do not fit the kind or the target.
+    """
+    spec = drafter_spec(config.kind)
+    if spec.load is None or spec.random is None:
+        return None
+    if config.weights is Weights.random:
+        head = spec.random(config, target)
+        return LoadedHead(head, None, head.random_fingerprint)
+    if config.path is not None:
+        folder = checkpoint_folder(config.path, config.revision)
+    elif not config.traits.in_target:
+        folder = zoo_path(config.kind.value)
+    elif target.path is not None:
+        folder = target.path
+    else:
+        raise ValueError(f"target {target.name}: expected a folder to read its MTP layer from, found none")
+    return LoadedHead(spec.load(folder, target), folder)
+
+
+def build_drafter(cell: CellConfig, target: TargetModel, loaded: LoadedHead | None, shape: DrafterShape) -> Drafter:
+    """A drafter with the caches that `shape` asks for.
+
+    Raises:
+        ValueError: a drafter of one's own fails while it is made, or lacks a part of the protocol.
+    """
+    setup = DrafterSetup(cell.drafter, target, loaded, cell.draft_sampling, shape, caching_of(cell))
+    build = drafter_spec(cell.drafter.kind).build
+    return _built(cell.drafter.kind, build, setup) if isinstance(cell.drafter.kind, ImportPath) else build(setup)
+
+
+def drafter_spec(kind: DrafterKind | ImportPath) -> DrafterSpec:
+    """How drafters of a kind come about.
+
+    Raises:
+        ValueError: one of one's own cannot be imported, or is no function.
+    """
+    if not isinstance(kind, ImportPath):
+        return _SPECS[kind]
+    build = kind.load(KEY)
+    if not callable(build):
+        raise ValueError(
+            f"{KEY}: expected a function of a DrafterSetup, or a class made with one, found {kind} to be a "
+            f"{type(build).__name__}"
+        )
+    return DrafterSpec(build, can_be_captured=bool(getattr(build, "can_be_captured", False)))
+
+
+def check_capture(config: DrafterConfig, graphs: bool, device: torch.device) -> None:
+    """Raise ValueError where steps are captured as CUDA graphs and the drafter does not promise to allow it."""
+    if graphs and device.type == "cuda" and not drafter_spec(config.kind).can_be_captured:
+        raise ValueError(
+            f"backend.graphs: expected false with a drafter that CUDA graphs cannot hold, found true with "
+            f"{KEY}={config.kind.value}; set backend.graphs=false, or can_be_captured = True on the drafter if its "
+            "propose and extend neither wait for the device nor depend on values"
+        )
+
+
+def caching_of(cell: CellConfig) -> Caching:
+    """How the cell keeps its draft logits."""
+    choice = cell.drafting.cache_dtype
+    dtype = None if choice is CacheDtype.auto else getattr(torch, choice.value)
+    return Caching(dtype, cell.draws_unrounded)
+
+
+def _built(kind: ImportPath, build: Callable[[DrafterSetup], Drafter], setup: DrafterSetup) -> Drafter:
+    """A drafter of one's own, checked against the protocol."""
+    try:
+        drafter = build(setup)
+    except Exception as error:
+        raise ValueError(f"{KEY}: {kind} failed while it was made: {type(error).__name__}: {error}") from error
+    missing = [name for name in _PARTS if not hasattr(drafter, name)]
+    if missing:
+        raise ValueError(
+            f"{KEY}: expected {kind} to give a harness.drafters.protocol.Drafter, found a {type(drafter).__name__} "
+            f"without {', '.join(missing)}; StatelessDrafter there has all but propose"
+        )
+    return drafter
+
+
+def _chain(setup: DrafterSetup) -> Drafter:
+    assert setup.loaded is not None and not isinstance(setup.loaded.head, TargetModel)
+    return ChainDrafter(setup.loaded.head, setup.draft_sampling, setup.shape, setup.caching)
+
+
+def _with_draft_model(setup: DrafterSetup) -> Drafter:
+    assert setup.loaded is not None and isinstance(setup.loaded.head, TargetModel)
+    return DraftModelDrafter(setup.loaded.head, setup.draft_sampling, setup.shape, setup.caching)
+
+
+def _load_draft_model(folder: Path, target: TargetModel) -> TargetModel:
+    model = load_target(folder, device=target.device, dtype=target.dtype, name=folder.name)
+    check_draft_model(model, target)
+    return model
+
+
+def _sizes(config: DrafterConfig, target: TargetModel) -> Path | None:
+    """The folder whose sizes a random head has: one that is named, or the zoo's for the zoo's own target.
+
+    None leaves those that public heads have for such a target.
+    """
+    if config.path is not None:
+        return checkpoint_folder(config.path, config.revision, WITHOUT_WEIGHTS)
+    return zoo_path(config.kind.value) if target.path == ZOO / "target" else None
+
+
+def _random_draft_model(config: DrafterConfig, target: TargetModel) -> TargetModel:
+    path = zoo_path("draft_model") if config.path is None and config.shape is None else config.path
+    given = architecture(path, config.shape, revision=config.revision)
+    check_vocab_size(given.config.vocab_size, target, given.source)
+    return random_model(
+        given,
+        "drafter",
+        target.tokenizer,
+        target.device,
+        target.dtype,
+        config.shape or given.source.parent.name,
+        given.fields,
+        tokenizer_stands_in=target.tokenizer_stands_in,
+    )
+
+
+_PARTS = [name for name in (*vars(Drafter), *Drafter.__annotations__) if not name.startswith("_")]
+_SPECS = {
+    DrafterKind.none: DrafterSpec(lambda setup: NoDrafter()),
+    DrafterKind.eagle: DrafterSpec(
+        _chain, load_eagle, lambda config, target: random_eagle(target, _sizes(config, target))
+    ),
+    DrafterKind.eagle3: DrafterSpec(
+        _chain, load_eagle3, lambda config, target: random_eagle3(target, _sizes(config, target))
+    ),
+    DrafterKind.mtp: DrafterSpec(_chain, load_mtp, lambda config, target: random_mtp(target)),
+    DrafterKind.draft_model: DrafterSpec(_with_draft_model, _load_draft_model, _random_draft_model),
+    DrafterKind.ngram: DrafterSpec(lambda setup: NgramDrafter(setup.config.ngram_max, setup.config.ngram_min)),
+}

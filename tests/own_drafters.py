@@ -1,0 +1,63 @@
+"""Drafters that are no part of the harness, as a user would name them: drafter.kind=tests.own_drafters:NAME."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from harness.drafters.draft_logits import DraftLogits
+from harness.drafters.protocol import Batch, StatelessDrafter
+from harness.drafters.registry import DrafterSetup
+from kernels.contract import Draft
+
+NUMBER = 7
+
+
+class LastToken(StatelessDrafter):
+    """Repeats the last token."""
+
+    can_be_captured = True
+
+    def __init__(self, setup: DrafterSetup) -> None:
+        """It needs nothing of the setup."""
+
+    def propose(self, batch: Batch) -> Draft:
+        last = batch.token_ids.gather(1, batch.lengths.unsqueeze(1) - 1)
+        token_ids = last.expand(-1, batch.num_speculative_tokens).contiguous()
+        return Draft(token_ids, torch.full_like(batch.lengths, batch.num_speculative_tokens))
+
+
+class FixedLogits(StatelessDrafter):
+    """Draws every token from the same distribution, and has parameters and a cache."""
+
+    def __init__(self, setup: DrafterSetup) -> None:
+        size, device = setup.target.vocab_size, setup.target.device
+        self._row = torch.linspace(-1, 1, size).to(device)
+        self.num_parameters = size
+        logits_size = setup.shape.logits_size(size)
+        self._logits = DraftLogits(
+            setup.draft_sampling, logits_size, size, None, self._row.dtype, device, setup.caching
+        )
+        self.logit_cache_bytes = self._logits.num_bytes
+
+    def propose(self, batch: Batch) -> Draft:
+        rows: Tensor = self._row.expand(batch.num_rows, -1)
+        drafted = [self._logits.draw(rows, batch, step) for step in range(batch.num_speculative_tokens)]
+        return self._logits.draft(drafted, batch)
+
+
+class Incomplete:
+    """Lacks most of the protocol."""
+
+    aux_layers = ()
+
+    def __init__(self, setup: DrafterSetup) -> None:
+        """See above."""
+
+    def propose(self, batch: Batch) -> Draft:
+        raise NotImplementedError
+
+
+def broken(setup: DrafterSetup) -> LastToken:
+    """Fails while it makes its drafter."""
+    raise RuntimeError("no such file")

@@ -1,0 +1,158 @@
+"""A drafter outside the package goes through settings, memory, engine, records and tables, and keeps the law.
+
+Would catch: a place that takes drafters of ours only, an id that two drafters share, or a mistake found too late.
+"""
+
+import pytest
+import torch
+
+from experiments.run import main
+from harness.backends.local.local import LocalBackend
+from harness.compose.compose import compose_plan
+from harness.compose.from_records import recorded_cell
+from harness.compose.run_plan import cell_table
+from harness.drafters.chain import DrafterShape
+from harness.drafters.draft_logits import AS_DRAFTED
+from harness.drafters.registry import DrafterSetup, build_drafter, check_capture
+from harness.metrics import load_results
+from harness.records.runs import read_runs
+from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind
+from harness.settings.identity import determinants
+from harness.settings.imported import ImportPath
+from harness.settings.schema import SettingsError
+from kernels.contract import DraftSampling, VerificationMethod
+from tests.own_drafters import FixedLogits, LastToken
+from tests.test_engine_law import FALSE_ALARM, NUM_TOKENS, fit
+from tests.toy_markov import LONGEST_PROMPT, ToyTarget, outputs, toy_engine, toy_requests, transitions
+
+OURS, SHARP = "tests.own_drafters:LastToken", "tests.own_drafters:FixedLogits"
+TARGET = transitions(3, seed=12)
+SMALL = [
+    "workload.num_prompts=3",
+    "workload.num_turns=1",
+    "decoding.max_new_tokens=8",
+    "backend.device=cpu",
+    "backend.dtype=float32",
+    "measurement.num_warmup_requests=0",
+    "measurement.num_resamples=100",
+]
+
+
+def own_cell(name: str) -> CellConfig:
+    return CellConfig(drafter=DrafterConfig(ImportPath(f"tests.own_drafters:{name}")))
+
+
+def build(name: str):
+    shape = DrafterShape(4, 20, 2, len(TARGET))
+    return build_drafter(own_cell(name), ToyTarget(TARGET), None, shape)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    sweep = [f"drafter.kind={OURS},ngram", "decoding.temperature=0,1", "measurement.round_terms=true"]
+    assert main([*sweep, *SMALL, f"output.folder={folder}"]) == 0
+    return folder
+
+
+def test_records_name_it_and_it_changes_no_greedy_token(run):
+    (found,) = read_runs(run)
+    answers = {}
+    for record in found.cells:
+        if record.config["decoding"]["temperature"] == 0:
+            kind = record.config["drafter"]["kind"]
+            answers[kind] = {item.prompt_id: item.output_token_ids for item in record.requests}
+            assert recorded_cell(record).drafter.kind.value == kind
+    assert list(sorted(answers)) == ["ngram", "none", OURS]
+    assert answers[OURS] == answers["none"]
+
+
+def test_tables_show_it_under_its_name_with_its_acceptance_and_speedup(run):
+    rows = load_results(run).set_index(["drafter", "temperature"]).loc[OURS]
+    assert (rows["draft_sampling"] == "greedy").all() and (rows["drafter_weights"] == "").all()
+    assert (rows["num_draft_tokens"] > 0).all() and (rows["speedup"] > 0).all()
+    assert OURS in (run / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_drafter_with_logits_is_drawn_from_counted_and_recorded(tmp_path):
+    settings = [f"drafter.kind={SHARP}", "drafting.sampling=sampled", "measurement.baseline=false", *SMALL]
+    plan = compose_plan(settings)
+    backend = LocalBackend(plan.cells[0])
+    assert main([*settings, f"output.folder={tmp_path}"]) == 0
+    (row,) = load_results(tmp_path).to_dict("records")
+    vocab_size = backend.models.meta_models.target.vocab_size
+    assert (row["draft_sampling"], row["num_drafter_parameters"]) == ("sampled", vocab_size)
+    assert row["draft_logit_cache_bytes"] > 16 * 4 * 4 * vocab_size
+
+
+def test_its_name_is_a_setting_like_others():
+    cells = compose_plan([f"drafter.kind={OURS},ngram", "measurement.baseline=false"]).cells
+    ours = cells[0]
+    assert OURS in cell_table(cells)
+    assert determinants(ours)["drafter"]["kind"] == OURS
+    assert determinants(own_cell("FixedLogits")) != determinants(own_cell("LastToken"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere.at_all:NAME", "expected an object PACKAGE.MODULE:NAME that can be imported"),
+        ("tests.own_drafters:Missing", "can be imported"),
+        ("nobody", "or PACKAGE.MODULE:NAME, found nobody"),
+    ],
+)
+def test_a_wrong_name_is_found_before_anything_is_loaded(name, words):
+    with pytest.raises(SettingsError, match=f"drafter.kind: .*{words}"):
+        compose_plan([f"drafter.kind={name}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Incomplete", "found a Incomplete without num_parameters, cache_bytes"),
+        ("broken", "failed while it was made: RuntimeError: no such file"),
+        ("NUMBER", "expected a function of a DrafterSetup"),
+    ],
+)
+def test_an_object_that_is_no_drafter_is_refused_with_what_it_lacks(name, words):
+    with pytest.raises(ValueError, match=words):
+        build(name)
+
+
+def test_only_a_drafter_that_says_so_is_captured_on_a_gpu():
+    cuda = torch.device("cuda")
+    check_capture(DrafterConfig(DrafterKind.ngram), True, cuda)
+    check_capture(own_cell("LastToken").drafter, True, cuda)
+    check_capture(own_cell("FixedLogits").drafter, False, cuda)
+    with pytest.raises(ValueError, match=r"backend\.graphs: expected false"):
+        check_capture(own_cell("FixedLogits").drafter, True, cuda)
+
+
+@pytest.mark.parametrize(
+    ("make", "method", "sampling", "graphs"),
+    [
+        (LastToken, VerificationMethod.probabilistic, DraftSampling.greedy, False),
+        (LastToken, VerificationMethod.block, DraftSampling.greedy, True),
+        (LastToken, VerificationMethod.strict, DraftSampling.greedy, False),
+        (FixedLogits, VerificationMethod.probabilistic, DraftSampling.sampled, True),
+        (FixedLogits, VerificationMethod.block, DraftSampling.sampled, False),
+        (FixedLogits, VerificationMethod.coupled, DraftSampling.coupled, False),
+    ],
+)
+def test_the_law_of_the_output_is_the_targets(make, method, sampling, graphs):
+    """With `graphs` in steps of fixed sizes, as they would be captured."""
+    num_slots, num_tokens = 1500, 3
+    shape = DrafterShape(num_slots, LONGEST_PROMPT + 20, num_tokens, len(TARGET))
+    drafter = make(DrafterSetup(DrafterConfig(), ToyTarget(TARGET), None, sampling, shape, AS_DRAFTED))
+    engine = toy_engine(
+        TARGET,
+        TARGET,
+        method,
+        sampling,
+        num_speculative_tokens=num_tokens,
+        max_new_tokens=NUM_TOKENS,
+        num_slots=num_slots,
+        drafter=drafter,
+        graphs=graphs,
+    )
+    assert fit(outputs(engine, toy_requests(20_000)).values(), TARGET, NUM_TOKENS) > FALSE_ALARM
