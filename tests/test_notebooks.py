@@ -1,4 +1,4 @@
-"""Notebooks: they run on the tracked results and on a fresh run, and are kept without outputs."""
+"""Notebooks: they run on the tracked results or a sweep of their own, and are kept without outputs."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.synthetic_cells import simulated_run
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-NAMES = ["acceptance", "losslessness", "throughput"]
+NAMES = ["acceptance", "losslessness", "sweep", "throughput"]
 
 
 def read(name):
@@ -36,13 +36,14 @@ def test_a_notebook_is_kept_without_outputs_and_without_a_machine(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_runs_on_the_tracked_results(name, monkeypatch, tmp_path):
-    """Would catch a column that a tracked table does not have, and a cell that shows nothing."""
+def test_a_notebook_runs_from_a_clean_checkout(name, monkeypatch, tmp_path):
+    """Would catch a column that a table does not have, a cell that shows nothing, and a sweep that does not run."""
     from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("MPLBACKEND", raising=False)
     notebook = read(name)
     # by sockets in a folder, which need no port

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ def run(*overrides: str) -> pd.DataFrame:
     from harness.compose.compose import compose_plan
     from harness.metrics import load_results
 
+    # of tqdm, which libraries import; the progress here needs no widgets
+    warnings.filterwarnings("ignore", "IProgress not found")
     plan = compose_plan(overrides)
     run_and_report(plan, lambda results: None)
     return load_results(plan.folder)
@@ -80,13 +83,13 @@ def run_plan(plan: RunPlan, finished: list[str]) -> None:
 
 def _report(folder: Path, show: Callable[[Results], None]) -> None:
     from harness.metrics.results import read_results
-    from harness.report.warnings import warnings
+    from harness.report.warnings import warnings as remarks
     from harness.report.write import write_results
 
     results = read_results(folder)
     page, *others = write_results(results, folder)
     show(results)
-    say(*(f"note: {line}" for line in warnings(results)))
+    say(*(f"note: {line}" for line in remarks(results)))
     say(f"report: {page} (and {len(others)} files in tables/ and figures/)")
 
 
