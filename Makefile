@@ -14,7 +14,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.installed ## Sweep the built-in models: tables and figures in a few minutes, on a CPU too
-	@$(BIN)/python -m experiments.run experiment=quickstart
+	@$(BIN)/python -m experiments run experiment=quickstart
 
 test: .venv/.installed ## Run every test; those that need a GPU skip themselves without one
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
@@ -25,13 +25,13 @@ check: .venv/.installed ## Run the linter, the formatter's check and the type ch
 	@$(BIN)/mypy
 
 certify: .venv/.installed ## Test that the sampling core is lossless, and that the test would notice if it were not
-	@$(BIN)/python -m experiments.certify
+	@$(BIN)/python -m experiments certify
 
 compile-check: .venv/.installed ## Compile every GPU kernel without a GPU; fails on a register spill
-	@$(BIN)/python -m experiments.compile_check
+	@$(BIN)/python -m experiments compile-check
 
 bench: .venv/.installed ## Time the sampling core beside the bytes it must move (needs a GPU)
-	@$(BIN)/python -m experiments.bench_kernels
+	@$(BIN)/python -m experiments bench
 
 zoo: .venv/.installed ## Train the built-in models again (wants a GPU)
 	@$(BIN)/python -m experiments.train_zoo

@@ -345,9 +345,12 @@ def test_plain_progress_writes_a_line_now_and_then_with_the_time_left():
         "15/100 requests (15 %), 15 s, 1 min 25 s left: cell 2/4 eagle3 block",
         "30/100 requests (30 %), 30 s, 1 min 10 s left: cell 2/4 eagle3 block",
     ]
+    clock.now_s += 20.0
+    progress.cell("eagle3 strict", 2, 4)
+    assert stream.getvalue().splitlines()[2].endswith("cell 3/4 eagle3 strict")
     progress.finish()
     progress.finish()
-    assert stream.getvalue().splitlines()[2:] == ["40/100 requests, 400 tokens in 40 s"]
+    assert stream.getvalue().splitlines()[3:] == ["40/100 requests, 400 tokens in 1 min 00 s"]
 
 
 def test_live_progress_runs_and_notes_stay():

@@ -60,12 +60,12 @@ class LineProgress:
 
     def cell(self, label: str, index: int, num_cells: int) -> None:
         self._label = f"cell {index + 1}/{num_cells} {label}"
+        self._line_if_due()
 
     def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
         self._done += num_requests
         self._num_tokens += num_tokens
-        if self._clock() - self._last_line_s >= SECONDS_BETWEEN_LINES:
-            self._line()
+        self._line_if_due()
 
     def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
@@ -76,7 +76,9 @@ class LineProgress:
             self.note(f"{self._done}/{self._total} requests, {self._num_tokens} tokens in {duration(elapsed_s)}")
         self._is_running = False
 
-    def _line(self) -> None:
+    def _line_if_due(self) -> None:
+        if self._clock() - self._last_line_s < SECONDS_BETWEEN_LINES:
+            return
         self._last_line_s = self._clock()
         elapsed_s = self._last_line_s - self._started_s
         left = ""

@@ -25,6 +25,7 @@ from harness.records.terms_file import write_terms
 from harness.settings.cell import CacheDtype, CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
 from harness.settings.identity import determinants, key_without, plain_values, with_rates
+from harness.settings.models import Weights
 from harness.sweep.distinct_cells import refuse_repeated
 from harness.sweep.progress import Progress
 from harness.workload.conversations import Conversation, conversations, fingerprint, load_prompts
@@ -71,8 +72,15 @@ def run_cells(plan: RunPlan, folder: Path, progress: Progress, finished: list[st
             for group, played in zip(groups, workloads, strict=True)
         )
     )
-    num_before = 0
+    num_before, last = 0, None
     for group, played in zip(groups, workloads, strict=True):
+        target = group[0].target
+        if target != last:
+            what = "drawing random weights of" if target.weights is Weights.random else "loading"
+            progress.note(
+                f"{what} {target.name}; on a GPU the first turn of a cell also compiles and captures its steps"
+            )
+        last = target
         run.group(group, played, num_before)
         num_before += len(group)
     progress.finish()
