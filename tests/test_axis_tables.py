@@ -26,7 +26,7 @@ def baseline(**changes):
 
 
 def column(table, header):
-    return [row[table.header.index(header)] for row in table.rows]
+    return [row[table.header.index(header)] for row in table.texts]
 
 
 def test_the_best_depth_is_the_fastest_and_what_equals_it_is_named():
@@ -52,7 +52,7 @@ def test_no_drafting_is_a_candidate():
 def test_depths_are_compared_within_one_setting():
     cells = [cell(depth, decoding__temperature=temperature) for depth in (1, 2) for temperature in (0.5, 1.0)]
     best, by_depth = depth_tables(analysed(*cells))
-    assert column(best, "T") == ["0.5", "1"] and len(by_depth.rows) == 4
+    assert column(best, "T") == ["0.5", "1"] and len(by_depth.texts) == 4
     assert depth_tables(analysed(cell(2), cell(2, method="block"))) == []
 
 
@@ -106,11 +106,11 @@ def test_pairs_of_one_law_are_marked_and_pairs_without_meaning_have_their_reason
     """Would catch noise read as a difference, and a hole in the table without a word."""
     (table,) = drafting_tables(pairs(), SKIPPED)
     assert table.header == ("verification", "greedy drafts", "sampled drafts", "coupled drafts")
-    rows = {row[0]: row[1:] for row in table.rows}
+    rows = {row[0]: row[1:] for row in table.texts}
     assert list(rows) == ["strict", "coupled", "greedy", "block", "lenient(leniency=0.5)"]
     assert rows["strict"][0].endswith("(a)") and rows["block"][0].endswith("(a)")
     assert rows["strict"][1].endswith("(b)") and rows["strict"][2].endswith("(b)")
-    assert not rows["block"][1].endswith(")") and rows["lenient(leniency=0.5)"][1].endswith("[lossy]")
+    assert not rows["block"][1].endswith(")") and rows["lenient(leniency=0.5)"][1].endswith("(lossy)")
     assert rows["coupled"] == ("–", "no meaning (1)", "–")
     assert rows["greedy"][0] == "no meaning (2)" and rows["lenient(leniency=0.5)"][2] == "no meaning (3)"
     assert "(1): its own noise makes it strict" in table.notes
@@ -145,7 +145,7 @@ def test_the_distance_of_lossy_methods_is_recorded_and_shown(tmp_path):
     results = read_results(tmp_path)
     recorded = recorded_cells(results.runs, results.cells)
     (table,) = lossy_tables(results.cells, recorded, {tmp_path.name: "probabilistic"})
-    rows = {row[0]: row for row in table.rows}
+    rows = {row[0]: row for row in table.texts}
     assert rows["probabilistic, sampled drafts"][1] == "0" and rows["probabilistic, sampled drafts"][3] == "–"
     by_method = {item.cell["verification"]: distance(item).value for item in recorded}
     assert by_method["probabilistic"] == 0

@@ -68,10 +68,10 @@ def test_tables_and_figures_tell_the_caches_apart(cells):
     assert len(set(methods.header)) == len(methods.header) == 2 + 2 * (len(cells) - 1)
     assert LABEL_NOTES[OTHER_DRAFTS] in methods.notes
     paired, summary = paired_table(cells), summary_table(cells)
-    comparisons = [row[paired.header.index("comparison")] for row in paired.rows]
+    comparisons = [row[paired.header.index("comparison")] for row in paired.texts]
     assert len(set(comparisons)) == len(comparisons) == len(cells) * (len(cells) - 1) // 2
     at = [summary.header.index(name) for name in ("verification", "drafts")]
-    assert len({tuple(row[place] for place in at) for row in summary.rows}) == len(cells)
+    assert len({tuple(row[place] for place in at) for row in summary.texts}) == len(cells)
     (sheet,) = sheets(cells)
     assert len({label for label, _ in sheet.series.values()}) == len(cells)
     sides = ["verification", "draft_cache_dtype", "drawn_from"]
@@ -89,7 +89,7 @@ def test_drafting_by_verification_is_shown_for_each_cache():
         for sampling in ("sampled", "coupled")
     ]
     first, second = drafting_tables(analysed(*both))
-    assert second.title == f"{first.title} · bfloat16 cache" and len(first.rows) == len(second.rows) == 2
+    assert second.title == f"{first.title} · bfloat16 cache" and len(first.texts) == len(second.texts) == 2
     assert drafting_tables(analysed(*(cell(*cache) for cache in CACHES))) == []
 
 
@@ -115,7 +115,7 @@ def test_each_cache_has_its_bias_bound_acceptance_and_memory(cells):
         bound = {"draft_tv": 0.003} if is_unrounded else {}
         terms.append(recorded(item, output_tv=0.001 if is_biased else 0.0, **bound))
     (table,) = draft_dtype_tables(cells, terms)
-    rows = {row[:3]: row[3:] for row in table.rows}
+    rows = {row[:3]: row[3:] for row in table.texts}
     assert len(rows) == len(cells)
     first = rows["probabilistic, sampled drafts", "float32", "the cache"]
     assert first[:3] == ("lossless", "0", "0") and first[4] == "–"
@@ -129,7 +129,7 @@ def test_each_cache_has_its_bias_bound_acceptance_and_memory(cells):
 
 def test_what_was_not_recorded_is_a_dash(cells):
     (table,) = draft_dtype_tables(cells, [])
-    biased = [row for row in table.rows if row[3] == "biased"]
+    biased = [row for row in table.texts if row[3] == "biased"]
     assert len(biased) == 2 and all(row[4] == row[5] == "–" for row in biased)
 
 

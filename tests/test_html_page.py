@@ -10,6 +10,7 @@ import pytest
 from harness.metrics.results import read_results
 from harness.report.html.page import html_page
 from harness.report.html.table_view import table_view
+from harness.report.number_format import Number, count
 from harness.report.sections import make_tables
 from harness.report.table import Table
 from tests.synthetic_cells import simulated_run
@@ -67,7 +68,11 @@ def test_names_are_escaped(page):
 
 def test_a_column_is_one_of_numbers_where_all_that_is_there_is_a_number():
     """Would catch K = 10 before K = 9, and text such as 8 of 8 taken for 8."""
-    rows = (("10", "8 of 8", "–", "2.0 [1.0, 3.0]"), ("9", "7 of 8", "", "× 0.5"), ("–", "n/a", "n/a", "0 (same law)"))
+    rows = (
+        (count(10), "8 of 8", "–", Number(2.0, 1.0, 3.0, decimals=1)),
+        (count(9), "7 of 8", "", Number(0.5, sign="×", decimals=1)),
+        ("–", "n/a", "n/a", count(0, "same law")),
+    )
     view = table_view(Table("", ("K", "same", "none", "value"), rows), "x")
     assert [column.kind for column in view.columns] == ["number", "text", "text", "number"]
     assert [[cell.sort_key for cell in row] for row in view.rows] == [

@@ -3,11 +3,12 @@
 import re
 import shutil
 import subprocess
+from math import nan
 
 import pytest
 
-from harness.report.latex import MAX_ROWS, escape, number_text, to_latex
-from harness.report.number_format import read_printed
+from harness.report.latex import MAX_ROWS, entry_text, escape, to_latex
+from harness.report.number_format import Number, count
 from harness.report.table import Table
 from harness.report.tables.methods import method_tables, paired_table
 from harness.report.tables.summary import summary_table
@@ -26,31 +27,35 @@ def cells():
 
 def tables():
     found = cells()
-    hostile = Table(HOSTILE, ("[name]", "value"), (("[a]", "1.0 [0.5, 1.5]"), ("*b", HOSTILE)), (HOSTILE,))
+    hostile = Table(HOSTILE, ("[name]", "value"), (("[a]", Number(1.0, 0.5, 1.5)), ("*b", HOSTILE)), (HOSTILE,))
     return [summary_table(found), *method_tables(found), paired_table(found), hostile]
 
 
 @pytest.mark.parametrize(
-    ("text", "latex"),
+    ("entry", "printed", "latex"),
     [
-        ("2.21 [2.13, 2.29]", r"\withinterval{2.21}{2.13}{2.29}"),
-        ("+12,346 [-1.0, +2.0]", r"\withinterval{+12{,}346}{-1.0}{+2.0}"),
-        ("× 0.91 [0.78, 0.99]", r"\ensuremath{\times}\,\withinterval{0.91}{0.78}{0.99}"),
-        ("100 [n/a]", r"\ensuremath{100}\,{\scriptsize {[}n/a{]}}"),
-        ("0 (same law)", r"\ensuremath{0}\,{\scriptsize (same law)}"),
-        ("3.00", r"\ensuremath{3.00}"),
-        ("n/a", "n/a"),
-        ("draft_model", r"draft\_model"),
+        (Number(2.21, 2.134, 2.29), "2.21 [2.13, 2.29]", r"\withinterval{2.21}{2.13}{2.29}"),
+        (
+            Number(12345.6, -1, 2, signed=True),
+            "+12,346 [-1, +2]",
+            r"\withinterval{+12{,}346}{-1}{+2}",
+        ),
+        (
+            Number(0.91, 0.78, 0.99, style="length", sign="×"),
+            "× 0.91 [0.78, 0.99]",
+            r"\ensuremath{\times}\,\withinterval{0.91}{0.78}{0.99}",
+        ),
+        (Number(100, nan, nan), "100 [n/a]", r"\ensuremath{100}\,{\scriptsize {[}n/a{]}}"),
+        (count(0, "same law"), "0 (same law)", r"\ensuremath{0}\,{\scriptsize (same law)}"),
+        (Number(0, 0, 0, signed=True), "0", r"\ensuremath{0}"),
+        (Number(1e-310, shown="< 1e-300"), "< 1e-300", r"\ensuremath{<} 1e-300"),
+        (Number(1.2e-5, style="scientific"), "1.2e-05", r"\ensuremath{1.2e-05}"),
+        (Number(nan, nan, nan), "n/a", "n/a"),
+        ("draft_model", "draft_model", r"draft\_model"),
     ],
 )
-def test_numbers_keep_their_intervals_and_text_is_escaped(text, latex):
-    assert number_text(text) == latex
-
-
-def test_what_is_read_from_a_printed_number_is_what_was_printed():
-    assert read_printed("× +12,346 [-1.0, 2.0]") == ("×", "+12,346", "-1.0", "2.0", "")
-    assert read_printed("12,346").number == 12346 and read_printed("-0.5 (same law)").remark == "same law"
-    assert [read_printed(text) for text in ("", "–", "n/a", "8 of 8", "1.2.3", "K = 4")] == [None] * 6
+def test_an_entry_keeps_its_interval_and_remark_in_text_and_in_latex(entry, printed, latex):
+    assert str(entry) == printed and entry_text(entry) == latex
 
 
 def test_escaped_text_has_no_character_with_a_meaning_of_its_own():

@@ -73,7 +73,7 @@ def test_every_dash_and_every_missing_number_of_a_table_is_explained_below_it(na
     assert tables
     for table in tables:
         notes = "\n".join(table.notes)
-        for row in table.rows:
+        for row in table.texts:
             for label, text in zip(table.header, row, strict=True):
                 if text == "–":
                     assert "–: " in notes or "– under " in notes, (table.title, label)

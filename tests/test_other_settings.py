@@ -62,12 +62,12 @@ def test_tables_titles_and_the_data_frame_name_them():
     names = [f"backend.prompt_tokens_beside_rounds={text}" for text in ("–", "–", "64")]
     table = summary_table(cells)
     column = table.header.index("other_settings")
-    assert sorted(row[column] for row in table.rows) == sorted(names)
+    assert sorted(row[column] for row in table.texts) == sorted(names)
     assert list(results_frame(cells)["other_settings"]) == names and len(blocks(cells)) == 2
 
 
 def test_they_are_sorted_by_the_size_of_their_numbers():
-    rows = summary_table(analysed(*(cell(workload__request_rate=rate) for rate in (10.0, 2.0)))).rows
+    rows = summary_table(analysed(*(cell(workload__request_rate=rate) for rate in (10.0, 2.0)))).texts
     assert "request_rate=2.0" in rows[0][0]
 
 

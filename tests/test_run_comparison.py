@@ -29,7 +29,7 @@ PAIRED = "Paired differences, new − old"
 
 
 def column(table, name):
-    return [row[table.header.index(name)] for row in table.rows]
+    return [row[table.header.index(name)] for row in table.texts]
 
 
 def test_a_run_played_again_differs_in_nothing():

@@ -12,9 +12,9 @@ from harness.metrics.comparison import comparisons_frame, groups, same_law
 from harness.metrics.definitions import INTERVALS
 from harness.metrics.estimates import Estimate
 from harness.records.runs import read_runs
-from harness.report.metric_numbers import estimate_text, metric_text
-from harness.report.number_format import format_estimate, format_value, without_width_zero
-from harness.report.table import Table
+from harness.report.entries import DISTURBED, estimate_number, metric_number
+from harness.report.number_format import count, format_estimate, format_value, without_width_zero
+from harness.report.table import NONE, Table
 from harness.report.tables.methods import PR_NAMES, method_tables, paired_table
 from harness.report.tables.summary import summary_table
 from harness.settings.acceptance_profiles import AcceptanceProfile
@@ -94,9 +94,9 @@ def test_a_time_that_all_prompts_share_has_no_interval():
     """
     first, second = analysed(in_one_batch(1, 0.1), in_one_batch(2, 0.07))
     assert first.estimate("ttft_p50_ms").low == first.estimate("ttft_p50_ms").high == pytest.approx(100)
-    assert estimate_text(first, "ttft_p50_ms") == "100 [n/a]"
-    assert estimate_text(first, "output_tokens_per_s") == "54.0 [n/a]"
-    assert estimate_text(first, "acceptance_rate") == "50.0 [50.0, 50.0]"
+    assert str(estimate_number(first, "ttft_p50_ms")) == "100 [n/a]"
+    assert str(estimate_number(first, "output_tokens_per_s")) == "54.0 [n/a]"
+    assert str(estimate_number(first, "acceptance_rate")) == "50.0 [50.0, 50.0]"
     (table,) = method_tables([first, second])
     difference = column(table, table.header[-1])
     assert difference["mean TTFT (ms)"] == "-30.0 [n/a]" and difference["duration (s)"] == "-0.15 [n/a]"
@@ -105,7 +105,7 @@ def test_a_time_that_all_prompts_share_has_no_interval():
     summary = summary_table([first, second])
     assert column_of(summary, "p50 TTFT (ms)") == ["100 [n/a]", "70.0 [n/a]"]
     assert any("n/a is printed" in note for note in summary.notes)
-    assert metric_text(Estimate(1.0, 0.9, 1.1), "ttft_p50_ms") == "1.00 [0.90, 1.10]"
+    assert str(metric_number(Estimate(1.0, 0.9, 1.1), "ttft_p50_ms")) == "1.00 [0.90, 1.10]"
 
 
 def test_rows_of_a_sweep_are_in_the_order_of_its_numbers():
@@ -123,7 +123,27 @@ def test_markdown_and_csv_of_a_small_table():
     table = Table("Title", ("a", "b|c"), (("1", "x, y"),), ("note",))
     assert table.to_markdown() == "### Title\n\n| a | b\\|c |\n| --- | --- |\n| 1 | x, y |\n\n- note\n"
     assert table.to_csv() == 'a,b|c\n1,"x, y"\n'
-    assert "<details>" in table.to_markdown(fold_notes=True)
+
+
+def test_what_never_changes_stands_above_a_table_once_and_in_every_row_of_its_csv():
+    """Would catch a setting that is dropped without being said, and a column of dashes and one value that stays."""
+    rows = (("a", count(4), NONE, count(1), ""), ("b", NONE, NONE, count(2), ""))
+    table = Table("Title", ("name", "K", "empty", "n", "labels"), rows)
+    assert table.compact.header == ("name", "n") and table.compact.above == "K: 4"
+    assert "K: 4\n\n| name | n |" in table.to_markdown() and table.to_csv().startswith(
+        "name,K,empty,n,labels\na,4,–,1,"
+    )
+    assert replace(table, rows=rows[:1]).compact.header == table.header
+
+
+def test_times_of_a_disturbed_cell_are_marked_where_they_stand():
+    """Would catch a warning above the tables whose numbers look like the others."""
+    slow, steady = (drafted("strict", seed=seed, num_prompts=4) for seed in (1, 2))
+    cells = analysed(slow, steady)
+    vars(cells[0])["drift"] = 0.3
+    assert str(estimate_number(cells[0], "output_tokens_per_s")).endswith(f"({DISTURBED})")
+    assert DISTURBED not in str(estimate_number(cells[0], "acceptance_rate"))
+    assert DISTURBED not in str(estimate_number(cells[1], "output_tokens_per_s"))
 
 
 def drafted(method, sampling="sampled", *, temperature=1.0, depth=3, seed=1, rates=(0.6, 0.5, 0.4), **changes):
@@ -169,7 +189,7 @@ def test_same_law_at_temperature_zero_and_with_one_draft_token():
 
 def column(table, header):
     index = table.header.index(header)
-    return {row[0]: row[index] for row in table.rows}
+    return {row[0]: row[index] for row in table.texts}
 
 
 def test_methods_side_by_side_in_the_manner_of_the_pull_request():
@@ -185,7 +205,7 @@ def test_methods_side_by_side_in_the_manner_of_the_pull_request():
         "probabilistic, sampled drafts",
         "probabilistic, sampled drafts − strict",
     )
-    labels = [row[0] for row in table.rows]
+    labels = [row[0] for row in table.texts]
     rows = ["duration (s)", "request throughput (req/s)", "output throughput (tok/s)", "total throughput (tok/s)"]
     rows += [f"{statistic} {name} (ms)" for name in ("TTFT", "TPOT", "ITL") for statistic in ("mean", "p50", "p99")]
     rows += ["acceptance rate (%)", "acceptance length", "acceptance length, full drafts"]
@@ -217,7 +237,7 @@ def test_every_method_stands_beside_its_difference_to_the_chosen_reference():
         "block, sampled drafts",
         "block, sampled drafts − coupled",
     )
-    row = next(row for row in table.rows if row[0] == "acceptance rate (%)")
+    row = next(row for row in table.texts if row[0] == "acceptance rate (%)")
     assert row[3].startswith("-") and row[5].startswith("+")
     (absent,) = method_tables(cells, {"run": "pr35461", "other": "coupled"})
     assert absent.header[1] == "strict, sampled drafts"
@@ -312,14 +332,14 @@ def test_paired_table_compares_every_two_methods_of_a_setting_only():
 
 
 def column_of(table, header):
-    return [row[table.header.index(header)] for row in table.rows]
+    return [row[table.header.index(header)] for row in table.texts]
 
 
 def test_summary_names_what_varies_and_sorts_baselines_first(tmp_path):
     folder = simulated_run(tmp_path / "run", drafters=("eagle", "eagle3"), methods=("strict", "block"), num_prompts=4)
     table = summary_table(analyse(read_runs(folder)))
     assert table.header[:5] == ("T", "drafter", "K", "verification", "drafts")
-    rows = [row[:4] for row in table.rows]
+    rows = [row[:4] for row in table.texts]
     half = [
         ("none", "–", "–"),
         *((name, "3", method) for name in ("eagle", "eagle3") for method in ("strict", "block")),

@@ -7,9 +7,12 @@ are over prompts and hold no change of the machine; the blocks show one, as far 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from harness.metrics.cell import Cell
 from harness.records.schema import CellRecord
+
+if TYPE_CHECKING:
+    from harness.metrics.cell import Cell
 
 FACTOR = 1.5
 """Of the width of the interval of a speedup. Where only prompts differ, two halves of them are 2 standard errors of the

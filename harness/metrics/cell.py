@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.metrics.block_drift import block_drift
 from harness.metrics.columns import COUNTS, POSITION_COUNTS, column_names, with_interval
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate, Estimates, paired_ratio
 from harness.metrics.other_settings import other_settings
@@ -74,6 +75,11 @@ class Cell:
         if self.baseline is None:
             return NOT_AVAILABLE
         return paired_ratio(self.baseline.estimates, self.estimates, "output_tokens_per_s")
+
+    @cached_property
+    def drift(self) -> float | None:
+        """`harness.metrics.block_drift.block_drift`."""
+        return block_drift(self)
 
     @property
     def cache_text(self) -> str:

@@ -16,9 +16,10 @@ from harness.metrics.definitions import INTERVALS
 from harness.metrics.estimates import Estimate
 from harness.replay.estimators import Estimator
 from harness.replay.replayed import Replayed
-from harness.report.cell_names import CONTEXT, MINUS, NONE, drafter_name, label_notes, varying
-from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
-from harness.report.table import Table
+from harness.report.cell_names import CONTEXT, MINUS, label_notes, varying
+from harness.report.entries import setting, settings_of
+from harness.report.number_format import NOT_AVAILABLE, Number, count, format_value
+from harness.report.table import NONE, Entry, Table
 from kernels.contract import Guarantee, VerificationMethod
 
 BASIS = (
@@ -68,7 +69,7 @@ def replay_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Table:
     rows = []
     for cell, group in _by_cell(cells, frame):
         for method, found in group.groupby("verification", sort=False):
-            rows.append((*_settings(cell, extra), *_method_texts(str(method), found)))
+            rows.append((*_settings(cell, extra), *_method_entries(str(method), found)))
     header += ["sampled", WIDTH, "left out", "labels"]
     by_position = "by position: probability that at least i tokens are accepted, given the drafts."
     left_out = "left out: drafts with a drafted end-of-sequence token."
@@ -81,25 +82,34 @@ def _by_cell(cells: Sequence[Cell], frame: pd.DataFrame) -> Iterator[tuple[Cell,
         yield cell, frame[(frame["run"] == cell["run"]) & (frame["cell_id"] == cell["cell_id"])]
 
 
-def _settings(cell: Cell, extra: Sequence[str]) -> list[str]:
-    settings = [str(cell[name]) for name in extra] + [f"{cell['temperature']:g}", drafter_name(cell)]
-    return [*settings, str(cell["num_speculative_tokens"]), cell.method]
+def _settings(cell: Cell, extra: Sequence[str]) -> list[Entry]:
+    return [*settings_of(cell, extra), setting(cell["num_speculative_tokens"]), cell.method]
 
 
-def _method_texts(method: str, found: pd.DataFrame) -> list[str]:
+def _method_entries(method: str, found: pd.DataFrame) -> list[Entry]:
     """The columns of one method, `found` its rows by estimator."""
     rows = {row["estimator"]: row for row in found.to_dict("records")}
     given = rows[Estimator.given.value]
-    lengths = [_text(rows[item.value], "length") if item.value in rows else NONE for item in TITLES]
+    lengths: list[Entry] = [_number(rows[item.value], "length") if item.value in rows else NONE for item in TITLES]
     positions = [name for name in given if name.startswith("acceptance_per_pos_") and name[-1].isdigit()]
     rates = " / ".join(format_value(given[name], "percent") for name in positions if not pd.isna(given[name]))
-    sampled, width = NONE, NONE
+    sampled: Entry = NONE
+    width: Entry = NONE
     if given["is_own"]:
-        sampled, width = _text(given, "sampled_length"), width_text(given["width_ratio"])
+        sampled, width = _number(given, "sampled_length"), width_text(given["width_ratio"])
     labels = [str(given["recorded_labels"])]
     labels += [str(given["guarantee"])] if given["guarantee"] != Guarantee.lossless.value else []
     label = "; ".join(dict.fromkeys(item for item in labels if item))
-    return [str(given["num_drafts"]), method, *lengths, rates, sampled, width, str(given["num_ended_drafts"]), label]
+    return [
+        count(given["num_drafts"]),
+        method,
+        *lengths,
+        rates,
+        sampled,
+        width,
+        count(given["num_ended_drafts"]),
+        label,
+    ]
 
 
 def differences_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Table:
@@ -112,7 +122,7 @@ def differences_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Tabl
     for cell, group in _by_cell(cells, frame):
         for (first, second), found in group.groupby(["first", "second"], sort=False):
             if _is_shown(first, second):
-                rows.append((*_settings(cell, extra), f"{second}{MINUS}{first}", *_difference_texts(found)))
+                rows.append((*_settings(cell, extra), f"{second}{MINUS}{first}", *_difference_entries(found)))
     notes = (BASIS, ESTIMATORS, DIFFERENCE_TEXT, LIMITS, SAME_LAW_NOTE, INTERVALS, *label_notes(cells))
     return Table("Differences on the same drafts", header, tuple(rows), notes)
 
@@ -122,17 +132,19 @@ def _is_shown(first: str, second: str) -> bool:
     return not lossy or (len(lossy) == 1 and VerificationMethod.probabilistic.value in (first, second))
 
 
-def _difference_texts(found: pd.DataFrame) -> list[str]:
+def _difference_entries(found: pd.DataFrame) -> list[Entry]:
     rows = {row["estimator"]: row for row in found.to_dict("records")}
     given = rows[Estimator.given.value]
-    texts = [_text(rows[item.value], "difference", signed=True) if item.value in rows else NONE for item in TITLES]
+    shown: list[Entry] = [
+        _number(rows[item.value], "difference", signed=True) if item.value in rows else NONE for item in TITLES
+    ]
     if pd.isna(given["sampled_difference"]):
-        return [*texts, NONE, NONE]
-    return [*texts, _text(given, "sampled_difference", signed=True), width_text(given["width_ratio"])]
+        return [*shown, NONE, NONE]
+    return [*shown, _number(given, "sampled_difference", signed=True), width_text(given["width_ratio"])]
 
 
-def _text(row: dict[Any, Any], name: str, *, signed: bool = False) -> str:
-    return format_estimate(Estimate(*(row[item] for item in with_interval(name))), "length", signed=signed)
+def _number(row: dict[Any, Any], name: str, *, signed: bool = False) -> Number:
+    return Number(*Estimate(*(row[item] for item in with_interval(name))), style="length", signed=signed)
 
 
 def width_text(ratio: float) -> str:

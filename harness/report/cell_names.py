@@ -17,8 +17,6 @@ from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.guarantee import RANDOM_WEIGHTS
 from harness.settings.models import Weights, checkpoint_name, drafter_traits
 
-NONE = "–"
-
 MINUS = " − "
 
 _TEXT_AND_NUMBER = re.compile(r"(\D*)(\d+(?:\.\d+)?)?")

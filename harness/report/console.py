@@ -16,7 +16,6 @@ from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.schema import EXPECTED_METHODS
 from harness.report.cell_names import (
     CONTEXT,
-    NONE,
     baseline_name,
     context_texts,
     drafter_name,
@@ -26,9 +25,10 @@ from harness.report.cell_names import (
     target_name,
     varying,
 )
-from harness.report.metric_numbers import estimate_text, metric_text
+from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import gap_notes
 from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
+from harness.report.table import NONE
 from harness.report.tables.reasoning import boundary_lines
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _table(block: Sequence[Cell], *, with_depth: bool, width: int) -> RichTable:
 
 def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
     """One line of a block."""
-    timed = [estimate_text(cell, name) for name in ("output_tokens_per_s", "speedup")]
+    timed = [str(estimate_number(cell, name)) for name in ("output_tokens_per_s", "speedup")]
     if cell.is_baseline:
         return [baseline_name(cell), *[NONE] * (5 + with_depth), *timed]
     positions = range(1, cell.estimates.sums.num_positions + 1)
@@ -138,7 +138,7 @@ def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
         *([str(cell["num_speculative_tokens"])] if with_depth else []),
         format_value(cell.estimate("acceptance_rate").value, "percent"),
         " ".join(format_value(rate, "percent", decimals=0) for rate in rates),
-        estimate_text(cell, "full_draft_length"),
+        str(estimate_number(cell, "full_draft_length")),
         "/".join(format_value(value, "length") for value in expected) if expected[0] == expected[0] else NOT_AVAILABLE,
         *timed,
     ]
@@ -170,6 +170,6 @@ def _paired_line(first: Cell, second: Cell, *, with_depth: bool) -> str:
     parts = [f"length {format_estimate(length, 'length', signed=True)}"]
     if expected is not None:
         parts.append(f"same drafts {format_estimate(expected, 'length', signed=True)}")
-    parts.append(f"tok/s × {metric_text(ratio, 'output_tokens_per_s', style='length')}")
+    parts.append(f"tok/s × {metric_number(ratio, 'output_tokens_per_s', style='length')}")
     depth = f" at K = {first['num_speculative_tokens']}" if with_depth else ""
     return f"{second.method} − {first.method}{depth}: {', '.join(parts)}"

@@ -2,7 +2,7 @@ r"""A table as LaTeX, for a paper: booktabs rules, intervals in small brackets, 
 
 The text needs the packages booktabs, graphicx and rotating. A value with its interval is written as
 \withinterval{value}{low}{high}, whose layout a paper can set itself, by defining the command before the table.
-This module knows text; it does not know what a table is about.
+This module does not know what a table is about.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from textwrap import wrap
 
-from harness.report.number_format import NOT_AVAILABLE, read_printed
-from harness.report.table import Table
+from harness.report.number_format import NOT_AVAILABLE, Number
+from harness.report.table import Entry, Table
 
 MAX_ROWS = {"table": 40, "sidewaystable": 22}
 """Of one float, by its environment; a longer table goes on in another one."""
@@ -51,13 +51,13 @@ ESCAPES = {
 
 def to_latex(table: Table) -> str:
     """The table as one float, or several where it is long, with its definitions below the first."""
-    columns = [index for index in range(len(table.header)) if _says_something(table, index)]
-    step = MAX_ROWS[_environment(columns)]
+    table = table.compact
+    step = MAX_ROWS[_environment(table)]
     parts = [table.rows[start : start + step] for start in range(0, len(table.rows), step)] or [()]
     floats = []
     for number, rows in enumerate(parts, start=1):
         title = table.title + (f" ({number} of {len(parts)})" if len(parts) > 1 else "")
-        floats += _float(table, title, columns, rows, notes=table.notes if number == 1 else ())
+        floats += _float(table, title, rows, notes=_notes(table) if number == 1 else ())
     return "\n".join([PREAMBLE, *floats]) + "\n"
 
 
@@ -66,25 +66,27 @@ def escape(text: str) -> str:
     return "".join(ESCAPES.get(letter) or (letter if _is_printable(letter) else _code(letter)) for letter in text)
 
 
-def number_text(text: str) -> str:
-    """A printed number, with its interval if it has one; any other text escaped."""
-    found = read_printed(text)
-    if found is None:
-        return escape(text)
-    sign = r"\ensuremath{\times}\," if found.sign else ""
-    value, low, high = (part.replace(",", "{,}") for part in (found.value, found.low, found.high))
-    if low:
+def entry_text(entry: Entry) -> str:
+    """An entry of a table: a number with its interval if it has one, or any text escaped."""
+    if not isinstance(entry, Number) or entry.is_missing:
+        return escape(str(entry))
+    value = entry.value_text.replace(",", "{,}")
+    if entry.shown:
+        shown = escape(entry.shown)
+    elif entry.bounds is not None and entry.bounds[0]:
+        low, high = (end.replace(",", "{,}") for end in entry.bounds)
         shown = f"\\withinterval{{{value}}}{{{low}}}{{{high}}}"
     else:
-        missing = rf"\,{{\scriptsize {{[}}{NOT_AVAILABLE}{{]}}}}" if NOT_AVAILABLE in text else ""
+        missing = "" if entry.bounds is None else rf"\,{{\scriptsize {{[}}{NOT_AVAILABLE}{{]}}}}"
         shown = rf"\ensuremath{{{value}}}{missing}"
-    return sign + shown + (rf"\,{{\scriptsize ({escape(found.remark)})}}" if found.remark else "")
+    sign = escape(entry.sign) + r"\," if entry.sign else ""
+    return sign + shown + (rf"\,{{\scriptsize ({escape(entry.remark)})}}" if entry.remark else "")
 
 
-def _float(table: Table, title: str, columns: Sequence[int], rows, notes: Sequence[str]) -> list[str]:
-    """One float with some of the rows and columns of a table."""
-    environment = _environment(columns)
-    sides = ["r" if _is_number_column(table, index) else "l" for index in columns]
+def _float(table: Table, title: str, rows: Sequence[Sequence[Entry]], notes: Sequence[str]) -> list[str]:
+    """One float with some of the rows of a table."""
+    environment = _environment(table)
+    sides = ["r" if table.is_number_column(index) else "l" for index in range(len(table.header))]
     return [
         rf"\begin{{{environment}}}[p]",
         r"\centering\small",
@@ -93,9 +95,9 @@ def _float(table: Table, title: str, columns: Sequence[int], rows, notes: Sequen
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{@{{}}{''.join(sides)}@{{}}}}",
         r"\toprule",
-        _row([_header(table.header[index], side) for index, side in zip(columns, sides, strict=True)]),
+        _row([_header(label, side) for label, side in zip(table.header, sides, strict=True)]),
         r"\midrule",
-        *(_row([number_text(row[index]) for index in columns]) for row in rows),
+        *(_row(list(map(entry_text, row))) for row in rows),
         r"\bottomrule",
         r"\end{tabular}}",
         *_below(notes),
@@ -103,8 +105,12 @@ def _float(table: Table, title: str, columns: Sequence[int], rows, notes: Sequen
     ]
 
 
-def _environment(columns: Sequence[int]) -> str:
-    return "sidewaystable" if len(columns) > WIDE_COLUMNS else "table"
+def _environment(table: Table) -> str:
+    return "sidewaystable" if len(table.header) > WIDE_COLUMNS else "table"
+
+
+def _notes(table: Table) -> tuple[str, ...]:
+    return (table.above, *table.notes) if table.above else table.notes
 
 
 def _header(text: str, side: str) -> str:
@@ -127,15 +133,6 @@ def _sentence(note: str) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
-
-
-def _says_something(table: Table, index: int) -> bool:
-    return not table.rows or any(row[index] not in ("", "–") for row in table.rows)
-
-
-def _is_number_column(table: Table, index: int) -> bool:
-    shown = [row[index] for row in table.rows if row[index] not in ("", "–", NOT_AVAILABLE)]
-    return bool(shown) and all(read_printed(text) for text in shown)
 
 
 def _is_printable(letter: str) -> bool:

@@ -1,13 +1,12 @@
-"""Turns numbers into text for tables, a value and its interval with the same decimals, and reads such text again.
+"""Numbers as a table holds them, and as text: a value and its interval with the same decimals.
 
 This module knows styles, not metrics.
 """
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 from math import isnan
-from typing import NamedTuple
 
 from harness.metrics.estimates import Estimate
 
@@ -17,12 +16,92 @@ ROUNDING = 1e-9
 FACTORS = {"percent": 100.0}
 FIXED_DECIMALS = {"percent": 1, "length": 2, "overhead": 3, "seconds": 2, "count": 0}
 """Other styles (significant, milliseconds) take their decimals from the size of the value."""
+PLAIN, SCIENTIFIC = "plain", "scientific"
+"""Styles of settings, 0.7 or 64, and of rates over many powers of ten, 1.2e-05."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a table, with its interval where it has one."""
+
+    value: float
+    """nan: not available."""
+    low: float | None = None
+    """None: such a number has no interval; nan: its interval is not available."""
+    high: float | None = None
+    style: str = "significant"
+    signed: bool = False
+    decimals: int | None = None
+    """None: as the style says."""
+    sign: str = ""
+    """Stands before it, such as × before a ratio."""
+    remark: str = ""
+    """Stands behind it in brackets, such as same law."""
+    shown: str = ""
+    """Printed instead of the value, such as < 1e-300."""
+
+    @property
+    def is_missing(self) -> bool:
+        return isnan(self.value)
+
+    @property
+    def value_text(self) -> str:
+        """The value alone."""
+        if self.shown or self._is_exact_zero:
+            return self.shown or "0"
+        return format_value(self.value, self.style, signed=self.signed, decimals=self._decimals)
+
+    @property
+    def bounds(self) -> tuple[str, str] | None:
+        """The ends of the interval as text, empty where they are not available; None without an interval."""
+        if self.low is None or self.high is None or self.is_missing or self._is_exact_zero:
+            return None
+        if isnan(self.low) or isnan(self.high):
+            return "", ""
+        decimals = self._decimals
+        low, high = (format_value(end, self.style, signed=self.signed, decimals=decimals) for end in self._ends)
+        return low, high
+
+    def __str__(self) -> str:
+        interval = self.bounds
+        parts = [self.sign, self.value_text]
+        parts += [] if interval is None else [f"[{', '.join(interval) if interval[0] else NOT_AVAILABLE}]"]
+        return " ".join([part for part in parts if part] + ([f"({self.remark})"] if self.remark else []))
+
+    @property
+    def _ends(self) -> list[float]:
+        return [end for end in (self.low, self.high) if end is not None]
+
+    @property
+    def _is_exact_zero(self) -> bool:
+        """A difference that is 0 in every resample."""
+        return self.signed and self.value == self.low == self.high == 0
+
+    @property
+    def _decimals(self) -> int | None:
+        """The same for the value and its interval."""
+        if self.decimals is not None or self.style in (PLAIN, SCIENTIFIC):
+            return self.decimals
+        known = [abs(item) for item in (self.value, *self._ends) if not isnan(item)]
+        return _decimals(max(known, default=0.0) * FACTORS.get(self.style, 1.0), self.style)
+
+
+def scaled(estimate: Estimate, factor: float) -> Estimate:
+    """A value and its interval in another unit."""
+    return Estimate(*(factor * item for item in estimate))
+
+
+def count(value: float, remark: str = "") -> Number:
+    """A number of things."""
+    return Number(value, style="count", remark=remark)
 
 
 def format_value(value: float, style: str, *, signed: bool = False, decimals: int | None = None) -> str:
     """A number as text, n/a where it is nan; percent multiplies by 100 and prints no sign of its unit."""
     if isnan(value):
         return NOT_AVAILABLE
+    if style in (PLAIN, SCIENTIFIC):
+        return str(value) if isinstance(value, int) else f"{value:g}" if style == PLAIN else f"{value:.1e}"
     scaled = value * FACTORS.get(style, 1.0)
     digits = _decimals(scaled, style) if decimals is None else decimals
     rounded = round(scaled, digits) + 0.0  # no negative zero
@@ -31,27 +110,9 @@ def format_value(value: float, style: str, *, signed: bool = False, decimals: in
     return f"{sign}{rounded:{grouped}.{digits}f}"
 
 
-def format_interval(low: float, high: float, style: str, *, signed: bool = False, decimals: int | None = None) -> str:
-    """An interval as text: [2.13, 2.29], [n/a] where there is none."""
-    if isnan(low) or isnan(high):
-        return f"[{NOT_AVAILABLE}]"
-    if decimals is None:
-        decimals = _decimals(max(abs(low), abs(high)) * FACTORS.get(style, 1.0), style)
-    texts = (format_value(bound, style, signed=signed, decimals=decimals) for bound in (low, high))
-    return f"[{', '.join(texts)}]"
-
-
 def format_estimate(estimate: Estimate, style: str, *, signed: bool = False) -> str:
     """A value and its interval: 2.21 [2.13, 2.29]; a difference that is 0 in every resample is printed as 0."""
-    value, low, high = estimate
-    if isnan(value):
-        return NOT_AVAILABLE
-    if signed and value == low == high == 0:
-        return "0"
-    largest = max(abs(item) for item in estimate if not isnan(item))
-    decimals = _decimals(largest * FACTORS.get(style, 1.0), style)
-    text = format_value(value, style, signed=signed, decimals=decimals)
-    return f"{text} {format_interval(low, high, style, signed=signed, decimals=decimals)}"
+    return str(Number(*estimate, style=style, signed=signed))
 
 
 def without_width_zero(estimate: Estimate) -> Estimate:
@@ -71,33 +132,3 @@ def _decimals(scaled: float, style: str) -> int:
         return FIXED_DECIMALS[style]
     size = round(abs(scaled), 6)
     return 0 if size >= 100 else 1 if size >= 10 else 2
-
-
-class Printed(NamedTuple):
-    """A number as a table prints it, in its parts; empty where there is none."""
-
-    sign: str
-    """× before a ratio."""
-    value: str
-    low: str
-    high: str
-    remark: str
-    """What stands behind it in brackets, such as same law."""
-
-    @property
-    def number(self) -> float:
-        return float(self.value.replace(",", ""))
-
-
-_NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
-_PRINTED = re.compile(
-    rf"(?P<sign>× )?(?P<value>{_NUMBER})"
-    rf"(?: \[(?:(?P<low>{_NUMBER}), (?P<high>{_NUMBER})|{NOT_AVAILABLE})\])?"
-    r"(?: \((?P<remark>[^()]*)\))?"
-)
-
-
-def read_printed(text: str) -> Printed | None:
-    """The parts of a printed number; None if the text is not one."""
-    matched = _PRINTED.fullmatch(text)
-    return Printed(**{name: (part or "").strip() for name, part in matched.groupdict().items()}) if matched else None

@@ -13,7 +13,6 @@ from harness.metrics.results import Results
 from harness.report.figures.write import Drawn
 from harness.report.run_summary import RunSummary, run_summary
 from harness.report.sections import MadeTables
-from harness.report.table import Table
 from harness.report.warnings import warnings
 from harness.settings.usage import used_settings
 
@@ -65,11 +64,7 @@ def _section(made: MadeTables) -> Iterator[str]:
     if not made.shown:
         yield f"{made.kind.without}\n"
     for table in made.shown:
-        yield _without_title(table) if table.title == made.kind.title else table.to_markdown(fold_notes=True)
-
-
-def _without_title(table: Table) -> str:
-    return table.to_markdown(fold_notes=True).split("\n", 2)[2]
+        yield table.to_markdown(title=table.title != made.kind.title)
 
 
 def _run_lines(run: RunSummary) -> Iterator[str]:

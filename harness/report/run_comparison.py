@@ -18,10 +18,10 @@ from harness.metrics.flat_settings import distinct_values, listed
 from harness.metrics.results import Results
 from harness.records.runs import Run, read_runs
 from harness.report.cell_matching import RULE, Pair, Side, matching_cells, matching_remarks, why_unmatched
-from harness.report.cell_names import MINUS, NONE, baseline_name, drafter_name, drafts_text, label_notes, label_suffix
-from harness.report.metric_numbers import metric_text
-from harness.report.number_format import format_value
-from harness.report.table import Table
+from harness.report.cell_names import MINUS, baseline_name, drafter_name, drafts_text, label_notes, label_suffix
+from harness.report.entries import metric_number
+from harness.report.number_format import Number, count
+from harness.report.table import NONE, Entry, Table
 from harness.settings.usage import used_settings
 
 COMPARED = ("acceptance_rate", "full_draft_length", "output_tokens_per_s", "ttft_p50_ms")
@@ -106,7 +106,7 @@ def _summary(pairs: Sequence[Pair]) -> str:
         if known:
             first, second = pairs[max(known)[1]]
             what = "ratio furthest from 1" if name in AS_RATIO else "largest difference"
-            text = _difference_text(first, second, name)
+            text = _difference(first, second, name)
             parts.append(f"{metric(name).label}, {what}: {text} ({_cell_text(second)})")
     return "; ".join(parts)
 
@@ -155,30 +155,30 @@ def _difference_table(names: tuple[str, str], pairs: Sequence[Pair]) -> Table:
     return Table(f"Paired differences, {names[1]}{MINUS}{names[0]}", tuple(header), tuple(rows), notes)
 
 
-def _difference_row(pair: Pair) -> tuple[str, ...]:
+def _difference_row(pair: Pair) -> tuple[Entry, ...]:
     first, second = pair
-    texts = [
+    shown: list[Entry] = [
         _both(f"{first['temperature']:g}", f"{second['temperature']:g}"),
         _both(drafter_name(first), drafter_name(second)),
         _both(*(NONE if cell.is_baseline else str(cell["num_speculative_tokens"]) for cell in (first, second))),
         _both(_method(first), _method(second)),
         _both(first.drafts or NONE, second.drafts or NONE),
-        str(pair.num_common_prompts),
+        count(pair.num_common_prompts),
         _same_answers(first, second),
     ]
     for name in COMPARED:
         if first.is_baseline and metric(name).of_tokens:
-            texts += [NONE] * 3
+            shown += [NONE] * 3
         else:
-            texts += [format_value(cell.estimate(name).value, metric(name).style) for cell in (first, second)]
-            texts.append(_difference_text(first, second, name) if pair.num_common_prompts else NONE)
-    return tuple(texts)
+            shown += [Number(cell.estimate(name).value, style=metric(name).style) for cell in (first, second)]
+            shown.append(_difference(first, second, name) if pair.num_common_prompts else NONE)
+    return tuple(shown)
 
 
-def _difference_text(first: Cell, second: Cell, name: str) -> str:
+def _difference(first: Cell, second: Cell, name: str) -> Number:
     if name in AS_RATIO:
-        return metric_text(paired_ratio(first.estimates, second.estimates, name), name, style="length")
-    return metric_text(paired_difference(first.estimates, second.estimates, name), name, signed=True)
+        return metric_number(paired_ratio(first.estimates, second.estimates, name), name, style="length")
+    return metric_number(paired_difference(first.estimates, second.estimates, name), name, signed=True)
 
 
 def _same_answers(first: Cell, second: Cell) -> str:

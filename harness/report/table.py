@@ -1,7 +1,6 @@
-"""A table as it is printed, and as Markdown and CSV.
+"""A table: typed entries, and how they are written as Markdown and CSV.
 
-As LaTeX: `harness.report.latex`, in a page: `harness.report.html`. This module knows text, not what a
-table is about.
+As LaTeX: `harness.report.latex`, in a page: `harness.report.html`. This module does not know what a table is about.
 """
 
 from __future__ import annotations
@@ -9,34 +8,86 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from harness.report.number_format import NOT_AVAILABLE, Number
+
+NONE = "–"
+MISSING = ("", NONE, NOT_AVAILABLE)
+"""Printed where there is no value."""
+Entry: TypeAlias = str | Number
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it is printed."""
+    """A table; every renderer prints its entries in its own way."""
 
     title: str
     header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Entry, ...], ...]
     notes: tuple[str, ...] = ()
     """Definitions and remarks, printed below the table."""
+    above: str = ""
+    """Printed above the table."""
 
-    def to_markdown(self, *, fold_notes: bool = False) -> str:
-        """GitHub-flavoured Markdown, the notes as a list below, folded away if asked."""
-        lines = [f"### {self.title}", ""]
-        lines += [_markdown_row(self.header), _markdown_row(["---"] * len(self.header))]
-        lines += [_markdown_row(row) for row in self.rows]
-        notes = ["", *(f"- {note}" for note in self.notes), ""]
-        lines += ["", "<details><summary>Definitions</summary>", *notes, "</details>", ""] if fold_notes else notes
-        return "\n".join(lines)
+    @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """The rows as printed."""
+        return tuple(tuple(map(str, row)) for row in self.rows)
+
+    def is_number_column(self, index: int) -> bool:
+        """Whether everything that a column has is a number."""
+        shown = [row[index] for row in self.rows if not is_missing(row[index])]
+        return bool(shown) and all(isinstance(entry, Number) for entry in shown)
+
+    @property
+    def compact(self) -> Table:
+        """The same without columns that never change: what they hold stands above the table, once.
+
+        The first column stays, and so does a table of one row. Dashes do not count.
+        """
+        if len(self.rows) < 2:
+            return self
+        columns = list(zip(*self.texts, strict=True))
+        values = [list(dict.fromkeys(text for text in column if text != NONE)) for column in columns]
+        kept = [index for index, found in enumerate(values) if index == 0 or len(found) > 1]
+        said = [
+            f"{self.header[index]}: {found[0]}"
+            for index, found in enumerate(values)
+            if index not in kept and found and found[0]
+        ]
+        return replace(
+            self,
+            header=tuple(self.header[index] for index in kept),
+            rows=tuple(tuple(row[index] for index in kept) for row in self.rows),
+            above="; ".join([*([self.above] if self.above else []), *said]),
+        )
+
+    def to_markdown(self, *, title: bool = True, notes: bool = True) -> str:
+        """GitHub-flavoured Markdown, the notes as a list below."""
+        shown = self.compact
+        lines = [f"### {shown.title}", ""] if title else []
+        lines += [_escaped(shown.above), ""] if shown.above else []
+        lines += [_markdown_row(shown.header), _markdown_row(["---"] * len(shown.header))]
+        lines += [_markdown_row(row) for row in shown.texts]
+        return "\n".join([*lines, "", *(f"- {note}" for note in shown.notes if notes), ""])
 
     def to_csv(self) -> str:
-        """The cells as printed, with the header, without title and notes."""
+        """The entries as printed, with the header, without title and notes; all columns."""
         stream = io.StringIO()
-        csv.writer(stream, lineterminator="\n").writerows([self.header, *self.rows])
+        csv.writer(stream, lineterminator="\n").writerows([self.header, *self.texts])
         return stream.getvalue()
 
 
+def is_missing(entry: Entry) -> bool:
+    """Whether an entry has no value."""
+    return entry.is_missing if isinstance(entry, Number) else entry in MISSING
+
+
 def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(_escaped, cells)) + " |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")

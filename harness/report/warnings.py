@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.block_drift import block_drift
 from harness.metrics.cell import Cell
 from harness.metrics.flat_settings import plain_text
 from harness.metrics.intervals import MIN_PROMPTS
 from harness.metrics.results import Results
 from harness.report.cell_names import CONTEXT, baseline_name, column_name, context_texts, drafter_name, varying
+from harness.report.entries import DISTURBED
 
 SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
 
@@ -34,12 +34,11 @@ def warnings(results: Results) -> list[str]:
     narrow = [cell for cell in results.cells if 2 <= cell.estimates.num_prompts < MIN_PROMPTS]
     if narrow:
         found.append(f"{len(narrow)} cells have fewer than {MIN_PROMPTS} prompts: their intervals are too narrow")
-    drifts = [(cell, block_drift(cell)) for cell in results.cells]
     found += [
-        f"blocks of {_place(cell, results.cells)} differ by {drift:.0%} in their speedup, more than prompts explain: "
-        "the machine was busy, or drifts; run again"
-        for cell, drift in drifts
-        if drift is not None
+        f"blocks of {_place(cell, results.cells)} differ by {cell.drift:.0%} in their speedup, more than prompts "
+        f"explain: the machine was busy, or drifts; run again (its times are marked {DISTURBED})"
+        for cell in results.cells
+        if cell.drift is not None
     ]
     num_skipped = sum(cell.record.num_skipped_turns for cell in results.cells)
     if num_skipped:

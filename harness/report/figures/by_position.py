@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.report.figures.panels import draw_points, finish, grid, offset, scaled, wrapped
+from harness.report.figures.panels import draw_points, finish, grid, offset, wrapped
 from harness.report.figures.sheet import Sheet, of_series
+from harness.report.number_format import scaled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

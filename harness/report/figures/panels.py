@@ -94,8 +94,3 @@ def draw_points(axes: Axes, look: Look, points: Sequence[tuple[float, Estimate]]
 def offset(index: int, count: int, width: float) -> float:
     """Shifts the series of one place sideways, so that equal values do not hide each other."""
     return 0.0 if count == 1 else width * (index / (count - 1) - 0.5)
-
-
-def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """A value and its interval in another unit."""
-    return Estimate(*(factor * item for item in estimate))

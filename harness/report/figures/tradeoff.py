@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from harness.metrics.cell import Cell
 from harness.metrics.estimates import Estimate
-from harness.report.figures.panels import finish, grid, scaled, wrapped
+from harness.report.figures.panels import finish, grid, wrapped
 from harness.report.figures.sheet import Sheet, of_series
 from harness.report.figures.style import Look
 from harness.report.figures.sweep import LENGTH, LENGTH_LABEL
+from harness.report.number_format import scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,18 +1,14 @@
-"""A printed table as the page shows it: every cell with the number it sorts by, values told apart from intervals.
+"""A table as the page shows it: every entry with the key it sorts by, values told apart from intervals.
 
-This module knows text; it does not know what a table is about.
+This module does not know what a table is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.report.number_format import NOT_AVAILABLE, Printed, read_printed
-from harness.report.table import Table
-
-MISSING = ("", "–", NOT_AVAILABLE)
-"""Printed where there is no value; sorted last either way."""
+from harness.report.number_format import Number
+from harness.report.table import Entry, Table, is_missing
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,7 @@ class ColumnView:
 class TableView:
     anchor: str
     title: str
+    above: str
     columns: tuple[ColumnView, ...]
     rows: tuple[tuple[CellView, ...], ...]
     notes: tuple[str, ...]
@@ -47,29 +44,19 @@ def table_view(table: Table, anchor: str) -> TableView:
     Args:
         anchor: name of its place in the page; a letter first, then letters, digits and dashes.
     """
-    numeric = [_is_number_column([row[index] for row in table.rows]) for index in range(len(table.header))]
+    table = table.compact
+    numeric = [table.is_number_column(index) for index in range(len(table.header))]
     columns = [
         ColumnView(label, "number" if is_number else "text")
         for label, is_number in zip(table.header, numeric, strict=True)
     ]
-    rows = [tuple(_cell(text, is_number) for text, is_number in zip(row, numeric, strict=True)) for row in table.rows]
-    return TableView(anchor, table.title, tuple(columns), tuple(rows), table.notes)
+    rows = [tuple(_cell(entry, is_number) for entry, is_number in zip(row, numeric, strict=True)) for row in table.rows]
+    return TableView(anchor, table.title, table.above, tuple(columns), tuple(rows), table.notes)
 
 
-def _is_number_column(texts: Sequence[str]) -> bool:
-    shown = [text for text in texts if text not in MISSING]
-    return bool(shown) and all(read_printed(text) for text in shown)
-
-
-def _cell(text: str, is_number: bool) -> CellView:
-    found = read_printed(text)
-    if found is None:
-        return CellView(text, "", "" if text in MISSING else text)
-    value, interval = _parts(text, found)
-    return CellView(value, interval, repr(found.number) if is_number else text)
-
-
-def _parts(text: str, found: Printed) -> tuple[str, str]:
-    """The number, and what is printed behind it."""
-    value = f"{found.sign} {found.value}".strip()
-    return value, text[len(value) :].strip()
+def _cell(entry: Entry, is_number: bool) -> CellView:
+    text = str(entry)
+    if not isinstance(entry, Number) or entry.is_missing:
+        return CellView(text, "", "" if is_missing(entry) else text)
+    value = f"{entry.sign} {entry.value_text}".strip()
+    return CellView(value, text[len(value) :].strip(), repr(float(entry.value)) if is_number else text)

@@ -11,10 +11,10 @@ from harness.metrics.cell import Cell
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate
 from harness.metrics.series import Series, series_along
-from harness.report.cell_names import CONTEXT, column_name, drafter_name, label_notes, varying
-from harness.report.metric_numbers import estimate_text
+from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
+from harness.report.entries import estimate_number, setting, settings_of
 from harness.report.missing_values import gap_notes
-from harness.report.table import Table
+from harness.report.table import NONE, Entry, Table
 
 METRICS = ("full_draft_length", "output_tokens_per_s", "speedup")
 PAYS, COSTS, UNDECIDED = "pays", "costs", "cannot be told"
@@ -43,13 +43,13 @@ def concurrency_tables(cells: Sequence[Cell]) -> list[Table]:
     return [Table("Where speculation pays", tuple(header), tuple(rows), notes)]
 
 
-def _row(line: Series, cell: Cell, extra: Sequence[str]) -> tuple[str, ...]:
+def _row(line: Series, cell: Cell, extra: Sequence[str]) -> tuple[Entry, ...]:
     first = line.first
-    settings = [*(str(first[name]) for name in extra), f"{first['temperature']:g}", drafter_name(first)]
-    settings += [str(first["num_speculative_tokens"]), column_name(first), str(cell["max_concurrency"])]
-    baseline = "–" if cell.baseline is None else estimate_text(cell.baseline, "output_tokens_per_s")
-    shown = [estimate_text(cell, "full_draft_length"), baseline]
-    shown += [estimate_text(cell, name) for name in METRICS[1:]]
+    settings = [*settings_of(first, extra), setting(first["num_speculative_tokens"])]
+    settings += [column_name(first), setting(cell["max_concurrency"])]
+    baseline: Entry = NONE if cell.baseline is None else estimate_number(cell.baseline, "output_tokens_per_s")
+    shown: list[Entry] = [estimate_number(cell, "full_draft_length"), baseline]
+    shown += [estimate_number(cell, name) for name in METRICS[1:]]
     return (*settings, *shown, verdict(cell.speedup))
 
 

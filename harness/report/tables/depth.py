@@ -14,10 +14,10 @@ from harness.metrics.cell import Cell
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate, paired_ratio
 from harness.metrics.series import Series, series_along
-from harness.report.cell_names import CONTEXT, column_name, drafter_name, label_notes, varying
-from harness.report.metric_numbers import estimate_text, metric_text
+from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
+from harness.report.entries import estimate_number, metric_number, setting, settings_of
 from harness.report.missing_values import gap_notes
-from harness.report.table import Table
+from harness.report.table import NONE, Entry, Table
 
 BEST, EQUAL, WORSE = "best", "not told apart from the best", "worse"
 SELECTION = (
@@ -81,9 +81,9 @@ def _depth(cell: Cell) -> int:
     return int(cell["num_speculative_tokens"])
 
 
-def _settings(choice: _Choice, extra: Sequence[str]) -> list[str]:
+def _settings(choice: _Choice, extra: Sequence[str]) -> list[Entry]:
     first = choice.cells[-1]
-    return [*(str(first[name]) for name in extra), f"{first['temperature']:g}", drafter_name(first), column_name(first)]
+    return [*settings_of(first, extra), column_name(first)]
 
 
 def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
@@ -99,8 +99,10 @@ def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
     )
     rows = []
     for choice in choices:
-        numbers = [estimate_text(choice.best, name) for name in ("output_tokens_per_s", "speedup")]
-        rows.append((*_settings(choice, extra), str(_depth(choice.best)), ", ".join(choice.equals) or "none", *numbers))
+        numbers = [estimate_number(choice.best, name) for name in ("output_tokens_per_s", "speedup")]
+        rows.append(
+            (*_settings(choice, extra), setting(_depth(choice.best)), ", ".join(choice.equals) or "none", *numbers)
+        )
     names = ["output_tokens_per_s", "speedup"]
     notes = (SELECTION, *footnotes(names), *gap_notes([choice.best for choice in choices], names))
     return Table("Best draft depth", header, tuple(rows), notes)
@@ -112,10 +114,11 @@ def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table
     rows = []
     for choice in choices:
         for cell, ratio, verdict in zip(choice.cells, choice.ratios, choice.verdicts(), strict=True):
-            shown = ["–" if cell.is_baseline else estimate_text(cell, "full_draft_length")]
-            shown += [estimate_text(cell, name) for name in METRICS[1:]]
-            share = "1" if cell is choice.best else metric_text(ratio, "output_tokens_per_s", style="length")
-            rows.append((*_settings(choice, extra), str(_depth(cell)), *shown, share, verdict))
+            shown = [NONE if cell.is_baseline else estimate_number(cell, "full_draft_length")]
+            shown += [estimate_number(cell, name) for name in METRICS[1:]]
+            share: Entry = metric_number(ratio, "output_tokens_per_s", style="length", cells=[cell, choice.best])
+            share = setting(1) if cell is choice.best else share
+            rows.append((*_settings(choice, extra), setting(_depth(cell)), *shown, share, verdict))
     cells = [cell for choice in choices for cell in choice.cells]
     notes = (SELECTION, ROUND, *footnotes(list(METRICS)), *gap_notes(cells, METRICS), *label_notes(cells))
     return Table("Throughput by draft depth", tuple(header), tuple(rows), notes)

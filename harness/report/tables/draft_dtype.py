@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from harness.metrics.cell import Cell
 from harness.metrics.comparison import Group, groups
 from harness.metrics.definitions import footnotes
-from harness.metrics.estimates import Estimate, paired_difference
+from harness.metrics.estimates import paired_difference
 from harness.metrics.recorded_terms import Recorded
-from harness.report.cell_names import NONE, group_title, label_notes
-from harness.report.metric_numbers import estimate_text, metric_text
+from harness.report.cell_names import group_title, label_notes
+from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import gap_notes
-from harness.report.number_format import format_estimate, format_value
-from harness.report.table import Table
+from harness.report.number_format import Number, count, scaled
+from harness.report.table import NONE, Entry, Table
 from harness.report.tables.lossy import distance
 
 METRIC = "full_draft_length"
@@ -100,26 +100,26 @@ def _rank(cell: Cell) -> tuple[bool, int, str]:
     return cell["drawn_from"] != "stored", DTYPE_ORDER.index(dtype), dtype
 
 
-def _row(cell: Cell, first: Cell, item: Recorded | None) -> tuple[str, ...]:
+def _row(cell: Cell, first: Cell, item: Recorded | None) -> tuple[Entry, ...]:
     is_stored = cell["drawn_from"] == "stored"
-    difference = NONE
+    difference: Entry = NONE
     if cell is not first:
-        difference = metric_text(paired_difference(first.estimates, cell.estimates, METRIC), METRIC, signed=True)
+        difference = metric_number(paired_difference(first.estimates, cell.estimates, METRIC), METRIC, signed=True)
     return (
         f"{cell['verification']}, {cell['draft_sampling']} drafts",
         cell["draft_cache_dtype"],
         "the cache" if is_stored else "unrounded logits",
         cell["guarantee"],
-        "0" if cell["guarantee"] == "lossless" else _mean(item, "output_tv"),
-        "0" if is_stored else _mean(item, "draft_tv"),
-        estimate_text(cell, METRIC),
+        count(0) if cell["guarantee"] == "lossless" else _mean(item, "output_tv"),
+        count(0) if is_stored else _mean(item, "draft_tv"),
+        estimate_number(cell, METRIC),
         difference,
-        format_value(cell.record.draft_logit_cache_bytes / 2**20, "length"),
+        Number(cell.record.draft_logit_cache_bytes / 2**20, style="length"),
     )
 
 
-def _mean(item: Recorded | None, column: str) -> str:
+def _mean(item: Recorded | None, column: str) -> Entry:
     """Mean of a column of whole drafts; a dash where it was not recorded."""
     if item is None or column not in item.terms.values:
         return NONE
-    return format_estimate(Estimate(*(1e4 * value for value in distance(item, column))), "length")
+    return Number(*scaled(distance(item, column), 1e4), style="length")

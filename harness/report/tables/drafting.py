@@ -6,15 +6,16 @@ This module knows what to show; it does not know where it is written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.metrics.cell import Cell
 from harness.metrics.comparison import DRAFT_ORDER, METHOD_ORDER, Group, groups, law, method_name
 from harness.metrics.definitions import footnotes
-from harness.report.cell_names import NONE, group_title, label_notes, label_suffix
-from harness.report.metric_numbers import estimate_text
+from harness.report.cell_names import group_title, label_notes
+from harness.report.entries import estimate_number
 from harness.report.missing_values import gap_notes
-from harness.report.table import Table
+from harness.report.table import NONE, Entry, Table
 
 METRIC = "full_draft_length"
 SAMPLINGS = tuple(name for name in DRAFT_ORDER if name)
@@ -71,11 +72,11 @@ def _table(group: Group, title: str, reasons: Mapping[tuple[str, str], str]) -> 
     marks, laws = _marks(group)
     numbers: dict[str, str] = {}
 
-    def entry(verification: str, sampling: str) -> str:
+    def entry(verification: str, sampling: str) -> Entry:
         cell, reason = by_pair.get((verification, sampling)), reasons.get((methods[verification], sampling))
         if cell is not None:
-            mark = marks.get(law(cell))
-            return estimate_text(cell, METRIC) + label_suffix(cell) + (f" ({mark})" if mark else "")
+            remarks = [text for text in (cell["labels"], marks.get(law(cell))) if text]
+            return replace(estimate_number(cell, METRIC), remark="; ".join(remarks))
         if reason is None:
             return NONE
         return f"no meaning ({numbers.setdefault(reason, str(len(numbers) + 1))})"

@@ -17,11 +17,11 @@ from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate, paired_difference
 from harness.metrics.recorded_terms import Recorded, recorded_cells
 from harness.metrics.results import Results
-from harness.report.cell_names import NONE, column_name, group_title, label_notes
-from harness.report.metric_numbers import estimate_text, metric_text
+from harness.report.cell_names import column_name, group_title, label_notes
+from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import gap_notes
-from harness.report.number_format import format_estimate
-from harness.report.table import Table
+from harness.report.number_format import Number, count, scaled
+from harness.report.table import NONE, Entry, Table
 
 COLUMN = "output_tv"
 DISTANCE = (
@@ -89,17 +89,17 @@ def distance(item: Recorded, column: str = COLUMN) -> Estimate:
     return estimates.with_interval(value, replicates)
 
 
-def _row(cell: Cell, item: Recorded, reference: Cell | None) -> tuple[str, ...]:
+def _row(cell: Cell, item: Recorded, reference: Cell | None) -> tuple[Entry, ...]:
     length = METRICS[0]
-    difference = NONE
+    difference: Entry = NONE
     if reference is not None and cell is not reference:
         estimate = paired_difference(reference.estimates, cell.estimates, length)
-        difference = metric_text(estimate, length, signed=True)
-    shown = "0" if cell["guarantee"] == "lossless" else _percent(distance(item))
-    values = [estimate_text(cell, name) for name in METRICS]
+        difference = metric_number(estimate, length, signed=True)
+    shown = count(0) if cell["guarantee"] == "lossless" else _percent(distance(item))
+    values = [estimate_number(cell, name) for name in METRICS]
     return column_name(cell), shown, values[0], difference, *values[1:]
 
 
-def _percent(estimate: Estimate) -> str:
+def _percent(estimate: Estimate) -> Number:
     """With two decimals: distances may be far below a percent."""
-    return format_estimate(Estimate(*(100 * item for item in estimate)), "length")
+    return Number(*scaled(estimate, 100), style="length")

@@ -6,6 +6,7 @@ Numbers with all digits: `results_frame` and `comparisons_frame`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from harness.metrics.cell import Cell
@@ -16,19 +17,17 @@ from harness.records.schema import EXPECTED_METHODS
 from harness.report.cell_names import (
     CONTEXT,
     MINUS,
-    NONE,
     baseline_name,
     column_name,
-    drafter_name,
     group_title,
     label_notes,
     summary_order,
     varying,
 )
-from harness.report.metric_numbers import metric_text
+from harness.report.entries import estimate_number, metric_number, setting, settings_of
 from harness.report.missing_values import gap_notes
-from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
-from harness.report.table import Table
+from harness.report.number_format import NOT_AVAILABLE, Number, count
+from harness.report.table import NONE, Entry, Table
 from harness.report.tables.summary import EXPECTED_LENGTHS, recorded_metrics
 
 DIFFERENT_DRAFTS = (
@@ -89,15 +88,15 @@ def _method_table(group: Group, first: Cell, title: str) -> Table:
         header += [column_name(cell), f"{column_name(cell)}{MINUS}{first.method}"]
     positions = [f"acceptance_rate_per_pos_{position}" for position in range(1, group.num_positions + 1)]
 
-    def row(label: str, value: Callable[[Cell], str], difference: Callable[[Cell], str]) -> tuple[str, ...]:
+    def row(label: str, value: Callable[[Cell], Entry], difference: Callable[[Cell], Entry]) -> tuple[Entry, ...]:
         leading = [value(cell) for cell in shown[: len(shown) - len(others)]]
-        return label, *leading, *(text for cell in others for text in (value(cell), difference(cell)))
+        return label, *leading, *(entry for cell in others for entry in (value(cell), difference(cell)))
 
-    def metric_row(name: str) -> tuple[str, ...]:
-        return row(metric(name).label, lambda cell: _value_text(cell, name), lambda c: _difference_text(first, c, name))
+    def metric_row(name: str) -> tuple[Entry, ...]:
+        return row(metric(name).label, lambda cell: _value(cell, name), lambda cell: _difference(first, cell, name))
 
-    def count_row(name: str, label: str) -> tuple[str, ...]:
-        return row(label, lambda cell: _count_text(cell, name), lambda cell: _count_difference(first, cell, name))
+    def count_row(name: str, label: str) -> tuple[Entry, ...]:
+        return row(label, lambda cell: _count(cell, name), lambda cell: _count_difference(first, cell, name))
 
     metrics = recorded_metrics(PER_METHOD_METRICS, shown)
     rows = [metric_row(name) for name in metrics]
@@ -118,46 +117,48 @@ def _remarks(cells: Sequence[Cell]) -> list[str]:
     return warnings
 
 
-def _value_text(cell: Cell, name: str) -> str:
+def _value(cell: Cell, name: str) -> Entry:
     """A metric without its interval; a dash for what a baseline does not have."""
     if cell.is_baseline and metric(name).of_tokens:
         return NONE
-    return format_value(cell.estimate(name).value, metric(name).style)
+    shown = estimate_number(cell, name)
+    return replace(shown, value=cell.estimate(name).value, style=metric(name).style, low=None, high=None)
 
 
-def _difference_text(first: Cell, second: Cell, name: str) -> str:
+def _difference(first: Cell, second: Cell, name: str) -> Entry:
     """second - first with its interval; an exact 0 where the law is the same and the noise would be all there is."""
     if metric(name).of_tokens and same_law(first, second):
-        return same_law_text(first, second, name)
+        return same_law_number(first, second, name)
     if name == "speedup":
-        return _speedup_difference(first, second)
-    return metric_text(paired_difference(first.estimates, second.estimates, name), name, signed=True)
+        return _speedup_ratio(first, second)
+    difference = paired_difference(first.estimates, second.estimates, name)
+    return metric_number(difference, name, signed=True, cells=[first, second])
 
 
-def same_law_text(first: Cell, second: Cell, name: str) -> str:
+def same_law_number(first: Cell, second: Cell, name: str) -> Number:
     """The difference of two cells of the same law: 0, and at temperature 0 whatever else was observed."""
     observed = paired_difference(first.estimates, second.estimates, name)
     if first["temperature"] == 0 and any(abs(item) > 1e-12 for item in observed):
-        return f"{metric_text(observed, name, signed=True)} (same law)"
-    return "0 (same law)"
+        return replace(metric_number(observed, name, signed=True), remark="same law")
+    return count(0, "same law")
 
 
-def _speedup_difference(first: Cell, second: Cell) -> str:
+def _speedup_ratio(first: Cell, second: Cell) -> Entry:
     if first.baseline is None:
         return NOT_AVAILABLE
     ratio = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
-    return f"× {metric_text(ratio, 'output_tokens_per_s', style='length')}"
+    return metric_number(ratio, "output_tokens_per_s", style="length", sign="×", cells=[first, second])
 
 
-def _count_text(cell: Cell, name: str) -> str:
-    return NONE if cell.is_baseline else format_value(cell.estimates.total(name), "count")
+def _count(cell: Cell, name: str) -> Entry:
+    return NONE if cell.is_baseline else count(cell.estimates.total(name))
 
 
-def _count_difference(first: Cell, second: Cell, name: str) -> str:
+def _count_difference(first: Cell, second: Cell, name: str) -> Entry:
     difference = second.estimates.total(name) - first.estimates.total(name)
     if same_law(first, second) and (difference == 0 or first["temperature"] > 0):
-        return "0 (same law)"
-    return format_value(difference, "count", signed=True)
+        return count(0, "same law")
+    return Number(difference, style="count", signed=True)
 
 
 PAIRED_METRICS = ("acceptance_rate", "mean_acceptance_length", "full_draft_length")
@@ -169,17 +170,14 @@ def paired_table(cells: Sequence[Cell]) -> Table:
     header = [*extra, "T", "drafter", "K", "comparison", "drafts"]
     header += [metric(name).label for name in PAIRED_METRICS] + ["expected length, same drafts"]
     header += ["output throughput (ratio)", "labels"]
-    rows = []
+    rows: list[tuple[Entry, ...]] = []
     for group in sorted(groups(cells), key=lambda item: summary_order(item.first)):
         for first, second in combinations(group.cells, 2):
-            settings = [str(first[name]) for name in extra] + [f"{first['temperature']:g}", drafter_name(first)]
-            settings += [
-                str(first["num_speculative_tokens"]),
-                f"{second.method}{MINUS}{first.method}",
-            ]
+            settings = [*settings_of(first, extra), setting(first["num_speculative_tokens"])]
+            settings.append(f"{second.method}{MINUS}{first.method}")
             sampling = dict.fromkeys((second["draft_sampling"], first["draft_sampling"]))
             labels = "; ".join(dict.fromkeys(text for text in (second["labels"], first["labels"]) if text))
-            rows.append((*settings, " / ".join(sampling), *_paired_texts(first, second), labels))
+            rows.append((*settings, " / ".join(sampling), *_paired_numbers(first, second), labels))
     notes = footnotes([*PAIRED_METRICS, "output_tokens_per_s"])
     notes.append(
         "expected length, same drafts: difference of the expected acceptance lengths of the two methods, both on the "
@@ -192,14 +190,14 @@ def paired_table(cells: Sequence[Cell]) -> Table:
     return Table("Paired differences", tuple(header), tuple(rows), tuple(notes))
 
 
-def _paired_texts(first: Cell, second: Cell) -> list[str]:
-    texts = [_difference_text(first, second, name) for name in PAIRED_METRICS]
+def _paired_numbers(first: Cell, second: Cell) -> list[Entry]:
+    shown = [_difference(first, second, name) for name in PAIRED_METRICS]
     expected: Estimate | None = expected_difference(first, second)
     if expected is None:
-        texts.append(NONE)
+        shown.append(NONE)
     elif same_law(first, second):
-        texts.append("0 (same law)")
+        shown.append(count(0, "same law"))
     else:
-        texts.append(format_estimate(expected, "length", signed=True))
+        shown.append(Number(*expected, style="length", signed=True))
     ratio = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
-    return [*texts, metric_text(ratio, "output_tokens_per_s", style="length")]
+    return [*shown, metric_number(ratio, "output_tokens_per_s", style="length", cells=[first, second])]

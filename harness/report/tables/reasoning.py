@@ -10,9 +10,10 @@ import numpy as np
 from harness.metrics.cell import Cell
 from harness.metrics.definitions import INTERVALS, TIME_INTERVALS, Metric
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate, paired
-from harness.report.cell_names import CONTEXT, NONE, baseline_name, drafter_name, label_notes, summary_order, varying
-from harness.report.number_format import format_estimate, format_value, without_width_zero
-from harness.report.table import Table
+from harness.report.cell_names import CONTEXT, baseline_name, drafter_name, label_notes, summary_order, varying
+from harness.report.entries import setting, settings_of
+from harness.report.number_format import Number, count, without_width_zero
+from harness.report.table import NONE, Entry, Table
 from harness.settings.constraint import PolicyKind
 
 POLICIES = tuple(item.value for item in PolicyKind)
@@ -133,30 +134,29 @@ def _place(cell: Cell) -> tuple[str, ...]:
     return (*settings, drafter_name(cell), str(cell["draft_sampling"]))
 
 
-def _row(cell: Cell, extra: Sequence[str], metrics: Sequence[Metric], reference: Cell | None) -> tuple[str, ...]:
-    settings = [str(cell[name]) for name in extra] + [f"{cell['temperature']:g}", drafter_name(cell)]
-    settings += [NONE, NONE] if cell.is_baseline else [str(cell["num_speculative_tokens"]), cell["verification"]]
+def _row(cell: Cell, extra: Sequence[str], metrics: Sequence[Metric], reference: Cell | None) -> tuple[Entry, ...]:
+    settings = settings_of(cell, extra)
+    settings += [NONE, NONE] if cell.is_baseline else [setting(cell["num_speculative_tokens"]), cell["verification"]]
     counts = [
-        format_value(cell.estimates.total(f"boundary_{name}"), "count")
-        for name in ("num_finished", "num_length_cut", "num_unanswered")
+        count(cell.estimates.total(f"boundary_{name}")) for name in ("num_finished", "num_length_cut", "num_unanswered")
     ]
-    values = [_text(cell, item) for item in metrics]
-    values += [_ratio_text(reference, cell, item) for item in SPEED.values()]
-    values += [_text(cell, item) for item in HOST.values()]
-    values += [format_value(cell.estimates.total(name), "count") for name in PATHS.values()]
+    values: list[Entry] = [_number(cell, item) for item in metrics]
+    values += [_ratio_number(reference, cell, item) for item in SPEED.values()]
+    values += [_number(cell, item) for item in HOST.values()]
+    values += [count(cell.estimates.total(name)) for name in PATHS.values()]
     return (*settings, cell["constraint"], *counts, *values, cell["labels"])
 
 
-def _text(cell: Cell, item: Metric) -> str:
-    return format_estimate(without_width_zero(cell.estimates.of(item)), item.style)
+def _number(cell: Cell, item: Metric) -> Number:
+    return Number(*without_width_zero(cell.estimates.of(item)), style=item.style)
 
 
-def _ratio_text(reference: Cell | None, cell: Cell, item: Metric) -> str:
+def _ratio_number(reference: Cell | None, cell: Cell, item: Metric) -> Entry:
     """A speed over that of policy none, on the same prompts."""
     if reference is None or reference is cell:
         return NONE
     # what a policy costs before the boundary is a fraction of a percent
-    return format_estimate(without_width_zero(_ratio(reference, cell, item)), "overhead")
+    return Number(*without_width_zero(_ratio(reference, cell, item)), style="overhead")
 
 
 def _ratio(reference: Cell, cell: Cell, item: Metric) -> Estimate:
@@ -181,8 +181,8 @@ def boundary_lines(cells: Sequence[Cell]) -> list[str]:
 def _line(cell: Cell) -> str:
     depth = "" if cell.is_baseline else f" at K = {cell['num_speculative_tokens']}"
     name = baseline_name(cell) if cell.is_baseline else f"{cell.method}{depth}"
-    counts = [f"{label} {format_value(cell.estimates.total(key), 'count')}" for label, key in COUNTS.items()]
-    valid = f"{VALID.label} {format_estimate(without_width_zero(cell.estimates.of(VALID)), VALID.style)}"
+    counts = [f"{label} {count(cell.estimates.total(key))}" for label, key in COUNTS.items()]
+    valid = f"{VALID.label} {_number(cell, VALID)}"
     advice = "" if cell.record.config["constraint"]["parser"] == "never" else ADVICE
     has_ended = any(item.num_reasoning_tokens is not None for item in cell.record.requests)
     notes = [] if has_ended else [NEVER_ENDED + advice]

@@ -8,11 +8,11 @@ from math import isnan
 from harness.metrics.cell import Cell
 from harness.metrics.definitions import footnotes, metric
 from harness.records.schema import EXPECTED_METHODS
-from harness.report.cell_names import CONTEXT, NONE, drafter_name, label_notes, summary_order, varying
-from harness.report.metric_numbers import estimate_text
+from harness.report.cell_names import CONTEXT, label_notes, summary_order, varying
+from harness.report.entries import estimate_number, setting, settings_of
 from harness.report.missing_values import gap_notes
-from harness.report.number_format import format_value
-from harness.report.table import Table
+from harness.report.number_format import Number
+from harness.report.table import NONE, Entry, Table
 
 EXPECTED_LENGTHS = tuple(f"expected_length_{method}" for method in EXPECTED_METHODS)
 
@@ -25,18 +25,16 @@ def summary_table(cells: Sequence[Cell]) -> Table:
     timed = ["output_tokens_per_s", "speedup", "ttft_p50_ms", "itl_p99_ms"]
     header = [*extra, "T", "drafter", "K", "verification", "drafts"]
     header += [metric(name).label for name in [*shown, *timed]] + ["draft-logit cache (MiB)", "labels"]
-    rows = []
+    rows: list[tuple[Entry, ...]] = []
     for cell in sorted(cells, key=summary_order):
-        settings = [str(cell[name]) for name in extra] + [f"{cell['temperature']:g}", drafter_name(cell)]
+        times = [estimate_number(cell, name) for name in timed]
         if cell.is_baseline:
-            settings += [NONE] * 3
-            numbers = [NONE] * len(shown)
-        else:
-            settings += [str(cell["num_speculative_tokens"]), cell["verification"], cell.drafts]
-            numbers = [estimate_text(cell, name) for name in shown]
-        numbers += [estimate_text(cell, name) for name in timed]
-        cache = format_value(cell.record.draft_logit_cache_bytes / 2**20, "length")
-        rows.append((*settings, *numbers, NONE if cell.is_baseline else cache, cell["labels"]))
+            rows.append((*settings_of(cell, extra), *[NONE] * (3 + len(shown)), *times, NONE, cell["labels"]))
+            continue
+        settings = [setting(cell["num_speculative_tokens"]), cell["verification"], cell.drafts]
+        numbers = [estimate_number(cell, name) for name in shown]
+        cache = Number(cell.record.draft_logit_cache_bytes / 2**20, style="length")
+        rows.append((*settings_of(cell, extra), *settings, *numbers, *times, cache, cell["labels"]))
     notes = (*footnotes([*shown, *timed]), *gap_notes(cells, [*shown, *timed]), *label_notes(cells))
     return Table("All cells", tuple(header), tuple(rows), notes)
 

@@ -1,0 +1,60 @@
+"""Settings and metrics of cells as entries of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.metrics.cell import Cell
+from harness.metrics.definitions import metric
+from harness.metrics.estimates import Estimate
+from harness.report.cell_names import drafter_name
+from harness.report.number_format import PLAIN, Number, without_width_zero
+from harness.report.table import Entry
+
+DISTURBED = "disturbed"
+"""Stands behind the times of a cell whose speed changed between its blocks."""
+
+
+def setting(value: Any) -> Entry:
+    """The value of a setting."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return Number(value, style=PLAIN) if is_number else str(value)
+
+
+def settings_of(cell: Cell, names: Sequence[str]) -> list[Entry]:
+    """Some settings of a cell, its temperature and its drafter."""
+    return [*(setting(cell[name]) for name in [*names, "temperature"]), drafter_name(cell)]
+
+
+def estimate_number(cell: Cell, name: str) -> Number:
+    """A metric with its interval; the speedup of a baseline is 1 by definition."""
+    if cell.is_baseline and name == "speedup":
+        return Number(1, style=PLAIN)
+    return metric_number(cell.estimate(name), name, cells=[cell])
+
+
+def metric_number(
+    estimate: Estimate,
+    name: str,
+    *,
+    style: str | None = None,
+    signed: bool = False,
+    sign: str = "",
+    cells: Sequence[Cell] = (),
+) -> Number:
+    """A value, difference or ratio of a metric with its interval; that of a time is n/a where it has no width.
+
+    Args:
+        style: of the number; None is that of the metric.
+        cells: those it comes from; if it is a time and one of them was disturbed, that stands behind it.
+    """
+    item = metric(name)
+    shown = estimate if item.of_tokens else without_width_zero(estimate)
+    remark = DISTURBED if not item.of_tokens and any(map(is_disturbed, cells)) else ""
+    return Number(*shown, style=style or item.style, signed=signed, sign=sign, remark=remark)
+
+
+def is_disturbed(cell: Cell) -> bool:
+    """Whether its speed changed between the blocks of its run by more than its prompts explain."""
+    return cell.drift is not None
