@@ -220,7 +220,7 @@ def loaded_modules(*arguments):
 
 def test_report_needs_no_torch_and_rows_need_no_matplotlib(run_folder, tmp_path):
     """Would catch an import that makes the report slow, or impossible on a laptop without torch."""
-    heavy = {"torch", "transformers", "hydra", "omegaconf", "datasets", "scipy"}
+    heavy = {"torch", "transformers", "hydra", "omegaconf", "datasets"}
     assert not loaded_modules(str(run_folder), "--output", str(tmp_path)) & heavy
     assert not loaded_modules(str(run_folder), "--format", "csv") & (heavy | {"matplotlib", "rich"})
     assert not loaded_modules("--help") & (heavy | {"pandas", "numpy", "matplotlib", "rich"})
