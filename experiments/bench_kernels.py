@@ -53,7 +53,7 @@ def run(config: BenchConfig) -> int:
 
 
 def report(folder: Path) -> None:
-    """Tables and figure from the results in a folder; prints the goals and names the files."""
+    """Tables and figure from the results in a folder; prints what was measured and names the files."""
     from harness.kernel_bench.records import read_results
     from harness.kernel_bench.report import summary, write_report
 

@@ -32,7 +32,7 @@ def run(config: ReasoningCostConfig) -> int:
 
     costs = measure(config)
     page = write_costs(config, costs)
-    print(table(costs))
+    print(table(costs).to_markdown(title=False))
     say(f"report: {page}")
     return SUCCESS
 

@@ -1,4 +1,4 @@
-"""Write what an agreement run found: report.md for people, agreement.json for programs."""
+"""Write what an agreement run found: report.md, .html and .tex for people, agreement.json for programs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from harness.agreement.law_run import MAX_TOTAL_VARIATION, LawResult
 from harness.agreement.rates import excessive_rates, rates_text, upper_bound
 from harness.agreement.rounding import ROUNDING, SCORE_ROUNDING
 from harness.agreement.run import CellResult
+from harness.records.files import write_atomically
 from harness.records.provenance import provenance
+from harness.report.document import Document, Section, write_document
+from harness.report.number_format import PLAIN, SCIENTIFIC, Number, count
+from harness.report.table import Entry, Table
 from harness.settings.identity import plain_values
 
+JSON = "agreement.json"
 MAX_LISTED = 100
 """Disagreements that the JSON lists in full, those with the largest margins first."""
 REFERENCE = "reference"
@@ -103,8 +108,7 @@ def is_green(results: Sequence[CellResult], laws: Sequence[LawResult]) -> bool:
 def write_report(
     config: AgreementConfig, core_name: str, results: Sequence[CellResult], laws: Sequence[LawResult], folder: Path
 ) -> Path:
-    """Write both files into `folder` and return the path of report.md."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write agreement.json, and report as .md, .html and .tex, into `folder`; returns the path of report.md."""
     origin = provenance()
     whole = total(result.agreement for result in results)
     worst = sorted((each for each in whole.disagreements), key=lambda each: -each.margin)[:MAX_LISTED]
@@ -128,28 +132,18 @@ def write_report(
         "laws": [asdict(law) | {"shift": law.shift._asdict(), "holds": law.holds} for law in laws],
         "provenance": origin,
     }
-    (folder / "agreement.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    page = folder / "report.md"
-    page.write_text(_page(config, core_name, results, laws, origin), encoding="utf-8")
-    return page
+    write_atomically(folder / JSON, (json.dumps(record, indent=1) + "\n").encode())
+    return write_document(_document(config, core_name, results, laws, origin), folder, "report")[0]
 
 
-def _page(
+def _document(
     config: AgreementConfig,
     core_name: str,
     results: Sequence[CellResult],
     laws: Sequence[LawResult],
     origin: dict[str, Any],
-) -> str:
-    parts = [
-        "# Agreement with the reference\n",
-        f"{headline(core_name, results, laws)}.\n",
-        f"Core `{core_name}` against the float64 reference on the same inputs and random streams; V = "
-        f"{config.vocab_size:,}, K = {config.draft_tokens}, Zipf-like rows, drafts near the targets. A decision is an "
-        "accept decision that the rule took, or a token that was drawn. A margin is the error of the probabilities, "
-        f"relative to themselves, that explains a disagreement; float32 explains up to {ROUNDING:g}, and float64, in "
-        f"which coupled noise decides, {SCORE_ROUNDING:g}.\n",
-        f"Rates must stay low too: {rates_text(results)}.\n",
+) -> Document:
+    tables = [
         _counts("draws and verification", [("all", results)], lambda each: each.agreement),
         _counts("method (verification)", _by(results, lambda each: each.cell.method.value), _of_verification),
         _counts("method (draft draws)", _by(results, lambda each: each.cell.method.value), lambda each: each.drafting),
@@ -157,23 +151,30 @@ def _page(
         _counts("truncation", _by(results, lambda each: each.cell.truncation), lambda each: each.agreement),
         _counts("temperature", _by(results, lambda each: f"{each.cell.temperature:g}"), lambda each: each.agreement),
     ]
-    if laws:
-        parts += [
-            "## The law of a draw\n",
-            f"V = {config.law_vocab_size:,}. TV: from the kernels' chunk masses and prefix sums to the float64 "
-            "softmax; none for another core. "
-            f"Moved: by how much a boundary of the cumulative distribution is off at least, from "
-            f"{config.law_draws:,} draws with known uniform numbers. Both must stay within {MAX_TOTAL_VARIATION:g}.\n",
-            _laws(laws),
-        ]
-    git, gpu = origin["git"] or {}, origin["gpu"] or {}
-    commit = git.get("commit", "unknown") + (" (changed)" if git.get("dirty") else "")
-    parts += [
-        "## Provenance\n",
-        f"{gpu.get('name', origin['cpu']['model'])}, torch {origin['packages']['torch']}, triton "
-        f"{origin['packages']['triton']}, commit {commit}, {origin['time_utc']}, seed {config.seed}.\n",
+    sections = [
+        Section("Decisions that differ", (f"Rates must stay low too: {rates_text(results)}.",), tables=tuple(tables))
     ]
-    return "\n".join(parts)
+    if laws:
+        about = f"V = {config.law_vocab_size:,}. Both TV and moved must stay within {MAX_TOTAL_VARIATION:g}."
+        sections.append(Section("The law of a draw", (about,), tables=(_laws(laws),)))
+    return Document(
+        "Agreement with the reference",
+        paragraphs=(
+            f"{headline(core_name, results, laws)}.",
+            f"Core `{core_name}` against the float64 reference on the same inputs and random streams; V = "
+            f"{config.vocab_size:,}, K = {config.draft_tokens}, Zipf-like rows, drafts near the targets.",
+        ),
+        sections=tuple(sections),
+        definitions=(
+            "A decision is an accept decision that the rule took, or a token that was drawn. A margin is the error of "
+            "the probabilities, relative to themselves, that explains a disagreement; float32 explains up to "
+            f"{ROUNDING:g}, and float64, in which coupled noise decides, {SCORE_ROUNDING:g}.",
+            "TV: from the kernels' chunk masses and prefix sums to the float64 softmax; none for another core. Moved: "
+            "by how much a boundary of the cumulative distribution is off at least, from "
+            f"{config.law_draws:,} draws with known uniform numbers.",
+        ),
+        provenance=[origin | {"seed": config.seed}],
+    )
 
 
 def _of_verification(result: CellResult) -> Agreement:
@@ -189,52 +190,50 @@ def _by(results: Iterable[CellResult], key: Callable[[CellResult], str]) -> list
 
 def _counts(
     title: str, groups: Iterable[tuple[str, Sequence[CellResult]]], part: Callable[[CellResult], Agreement]
-) -> str:
-    rows = []
+) -> Table:
+    rows: list[tuple[Entry, ...]] = []
     for name, results in groups:
         found = total(part(result) for result in results)
-        rate = found.num_disagreements / max(1, found.num_decisions)
-        bound = upper_bound(found.num_disagreements, found.num_decisions)
         rows.append(
             (
                 name,
-                f"{found.num_decisions:,}",
-                str(found.num_disagreements),
-                f"{rate:.1e}",
-                f"{bound:.1e}",
+                count(found.num_decisions),
+                count(found.num_disagreements),
+                _scientific(found.num_disagreements / max(1, found.num_decisions)),
+                _scientific(upper_bound(found.num_disagreements, found.num_decisions)),
                 _rate(found.num_accept_disagreements, found.num_accept_decisions),
                 _rate(found.num_token_disagreements, found.num_tokens),
-                f"{found.largest_margin:.1e}",
-                str(found.num_unexplained),
+                _scientific(found.largest_margin),
+                count(found.num_unexplained),
             )
         )
-    return _table((title, *COUNT_COLUMNS), rows)
+    return Table(f"By {title}", (title, *COUNT_COLUMNS), tuple(rows))
 
 
-def _rate(count: int, trials: int) -> str:
-    """Count, rate and bound in one field; empty where there was nothing to decide."""
-    return f"{count} of {trials:,}: {count / trials:.1e}, {upper_bound(count, trials):.1e}" if trials else ""
+def _scientific(value: float) -> Number:
+    return Number(value, style=SCIENTIFIC)
 
 
-def _laws(laws: Sequence[LawResult]) -> str:
+def _rate(num_found: int, trials: int) -> str:
+    """Count, rate and bound in one entry; empty where there was nothing to decide."""
+    bound = upper_bound(num_found, trials)
+    return f"{num_found} of {trials:,}: {num_found / trials:.1e}, {bound:.1e}" if trials else ""
+
+
+def _laws(laws: Sequence[LawResult]) -> Table:
     rows = [
         (
             law.row,
             law.dtype,
             law.truncation,
-            f"{law.temperature:g}",
-            "" if law.total_variation is None else f"{law.total_variation:.1e}",
-            f"{law.shift.largest:.1e}",
+            Number(law.temperature, style=PLAIN),
+            "" if law.total_variation is None else _scientific(law.total_variation),
+            _scientific(law.shift.largest),
             f"{law.shift.num_shifted} of {law.shift.num_draws:,}",
-            str(law.shift.num_impossible),
+            count(law.shift.num_impossible),
             "yes" if law.holds else "NO",
         )
         for law in laws
     ]
-    return _table(("row", "dtype", "truncation", "T", "TV", "moved", "draws that differ", "impossible", "holds"), rows)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+    header = ("row", "dtype", "truncation", "T", "TV", "moved", "draws that differ", "impossible", "holds")
+    return Table("The law of a draw", header, tuple(rows))

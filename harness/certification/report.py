@@ -1,4 +1,4 @@
-"""The report of a certification: an aligned table for the console, Markdown, and JSON with everything."""
+"""The report of a certification: lines for the console, a document for people, and JSON with everything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from typing import Any
 from harness.certification.certify import Certification
 from harness.certification.evaluate import FALSE_ALARM, POWER, RESERVE, VARIATION, CaseVerdict, Outcome
 from harness.certification.toy_models import NUM_SPREAD_IDS
+from harness.records.files import write_atomically
 from harness.records.provenance import provenance
+from harness.report.document import Document, Section, write_document
+from harness.report.number_format import SCIENTIFIC, Number, count
+from harness.report.table import NONE, Entry, Table
 from harness.settings.identity import plain_values
 from kernels.workspace import SHORT_CHUNK
 
@@ -27,12 +31,11 @@ COLUMNS = (
     f"power at TV {VARIATION:g}",
     "verdict",
 )
-NONE = "–"
 NAME_WIDTH = 72
 MARKDOWN, JSON = "report.md", "certification.json"
 
 
-def row(outcome: Outcome) -> tuple[str, ...]:
+def row(outcome: Outcome) -> tuple[Entry, ...]:
     """One line of the table."""
     verdict = outcome.verdict.value + (f": {outcome.reason}" if outcome.reason else "")
     found = outcome.fit
@@ -40,14 +43,14 @@ def row(outcome: Outcome) -> tuple[str, ...]:
         return (outcome.name, *[NONE] * (len(COLUMNS) - 2), verdict)
     return (
         outcome.name,
-        f"{found.num_samples:,}",
-        f"{100 * outcome.acceptance_rate:.0f}",
-        str(found.df),
-        f"{found.statistic:,.1f}",
-        p_text(found.p_value),
-        f"{found.variation:.4f} [{found.variation_low:.4f}, {found.variation_high:.4f}]",
-        f"{outcome.detectable:.1e}" if found.df == 0 else f"{outcome.detectable:.4f}",
-        power_text(outcome.power),
+        count(found.num_samples),
+        Number(outcome.acceptance_rate, style="percent", decimals=0),
+        count(found.df),
+        Number(found.statistic, decimals=1),
+        Number(found.p_value, shown=p_text(found.p_value)),
+        Number(found.variation, found.variation_low, found.variation_high, decimals=4),
+        Number(outcome.detectable, style=SCIENTIFIC) if found.df == 0 else Number(outcome.detectable, decimals=4),
+        Number(outcome.power, shown=power_text(outcome.power)),
         verdict,
     )
 
@@ -64,24 +67,24 @@ def power_text(value: float) -> str:
 
 def line(outcome: Outcome) -> str:
     """One outcome on the console, while the certification runs."""
-    name, samples, _, df, statistic, p_value, variation, _, _, verdict = row(outcome)
+    name, samples, _, df, statistic, p_value, variation, _, _, verdict = map(str, row(outcome))
     numbers = f"n {samples:>10}  df {df:>4}  X² {statistic:>12}  p {p_value:>8}  TV {variation:>25}"
     return f"{name.ljust(NAME_WIDTH)} {numbers}  {verdict}"
 
 
 def headline(result: Certification) -> str:
     """The verdict in one sentence."""
-    count = {verdict: sum(outcome.verdict is verdict for outcome in result.outcomes) for verdict in CaseVerdict}
-    tested = count[CaseVerdict.passed] + count[CaseVerdict.failed]
-    parts = [f"{count[CaseVerdict.passed]} of {tested} lossless cells pass"]
-    num_controls = count[CaseVerdict.rejected] + count[CaseVerdict.not_rejected]
+    num_of = {verdict: sum(outcome.verdict is verdict for outcome in result.outcomes) for verdict in CaseVerdict}
+    tested = num_of[CaseVerdict.passed] + num_of[CaseVerdict.failed]
+    parts = [f"{num_of[CaseVerdict.passed]} of {tested} lossless cells pass"]
+    num_controls = num_of[CaseVerdict.rejected] + num_of[CaseVerdict.not_rejected]
     parts.append(
-        f"{count[CaseVerdict.rejected]} of {num_controls} controls are rejected"
+        f"{num_of[CaseVerdict.rejected]} of {num_controls} controls are rejected"
         if num_controls
         else "no controls played"
     )
-    if count[CaseVerdict.unsupported]:
-        parts.append(f"{count[CaseVerdict.unsupported]} cells are not supported by the subject")
+    if num_of[CaseVerdict.unsupported]:
+        parts.append(f"{num_of[CaseVerdict.unsupported]} cells are not supported by the subject")
     return f"{'GREEN' if result.is_green else 'RED'}: {', '.join(parts)}."
 
 
@@ -142,26 +145,25 @@ def _of_profiles(found: Sequence[Outcome]) -> str:
     )
 
 
-def to_markdown(result: Certification) -> str:
+def document(result: Certification) -> Document:
     """The whole report."""
-    parts = [
-        f"# Certification of {result.subject}",
-        "",
-        f"**{headline(result)}** Size {result.size.value}, on {result.device}, {result.wall_s:.0f} s.",
-        "",
-    ]
     cases = [outcome for outcome in result.outcomes if not outcome.is_control]
     wrong = [outcome for outcome in result.outcomes if outcome.is_control]
-    for title, outcomes in (("Lossless cells", cases), ("Controls, which must be rejected", wrong)):
-        if outcomes:
-            parts += [f"## {title}", "", *_table(outcomes), ""]
-    parts += ["## How to read it", "", *(f"- {note}" for note in notes(result)), ""]
-    return "\n".join(parts)
-
-
-def _table(outcomes: Sequence[Outcome]) -> list[str]:
-    rows = [COLUMNS, ("---",) * len(COLUMNS), *map(row, outcomes)]
-    return ["| " + " | ".join(cases) + " |" for cases in rows]
+    tables = [
+        Table(title, COLUMNS, tuple(map(row, outcomes)))
+        for title, outcomes in (("Lossless cells", cases), ("Controls, which must be rejected", wrong))
+        if outcomes
+    ]
+    return Document(
+        f"Certification of {result.subject}",
+        paragraphs=(
+            headline(result),
+            f"Size {result.size.value}, on {result.device}, {result.wall_s:.0f} s.",
+        ),
+        sections=tuple(Section(table.title, tables=(table,)) for table in tables),
+        definitions=tuple(notes(result)),
+        provenance=[provenance()],
+    )
 
 
 def to_json(result: Certification) -> str:
@@ -191,8 +193,6 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def write_report(result: Certification, folder: Path) -> Path:
-    """Write report.md and certification.json; returns the path of the former."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / JSON).write_text(to_json(result), encoding="utf-8")
-    (folder / MARKDOWN).write_text(to_markdown(result), encoding="utf-8")
-    return folder / MARKDOWN
+    """Write certification.json, and report as .md, .html and .tex; returns the path of report.md."""
+    write_atomically(folder / JSON, to_json(result).encode())
+    return write_document(document(result), folder, Path(MARKDOWN).stem)[0]

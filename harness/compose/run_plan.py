@@ -104,15 +104,20 @@ def _remove_empty(made: Sequence[Path]) -> None:
 
 
 def cell_table(cells: Sequence[CellConfig]) -> str:
-    """One aligned line per cell: who drafts, how deep, how it is decoded and verified, and what else differs."""
-    rows = [_shown_settings(cell) for cell in cells]
-    varying = [key for key in rows[0] if key not in _LISTED and len({str(row[key]) for row in rows} - {"-"}) > 1]
-    columns = [key for key in [*_LISTED, *varying] if key not in _FOLLOWS]
-    lines = [["", *(_LISTED.get(key, key) for key in columns)]]
-    lines += [[str(index), *(str(row[key]) for key in columns)] for index, row in enumerate(rows, start=1)]
+    """One aligned line per cell: `cell_rows`."""
+    lines = [list(row) for row in cell_rows(cells)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
     padded = (zip(line, widths, strict=True) for line in lines)
     return "\n".join("  ".join(text.ljust(width) for text, width in line).rstrip() for line in padded)
+
+
+def cell_rows(cells: Sequence[CellConfig]) -> list[tuple[str, ...]]:
+    """A header, and of each cell who drafts, how deep, how it is decoded and verified, and what else differs."""
+    rows = [_shown_settings(cell) for cell in cells]
+    varying = [key for key in rows[0] if key not in _LISTED and len({str(row[key]) for row in rows} - {"-"}) > 1]
+    columns = [key for key in [*_LISTED, *varying] if key not in _FOLLOWS]
+    header = ("", *(_LISTED.get(key, key) for key in columns))
+    return [header, *((str(number), *(str(row[key]) for key in columns)) for number, row in enumerate(rows, start=1))]
 
 
 _LISTED = {

@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from harness.kernel_bench.goals import CORE_NAMES
-from harness.kernel_bench.records import KernelResults, Measurement
+from harness.kernel_bench.records import CORE_NAMES, KernelResults, Measurement
 from harness.kernel_bench.report import NO_MEASUREMENT
 from harness.report.figures.save import save_figure
 from harness.report.figures.style import LOOKS, RC, SPARE_LOOKS, Look

@@ -20,6 +20,8 @@ from harness.timing.measured import Machine, Timing
 
 SCHEMA_VERSION = 1
 FILE_NAME = "bench_kernels.json"
+CORE_NAMES = ("triton", "reference")
+"""Implementations that are the project's own core."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ class KernelResults:
     provenance: dict[str, Any]
     wall_s: float
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def of_core(self) -> list[Measurement]:
+        """Those of the project's own core that have a time."""
+        return [each for each in self.measurements if each.implementation in CORE_NAMES and each.timing is not None]
 
     @property
     def num_failed(self) -> int:

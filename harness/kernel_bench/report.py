@@ -4,41 +4,28 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.kernel_bench.case import TRUNCATION_NAMES, Case
 from harness.kernel_bench.columns import KERNEL_COLUMNS
-from harness.kernel_bench.goals import CORE_NAMES, bytes_per_second, core_measurements, goals
-from harness.kernel_bench.records import KernelResults, Measurement, Status
+from harness.kernel_bench.records import CORE_NAMES, KernelResults, Measurement, Status
 from harness.records.files import write_atomically
+from harness.report.document import Document, Section, write_document
+from harness.report.number_format import PLAIN, Number, count
+from harness.report.table import NONE, Entry, Table
 from harness.timing.measured import Machine, Timing
 
 MARKDOWN, CSV = "table.md", "table.csv"
-NONE = "–"
 NO_MEASUREMENT = "Run on a CPU with the reference core, to show that everything runs: the times are no measurement."
 CORE_HEADER = (
-    *(
-        "method",
-        "R",
-        "K",
-        "V",
-        "dtype",
-        "T",
-        "truncation",
-        "drafter",
-        "accepted",
-        "time (us)",
-        "quartiles (us)",
-        "again (us)",
-    ),
-    *("floor (us)", "needed (MB)", "TB/s", "of ceiling", "all rows, equivalent (MB)", "TB/s", "of ceiling"),
-    *("workspace (kB)", "of logits", "extra (MB)", "launches", "agreement"),
+    *("method", "R", "K", "V", "dtype", "T", "truncation", "drafter", "accepted", "time (us)", "again (us)"),
+    *("floor (us)", "needed (MB)", "TB/s", "of ceiling (%)", "all rows, equivalent (MB)", "TB/s", "of ceiling (%)"),
+    *("workspace (kB)", "of logits (%)", "extra (MB)", "launches", "agreement"),
 )
-PEER_HEADER = ("case", "implementation", "accepted", "time (us)", "quartiles (us)", "times the core's", "extra (MB)",
-               "launches", "remark")  # fmt: skip
+PEER_HEADER = (
+    *("case", "implementation", "accepted", "time (us)", "times the core's", "extra (MB)", "launches", "remark"),
+)
 DEFINITIONS = (
     "R requests (rows of a draw), K draft tokens of each, V vocabulary, T temperature. Drafter: how close its logits "
     "are to the target's; low, mid and high are set for 0.3, 1.5 and 2.7 accepted tokens at K = 3 by probabilistic "
@@ -46,8 +33,8 @@ DEFINITIONS = (
     "Rows: Zipf-like, largest logit near 20, set so that top-p 0.95 at T = 0.7 keeps about 900 of 128,256 tokens in a "
     "row of middling certainty (peaked: 60).",
     "Time: replay of a CUDA graph from a cold L2 (emptied before every repeat, outside of what is timed), between two "
-    "CUDA events, so the overhead of timing is in it; median of the repeats. Again: the median of a second graph "
-    "and as many repeats; differences no larger than between the two mean nothing.",
+    "CUDA events, so the overhead of timing is in it; median of the repeats, quartiles in brackets. "
+    "Again: the median of a second graph and as many repeats; differences no larger than between the two mean nothing.",
     "Needed: target rows up to the rejection, and there the pair of rows (target and draft) once more; of block, the "
     "pairs of all positions behind the last accepted one. Rows of one-hot proposals come in no "
     "pairs. All rows, equivalent: the same as if every target row were read once. Rows behind a rejection are in it "
@@ -66,64 +53,56 @@ DEFINITIONS = (
 
 
 def write_report(results: KernelResults, folder: Path) -> list[Path]:
-    """Write table.md and table.csv; returns their paths."""
-    paths = [folder / MARKDOWN, folder / CSV]
-    write_atomically(paths[0], to_markdown(results).encode())
-    write_atomically(paths[1], to_csv(results).encode())
-    return paths
+    """Write table as .md, .html, .tex and .csv; returns their paths."""
+    write_atomically(folder / CSV, to_csv(results).encode())
+    return [*write_document(document(results), folder, Path(MARKDOWN).stem), folder / CSV]
 
 
 def summary(results: KernelResults) -> str:
-    """The goals that this run has an answer to, for the console."""
+    """How many measurements there are, for the console."""
+    num_of = {status: sum(each.status is status for each in results.measurements) for status in Status}
     lines = [] if results.machine.is_measurement else [NO_MEASUREMENT]
-    if results.machine.is_measurement:
-        lines += [f"{'met   ' if goal.met else 'MISSED'} {goal.what}: {goal.found} (goal {goal.wanted})"
-                  for goal in goals(results)]  # fmt: skip
-    counts = {status: sum(each.status is status for each in results.measurements) for status in Status}
-    lines.append(", ".join(f"{count} {status.value}" for status, count in counts.items() if count))
+    lines.append(", ".join(f"{number} {status.value}" for status, number in num_of.items() if number))
     return "\n".join(lines)
 
 
-def to_markdown(results: KernelResults) -> str:
+def document(results: KernelResults) -> Document:
     """The whole report."""
-    parts = ["# The sampling core: time, bytes and memory", ""]
-    parts += [NO_MEASUREMENT if not results.machine.is_measurement else _about(results.machine), ""]
-    listed = goals(results) if results.machine.is_measurement else []
-    if listed:
-        rows = [(goal.what, goal.wanted, goal.found, "yes" if goal.met else "**no**") for goal in listed]
-        parts += ["## Goals", "", *_table(("what", "goal", "measured", "met"), rows), ""]
-    core = core_measurements(results)
-    if core:
-        parts += ["## The core", "", *_table(CORE_HEADER, [core_row(each, results.machine) for each in core]), ""]
-    peers = _peer_rows(results)
-    if peers:
-        parts += ["## Beside other implementations", "", *_table(PEER_HEADER, peers), ""]
-    for question in dict.fromkeys(variant.question for variant in results.variants):
-        parts += [f"## {question[0].upper()}{question[1:]}?", "", *_question(results, question), ""]
-    left_out = [each for each in results.measurements if each.status is not Status.measured]
-    if left_out:
-        rows = [(each.case.name, each.implementation, each.status.value, each.reason) for each in left_out]
-        parts += ["## Not measured", "", *_table(("case", "implementation", "what", "why"), rows), ""]
-    parts += ["## How to read it", "", *(f"- {text}" for text in DEFINITIONS), ""]
-    source = {"settings": results.settings, "wall_s": round(results.wall_s, 1), "provenance": results.provenance}
-    parts += ["## Where it comes from", "", "```json", json.dumps(source, indent=1), "```", ""]
-    return "\n".join(parts)
+    core = tuple(core_row(each, results.machine) for each in results.of_core)
+    tables = [Table("The core", CORE_HEADER, core), Table("Beside other implementations", PEER_HEADER, _peers(results))]
+    tables += [_question(results, name) for name in dict.fromkeys(each.question for each in results.variants)]
+    left_out = tuple(
+        (each.case.name, each.implementation, each.status.value, each.reason)
+        for each in results.measurements
+        if each.status is not Status.measured
+    )
+    tables.append(Table("Not measured", ("case", "implementation", "what", "why"), left_out))
+    return Document(
+        "The sampling core: time, bytes and memory",
+        paragraphs=(_about(results.machine) if results.machine.is_measurement else NO_MEASUREMENT,),
+        sections=tuple(Section(table.title, tables=(table,)) for table in tables if table.rows),
+        definitions=DEFINITIONS,
+        provenance=[
+            {"settings": results.settings, "wall_s": round(results.wall_s, 1), "provenance": results.provenance}
+        ],
+    )
 
 
-def _question(results: KernelResults, question: str) -> list[str]:
+def _question(results: KernelResults, question: str) -> Table:
     """The table that answers it."""
-    rows = [
+    rows = tuple(
         (
-            str(each.num_requests),
+            count(each.num_requests),
             each.name,
-            *_times(each.timing),
+            _time(each.timing),
             _number(each.extra_bytes, 1e6, 2),
             _number(each.num_launches),
         )
         for each in results.variants
         if each.question == question
-    ]
-    return _table(("R", "variant", "time (us)", "quartiles (us)", "extra (MB)", "launches"), rows)
+    )
+    title = f"{question[0].upper()}{question[1:]}?"
+    return Table(title, ("R", "variant", "time (us)", "extra (MB)", "launches"), rows)
 
 
 def _about(machine: Machine) -> str:
@@ -145,79 +124,75 @@ def floor_us(measurement: Measurement, machine: Machine) -> float | None:
     return 1e6 * needed / ceiling + overhead
 
 
-def core_row(measurement: Measurement, machine: Machine) -> tuple[str, ...]:
+def core_row(measurement: Measurement, machine: Machine) -> tuple[Entry, ...]:
     """One line of the table of the core."""
     case, agreement = measurement.case, measurement.agreement
     workspace = measurement.workspace_bytes
     told = NONE if agreement is None else f"{agreement.num_disagreements} of {agreement.num_decisions}"
     return (
-        *_case_cells(case),
-        NONE if measurement.mean_accepted is None else f"{measurement.mean_accepted:.2f}",
-        *_times(measurement.timing),
+        *_case_entries(case),
+        _number(measurement.mean_accepted, 1, 2),
+        _time(measurement.timing),
         _number(measurement.again_us, 1, 1),
         _number(floor_us(measurement, machine), 1, 1),
         *_moved(measurement, measurement.bytes_needed, machine),
         *_moved(measurement, measurement.bytes_all_rows, machine),
         _number(workspace, 1e3, 0),
-        NONE if workspace is None else f"{100 * workspace / case.logits_bytes:.2f} %",
+        _number(workspace, case.logits_bytes / 100, 2),
         _number(measurement.extra_bytes, 1e6, 2),
         _number(measurement.num_launches),
         told,
     )
 
 
-def _case_cells(case: Case) -> tuple[str, ...]:
+def _case_entries(case: Case) -> tuple[Entry, ...]:
     drafter = case.acceptance.value if case.width else NONE
     details = [] if case.draft_sampling.value != "greedy" or not case.width else ["one-hot"]
     details += [] if case.rows.value == "wide" else [f"{case.rows.value} rows"]
     return (
         case.method_name,
-        str(case.num_requests),
-        str(case.width) if case.width else NONE,
-        f"{case.vocab_size:,}",
+        count(case.num_requests),
+        count(case.width) if case.width else NONE,
+        count(case.vocab_size),
         case.dtype.value,
-        f"{case.temperature:g}",
+        Number(case.temperature, style=PLAIN),
         TRUNCATION_NAMES[case.truncation],
         ", ".join([drafter, *details]),
     )
 
 
-def _times(timing: Timing | None) -> tuple[str, str]:
-    if timing is None:
-        return NONE, NONE
-    return f"{timing.median_us:.1f}", f"{timing.lower_us:.1f} to {timing.upper_us:.1f}"
+def _time(timing: Timing | None) -> Entry:
+    return NONE if timing is None else Number(timing.median_us, timing.lower_us, timing.upper_us, decimals=1)
 
 
-def _moved(measurement: Measurement, num_bytes: int | None, machine: Machine) -> tuple[str, str, str]:
-    speed, ceiling = bytes_per_second(num_bytes, measurement), machine.read_bandwidth
-    if speed is None or ceiling is None:
-        return _number(num_bytes, 1e6, 1), NONE, NONE
-    return _number(num_bytes, 1e6, 1), f"{speed / 1e12:.2f}", f"{100 * speed / ceiling:.0f} %"
+def _moved(measurement: Measurement, num_bytes: int | None, machine: Machine) -> tuple[Entry, Entry, Entry]:
+    """Bytes, how fast they moved in the median time, and that as a share of the ceiling."""
+    timing, ceiling = measurement.timing, machine.read_bandwidth
+    moved = _number(num_bytes, 1e6, 1)
+    if num_bytes is None or timing is None or ceiling is None:
+        return moved, NONE, NONE
+    speed = num_bytes / (1e-6 * timing.median_us)
+    return moved, _number(speed, 1e12, 2), _number(speed, ceiling / 100)
 
 
-def _number(value: float | None, unit: float = 1, decimals: int = 0) -> str:
-    return NONE if value is None else f"{value / unit:,.{decimals}f}"
+def _number(value: float | None, unit: float = 1, decimals: int = 0) -> Entry:
+    return NONE if value is None else Number(value / unit, decimals=decimals)
 
 
-def _peer_rows(results: KernelResults) -> list[tuple[str, ...]]:
+def _peers(results: KernelResults) -> tuple[tuple[Entry, ...], ...]:
     """The peers' lines, each case's core above them."""
-    core = {each.case: each for each in core_measurements(results)}
+    core = {each.case: each for each in results.of_core}
     others = [each for each in results.measurements if each.implementation not in CORE_NAMES and each.timing]
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[Entry, ...]] = []
     for case in dict.fromkeys(each.case for each in others):
         for each in [core[case], *(other for other in others if other.case == case)]:
             own, timing = core[case].timing, each.timing
             assert own is not None and timing is not None
-            accepted = NONE if each.mean_accepted is None else f"{each.mean_accepted:.2f}"
-            ratio = f"{timing.median_us / own.median_us:.1f}"
-            extra = _number(each.extra_bytes, 1e6, 2)
-            rows.append((case.name, each.implementation, accepted, *_times(timing), ratio, extra,
-                         _number(each.num_launches), each.reason))  # fmt: skip
-    return rows
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
+            ratio = Number(timing.median_us / own.median_us, decimals=1)
+            counts = _number(each.extra_bytes, 1e6, 2), _number(each.num_launches)
+            accepted = _number(each.mean_accepted, 1, 2)
+            rows.append((case.name, each.implementation, accepted, _time(timing), ratio, *counts, each.reason))
+    return tuple(rows)
 
 
 def to_csv(results: KernelResults) -> str:

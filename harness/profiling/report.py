@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from harness.compose.run_plan import RunPlan, cell_table
+from harness.compose.run_plan import RunPlan, cell_rows
 from harness.profiling.cells import CellProfile
 from harness.profiling.profile import Phases
 from harness.profiling.roofline import (
@@ -21,6 +20,9 @@ from harness.profiling.roofline import (
 )
 from harness.records.files import write_atomically
 from harness.records.provenance import provenance
+from harness.report.document import Document, Section, write_document
+from harness.report.number_format import Number, count
+from harness.report.table import NONE, Entry, Table
 from harness.settings.guarantee import labels
 from harness.settings.identity import plain_values
 from harness.sweep.run_cells import label
@@ -28,7 +30,6 @@ from harness.timing.measured import Timing
 
 JSON, MARKDOWN = "round_profile.json", "round_profile.md"
 SCHEMA_VERSION = 2
-NONE = "–"
 NO_MEASUREMENT = "no measurement"
 ON_A_CPU = (
     "Run on a CPU, to show that everything runs: the times are no measurement, there is no bandwidth to say how short "
@@ -46,8 +47,8 @@ HEADER = (
 )
 DEFINITIONS = (
     "All slots decode, each with so many tokens, the last of which the target has not read. Times are medians with "
-    "their quartiles. On a GPU every piece is captured in a CUDA graph and replayed from a cold L2 (emptied by reading "
-    "before every repeat, outside of what is timed).",
+    "their quartiles in brackets. On a GPU every piece is captured in a CUDA graph and replayed from a cold L2 "
+    "(emptied by reading before every repeat, outside of what is timed).",
     "Draft: taking in what the host says, and K draft tokens. Target: one forward over the K + 1 tokens of each slot, "
     "with its logits. Verify: the sampling core. Extend: the drafter reads what the target has read. Commit: tokens, "
     "lengths and counts on the device. Each is timed alone, on what those before it left.",
@@ -79,8 +80,8 @@ class RoundResults:
     cells: tuple[CellProfile, ...]
 
 
-def write_results(results: RoundResults, folder: Path) -> tuple[Path, Path]:
-    """Write round_profile.json and round_profile.md; returns their paths."""
+def write_results(results: RoundResults, folder: Path) -> list[Path]:
+    """Write round_profile as .json, .md, .html and .tex; returns their paths."""
     source = {
         "command": results.plan.command,
         "length": results.length,
@@ -88,10 +89,8 @@ def write_results(results: RoundResults, folder: Path) -> tuple[Path, Path]:
         "provenance": provenance(sampling_core=results.cells[0].found.sampling_core),
     }
     content = {"schema_version": SCHEMA_VERSION, **source, "cells": [to_json(done) for done in results.cells]}
-    paths = folder / JSON, folder / MARKDOWN
-    write_atomically(paths[0], (json.dumps(content, indent=1) + "\n").encode())
-    write_atomically(paths[1], to_markdown(results, source).encode())
-    return paths
+    write_atomically(folder / JSON, (json.dumps(content, indent=1) + "\n").encode())
+    return [folder / JSON, *write_document(document(results, source), folder, Path(MARKDOWN).stem)]
 
 
 def to_json(done: CellProfile) -> dict[str, Any]:
@@ -128,18 +127,21 @@ def _roofline_json(floors: RoundRoofline) -> dict[str, Any]:
     return parts | {"round": {"bytes_us": floors.bytes_us, "operations_us": floors.operations_us, "us": floors.us}}
 
 
-def to_markdown(results: RoundResults, source: dict[str, Any]) -> str:
-    """The whole page; `source` says where it comes from."""
-    parts = [f"# {results.plan.name}: a round, phase by phase", ""]
-    parts += [line for about in dict.fromkeys(map(_about, results.cells)) for line in (about, "")]
-    parts += [*_table(HEADER, [_row(done) for done in results.cells]), ""]
-    parts += ["## The cells", "", "```", cell_table(results.plan.cells), "```", ""]
+def document(results: RoundResults, source: dict[str, Any]) -> Document:
+    """The whole report; `source` says where it comes from."""
+    header, *rows = cell_rows(results.plan.cells)
+    table = Table("Phases of a round", HEADER, tuple(map(_row, results.cells)))
+    sections = [Section(table.title, tables=(table,))]
+    sections.append(Section("The cells", tables=(Table("The cells", ("#", *header[1:]), tuple(rows)),)))
     notes = [f"cell {done.number}: {note}" for done in results.cells for note in done.found.notes]
-    if notes:
-        parts += ["## Notes", "", *(f"- {note}" for note in notes), ""]
-    parts += ["## How to read it", "", *(f"- {text}" for text in DEFINITIONS), ""]
-    parts += ["## Where it comes from", "", "```json", json.dumps(source, indent=1), "```", ""]
-    return "\n".join(parts)
+    sections += [Section("Notes", items=tuple(notes))] if notes else []
+    return Document(
+        f"{results.plan.name}: a round, phase by phase",
+        paragraphs=tuple(dict.fromkeys(map(_about, results.cells))),
+        sections=tuple(sections),
+        definitions=DEFINITIONS,
+        provenance=[source],
+    )
 
 
 def line(done: CellProfile, num_cells: int) -> str:
@@ -155,20 +157,20 @@ def line(done: CellProfile, num_cells: int) -> str:
     )
 
 
-def _row(done: CellProfile) -> tuple[str, ...]:
+def _row(done: CellProfile) -> tuple[Entry, ...]:
     cell, profile = done.cell, done.found.profile
-    host = (NONE, NONE)
+    host: tuple[Entry, Entry] = (NONE, NONE)
     if done.machine.is_measurement:
-        host = _ms(profile.host_us), f"{100 * profile.host_share:.1f}"
+        host = _in_ms(profile.host_us), Number(100 * profile.host_share, decimals=1)
     return (
-        *(str(done.number), cell.target.name, cell.drafter.kind.value),
+        *(count(done.number), cell.target.name, cell.drafter.kind.value),
         NONE if cell.is_baseline else cell.verification.method.value,
-        *(str(profile.num_slots), str(profile.num_speculative_tokens), str(profile.length)),
+        *(count(profile.num_slots), count(profile.num_speculative_tokens), count(profile.length)),
         *(_time(getattr(profile.phases, name)) for name in PHASES),
-        *(_ms(profile.phases.sum_us), _time(profile.step), _time(profile.round)),
+        *(_in_ms(profile.phases.sum_us), _time(profile.step), _time(profile.round)),
         *host,
         *_floor_cells(done),
-        *(f"{profile.mean_accepted:.2f}", "yes" if done.found.graphs else "no", "; ".join(_labels(done))),
+        *(Number(profile.mean_accepted, decimals=2), "yes" if done.found.graphs else "no", "; ".join(_labels(done))),
     )
 
 
@@ -182,7 +184,7 @@ def _floors(done: CellProfile) -> RoundRoofline | None:
     return None if bandwidth is None else round_roofline(done.found.profile.cost, bandwidth, done.found.matrix_rate)
 
 
-def _floor_cells(done: CellProfile) -> tuple[str, ...]:
+def _floor_cells(done: CellProfile) -> tuple[Entry, ...]:
     """From the floors of the parts to the rates that they assume."""
     floors, bandwidth = _floors(done), done.machine.read_bandwidth
     if floors is None or bandwidth is None:
@@ -190,10 +192,10 @@ def _floor_cells(done: CellProfile) -> tuple[str, ...]:
     step_us = done.found.profile.step.median_us
     bounds = (f"{name}: {part.bound_by}" for name, part in zip(PARTS, floors, strict=True) if part.bound_by)
     return (
-        *(_ms(part.us) for part in floors),
-        *("; ".join(bounds), _ms(floors.us), f"{step_us / floors.us:.2f}"),
-        *(_ms(floors.bytes_us), f"{step_us / floors.bytes_us:.2f}", _ms(floors.operations_us)),
-        *(f"{bandwidth / 1e12:.2f}", f"{done.found.matrix_rate / 1e12:.0f}"),
+        *(_in_ms(part.us) for part in floors),
+        *("; ".join(bounds), _in_ms(floors.us), Number(step_us / floors.us, decimals=2)),
+        *(_in_ms(floors.bytes_us), Number(step_us / floors.bytes_us, decimals=2), _in_ms(floors.operations_us)),
+        *(Number(bandwidth / 1e12, decimals=2), Number(done.found.matrix_rate / 1e12, decimals=0)),
     )
 
 
@@ -209,13 +211,13 @@ def _about(done: CellProfile) -> str:
     )
 
 
-def _time(timing: Timing) -> str:
-    return f"{_ms(timing.median_us)} ({_ms(timing.lower_us)} to {_ms(timing.upper_us)})"
+def _time(timing: Timing) -> Number:
+    return Number(timing.median_us / 1e3, timing.lower_us / 1e3, timing.upper_us / 1e3, decimals=3)
+
+
+def _in_ms(time_us: float) -> Number:
+    return Number(time_us / 1e3, decimals=3)
 
 
 def _ms(time_us: float) -> str:
-    return f"{time_us / 1e3:.3f}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
+    return str(_in_ms(time_us))

@@ -51,6 +51,11 @@ ESCAPES = {
 
 def to_latex(table: Table) -> str:
     """The table as one float, or several where it is long, with its definitions below the first."""
+    return "\n".join([PREAMBLE, *float_lines(table)]) + "\n"
+
+
+def float_lines(table: Table) -> list[str]:
+    """The same without what must stand before it."""
     table = table.compact
     step = MAX_ROWS[_environment(table)]
     parts = [table.rows[start : start + step] for start in range(0, len(table.rows), step)] or [()]
@@ -58,7 +63,7 @@ def to_latex(table: Table) -> str:
     for number, rows in enumerate(parts, start=1):
         title = table.title + (f" ({number} of {len(parts)})" if len(parts) > 1 else "")
         floats += _float(table, title, rows, notes=_notes(table) if number == 1 else ())
-    return "\n".join([PREAMBLE, *floats]) + "\n"
+    return floats
 
 
 def escape(text: str) -> str:

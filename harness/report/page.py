@@ -1,90 +1,143 @@
-"""report.md: the tables, the figures, the settings and the provenance of some results on one page.
+"""The documents of a run's report: the page that is read in five minutes, the whole, and the settings.
 
-The same as a page of HTML: `harness.report.html`.
+The page, report.md, holds warnings, answers, figures and the tables of cells, as far as they are short; everything else
+is linked. The whole is the page of HTML.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from harness.metrics.flat_settings import value_rows
 from harness.metrics.results import Results
+from harness.records.runs import Run
+from harness.report.document import Document, Picture, Section, values_table
 from harness.report.figures.write import Drawn
-from harness.report.run_summary import RunSummary, run_summary
+from harness.report.run_comparison import RunComparison
 from harness.report.sections import MadeTables
 from harness.report.warnings import warnings
 from harness.settings.usage import used_settings
 
+MAX_PAGE_ROWS = 100
+"""Rows of all tables on the page together: a longer table is linked."""
+TEXTS = {"shows": "What this shows", "does_not_show": "What it does not show"}
+"""Name in the manifest of a run -> heading."""
+SETTINGS_FILE = "tables/settings.md"
 SETTINGS_NOTE = (
     "Settings that no cell uses are left out; where only some cells use one, as the baseline uses none of drafting and "
     "verification, the values are theirs. –: not set (null)."
 )
 
 
-def report_page(results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn]) -> str:
-    """The text of report.md."""
-    return "\n".join(_lines(results, made, figures))
+def run_page(results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn]) -> Document:
+    """What is read first: warnings, answers, figures, short tables, and links to the rest."""
+    before, after, rows_left = _warnings(results), _figures(figures), MAX_PAGE_ROWS
+    for item in made:
+        if item.kind.is_on_page and item.shown:
+            num_rows = sum(len(table.rows) for table in item.shown)
+            (before if item.kind.before_figures else after).append(_on_page(item, num_rows <= rows_left))
+            rows_left -= num_rows if num_rows <= rows_left else 0
+    behind = [item for item in made if item.shown and not item.kind.is_on_page]
+    links = [
+        *(f"[{item.kind.title}]({item.kind.file}): {_size(item)}" for item in behind),
+        f"[Settings and provenance]({SETTINGS_FILE})",
+        "[All metrics of all cells](tables/cells.csv), with every digit; what the columns mean: "
+        "`rejection-lab report --columns`",
+        "What the words mean stands below the tables in tables/*.md. `rejection-lab report FOLDER --html` "
+        "writes everything on one page that sorts.",
+    ]
+    return _document(results, [*before, *after, Section("More", items=tuple(links))])
 
 
-def _lines(results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn]) -> Iterator[str]:
-    yield f"# {results.title}\n"
-    for run in results.runs:
-        yield from _run_lines(run_summary(run))
-    yield from _remarks(results)
-    for item in made:
-        if item.kind.before_figures:
-            yield from _section(item)
-    yield "\n## Figures\n"
-    for figure in figures:
-        yield f"{figure_caption(figure)}:\n\n![{figure.kind.text}](figures/{figure.path.name})\n"
-    for item in made:
-        if not item.kind.before_figures:
-            yield from _section(item)
-    yield "\n## Settings\n"
-    yield f"{SETTINGS_NOTE}\n"
-    yield from _value_lines([used_settings(cell.record.config) for cell in results.cells])
-    yield "\n## Provenance\n"
-    yield from _value_lines([cell.record.provenance for cell in results.cells])
-    yield "\nColumns of tables/cells.csv: `rejection-lab report --columns`.\n"
+def whole_report(
+    results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn], comparison: RunComparison | None = None
+) -> Document:
+    """Everything.
+
+    Args:
+        comparison: of the two runs of the results.
+    """
+    sections = _warnings(results)
+    if comparison is not None:
+        remarks = tuple(comparison.warnings)
+        sections.append(Section(comparison.title, items=remarks, tables=comparison.tables, is_warning=True))
+    kinds = [item for item in made if item.shown or item.kind.without]
+    sections += [_whole_section(item) for item in kinds if item.kind.before_figures]
+    sections += _figures(figures)
+    sections += [_whole_section(item) for item in kinds if not item.kind.before_figures]
+    return _document(results, [*sections, _settings(results)], with_provenance=True)
+
+
+def settings_page(results: Results) -> Document:
+    """The settings and the provenance of all cells."""
+    return Document("Settings and provenance", sections=(_settings(results),), provenance=_provenance(results))
 
 
 def figure_caption(figure: Drawn) -> str:
     """What a figure shows, and the labels of the cells in it."""
     labels = f" (cells labelled {', '.join(figure.labels)})" if figure.labels else ""
-    place = f"; {figure.place}" if figure.place else ""
-    return f"{figure.kind.text}, with intervals{labels}{place}"
+    return f"{figure.kind.text}, with intervals{labels}"
 
 
-def _section(made: MadeTables) -> Iterator[str]:
-    """One kind of table; the title of a single one stands as the heading."""
-    if not made.shown and not made.kind.without:
-        return
-    yield f"\n## {made.kind.title}\n"
-    if not made.shown:
-        yield f"{made.kind.without}\n"
-    for table in made.shown:
-        yield table.to_markdown(title=table.title != made.kind.title)
+def _document(results: Results, sections: Sequence[Section], *, with_provenance: bool = False) -> Document:
+    texts = [text for run in results.runs for text in _texts(run)]
+    facts = [fact for run in results.runs for fact in _facts(run)]
+    provenance = _provenance(results) if with_provenance else []
+    return Document(results.title, tuple(facts), tuple(dict.fromkeys(texts)), tuple(sections), provenance=provenance)
 
 
-def _run_lines(run: RunSummary) -> Iterator[str]:
-    yield f"- run `{run.name}`: {run.num_cells} of {run.num_planned} cells, {run.duration_s:.1f} s measured"
-    if run.started:
-        yield f"  - started {run.started}"
-    if run.command:
-        yield f"  - command: `{run.command}`"
-    for heading, paragraphs in run.texts:
-        yield f"\n**{heading}.** " + "\n\n".join(paragraphs) + "\n"
+def _facts(run: Run) -> Iterator[tuple[str, str]]:
+    """How much of a run there is, when it was started, and how."""
+    num_planned = int(run.manifest.get("num_cells", len(run.cells) + len(run.missing)))
+    duration_s = sum(cell.wall_s for cell in run.cells)
+    yield "Run", f"`{run.name}`, {len(run.cells)} of {num_planned} cells, {duration_s:.1f} s measured"
+    if run.manifest.get("started"):
+        yield "Started", str(run.manifest["started"])
+    if run.manifest.get("command"):
+        yield "Command", f"`{run.manifest['command']}`"
 
 
-def _remarks(results: Results) -> Iterator[str]:
-    found = warnings(results)
-    if found:
-        yield "\n## Remarks\n"
-        yield from (f"- {line}" for line in found)
+def _texts(run: Run) -> Iterator[str]:
+    """What the experiment says about itself."""
+    for name, heading in TEXTS.items():
+        value = run.manifest.get(name) or []
+        paragraphs = [" ".join(str(item).split()) for item in (value if isinstance(value, list) else [value])]
+        yield from (f"{heading}: {text}" if index == 0 else text for index, text in enumerate(filter(None, paragraphs)))
 
 
-def _value_lines(mappings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| name | value |\n| --- | --- |"
-    for name, text in value_rows(mappings):
-        yield f"| {name} | {text.replace('|', chr(92) + '|')} |"
+def _warnings(results: Results) -> list[Section]:
+    found = tuple(warnings(results))
+    return [Section("Warnings", items=found, is_warning=True)] if found else []
+
+
+def _on_page(made: MadeTables, fits: bool) -> Section:
+    """A kind of table on the page, or where it is."""
+    link = f"[{made.kind.file}]({made.kind.file})"
+    if not fits:
+        return Section(made.kind.title, (f"{_size(made)}: {link}.".capitalize(),))
+    tables = tuple(replace(table, notes=()) for table in made.shown)
+    return Section(made.kind.title, tables=tables)
+
+
+def _size(made: MadeTables) -> str:
+    num_rows = sum(len(table.rows) for table in made.shown)
+    return f"{len(made.shown)} tables" if len(made.shown) > 1 else f"{num_rows} rows"
+
+
+def _whole_section(made: MadeTables) -> Section:
+    return Section(made.kind.title, () if made.shown else (made.kind.without,), tables=made.shown)
+
+
+def _figures(figures: Sequence[Drawn]) -> list[Section]:
+    pictures = tuple(Picture(figure.path, figure_caption(figure)) for figure in figures)
+    return [Section("Figures", pictures=pictures)] if figures else []
+
+
+def _settings(results: Results) -> Section:
+    settings = [used_settings(cell.record.config) for cell in results.cells]
+    return Section("Settings", (SETTINGS_NOTE,), tables=(values_table(settings),))
+
+
+def _provenance(results: Results) -> list[Mapping[str, Any]]:
+    return [cell.record.provenance for cell in results.cells]

@@ -36,8 +36,15 @@ class TableKind:
     """Pattern of the names of its CSV files, where it has a folder of them; empty where it is one table."""
     without: str = ""
     """What the section says where no table has a row; empty leaves the section out."""
+    is_on_page: bool = False
+    """Whether the page shows it where it is short, and does not only link it."""
     before_figures: bool = False
-    """Whether its section stands above the figures of the page."""
+    """Whether its section stands above the figures."""
+
+    @property
+    def file(self) -> str:
+        """Its tables with what their words mean."""
+        return f"tables/{self.name}.md"
 
 
 @dataclass(frozen=True)
@@ -55,13 +62,13 @@ class MadeTables:
 
 
 TABLES: tuple[TableKind, ...] = (
-    TableKind("answers", "Answers", answer_tables, files=r".+\.csv", before_figures=True),
-    TableKind("summary", "All cells", lambda results: [summary_table(results.cells)], before_figures=True),
+    TableKind("answers", "Answers", answer_tables, files=r".+\.csv", is_on_page=True, before_figures=True),
+    TableKind("summary", "All cells", lambda results: [summary_table(results.cells)], is_on_page=True),
     TableKind(
         "boundary",
         "The end of reasoning",
         lambda results: [table for table in [boundary_table(results.cells)] if table is not None],
-        before_figures=True,
+        is_on_page=True,
     ),
     TableKind(
         "methods",
@@ -78,7 +85,7 @@ TABLES: tuple[TableKind, ...] = (
     ),
 )
 OWN_TABLES = {
-    "tables": re.compile(rf"cells\.csv|({'|'.join(kind.name for kind in TABLES)})\.(csv|md|tex)"),
+    "tables": re.compile(rf"cells\.csv|settings\.md|({'|'.join(kind.name for kind in TABLES)})\.(csv|md|tex)"),
     **{f"tables/{kind.name}": re.compile(kind.files) for kind in TABLES if kind.files},
 }
 """Folder -> names of the files that a report may have written there."""
@@ -95,7 +102,7 @@ def table_files(made: MadeTables, results: Results) -> dict[str, str]:
     if not tables:
         return {}
     files = {
-        f"tables/{kind.name}.md": "\n".join(table.to_markdown() for table in tables),
+        kind.file: "\n".join(table.to_markdown() for table in tables),
         f"tables/{kind.name}.tex": "\n".join(to_latex(table) for table in tables),
     }
     if kind.frame is not None:

@@ -16,9 +16,10 @@ from harness.metrics.results import Results, read_results
 from harness.records.files import write_atomically
 from harness.records.runs import CELLS, REPORT
 from harness.report.console import print_summary
-from harness.report.page import report_page
+from harness.report.page import SETTINGS_FILE, run_page, settings_page, whole_report
 from harness.report.run_comparison import RunComparison, read_two_runs
 from harness.report.sections import OWN_TABLES, make_tables, table_files
+from harness.report.table import Table
 from harness.report.tables.lossy import distances
 from harness.report.tables.summary import summary_table
 
@@ -75,9 +76,8 @@ def rows(results: Results, row_format: str) -> str:
 
 def column_dictionary() -> str:
     """The columns of the rows with unit and definition, as a Markdown table."""
-    lines = ["| column | unit | definition |", "| --- | --- | --- |"]
-    lines += [f"| `{name}` | {unit} | {text} |" for name, unit, text in dictionary()]
-    return "\n".join(lines) + "\n"
+    rows = tuple((f"`{name}`", unit, text) for name, unit, text in dictionary())
+    return Table("", ("column", "unit", "definition"), rows).to_markdown(title=False).rstrip() + "\n"
 
 
 def write_results(
@@ -94,12 +94,12 @@ def write_results(
 
     made = make_tables(results)
     figures = write_figures(results.cells, folder / "figures", formats, distances(results))
-    texts = {REPORT: report_page(results, made, figures)}
+    texts = {REPORT: run_page(results, made, figures).to_markdown(folder)}
     if html:
         from harness.report.html.page import html_page
 
-        texts = {HTML_REPORT: html_page(results, made, figures)} | texts
-    texts["tables/cells.csv"] = rows(results, "csv")
+        texts = {HTML_REPORT: html_page(whole_report(results, made, figures))} | texts
+    texts |= {SETTINGS_FILE: settings_page(results).to_markdown(), "tables/cells.csv": rows(results, "csv")}
     for item in made:
         texts |= table_files(item, results)
     for name, text in texts.items():
@@ -130,7 +130,7 @@ def write_comparison(first: Path, second: Path, output: Path) -> tuple[Path, Run
     page = output if output.suffix == ".html" else output / COMPARISON
     with TemporaryDirectory() as folder:
         figures = write_figures(results.cells, Path(folder), distances=distances(results))
-        text = html_page(results, make_tables(results), figures, comparison)
+        text = html_page(whole_report(results, make_tables(results), figures, comparison))
     write_atomically(page, text.encode())
     return page, comparison
 

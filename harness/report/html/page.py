@@ -1,31 +1,26 @@
-"""The report as one page of HTML: tables that sort, figures, settings, provenance, differences between two runs.
+"""A document as one page of HTML: tables that sort, figures, definitions, provenance.
 
 Everything is in the page, and its content security policy forbids the browser to fetch anything or to run any script
 but the page's own. Names, labels, settings and prompt ids come from outside and are escaped by the template.
-This module knows what stands where; what the numbers mean is elsewhere.
+This module does not know what a document is about.
 """
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING
 
-from harness.metrics.flat_settings import value_rows
-from harness.metrics.results import Results
 from harness.report.figures.style import DPI
-from harness.report.figures.write import Drawn
 from harness.report.html.table_view import TableView, table_view
-from harness.report.page import SETTINGS_NOTE, figure_caption
-from harness.report.run_comparison import RunComparison
-from harness.report.run_summary import run_summary
-from harness.report.sections import MadeTables
-from harness.report.table import Table
-from harness.report.warnings import warnings
-from harness.settings.usage import used_settings
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from harness.report.document import Document, Picture, Section
 
 CSS_PIXELS_PER_INCH = 96
 
@@ -41,37 +36,43 @@ class FigureView:
 
 
 @dataclass(frozen=True)
-class Section:
+class SectionView:
     anchor: str
     title: str
-    paragraphs: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    tables: tuple[TableView, ...] = ()
-    figures: tuple[FigureView, ...] = ()
+    paragraphs: tuple[str, ...]
+    items: tuple[str, ...]
+    is_warning: bool
+    tables: tuple[TableView, ...]
+    figures: tuple[FigureView, ...]
 
 
-def html_page(
-    results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn], comparison: RunComparison | None = None
-) -> str:
-    """The page as text.
-
-    Args:
-        figures: as written, in PNG.
-        comparison: of the two runs of the results.
-    """
+def html_page(document: Document) -> str:
+    """The page as text; the document's figures are PNG files."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     style, script, template = (_own_file(name) for name in ("page.css", "page.js", "page.html.j2"))
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     return environment.from_string(template).render(
-        title=results.title,
+        title=document.title,
         policy=_policy(style, script),
         style=Markup(style),
         script=Markup(script),
-        runs=[run_summary(run) for run in results.runs],
-        sections=list(_sections(results, made, figures, comparison)),
+        facts=document.facts,
+        paragraphs=document.paragraphs,
+        sections=[_section(item, number) for number, item in enumerate(document.all_sections, start=1)],
+        prose=_prose,
     )
+
+
+def _prose(text: str) -> Markup:
+    """A text with its code, everything escaped."""
+    from markupsafe import Markup, escape
+
+    from harness.report.document import spans
+
+    parts = (Markup("<code>{}</code>").format(part) if is_code else escape(part) for part, is_code in spans(text))
+    return Markup("").join(parts)
 
 
 def _policy(style: str, script: str) -> str:
@@ -89,43 +90,22 @@ def _own_file(name: str) -> str:
     return files("harness.report.html").joinpath(name).read_text(encoding="utf-8").strip()
 
 
-def _sections(results: Results, made, figures, comparison: RunComparison | None) -> Iterator[Section]:
-    tables = [item for item in made if item.shown or item.kind.without]
-    found = warnings(results)
-    if found:
-        yield Section("warnings", "Warnings", warnings=tuple(found))
-    if comparison is not None:
-        yield _differences(comparison)
-    yield from (_table_section(item) for item in tables if item.kind.before_figures)
-    if figures:
-        views = [_figure_view(figure, figure_caption(figure)) for figure in figures]
-        yield Section("figures", "Figures", figures=tuple(views))
-    yield from (_table_section(item) for item in tables if not item.kind.before_figures)
-    settings = [used_settings(cell.record.config) for cell in results.cells]
-    yield _values_section("settings", "Settings", settings, SETTINGS_NOTE)
-    yield _values_section("provenance", "Provenance", [cell.record.provenance for cell in results.cells])
+def _section(section: Section, number: int) -> SectionView:
+    anchor = f"section-{number}-{re.sub('[^a-z0-9]+', '-', section.title.lower()).strip('-')}".rstrip("-")
+    tables = [
+        table_view(table, f"table-{number}-{index}", has_heading=section.has_heading(table))
+        for index, table in enumerate(section.tables, start=1)
+    ]
+    figures = tuple(map(_figure_view, section.pictures))
+    return SectionView(
+        anchor, section.title, section.paragraphs, section.items, section.is_warning, tuple(tables), figures
+    )
 
 
-def _table_section(made: MadeTables) -> Section:
-    kind = made.kind
-    views = [table_view(table, f"{kind.name}-{number}") for number, table in enumerate(made.shown, start=1)]
-    return Section(f"section-{kind.name}", kind.title, () if views else (kind.without,), tables=tuple(views))
-
-
-def _differences(comparison: RunComparison) -> Section:
-    tables = [table_view(table, f"differences-{number}") for number, table in enumerate(comparison.tables, start=1)]
-    return Section("differences", comparison.title, warnings=comparison.warnings, tables=tuple(tables))
-
-
-def _values_section(anchor: str, title: str, mappings: Sequence[Mapping[str, Any]], *paragraphs: str) -> Section:
-    table = Table(title, ("name", "value"), tuple(value_rows(mappings)))
-    return Section(f"section-{anchor}", title, paragraphs, tables=(table_view(table, anchor),))
-
-
-def _figure_view(figure: Drawn, caption: str) -> FigureView:
-    content = figure.path.read_bytes()
+def _figure_view(picture: Picture) -> FigureView:
+    content = picture.path.read_bytes()
     assert content.startswith(b"\x89PNG"), "the page embeds PNG files"
     width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
     scale = CSS_PIXELS_PER_INCH / DPI
     source = f"data:image/png;base64,{b64encode(content).decode()}"
-    return FigureView(source, caption, round(width * scale), round(height * scale))
+    return FigureView(source, picture.caption, round(width * scale), round(height * scale))

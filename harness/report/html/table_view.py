@@ -32,13 +32,15 @@ class ColumnView:
 class TableView:
     anchor: str
     title: str
+    has_heading: bool
+    """Whether its title stands above it; otherwise that of its section does."""
     above: str
     columns: tuple[ColumnView, ...]
     rows: tuple[tuple[CellView, ...], ...]
     notes: tuple[str, ...]
 
 
-def table_view(table: Table, anchor: str) -> TableView:
+def table_view(table: Table, anchor: str, *, has_heading: bool = True) -> TableView:
     """A table for the page.
 
     Args:
@@ -51,7 +53,7 @@ def table_view(table: Table, anchor: str) -> TableView:
         for label, is_number in zip(table.header, numeric, strict=True)
     ]
     rows = [tuple(_cell(entry, is_number) for entry, is_number in zip(row, numeric, strict=True)) for row in table.rows]
-    return TableView(anchor, table.title, table.above, tuple(columns), tuple(rows), table.notes)
+    return TableView(anchor, table.title, has_heading, table.above, tuple(columns), tuple(rows), table.notes)
 
 
 def _cell(entry: Entry, is_number: bool) -> CellView:
