@@ -1,13 +1,14 @@
 """The page of a report in a real browser: nothing fetched, no errors, tables that sort, figures that show."""
 
 import json
+from math import nan
 
 import pytest
 
 from experiments import report as command
-from harness.metrics.results import Results, read_results
+from harness.report.document import Document, Section
 from harness.report.html.page import html_page
-from harness.report.sections import MadeTables, TableKind
+from harness.report.number_format import Number, count
 from harness.report.table import Table
 from tests.installed_browser import browser
 from tests.synthetic_cells import simulated_run
@@ -98,25 +99,25 @@ def test_the_policy_stops_what_would_leave_the_page(opened):
     assert blocked == [["connect-src", "img-src", "script-src-elem"], None]
 
 
-def test_a_column_of_numbers_sorts_as_numbers(running_browser, reports, tmp_path):
+def test_a_column_of_numbers_sorts_as_numbers(running_browser, tmp_path):
     """Would catch an order of text (100 before 9), intervals that are read along, and missing values in between."""
-    shown = ["9.60 [9.20, 9.90]", "–", "12,346 [12,000, 12,700]", "-3.0 [n/a]", "100 [98, 101]", "0 (same law)", "n/a"]
-    table = Table("Numbers", ("name", "value"), tuple((f"row {index}", text) for index, text in enumerate(shown)))
-    made = MadeTables(TableKind("numbers", "Numbers", lambda results: []), (table,))
-    results = read_results(reports["report"].parent)
+    numbers = (9.6, 9.2, 9.9), (12346, 12000, 12700), (-3.0, nan, nan), (100, 98, 101)
+    first, second, third, fourth = (Number(*number) for number in numbers)
+    shown = [first, "–", second, third, fourth, count(0, "same law"), "n/a"]
+    table = Table("Numbers", ("name", "value"), tuple((f"row {index}", entry) for index, entry in enumerate(shown)))
     path = tmp_path / "page.html"
-    path.write_text(html_page(Results(results.runs, results.cells[:1]), [made], []))
+    path.write_text(html_page(Document("Title", sections=(Section("Numbers", tables=(table,)),))))
     page = Opened(running_browser, path).page
-    header = page.locator("#numbers-1 thead th").nth(1)
+    header = page.locator("#table-1-1 thead th").nth(1)
 
     def order():
-        return [int(text.removeprefix("row ")) for text in page.locator("#numbers-1 tbody th").all_inner_texts()]
+        return [int(text.removeprefix("row ")) for text in page.locator("#table-1-1 tbody th").all_inner_texts()]
 
     header.locator("button").click()
     assert order() == [3, 5, 0, 4, 2, 1, 6] and header.get_attribute("aria-sort") == "ascending"
     header.locator("button").press("Enter")
     assert order() == [2, 4, 0, 5, 3, 1, 6] and header.get_attribute("aria-sort") == "descending"
-    page.locator("#numbers-1 thead th button").first.click()
+    page.locator("#table-1-1 thead th button").first.click()
     assert order() == list(range(7)) and header.get_attribute("aria-sort") == "none"
     page.close()
 

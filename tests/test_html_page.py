@@ -11,6 +11,7 @@ from harness.metrics.results import read_results
 from harness.report.html.page import html_page
 from harness.report.html.table_view import table_view
 from harness.report.number_format import Number, count
+from harness.report.page import whole_report
 from harness.report.sections import make_tables
 from harness.report.table import Table
 from tests.synthetic_cells import simulated_run
@@ -36,7 +37,7 @@ class Reader(HTMLParser):
 def page(tmp_path_factory):
     folder = simulated_run(tmp_path_factory.mktemp("page") / "<b>run", methods=("strict",), num_prompts=2)
     results = read_results(folder)
-    return html_page(results, make_tables(results), [])
+    return html_page(whole_report(results, make_tables(results), []))
 
 
 def test_the_policy_names_the_very_style_and_script_of_the_page(page):

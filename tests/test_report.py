@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -45,8 +46,10 @@ def test_report_writes_tables_figures_and_a_page_that_links_them(run_folder, tmp
         if name.startswith("figures/"):
             assert f"]({name})" in page
     assert "# A simulated run" in page and "skipped drafter=ngram verification=pr35461: ngram has no" in page
-    assert "| decoding.temperature | 0.0, 1.0 |" in page and "| libraries.numpy |" in page
-    assert str(tmp_path) not in page and str(run_folder) not in page
+    settings = (tmp_path / "tables" / "settings.md").read_text()
+    assert "| decoding.temperature | 0.0, 1.0 |" in settings and "| libraries.numpy |" in settings
+    assert all((tmp_path / link).is_file() for link in re.findall(r"\]\(([^)]+)\)", page))
+    assert len(page.splitlines()) < 200 and str(tmp_path) not in page and str(run_folder) not in page
 
 
 def test_table_of_cells_holds_every_digit(run_folder, tmp_path):
@@ -67,9 +70,10 @@ def test_report_goes_beside_its_records(tmp_path):
 
 def test_a_page_of_one_cell_has_no_empty_table_of_pairs(tmp_path):
     write_cell(cell_record([request_record([round_record(4, 2, 1.0)])]), tmp_path / "cells")
-    page = write_report(tmp_path, tmp_path / "report")[0].read_text()
-    assert "No two cells of these results can be compared in pairs." in page
-    assert "| comparison |" not in page
+    write_results(read_results(tmp_path), tmp_path / "report", html=True)
+    page, whole = ((tmp_path / "report" / name).read_text() for name in ("report.md", "report.html"))
+    assert "No two cells of these results can be compared in pairs." in whole
+    assert "comparison" not in page
 
 
 def test_report_prints_the_summary_or_the_rows(run_folder, tmp_path, capsys):
@@ -229,9 +233,8 @@ def test_report_needs_no_torch_and_rows_need_no_matplotlib(run_folder, tmp_path)
 def test_the_report_lists_no_setting_that_no_cell_uses(tmp_path):
     """Would catch the defaults of the baseline, and of methods that were not run, among the settings of a run."""
     folder = simulated_run(tmp_path / "run", temperatures=(1.0,), methods=("strict",), num_prompts=4)
-    html, markdown = (
-        path.read_text() for path in write_results(read_results(folder), tmp_path / "pages", html=True)[:2]
-    )
+    write_results(read_results(folder), tmp_path / "pages", html=True)
+    html, markdown = ((tmp_path / "pages" / name).read_text() for name in ("report.html", "tables/settings.md"))
     assert "| drafting.num_speculative_tokens | 3 |" in markdown and "| drafter.kind | none, eagle3 |" in markdown
     for name in ("verification.epsilon", "drafter.ngram_max", "workload.split", "constraint.parser"):
         assert name not in markdown and name not in html

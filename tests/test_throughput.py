@@ -89,7 +89,7 @@ def test_every_table_and_figure_and_the_page_say_it(run_folder):
     rows = list(csv.DictReader(io.StringIO(summary)))
     assert [row["labels"] for row in rows] == ["weights: random", *["synthetic; weights: random"] * 3]
     page = (run_folder / "report.md").read_text()
-    assert "with intervals (cells labelled synthetic; weights: random):" in page
+    assert "with intervals (cells labelled synthetic; weights: random)" in page
     cells = list(csv.DictReader((run_folder / "tables" / "cells.csv").open()))
     assert {(row["target_weights"], row["prompt_tokens"]) for row in cells} == {("random", "20")}
     assert {row["drafter"]: row["drafter_weights"] for row in cells} == {

@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.metrics.results import Results
 from harness.records.runs import Run
+from harness.report.cell_names import label_notes
 from harness.report.document import Document, Picture, Section, values_table
 from harness.report.figures.write import Drawn
 from harness.report.run_comparison import RunComparison
@@ -107,7 +108,7 @@ def _texts(run: Run) -> Iterator[str]:
 
 
 def _warnings(results: Results) -> list[Section]:
-    found = tuple(warnings(results))
+    found = (*warnings(results), *label_notes(results.cells))
     return [Section("Warnings", items=found, is_warning=True)] if found else []
 
 
