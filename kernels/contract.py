@@ -2,103 +2,20 @@
 
 Shapes: R requests in the batch, K the largest number of draft tokens of a request in the batch,
 V the target's vocabulary, V_draft the drafter's, S slots of the persistent draft-logit cache, M bit masks.
-This module does not know torch at import time, so that configuration and reports can read the method names cheaply.
+The methods are those of kernels.methods, which settings and reports import without this module: it knows torch, though
+not at import time.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from enum import Enum
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
+# subjects of a certification import the names of methods from here
+from kernels.methods import DraftSampling, Guarantee, Verification, VerificationMethod  # noqa: F401
+
 if TYPE_CHECKING:
-    from torch import Tensor
-
-
-class DraftSampling(Enum):
-    """How the proposal is drawn. The proposal of `greedy` is one-hot."""
-
-    greedy = "greedy"
-    sampled = "sampled"
-    coupled = "coupled"
-
-
-class VerificationMethod(Enum):
-    """The rule that turns draft tokens into output tokens."""
-
-    strict = "strict"
-    coupled = "coupled"
-    greedy = "greedy"
-    probabilistic = "probabilistic"
-    block = "block"
-    typical = "typical"
-    lenient = "lenient"
-    synthetic = "synthetic"
-    pr35461 = "pr35461"
-
-
-class Guarantee(Enum):
-    """What a verification method promises about the law of the output tokens."""
-
-    lossless = "lossless"
-    lossy = "lossy"
-    synthetic = "synthetic"
-    biased = "biased"
-
-
-GUARANTEES = {
-    VerificationMethod.strict: Guarantee.lossless,
-    VerificationMethod.coupled: Guarantee.lossless,
-    VerificationMethod.greedy: Guarantee.lossless,
-    VerificationMethod.probabilistic: Guarantee.lossless,
-    VerificationMethod.block: Guarantee.lossless,
-    VerificationMethod.typical: Guarantee.lossy,
-    VerificationMethod.lenient: Guarantee.lossy,
-    VerificationMethod.synthetic: Guarantee.synthetic,
-    VerificationMethod.pr35461: Guarantee.biased,
-}
-
-READS_DRAFT = frozenset(
-    {
-        VerificationMethod.probabilistic,
-        VerificationMethod.block,
-        VerificationMethod.lenient,
-        VerificationMethod.pr35461,
-    }
-)
-"""Methods that compare with the draft distribution: it must be the one that the drafts were drawn from."""
-
-
-@dataclass(frozen=True)
-class Verification:
-    """A verification method with its parameters; a parameter that the method does not use is ignored by it."""
-
-    method: VerificationMethod
-    epsilon: float = 0.09
-    """typical: upper bound of the acceptance threshold on the target probability."""
-    delta: float = 0.3
-    """typical: factor of exp(-entropy) in the threshold; entropy in nats."""
-    leniency: float = 1.0
-    """lenient: l in (0, 1]; 1 is probabilistic."""
-    synthetic_rates: tuple[float, ...] = ()
-    """synthetic: unconditional acceptance rate of each position, not increasing."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.epsilon <= 1:
-            raise ValueError(f"epsilon must lie in (0, 1], found {self.epsilon}")
-        if not 0 < self.delta < math.inf:
-            raise ValueError(f"delta must be positive and finite, found {self.delta}")
-        if not 0 < self.leniency <= 1:
-            raise ValueError(f"leniency must lie in (0, 1], found {self.leniency}")
-        rates = self.synthetic_rates
-        if any(not 0 <= rate <= 1 for rate in rates) or any(a < b for a, b in pairwise(rates)):
-            raise ValueError(f"synthetic_rates must lie in [0, 1] and not increase, found {list(rates)}")
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return GUARANTEES[self.method]
+    from torch import Tensor, device
 
 
 @dataclass(frozen=True)
@@ -118,6 +35,21 @@ class Sampling:
     is_mixed: bool = False
     """Some requests cut and others do not: a GPU gives each kind the kernels, and thereby the tokens, of a batch of its
     own. Without it, where `truncates`, all requests take the kernels of those that cut."""
+
+    @classmethod
+    def same_for_all(
+        cls, num_rows: int, temperature: float, top_k: int, top_p: float, min_p: float, device: device | None = None
+    ) -> Sampling:
+        """Parameters that every row shares, fields [num_rows]; 0, 1 and 0 turn top-k, top-p and min-p off."""
+        import torch
+
+        return cls(
+            temperature=torch.full((num_rows,), temperature, dtype=torch.float32, device=device),
+            top_k=torch.full((num_rows,), top_k, dtype=torch.int64, device=device),
+            top_p=torch.full((num_rows,), top_p, dtype=torch.float32, device=device),
+            min_p=torch.full((num_rows,), min_p, dtype=torch.float32, device=device),
+            truncates=top_k > 0 or top_p < 1 or min_p > 0,
+        )
 
 
 @dataclass(frozen=True)
@@ -153,6 +85,17 @@ class RowStats:
     no distribution."""
     threshold: Tensor
     """float32, the smallest raw logit that survives truncation; -inf when nothing is cut."""
+
+    @classmethod
+    def empty(cls, *size: int, device: device | None = None) -> RowStats:
+        """Room for `draw` to fill, fields [size]; what it holds has no meaning yet."""
+        import torch
+
+        return cls(
+            maximum=torch.empty(size, dtype=torch.float32, device=device),
+            normalizer=torch.empty(size, dtype=torch.float64, device=device),
+            threshold=torch.empty(size, dtype=torch.float32, device=device),
+        )
 
 
 @dataclass(frozen=True)
@@ -191,6 +134,10 @@ class Draft:
     mask: TokenMask | None = None
     """That the rows of `logits` were drawn under, `rows` [S, >= K]; None when they were all free. Where it is another
     than they were drawn under, so is the distribution that verification takes for theirs."""
+    parents: Tensor | None = None
+    """[R, K] int64, index of the draft token that each one follows, smaller than its own; -1 for the children of the
+    context. The K draft tokens are then the nodes of a tree, siblings in the order in which they were drawn, and target
+    row i + 1 is conditioned on the path to node i. None: a chain, in which each follows the one before it."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +167,9 @@ class VerificationResult:
     draft token that its own draft distribution cannot have produced; that draft token and those after it were not
     accepted. Greedy verification is not defined at a temperature above 0: there a core flags the request and accepts
     nothing, or, where it looks at temperatures first, raises a ValueError as the reference does."""
+    path: Tensor | None = None
+    """[R, K] int64, index in the draft of each accepted token, root first; -1 beyond num_accepted. The token after them
+    has target row path[num_accepted - 1] + 1. None: a chain, of which the first num_accepted were accepted."""
 
 
 ANY_TOKEN, NO_TOKEN = -(2**31), -1

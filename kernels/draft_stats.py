@@ -9,8 +9,7 @@ from torch import Tensor
 
 from kernels.arguments import DraftTokens, MaskRows, Output, StreamState, TargetRows
 from kernels.checks import check_mask
-from kernels.contract import Draft, Sampling, VerificationMethod
-from kernels.new_row_stats import new_row_stats
+from kernels.contract import Draft, RowStats, Sampling, VerificationMethod
 from kernels.passes import Round, no_draft, read_rows
 from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
@@ -47,7 +46,7 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
     # A padded slot may point anywhere: some row is looked at, and what is found is kept behind the slots, not used.
     first_rows = (slots.clamp(0, num_slots - 1)[:, None] * (cache.stride(0) // cache.stride(1)) + positions).flatten()
     num_rows = num_requests * width
-    found = new_row_stats(num_rows, device=device)
+    found = RowStats.empty(num_rows, device=device)
     shape = Shape(num_rows, width=0, vocab_size=vocab_size, num_positions=1)
     no_drafts = torch.zeros(num_rows, dtype=torch.int64, device=device)
     unread = torch.empty(num_rows, dtype=torch.int64, device=device)
@@ -70,7 +69,7 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
         workspace=workspace,
     )
     read_rows(round_)
-    kept = new_row_stats(num_slots + 1, depth, device=device)
+    kept = RowStats.empty(num_slots + 1, depth, device=device)
     places = torch.where(draft.num_draft_tokens < 0, num_slots, slots)[:, None], positions
     for name in ("maximum", "normalizer", "threshold"):
         getattr(kept, name)[places] = getattr(found, name).view(num_requests, width)

@@ -15,10 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.checks import check_logits
-from kernels.contract import Sampling, Streams, TokenMask
+from kernels.contract import RowStats, Sampling, Streams, TokenMask
 from kernels.device_weights import GROUP, divisor, scale, weigh
 from kernels.draw import draw
-from kernels.new_row_stats import new_row_stats
 from kernels.reference.logprobs import TopLogprobs, check_processed
 from kernels.streams import Purpose
 from kernels.token_mask import GROUP_BITS, allowed_logit, mask_row, mask_rows, only_allowed
@@ -160,7 +159,7 @@ def _logprobs_kernel(
 
 def _thresholds(logits: Tensor, sampling: Sampling, mask: TokenMask | None) -> Tensor:
     """[N] float32, the smallest raw logit of each row that survives truncation, as a draw finds it."""
-    stats = new_row_stats(len(logits), device=logits.device)
+    stats = RowStats.empty(len(logits), device=logits.device)
     anywhere = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
     draw(logits, sampling, Streams(anywhere, anywhere, anywhere), Purpose.draft, row_stats=stats, mask=mask)
     return stats.threshold

@@ -28,7 +28,6 @@ from kernels.truncation import _truncated_rows_kernel
 from kernels.workspace import SHORT_CHUNK, Shape, Workspace
 
 Method = VerificationMethod
-STOPS_AT_FIRST_FAILURE = frozenset(set(Method) - {Method.block})
 FIRST_PASS_WARPS = 4
 """Of a program; each reads a chunk."""
 SECOND_PASS_UNROLL, MASKED_UNROLL = 8, 4
@@ -150,7 +149,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
     shape, method, logits = round_.shape, round_.method, round_.target.logits
     shared = {
         "METHOD": method.value,
-        "SKIPS": method in STOPS_AT_FIRST_FAILURE and shape.width > 0,
+        "SKIPS": method.traits.stops_at_first_failure and shape.width > 0,
         "READS_DRAFT": round_.draft.logits is not None,
         "CHUNK": shape.chunk,
         "CHUNKS_PADDED": triton.next_power_of_2(shape.num_chunks),

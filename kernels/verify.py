@@ -12,7 +12,6 @@ from torch import Tensor
 from kernels.arguments import DraftRows, DraftTokens, Output, TargetRows
 from kernels.checks import check_draft, check_logits, checked_requests
 from kernels.contract import (
-    READS_DRAFT,
     Draft,
     Sampling,
     Streams,
@@ -27,8 +26,6 @@ from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
 
 Method = VerificationMethod
-
-DECIDED_BY_NOISE = frozenset({Method.coupled, Method.pr35461})
 
 MAX_BLOCK_DRAFTS = 32
 """Positions whose residual masses may be needed are the bits of one number (kernels.decide)."""
@@ -96,20 +93,22 @@ def verify(
         VerificationResult, fields [R], as kernels.reference.verify gives it.
 
     Raises:
-        ValueError: a tensor's shape, type or layout is not as above, synthetic verification has too few rates, or block
-            verification too many draft tokens.
+        ValueError: a tensor's shape, type or layout is not as above, synthetic verification has too few rates, block
+            verification too many draft tokens, or the method is an OwnMethod.
     """
     check_logits(target_logits, "target_logits", dimensions=2)
     check_draft(draft, target_logits)
     num_requests, width = draft.token_ids.shape
     sampling, streams = checked_requests(num_requests, sampling, streams)
     method = verification.method
+    if not isinstance(method, VerificationMethod):
+        raise ValueError(f"expected a method of kernels.methods, found {method.value}: only the reference core runs it")
     if method is Method.synthetic and len(verification.synthetic_rates) < width:
         found = len(verification.synthetic_rates)
         raise ValueError(f"synthetic_rates must cover all {width} positions of the draft; found {found} rates")
     device, workspace = target_logits.device, workspace or Workspace()
     vocab_size = target_logits.shape[1]
-    reads_draft = method in READS_DRAFT and draft.logits is not None and width > 0
+    reads_draft = method.traits.reads_draft and draft.logits is not None and width > 0
     if reads_draft and draft.row_stats is None:
         draft = with_row_stats(draft, sampling, workspace)
     if method is Method.block and reads_draft and width > MAX_BLOCK_DRAFTS:
@@ -123,7 +122,7 @@ def verify(
         width,
         vocab_size,
         num_positions,
-        races=method in DECIDED_BY_NOISE,
+        races=method.traits.decided_by_noise,
         is_typical=method is Method.typical,
     )
     verdict = VerificationResult(

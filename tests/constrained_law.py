@@ -21,7 +21,7 @@ from kernels.contract import Draft, Sampling, TokenMask, Verification
 from kernels.reference.proposal import propose
 from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import process, sampling_rows
-from kernels.reference.verify import READS_DRAFT, acceptance_odds, count_accepted, emission_weights
+from kernels.reference.verify import acceptance_odds, count_accepted, emission_weights
 
 Law = dict[tuple[int, ...], float]
 CPU = torch.device("cpu")
@@ -119,7 +119,7 @@ def round_from(chains: Chains, grammar_state: GrammarState, verification: Verifi
 
 def outcomes(logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification):
     """Everything that verification can emit for one draft path: (tokens, probability)."""
-    proposal = propose(logits, draft, sampling, verification.method in READS_DRAFT)
+    proposal = propose(logits, draft, sampling, verification.traits.reads_draft)
     assert not proposal.impossible.any()
     probability = acceptance_odds(proposal, verification).probability()
     num_drafts = int(draft.num_draft_tokens)

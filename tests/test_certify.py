@@ -20,7 +20,7 @@ from harness.certification.report import JSON, MARKDOWN
 from harness.certification.simulate import simulate
 from harness.certification.subject import Features, load_subject, project_core, reference
 from harness.settings.schema import SettingsError
-from kernels.contract import GUARANTEES, DraftSampling, Guarantee
+from kernels.methods import DraftSampling, Guarantee, methods_with
 
 CPU = torch.device("cpu")
 NUM_SAMPLES, BATCH = 60_000, 15_000
@@ -96,7 +96,7 @@ def test_a_token_that_is_none_of_the_pair_s_is_a_fault():
 def test_every_lossless_method_is_certified_and_every_kind_of_draft_and_dtype():
     for cases in (small_cases(), full_cases()):
         methods = {case.verification.method for case in cases}
-        assert {method for method, guarantee in GUARANTEES.items() if guarantee is Guarantee.lossless} <= methods
+        assert methods_with(lambda traits: traits.guarantee is Guarantee.lossless) <= methods
         assert {case.draft_sampling for case in cases} == set(DraftSampling)
         assert {case.dtype for case in cases} == {"float32", "bfloat16", "float16"}
         assert {case.truncation for case in cases} == {"none", "top-k", "top-p", "min-p", "mixed", "some cut"}

@@ -13,8 +13,9 @@ from harness.settings import schema as settings
 from harness.settings.cell import CellConfig, DrafterKind
 from harness.settings.constraint import PolicyKind
 from harness.settings.schema import CONF, SettingsError, all_settings, group_options
-from harness.settings.usage import METHOD_PARAMETERS, USED_ONLY_WITH
+from harness.settings.usage import USED_ONLY_WITH
 from kernels.contract import VerificationMethod
+from kernels.methods import METHODS
 
 NEEDED = {
     **{
@@ -180,7 +181,7 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("decoding.temperature=warm", "decoding.temperature: expected a number, found warm"),
         ("drafting.num_speculative_tokens=1,2.5", "num_speculative_tokens: expected a whole number, found 2.5"),
         ("decoding.ignore_eos=perhaps", "decoding.ignore_eos: expected true or false, found perhaps"),
-        ("verification.method=blok", "pr35461, found blok (did you mean block?)"),
+        ("verification.method=blok", "NAME, found blok (did you mean block?)"),
         ("workload.categories=math", "workload.categories: expected a list such as [first,second], found math"),
         ("seed=null", "seed: expected a whole number, found null"),
         ("eagle3", "expected setting=value or group=option, found 'eagle3' (did you mean drafter=eagle3?)"),
@@ -302,7 +303,7 @@ def test_every_setting_that_may_be_without_effect_exists():
 
 
 def test_every_method_with_parameters_has_settings_for_them():
-    listed = {f"verification.{name}" for names in METHOD_PARAMETERS.values() for name in names}
+    listed = {f"verification.{name}" for traits in METHODS.values() for name in traits.parameters}
     there = {key for key in all_settings() if key.startswith("verification.")}
     assert listed == there - {"verification.method"}
 

@@ -142,11 +142,11 @@ def test_devices_that_torch_knows_are_taken(device):
     ("settings", "message"),
     [
         ({"method": "greedy"}, "only at decoding.temperature=0"),
-        ({"method": "coupled", "sampling": "sampled"}, "make it strict"),
+        ({"method": "coupled", "sampling": "sampled"}, "decides by the noise"),
         ({"method": "probabilistic", "sampling": "coupled"}, "never reach verification=probabilistic"),
         ({"method": "block", "sampling": "coupled"}, "never reach verification=block"),
         ({"method": "lenient", "sampling": "coupled"}, "never reach verification=lenient"),
-        ({"method": "pr35461", "sampling": "sampled"}, "share one stream"),
+        ({"method": "pr35461", "sampling": "sampled"}, "decides by the noise"),
         ({"method": "pr35461", "drafter": "ngram"}, "needs a drafter with a distribution"),
         ({"drafter": "ngram", "sampling": "sampled"}, "no distribution to draw from"),
         ({"verification": synthetic(synthetic_length=5.1)}, "synthetic_length=5.1 is out of reach"),

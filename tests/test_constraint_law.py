@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from harness.settings.sampling import SamplingSettings
-from kernels.contract import DraftSampling, Verification, VerificationMethod
-from kernels.equal_sampling import equal_sampling
+from kernels.contract import DraftSampling, Sampling, Verification, VerificationMethod
 from tests.constrained_law import Chains, constrained_target, law_of, total_variation
 from tests.toy_grammar import grammar_state_of
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
@@ -20,7 +19,7 @@ Method = VerificationMethod
 
 
 def chains(**setting: float) -> Chains:
-    sampling = equal_sampling(
+    sampling = Sampling.same_for_all(
         1, setting.get("temperature", 1.0), int(setting.get("top_k", 0)), 1.0, 0.0, torch.device("cpu")
     )
     target, draft = (transitions(VOCAB_SIZE, seed).double().log() for seed in (int(setting.get("seed", 12)), 19))

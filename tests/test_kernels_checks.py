@@ -10,7 +10,6 @@ import torch
 from kernels.contract import RowStats, Verification, VerificationMethod
 from kernels.coupled import coupled_draw
 from kernels.draw import draw
-from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 from tests.kernel_rounds import DEVICE, kernel_round, streams_of
 from tests.random_round import PLAIN, sampling_of
@@ -20,10 +19,10 @@ NUM_ROWS, VOCAB = 3, 63
 
 def wrong_stats(what: str, *size: int) -> RowStats:
     """Statistics of rows of which one field is wrong."""
-    good = new_row_stats(*size, device=DEVICE)
+    good = RowStats.empty(*size, device=DEVICE)
     match what:
         case "too short":
-            return new_row_stats(size[0] - 1, *size[1:], device=DEVICE)
+            return RowStats.empty(size[0] - 1, *size[1:], device=DEVICE)
         case "one field too short":
             return replace(good, threshold=good.threshold[:-1])
         case "float32 normalizer":

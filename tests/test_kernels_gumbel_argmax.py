@@ -5,9 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.contract import Streams
+from kernels.contract import Sampling, Streams
 from kernels.core import triton_core
-from kernels.equal_sampling import equal_sampling
 from kernels.gumbel_argmax import highest_noise
 from kernels.streams import _to_unit, gumbel
 from tests.kernel_rounds import DEVICE
@@ -48,7 +47,7 @@ def test_the_winner_of_a_close_race_is_the_exact_one():
     scores = logits[0].double() + noise
     assert 0.003 < scores[96026] - scores[78597] < 0.005
     streams = Streams(*(torch.tensor([value], device=DEVICE) for value in (seed, position, 0)))
-    sampling = equal_sampling(1, 1.0, 0, 1.0, 0.0, torch.device(DEVICE))
+    sampling = Sampling.same_for_all(1, 1.0, 0, 1.0, 0.0, torch.device(DEVICE))
     assert triton_core().coupled_draw(logits.to(DEVICE), sampling, streams, size).token_ids.item() == 96026
 
 
@@ -57,6 +56,6 @@ def test_a_row_of_the_smallest_logits_draws_one_of_them(temperature):
     """Would catch a logit that overflows when it is divided by its temperature, and then can never win."""
     logits = torch.full((3, 64), torch.finfo(torch.float32).min, device=DEVICE)
     streams = Streams(*(torch.arange(3, device=DEVICE) for _ in range(3)))
-    sampling = equal_sampling(3, temperature, 0, 1.0, 0.0, torch.device(DEVICE))
+    sampling = Sampling.same_for_all(3, temperature, 0, 1.0, 0.0, torch.device(DEVICE))
     drawn = triton_core().coupled_draw(logits, sampling, streams, 64)
     assert ((drawn.token_ids >= 0) & (drawn.token_ids < 64)).all() and not drawn.invalid.any()

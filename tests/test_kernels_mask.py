@@ -182,10 +182,9 @@ def draw_arguments(settings: list[Setting], mapped: bool) -> tuple[Tensor, Sampl
 def test_draws(settings: list[Setting], mapped: bool):
     """Also the statistics that are kept: whoever works out q from them must find the distribution drawn from."""
     from kernels.draw import draw
-    from kernels.new_row_stats import new_row_stats
 
     logits, sampling, mask, ids = draw_arguments(settings, mapped)
-    streams, kept, expected = moved(streams_of(6, 41), DEVICE), *(new_row_stats(6, device=DEVICE) for _ in range(2))
+    streams, kept, expected = moved(streams_of(6, 41), DEVICE), *(RowStats.empty(6, device=DEVICE) for _ in range(2))
     with poisoned_allocations():
         found = draw(logits, sampling, streams, Purpose.draft, ids, row_stats=kept, mask=mask)
     assert_same_drawn(found, reference_draw(logits, sampling, streams, Purpose.draft, ids, mask=mask))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.new_row_stats import new_row_stats
+from kernels.contract import RowStats
 from kernels.reference.draw import draw as reference_draw
 from kernels.streams import Purpose
 from tests.kernel_rounds import DEVICE, always, assert_same_drawn, kernel_round, moved, sampled_methods, streams_of
@@ -53,7 +53,7 @@ def test_the_same_tokens_survive(rows, dtype: torch.dtype):
 
     sampling, num_rows = moved(sampling_of(*SETTINGS.values()), DEVICE), len(SETTINGS)
     logits, streams = rows(num_rows, dtype).to(DEVICE), moved(streams_of(num_rows, 2), DEVICE)
-    found, expected = (new_row_stats(num_rows, device=DEVICE) for _ in range(2))
+    found, expected = (RowStats.empty(num_rows, device=DEVICE) for _ in range(2))
     drawn = draw(logits, sampling, streams, Purpose.draft, row_stats=found)
     assert_same_drawn(drawn, reference_draw(logits, sampling, streams, Purpose.draft, row_stats=expected))
     num_kept = [(logits.float() >= stats.threshold[:, None]).sum(dim=1).tolist() for stats in (found, expected)]
@@ -101,7 +101,7 @@ def test_the_same_tokens_survive_of_a_large_vocabulary(rows, dtype: torch.dtype)
 
     sampling, num_rows = moved(sampling_of(*LARGE_SETTINGS.values()), DEVICE), len(LARGE_SETTINGS)
     logits, streams = rows(num_rows, dtype).to(DEVICE), moved(streams_of(num_rows, 5), DEVICE)
-    found, expected = (new_row_stats(num_rows, device=DEVICE) for _ in range(2))
+    found, expected = (RowStats.empty(num_rows, device=DEVICE) for _ in range(2))
     draw(logits, sampling, streams, Purpose.draft, row_stats=found)
     reference_draw(logits, sampling, streams, Purpose.draft, row_stats=expected)
     num_kept = [(logits.float() >= stats.threshold[:, None]).sum(dim=1).tolist() for stats in (found, expected)]
@@ -127,7 +127,7 @@ def test_tokens_at_zero_are_counted_once(dtype: torch.dtype):
     rows[:, torch.randperm(4096, generator=generator)[:256]] = 0.0
     logits, sampling = rows.to(dtype).to(DEVICE), moved(sampling_of(*settings), DEVICE)
     streams = moved(streams_of(len(settings), 5), DEVICE)
-    found, expected = (new_row_stats(len(settings), device=DEVICE) for _ in range(2))
+    found, expected = (RowStats.empty(len(settings), device=DEVICE) for _ in range(2))
     draw(logits, sampling, streams, Purpose.draft, row_stats=found)
     reference_draw(logits, sampling, streams, Purpose.draft, row_stats=expected)
     num_kept = [(logits.float() >= stats.threshold[:, None]).sum(dim=1).tolist() for stats in (found, expected)]

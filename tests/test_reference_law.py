@@ -19,7 +19,7 @@ from kernels.reference.choose import choose
 from kernels.reference.odds import Odds, up_to_first_failure
 from kernels.reference.proposal import Proposal, propose
 from kernels.reference.truncation import process, sampling_rows
-from kernels.reference.verify import READS_DRAFT, acceptance_odds, count_accepted, emission_weights, verify
+from kernels.reference.verify import acceptance_odds, count_accepted, emission_weights, verify
 
 Method = VerificationMethod
 EXACT = 1e-12
@@ -84,7 +84,7 @@ class Tree:
     def propose(self, one_hot: bool, method: Method) -> Proposal:
         logits, draft = self.round(one_hot)
         return propose(
-            logits, draft, sampling_rows(self.sampling, torch.zeros_like(self.paths[:, 0])), method in READS_DRAFT
+            logits, draft, sampling_rows(self.sampling, torch.zeros_like(self.paths[:, 0])), method.traits.reads_draft
         )
 
     def continuation(self, prefix: tuple[int, ...]) -> Tensor:

@@ -14,7 +14,7 @@ from kernels.reference.logprobs import logprobs
 from kernels.reference.proposal import Proposal, propose
 from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import process, sampling_rows
-from kernels.reference.verify import READS_DRAFT, verify
+from kernels.reference.verify import verify
 from kernels.streams import Purpose
 from tests.kernel_rounds import LENGTHS, MIXED, KernelRound, assert_same_verdict, kernel_round, random_words, streams_of
 from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, Method, Setting, sampling_of, verification_of
@@ -137,7 +137,7 @@ class MaskedTree(Tree):
         logits = without_forbidden(logits, TokenMask(self.words, self.target_rows[self.nodes].flatten()))
         if not self.forgets_draft:
             draft = replace(draft, mask=TokenMask(self.words, self.draft_rows[self.nodes[:, :-1]]))
-        return propose(logits, draft, sampling, method in READS_DRAFT)
+        return propose(logits, draft, sampling, method.traits.reads_draft)
 
 
 @pytest.mark.parametrize("method", LOSSLESS, ids=lambda method: method.value)

@@ -7,8 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kernels.contract import Draft, Streams, Verification, VerificationMethod
-from kernels.new_row_stats import new_row_stats
+from kernels.contract import Draft, RowStats, Streams, Verification, VerificationMethod
 from kernels.reference import thresholds as thresholds_module
 from kernels.reference.row_stats import keep_row_stats
 from kernels.reference.truncation import process, processed
@@ -186,7 +185,7 @@ def test_equal_logits_of_any_size_are_a_uniform_distribution(setting, value: flo
     torch.testing.assert_close(
         rows.logprobs_at(torch.tensor([0]), torch.tensor([17])).exp(), uniform[0, :1], rtol=1e-12, atol=0.0
     )
-    stats = new_row_stats(1)
+    stats = RowStats.empty(1)
     keep_row_stats(rows, sampling, stats)
     assert float(stats.normalizer) == pytest.approx(64.0, rel=1e-12)
 

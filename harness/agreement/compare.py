@@ -12,13 +12,13 @@ from harness.agreement.counts import Agreement, Disagreement
 from harness.agreement.margins import drawn_margins, verdict_margins
 from harness.agreement.round_inputs import RoundInputs, streams_at
 from harness.agreement.rounding import ROUNDING, SCORE_ROUNDING, tolerance_of
-from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationMethod, VerificationResult
+from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationResult
 from kernels.core import Core
+from kernels.methods import Method, methods_with
 from kernels.reference.truncation import sampling_rows
 from kernels.streams import Purpose
 
-Method = VerificationMethod
-DRAWS_ONLY = frozenset({Method.coupled, Method.greedy})
+DRAWS_ONLY = methods_with(lambda traits: traits.greedy_only or (traits.decided_by_noise and not traits.reads_draft))
 """Methods that accept a draft token iff they have drawn the same."""
 ROWS_AT_A_TIME = 32
 """Disagreeing requests that are worked out in float64 at a time."""
@@ -34,7 +34,7 @@ def num_accept_decisions(draft_lengths: Tensor, num_accepted: Tensor, method: Me
     """
     if method in DRAWS_ONLY:
         return 0
-    if method is Method.block:
+    if not method.traits.stops_at_first_failure:
         return int((draft_lengths - num_accepted + (num_accepted > 0)).sum())
     return int(torch.minimum(num_accepted + 1, draft_lengths).sum())
 

@@ -40,7 +40,7 @@ class AgreementConfig:
     """
     device: Device = Device.auto
     """auto takes a GPU where there is one."""
-    methods: tuple[str, ...] = tuple(method.value for method in VerificationMethod if method.value != "greedy")
+    methods: tuple[str, ...] = tuple(method.value for method in VerificationMethod if not method.traits.greedy_only)
     """Verification methods."""
     dtypes: tuple[str, ...] = DTYPES
     """Types of the logits."""

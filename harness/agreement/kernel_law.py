@@ -18,10 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.contract import Sampling, Streams
+from kernels.contract import RowStats, Sampling, Streams
 from kernels.device_weights import scale, weigh
 from kernels.draw import draw
-from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 from kernels.workspace import Workspace, chunk_size
 
@@ -50,7 +49,7 @@ def kernel_law(logits: Tensor, sampling: Sampling) -> Tensor:
     device, vocab_size = logits.device, len(logits)
     chunk = chunk_size(vocab_size)
     num_chunks = -(-vocab_size // chunk)
-    stats = new_row_stats(1, device=device)
+    stats = RowStats.empty(1, device=device)
     zero = torch.zeros(1, dtype=torch.long, device=device)
     workspace = Workspace()
     draw(logits[None], sampling, Streams(zero, zero, zero), Purpose.draft, row_stats=stats, workspace=workspace)

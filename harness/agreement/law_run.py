@@ -12,7 +12,7 @@ from harness.agreement.config import TRUNCATIONS, AgreementConfig
 from harness.agreement.draw_law import Shift, boundary_shift, total_variation
 from harness.agreement.law_rows import ROWS
 from harness.agreement.run import device_of, tested_core
-from kernels.equal_sampling import equal_sampling
+from kernels.contract import Sampling
 
 LAW_DTYPES = ("bfloat16", "float32")
 LAW_TEMPERATURES = (0.7, 1.0, 2.0)
@@ -47,7 +47,7 @@ def measure_laws(config: AgreementConfig, report: Callable[[LawResult], None]) -
     for name, dtype, truncation, temperature in product(ROWS, LAW_DTYPES, LAW_TRUNCATIONS, LAW_TEMPERATURES):
         generator = torch.Generator(device).manual_seed(config.seed)
         logits = ROWS[name](config.law_vocab_size, generator).to(getattr(torch, dtype))
-        sampling = equal_sampling(1, temperature, *TRUNCATIONS[truncation], device)
+        sampling = Sampling.same_for_all(1, temperature, *TRUNCATIONS[truncation], device)
         variation = None
         if core.name == "triton":
             from harness.agreement.kernel_law import kernel_law

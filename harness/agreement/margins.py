@@ -23,7 +23,6 @@ from harness.agreement.token_margin import interval_distance, token_margin
 from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationMethod, VerificationResult
 from kernels.reference.proposal import propose, to_draft_ids
 from kernels.reference.truncation import processed
-from kernels.reference.verify import READS_DRAFT
 from kernels.streams import Purpose, gumbel, uniform
 
 Method = VerificationMethod
@@ -55,14 +54,14 @@ def verdict_margins(inputs: RoundInputs, verification: Verification, found: Veri
     Returns:
         [R] float64; infinity where no rounding can explain the verdict.
     """
-    if bool((inputs.sampling.temperature == 0).all()) and verification.method is not Method.synthetic:
+    if bool((inputs.sampling.temperature == 0).all()) and not verification.traits.ignores_tokens:
         return torch.full(found.num_accepted.shape, torch.inf, dtype=torch.float64, device=found.num_accepted.device)
     margins = [_verdict_margin(replace(inputs, sampling=each), verification, found) for each in nearby(inputs.sampling)]
     return torch.stack(margins).amin(dim=0)
 
 
 def _verdict_margin(inputs: RoundInputs, verification: Verification, found: VerificationResult) -> Tensor:
-    proposal = propose(inputs.target_logits, inputs.draft, inputs.sampling, verification.method in READS_DRAFT)
+    proposal = propose(inputs.target_logits, inputs.draft, inputs.sampling, verification.traits.reads_draft)
     vocab_size, width = proposal.target.logits.shape[1], proposal.token_ids.shape[1]
     possible = (found.num_accepted >= 0) & (found.num_accepted <= proposal.num_usable)
     num_accepted = torch.where(possible, found.num_accepted, 0)

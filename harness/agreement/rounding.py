@@ -16,7 +16,7 @@ about in practice: one so far down is drawn once in 10^10 times. 2^-22 * (25 + 1
 
 from __future__ import annotations
 
-from kernels.contract import VerificationMethod
+from kernels.methods import Method, VerificationMethod
 
 ROUNDING = 1e-5
 """Relative error of one probability that float32 arithmetic explains."""
@@ -25,6 +25,6 @@ SCORE_ROUNDING = 1e-9
 1e-14 and the noise, a double logarithm, within some 1e-15. Only what top-p and min-p keep may hang on float32."""
 
 
-def tolerance_of(method: VerificationMethod) -> float:
+def tolerance_of(method: Method) -> float:
     """The largest margin that rounding explains in what a method draws or decides."""
     return SCORE_ROUNDING if method is VerificationMethod.coupled else ROUNDING

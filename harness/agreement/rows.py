@@ -17,8 +17,6 @@ from torch import Tensor
 from harness.agreement.round_inputs import RoundInputs
 from kernels.contract import Draft, RowStats, Sampling, Streams
 from kernels.core import Core
-from kernels.equal_sampling import equal_sampling
-from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 
 EXPONENTS = (1.0, 2.0)
@@ -55,7 +53,7 @@ def _streams(num_requests: int, generator: torch.Generator) -> Streams:
 
 
 def _sampling(shape: RoundShape, num_rows: int, device: torch.device) -> Sampling:
-    return equal_sampling(num_rows, shape.temperature, shape.top_k, shape.top_p, shape.min_p, device)
+    return Sampling.same_for_all(num_rows, shape.temperature, shape.top_k, shape.top_p, shape.min_p, device)
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def drafted_round(shape: RoundShape, core: Core, generator: torch.Generator) -> 
         streams.rounds.repeat_interleave(width),
     )
     rows, sampling = cache.view(requests * width, shape.vocab_size), _sampling(shape, requests * width, device)
-    kept = new_row_stats(requests * width, device=device)
+    kept = RowStats.empty(requests * width, device=device)
     if shape.shared_noise:
         drawn, stats = core.coupled_draw(rows, sampling, here, shape.vocab_size), None
     else:

@@ -25,7 +25,6 @@ from kernels.core import Core, reference_core, triton_core
 from kernels.streams import Purpose
 
 Method = VerificationMethod
-SHARES_NOISE = (Method.coupled, Method.pr35461)
 
 
 @dataclass(frozen=True)
@@ -156,5 +155,5 @@ def shape_of(cell: Cell, config: AgreementConfig) -> RoundShape:
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
-        shared_noise=cell.method in SHARES_NOISE,
+        shared_noise=cell.method.traits.decided_by_noise,
     )

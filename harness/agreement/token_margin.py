@@ -16,7 +16,7 @@ from torch import Tensor
 from kernels.contract import Streams, Verification, VerificationMethod
 from kernels.reference.block import log_prefix_ratios
 from kernels.reference.proposal import Proposal, to_draft_ids
-from kernels.reference.verify import EMITS_FROM_TARGET, emission_weights
+from kernels.reference.verify import emission_weights
 from kernels.streams import Purpose, gumbel, uniform
 
 Method = VerificationMethod
@@ -54,7 +54,7 @@ def _residual_parts(
         ratio = log_prefix_ratios(proposal).gather(1, num_accepted[:, None])[:, 0].exp()
     target = ratio * proposal.target.logprobs_at(proposal.rows[requests, num_accepted], token_ids).exp()
     proposed = torch.zeros_like(target)
-    compares = proposal.draft is not None and verification.method not in EMITS_FROM_TARGET
+    compares = proposal.draft is not None and not verification.traits.emits_from_target
     index = ((num_accepted < proposal.num_usable) & ~proposal.one_hot).nonzero()[:, 0]
     if compares and proposal.draft is not None and len(index):
         num_draft = proposal.draft.logits.shape[1]

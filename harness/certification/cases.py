@@ -18,6 +18,7 @@ from harness.certification.toy_models import (
     WIDE,
     ToyModels,
 )
+from kernels import methods
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 
 Method = VerificationMethod
@@ -44,18 +45,21 @@ TRUNCATIONS: dict[str, tuple[ToyModels, tuple[Profile, ...]]] = {
 temperatures, because at 1 nobody sees one that is forgotten. `mixed` mixes greedy requests with sampled ones that cut
 differently."""
 UNCUT_BESIDE_CUT = (Profile(temperature=1.4), Profile(temperature=0.9, top_k=4, top_p=0.85))
-DRAFTS: tuple[tuple[VerificationMethod, DraftSampling, bool], ...] = (
-    (Method.strict, SAMPLED, True),
-    (Method.strict, GREEDY, False),
-    (Method.strict, COUPLED, True),
-    (Method.coupled, COUPLED, True),
-    (Method.coupled, GREEDY, False),
-    (Method.probabilistic, SAMPLED, True),
-    (Method.probabilistic, GREEDY, False),
-    (Method.block, SAMPLED, True),
-    (Method.block, GREEDY, False),
-)
+Drafts = tuple[methods.Method, DraftSampling, bool]
 """Verification, draft sampling, and whether the draft logits are cached (else the proposal is one-hot)."""
+
+
+def drafts_of(method: methods.Method) -> tuple[Drafts, ...]:
+    """Every way to draft for a method."""
+    return tuple((method, sampling, sampling is not GREEDY) for sampling in method.traits.draft_samplings)
+
+
+DRAFTS = tuple(
+    drafts
+    for method, traits in methods.METHODS.items()
+    if traits.guarantee is methods.Guarantee.lossless and not traits.greedy_only
+    for drafts in drafts_of(method)
+)
 CONSTANT, RAGGED = (3,), (3, 1, 0, 2)
 
 
@@ -106,11 +110,15 @@ class Case:
         parts += [self.models.name] if named else []
         return ", ".join(parts)
 
+    def _is_run_by(self, features: Features) -> bool:
+        method = self.verification.method
+        return features.own_methods if isinstance(method, methods.OwnMethod) else method in features.methods
+
     def lacking(self, features: Features) -> str | None:
         """What the cell needs and a subject does not have; None if it has everything."""
         profiles_truncate = any(profile.truncates for profile in self.profiles)
         needs = (
-            (self.verification.method in features.methods, f"method {self.verification.method.value}"),
+            (self._is_run_by(features), f"method {self.verification.method.value}"),
             (self.draft_sampling in features.draft_samplings, f"{self.draft_sampling.value} drafts"),
             (DTYPES[self.dtype] in features.dtypes, f"{self.dtype} logits"),
             (features.truncation or not profiles_truncate, "truncation"),
@@ -124,7 +132,7 @@ class Case:
 
 
 def _case(
-    method: VerificationMethod, sampling: DraftSampling, cached: bool, truncation: str = "none", dtype: str = "float32"
+    method: methods.Method, sampling: DraftSampling, cached: bool, truncation: str = "none", dtype: str = "float32"
 ) -> Case:
     models, profiles = TRUNCATIONS[truncation]
     case = Case(models, Verification(method), sampling, cached, truncation, profiles, dtype)
@@ -144,6 +152,16 @@ def small_cases() -> list[Case]:
     rotation = [(truncation, dtype) for truncation in ("top-k", "top-p", "min-p") for dtype in DTYPES]
     cases += [_case(*drafts, *pair) for drafts, pair in zip(DRAFTS, rotation, strict=True)]
     return cases + special_cases(("float32",)) + masked_cases(()) + spread_cases()[:1]
+
+
+def own_cases(method: methods.OwnMethod, is_full: bool) -> list[Case]:
+    """A method of the user's own: every way to draft for it x every truncation (x every dtype, if full), and others."""
+    dtypes = tuple(DTYPES) if is_full else ("float32",)
+    drafts = drafts_of(method)
+    cases = [_case(*each, truncation, dtype) for each in drafts for truncation in TRUNCATIONS for dtype in dtypes]
+    cases += [replace(_case(*each), models=NARROW_DRAFT) for each in drafts if each[1] is not GREEDY]
+    cases += [replace(_case(*drafts[0]), lengths=RAGGED, padded_rows=True)]
+    return [*cases, replace(_case(*drafts[0]), models=MASKED)]
 
 
 def special_cases(dtypes: tuple[str, ...]) -> list[Case]:
@@ -172,7 +190,7 @@ def special_cases(dtypes: tuple[str, ...]) -> list[Case]:
     return cases
 
 
-def masked_cases(drafts: tuple[tuple[VerificationMethod, DraftSampling, bool], ...]) -> list[Case]:
+def masked_cases(drafts: tuple[Drafts, ...]) -> list[Case]:
     """Pairs under a grammar: some ways to draft and verify, and what may go wrong beside masks.
 
     Args:

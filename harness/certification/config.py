@@ -7,6 +7,7 @@ from enum import Enum
 
 from harness.settings.checks import check_known, check_seed, check_setting
 from harness.settings.device import Device
+from harness.settings.imported import is_import_path
 from kernels.contract import VerificationMethod
 
 PROJECT_CORE = "harness.certification.subject:project_core"
@@ -40,7 +41,8 @@ class CertifyConfig:
     """Processes that play cells at the same time, in turns on all GPUs; 0 is 1 on a CPU, and on a GPU two less than
     there are CPU cores, at most 12. The results do not depend on it."""
     methods: tuple[str, ...] = ()
-    """Only these verification methods; all of them unless given."""
+    """Only these verification methods; all of ours unless given. PACKAGE.MODULE:NAME is one of your own
+    (kernels.methods.OwnMethod), which the reference core runs."""
     cells: str = ""
     """Only cells whose name contains this text."""
     controls: bool = True
@@ -51,7 +53,8 @@ class CertifyConfig:
     """Folder for report.md and certification.json."""
 
     def __post_init__(self) -> None:
-        check_known("methods", self.methods, [method.value for method in VerificationMethod])
+        names = [name for name in self.methods if not is_import_path(name)]
+        check_known("methods", names, [method.value for method in VerificationMethod])
         for name in ("samples", "batch", "workers"):
             check_setting(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
         check_setting(not 0 < self.samples < 1000, "samples", "at least 1000", self.samples)

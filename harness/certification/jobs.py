@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from harness.certification.cases import Case, full_cases, small_cases
+from dataclasses import replace
+
+from harness.certification.cases import Case, full_cases, own_cases, small_cases
 from harness.certification.config import CertifyConfig, Size
 from harness.certification.controls import Control, controls
+from harness.settings.imported import ImportPath, is_import_path
 from harness.settings.schema import SettingsError
+from kernels.methods import Guarantee, OwnMethod
 
 
 def chosen_cases(config: CertifyConfig, size: Size) -> list[Case]:
     """The lossless cells that the settings ask for; raises SettingsError when there is none."""
     every = full_cases() if size is Size.full else small_cases()
+    for path in (ImportPath(name) for name in config.methods if is_import_path(name)):
+        every += own_cases(_own_method(path), size is Size.full)
     found = [
         case
         for case in every
@@ -22,6 +28,21 @@ def chosen_cases(config: CertifyConfig, size: Size) -> list[Case]:
             "found none; lossy methods are controls"
         )
     return found
+
+
+def _own_method(path: ImportPath) -> OwnMethod:
+    """A method of the user's own; raises SettingsError if there is none that says it is lossless."""
+    key = "methods"
+    try:
+        method = replace(path.load(key, OwnMethod), value=path.value)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    promise = method.traits.guarantee
+    if promise is not Guarantee.lossless:
+        raise SettingsError(
+            f"{key}: expected methods that say they are lossless, found {path}, which is {promise.value}"
+        )
+    return method
 
 
 def chosen_jobs(config: CertifyConfig, size: Size) -> list[Case | Control]:

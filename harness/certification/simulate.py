@@ -24,7 +24,6 @@ from harness.certification.cases import DTYPES, Case
 from harness.certification.contract_checks import copied_inputs, num_overwritten, returned
 from harness.certification.subject import Subject, features_of
 from kernels.contract import Draft, DraftSampling, Drawn, RowStats, Sampling, Streams, TokenMask, VerificationResult
-from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 
 SEED_STEP = 0x9E3779B97F4A7C15 - 2**64
@@ -210,7 +209,7 @@ def propose(subject: Subject, table: SlotTable, slots: Tensor, keeps_stats: bool
             still = Sampling(off, torch.zeros_like(sampling.top_k), off + 1, off, truncates=False)
             drawn = subject.draw(logits, still, streams, Purpose.draft, models.draft_to_target, **masked)
         elif keeps_stats:
-            rows = new_row_stats(len(slots), device=logits.device)
+            rows = RowStats.empty(len(slots), device=logits.device)
             kept = {"row_stats": rows, **masked}
             drawn = subject.draw(logits, sampling, streams, Purpose.draft, models.draft_to_target, **kept)
             for name, field in vars(rows).items():

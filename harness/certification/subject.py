@@ -88,6 +88,8 @@ class Features:
     """`draw` takes a keyword row_stats and fills it, `verify` reads Draft.row_stats."""
     masks: bool = False
     """`verify`, `draw` and `coupled_draw` take a keyword mask, `verify` reads Draft.mask."""
+    own_methods: bool = False
+    """`verify` runs an OwnMethod (kernels.methods), as the reference does."""
     remark: str = ""
     """What a reader of the report should know about the subject."""
 
@@ -137,7 +139,13 @@ class Functions:
 
 
 def _as_subject(core: Core) -> Functions:
-    return Functions(core.name, core.verify, core.draw, core.coupled_draw, Features(row_stats=True, masks=True))
+    return Functions(
+        core.name,
+        core.verify,
+        core.draw,
+        core.coupled_draw,
+        Features(row_stats=True, masks=True, own_methods=core.name == "reference"),
+    )
 
 
 def project_core(device: torch.device) -> Functions:

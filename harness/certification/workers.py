@@ -25,9 +25,9 @@ from harness.certification.controls import Control
 from harness.certification.evaluate import Conditions, Outcome, evaluate
 from harness.certification.jobs import chosen_jobs
 from harness.certification.subject import Subject, load_subject
-from kernels.contract import DraftSampling, VerificationMethod
+from kernels.methods import DraftSampling, Method
 
-Group = tuple[VerificationMethod, DraftSampling, str, bool]
+Group = tuple[Method, DraftSampling, str, bool]
 """Method, draft sampling, dtype and whether anything truncates: what the kernels of a job are compiled for."""
 TRUNCATION_COST = 2
 """How many plain jobs a truncating one is taken for."""

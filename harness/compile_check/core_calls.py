@@ -14,13 +14,12 @@ from torch import Tensor
 
 from harness.compile_check.compile import Launch
 from harness.engine.slots import MAX_ENDING_TOKENS
-from kernels.contract import Draft, Sampling, Streams, TokenMask, Verification
+from kernels.contract import Draft, RowStats, Sampling, Streams, TokenMask, Verification
 from kernels.contract import VerificationMethod as Method
 from kernels.coupled import coupled_draw
 from kernels.defer import defer
 from kernels.draw import draw
 from kernels.logprobs import logprobs
-from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 from kernels.verify import verify
 
@@ -77,7 +76,7 @@ def _verify(
         None if one_hot else torch.empty(size, dtype=dtype),
         None if one_hot else torch.arange(num_requests),
         _map() if small_vocabulary else None,
-        new_row_stats(*size[:2]) if with_stats and not one_hot else None,
+        RowStats.empty(*size[:2]) if with_stats and not one_hot else None,
         _mask(masked and not one_hot, vocab_size, *size[:2]),
     )
     rule = Verification(method, synthetic_rates=tuple(0.5**place for place in range(num_drafts)))
@@ -97,7 +96,7 @@ def _draw(
 ) -> None:
     mask = _mask(masked, vocab_size, num_requests)
     vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (vocab_size, None)
-    logits, stats = torch.empty(num_requests, vocab_size, dtype=dtype), new_row_stats(num_requests)
+    logits, stats = torch.empty(num_requests, vocab_size, dtype=dtype), RowStats.empty(num_requests)
     sampling = _sampling(num_requests, truncates)
     draw(logits, sampling, _streams(num_requests), Purpose.draft, target_ids, stats, mask=mask)
 

@@ -29,9 +29,11 @@ from harness.compose.overrides import Given, check_given, read_overrides
 from harness.compose.preferred_checkpoints import resolve_preferred
 from harness.compose.run_plan import RunPlan, with_baselines
 from harness.settings.cell import CellConfig, InvalidCombinationError
+from harness.settings.imported import named
 from harness.settings.run import InvalidCells, RunConfig
 from harness.settings.schema import CONF, SettingsError, group_options
 from harness.workload.formats import prompt_file
+from kernels.methods import VerificationMethod
 
 RUNS = Path("results/runs")
 SLOWEST_FIRST = (
@@ -102,9 +104,18 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
         command=command or shlex.join(["rejection-lab", "run", *arguments]),
         shows=root.shows or "",
         does_not_show=root.does_not_show or "",
-        reference=None if root.reference is None else root.reference.value,
+        reference=_reference(root),
         warnings=tuple(warnings),
     )
+
+
+def _reference(root: DictConfig) -> str | None:
+    if root.reference is None:
+        return None
+    try:
+        return named("reference", VerificationMethod.__members__, root.reference).value
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _compose_cells(given: Mapping[str, Given], experiment: str) -> _Composed:

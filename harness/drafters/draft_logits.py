@@ -19,7 +19,6 @@ from harness.constraint.masks import words_of
 from harness.drafters.protocol import Batch
 from harness.models.cost import Cost
 from kernels.contract import Draft, DraftSampling, RowStats, Sampling, TokenMask
-from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 
 
@@ -64,7 +63,7 @@ class DraftLogits:
         # a coupled draw leaves no statistics, and those of unrounded logits are not the cache's
         self._keeps_stats = draft_sampling is DraftSampling.sampled and self.drawn_rows is None
         places = size[:2] if self._keeps_stats else nothing[:2]
-        self._stats = new_row_stats(*places, device=device)
+        self._stats = RowStats.empty(*places, device=device)
 
     @property
     def num_bytes(self) -> int:

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from harness.kernel_bench.case import Case, Work
 from kernels.contract import DraftSampling, VerificationMethod
-from kernels.reference.verify import READS_DRAFT
 
 Method = VerificationMethod
 
@@ -48,12 +47,12 @@ def count_rows(case: Case, num_accepted: Tensor | None) -> RowCounts:
     accepted, num_complete = int(num_accepted.sum()), int((num_accepted == width).sum())
     num_rejected = case.num_requests - num_complete
     reads_draft = (
-        case.method in READS_DRAFT and case.draft_sampling is not DraftSampling.greedy and case.temperature > 0
+        case.method.traits.reads_draft and case.draft_sampling is not DraftSampling.greedy and case.temperature > 0
     )
     pairs = 0
     if reads_draft:
         pairs = case.num_requests * width - accepted if case.method is Method.block else num_rejected
-    if case.method is Method.synthetic:
+    if case.method.traits.ignores_tokens:
         needed = case.num_requests
     elif case.method is Method.block:
         needed = case.num_requests * width + num_complete

@@ -17,9 +17,8 @@ from harness.kernel_bench.parameters import sampling_of, streams_of
 from harness.kernel_bench.records import Measurement
 from harness.kernel_bench.workload import draw_logits, make_round, verification_of
 from harness.timing.clock import Clock
-from kernels.contract import Drawn, Sampling, Streams, VerificationResult
+from kernels.contract import Drawn, RowStats, Sampling, Streams, VerificationResult
 from kernels.core import Core
-from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 
 
@@ -52,7 +51,7 @@ def work_of(case: Case, core: Core, inputs: RoundInputs | Rows) -> Callable[[], 
     logits, sampling, streams = inputs.logits, inputs.sampling, inputs.streams
     if case.work is Work.coupled_draw:
         return lambda: core.coupled_draw(logits, sampling, streams, case.vocab_size)
-    stats = new_row_stats(case.num_requests, device=logits.device)
+    stats = RowStats.empty(case.num_requests, device=logits.device)
     return lambda: core.draw(logits, sampling, streams, Purpose.draft, row_stats=stats)
 
 

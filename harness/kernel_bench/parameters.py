@@ -6,14 +6,13 @@ import torch
 
 from harness.kernel_bench.case import Truncation
 from kernels.contract import Sampling, Streams
-from kernels.equal_sampling import equal_sampling
 
 TOP_K, TOP_P, MIN_P = 50, 0.95, 0.05
 
 
 def sampling_of(num_rows: int, temperature: float, truncation: Truncation, device: torch.device) -> Sampling:
     """Fields [num_rows]."""
-    return equal_sampling(
+    return Sampling.same_for_all(
         num_rows,
         temperature,
         top_k=TOP_K if truncation is Truncation.top_k else 0,

@@ -21,7 +21,6 @@ from harness.kernel_bench.parameters import sampling_of, streams_of
 from harness.kernel_bench.rows import drafted_rows, head_of, llm_rows
 from kernels.contract import Draft, DraftSampling, RowStats, Streams, Verification, VerificationMethod
 from kernels.core import Core
-from kernels.new_row_stats import new_row_stats
 from kernels.streams import Purpose
 
 ELEMENTS_AT_ONCE = 2**27
@@ -109,7 +108,7 @@ def _drawn(case: Case, core: Core, cache: Tensor, slots: Tensor, streams: Stream
     device = cache.device
     of_slot = streams_at(streams, slots.argsort())
     sampling = sampling_of(num_slots, case.temperature, case.truncation, device)
-    stats = new_row_stats(num_slots, width, device=device)
+    stats = RowStats.empty(num_slots, width, device=device)
     token_ids = torch.empty(num_slots, width, dtype=torch.int64, device=device)
     for index in range(width):
         here = Streams(of_slot.seeds, of_slot.positions + index, of_slot.rounds)

@@ -25,8 +25,8 @@ from harness.records.schema import CellRecord
 from harness.settings.guarantee import weights_label
 from harness.settings.identity import key_without
 from harness.settings.models import Weights, drafter_traits
-from harness.settings.usage import METHOD_PARAMETERS, SettingsView
-from kernels.contract import VerificationMethod
+from harness.settings.usage import SettingsView
+from kernels.methods import parameters_of
 
 AXES = ("drafter", "drafting", "verification", "measurement", "draft_sampling", "guarantee")
 """Settings in which a cell may differ from its baseline."""
@@ -237,7 +237,7 @@ class _Reader:
 def _verification(config: Mapping[str, Any]) -> str:
     """The method, with the parameters that it uses; a profile stands for its rates."""
     method = config["method"]
-    given = {name: config.get(name) for name in METHOD_PARAMETERS.get(VerificationMethod(method), ())}
+    given = {name: config.get(name) for name in parameters_of(method)}
     if given.get("profile"):
         del given["synthetic_rates"]
     text = ", ".join(f"{name}={_plain(value)}" for name, value in given.items() if value not in (None, []))

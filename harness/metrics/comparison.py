@@ -18,20 +18,10 @@ from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate, paired, paired_difference, paired_ratio
 from harness.records.schema import EXPECTED_METHODS
 from harness.settings.cell import cache_rounds
-from kernels.contract import READS_DRAFT, VerificationMethod
+from kernels.methods import VerificationMethod
 
 METHOD_ORDER = tuple(item.value for item in VerificationMethod)
 DRAFT_ORDER = ("greedy", "sampled", "coupled", "")
-
-ONE_HOT_METHODS = ("strict", "coupled", "greedy", "probabilistic", "block")
-"""Methods with one and the same law when the proposal is one-hot."""
-
-OWN_DRAWS = ("strict", "typical", "synthetic")
-"""Methods that share no noise with the drafts and stop at the first failure: when a position is drafted again with its
-old noise (coupled drafts), nothing that was emitted depended on that noise, so it is as good as new."""
-
-COMPARES = tuple(item.value for item in READS_DRAFT)
-"""Methods that compare with the draft distribution."""
 
 WITHIN_GROUP = (
     *("verification", "guarantee", "measurement"),
@@ -91,15 +81,21 @@ def groups(cells: Sequence[Cell]) -> list[Group]:
 def law(cell: Cell) -> tuple[str, ...]:
     """Equal for two cells of a group whose output and acceptance follow the same law."""
     method = "probabilistic" if cell["verification"] == "lenient(leniency=1)" else method_name(cell)
-    if cell["temperature"] == 0 and method != "synthetic":
+    if cell["temperature"] == 0 and not _has(method, "ignores_tokens"):
         return ("argmax", *_rounding(cell, compares=False))
-    if cell["draft_sampling"] == "greedy" and method in ONE_HOT_METHODS:
+    if cell["draft_sampling"] == "greedy" and _has(method, "is_strict_on_one_hot"):
         return ("one-hot drafts",)
     if cell["num_speculative_tokens"] == 1 and method == "block":
         method = "probabilistic"
     parameters = cell["verification"] if method == method_name(cell) else method
-    sampling = "sampled" if method in OWN_DRAWS and cell["draft_sampling"] == "coupled" else cell["draft_sampling"]
-    return parameters, sampling, *_rounding(cell, compares=method in COMPARES)
+    is_as_sampled = cell["draft_sampling"] == "coupled" and _has(method, "shares_no_noise")
+    sampling = "sampled" if is_as_sampled else cell["draft_sampling"]
+    return parameters, sampling, *_rounding(cell, compares=method not in METHOD_ORDER or _has(method, "reads_draft"))
+
+
+def _has(method: str, trait: str) -> bool:
+    """Whether a method of the table has a trait; of one of the user's own nothing is known here."""
+    return method in METHOD_ORDER and bool(getattr(VerificationMethod(method).traits, trait))
 
 
 def _rounding(cell: Cell, compares: bool) -> tuple[str, ...]:

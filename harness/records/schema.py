@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from kernels.methods import METHODS
+
 SCHEMA_VERSION = 2
 """2: the provenance names the sampling core, and draft_logit_cache_bytes counts the statistics of its rows."""
 
@@ -41,7 +43,8 @@ ROUNDING = 1e-6
 """Slack for expected counts, which are sums of float64 probabilities."""
 
 
-EXPECTED_METHODS = ("strict", "probabilistic", "block")
+EXPECTED_METHODS = tuple(method.value for method in METHODS if method.traits.expected_is_recorded)
+"""strict, probabilistic and block, in this order."""
 
 
 @dataclass(frozen=True, slots=True)

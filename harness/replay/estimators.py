@@ -42,7 +42,7 @@ from enum import Enum
 import numpy as np
 
 from harness.records.acceptance_terms import Floats, RoundTerms
-from kernels.contract import Verification, VerificationMethod
+from kernels.methods import OwnMethod, Verification, VerificationMethod
 
 Method = VerificationMethod
 
@@ -54,7 +54,7 @@ class Estimator(Enum):
     before = "before"
 
 
-MASSES = {
+MASSES: dict[Method | OwnMethod, str] = {
     Method.strict: "strict_mass",
     Method.coupled: "coupled_mass",
     Method.probabilistic: "overlap",
@@ -116,7 +116,7 @@ def _typical(terms: RoundTerms, rule: Verification) -> Floats:
     return ((target_prob > threshold) | (target_prob == 1)).astype(np.float64)
 
 
-_TOKEN_BY_TOKEN: dict[Method, Callable[[RoundTerms, Verification], Floats]] = {
+_TOKEN_BY_TOKEN: dict[Method | OwnMethod, Callable[[RoundTerms, Verification], Floats]] = {
     Method.strict: _target_prob,
     Method.coupled: _coupled,
     Method.probabilistic: _ratio,

@@ -22,7 +22,7 @@ from harness.replay.rules import rule_name
 from harness.report.cell_names import drafter_name
 from harness.report.figures.save import save_figure
 from harness.report.figures.style import LOOKS, RC, REFERENCE_LINE, Look, spare_looks
-from kernels.contract import Verification, VerificationMethod
+from kernels.methods import Verification, VerificationMethod
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

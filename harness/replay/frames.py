@@ -18,7 +18,7 @@ from harness.metrics.estimates import NOT_AVAILABLE, Estimate, paired_difference
 from harness.replay.estimators import Estimator, estimators_of
 from harness.replay.replayed import SAMPLED, Replayed, num_ended_drafts, series_name, width
 from harness.replay.rules import rule_name
-from kernels.contract import GUARANTEES, Verification
+from kernels.methods import Verification
 
 CELL_COLUMNS = ("run", "cell_id", "target", "drafter", "num_speculative_tokens", "temperature")
 RECORDED_COLUMNS = ("verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")
@@ -49,7 +49,7 @@ def _row(replayed: Replayed, rule: Verification, estimator: Estimator) -> dict[s
     cell, is_own = replayed.cell, rule == replayed.own_rule
     row: dict[str, Any] = {name: cell[name] for name in CELL_COLUMNS}
     row |= {f"recorded_{name}": cell[name] for name in RECORDED_COLUMNS}
-    row |= {"verification": rule_name(rule), "guarantee": GUARANTEES[rule.method].value, "estimator": estimator.value}
+    row |= {"verification": rule_name(rule), "guarantee": rule.guarantee.value, "estimator": estimator.value}
     row |= {"is_own": is_own, "num_prompts": replayed.estimates.num_prompts}
     row |= {"num_drafts": len(replayed.recorded.terms.request), "num_ended_drafts": num_ended_drafts(cell)}
     name = series_name(rule, estimator)

@@ -24,7 +24,7 @@ from harness.records.acceptance_terms import Floats, Integers, RoundTerms
 from harness.records.schema import EXPECTED_METHODS, InconsistentRecordError
 from harness.replay.estimators import Estimator, estimators_of, reaching
 from harness.replay.rules import recorded_rule, rule_name
-from kernels.contract import Verification
+from kernels.methods import Verification
 
 SAMPLED = "sampled"
 """Name, beside the rules', of what the run itself accepted of these drafts."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.settings.usage import METHOD_PARAMETERS
-from kernels.contract import Verification, VerificationMethod
+from kernels.methods import Verification, VerificationMethod
 
 Method = VerificationMethod
 
@@ -37,16 +36,17 @@ def replayed_rules(
 
 def rule_name(rule: Verification) -> str:
     """The method with the parameters that it uses, as in the column `verification` of the results."""
-    given = {name: getattr(rule, name) for name in METHOD_PARAMETERS.get(rule.method, ())}
+    given = {name: getattr(rule, name) for name in rule.traits.parameters}
     text = ", ".join(f"{name}={value:g}" for name, value in given.items())
     return f"{rule.method.value}({text})" if text else rule.method.value
 
 
 def recorded_rule(verification: Mapping[str, Any]) -> Verification | None:
     """The rule of a cell's own configuration; None if it has no closed form."""
-    method = Method(verification["method"])
-    if method is Method.greedy:
+    name = verification["method"]
+    if name == Method.greedy.value:
         return Verification(Method.strict)
-    if method not in REPLAYED:
+    method = next((each for each in REPLAYED if each.value == name), None)
+    if method is None:
         return None
-    return Verification(method, **{name: verification[name] for name in METHOD_PARAMETERS.get(method, ())})
+    return Verification(method, **{name: verification[name] for name in method.traits.parameters})

@@ -20,7 +20,7 @@ from harness.report.cell_names import CONTEXT, MINUS, label_notes, varying
 from harness.report.entries import setting, settings_of
 from harness.report.number_format import NOT_AVAILABLE, Number, count, format_value
 from harness.report.table import NONE, Entry, Table
-from kernels.contract import Guarantee, VerificationMethod
+from kernels.methods import Guarantee, VerificationMethod
 
 BASIS = (
     "Drafts: those that count in full and were recorded. Every method is worked out on the same drafts of the cell "

@@ -20,7 +20,7 @@ from harness.replay.tables import differences_table, replay_table
 from harness.report.cell_names import column_name, drafter_name
 from harness.report.latex import to_latex
 from harness.report.table import Table
-from kernels.contract import Verification
+from kernels.methods import Verification
 
 
 @dataclass(frozen=True)

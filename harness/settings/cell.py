@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.constraint import ConstraintConfig
-from harness.settings.imported import named
+from harness.settings.imported import ImportPath, OrImported, named
 from harness.settings.invalid_combinations import why_invalid
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, require
 from harness.settings.sampling import SamplingSettings
-from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.methods import DraftSampling, Method, MethodTraits, OwnMethod, Verification, VerificationMethod
 
 MAX_SPECULATIVE_TOKENS = 32
 """K at most: what the kernels take under every method (block verification holds the positions as the bits of a number),
@@ -128,8 +128,8 @@ class DecodingConfig:
 class VerificationConfig:
     """The rule that turns draft tokens into output tokens."""
 
-    method: VerificationMethod = VerificationMethod.probabilistic
-    """The rule."""
+    method: OrImported[VerificationMethod] = VerificationMethod.probabilistic
+    """The rule; or PACKAGE.MODULE:NAME, one of your own (kernels.methods.OwnMethod), on the reference core."""
     epsilon: float = 0.09
     """typical: upper bound of the acceptance threshold on the target probability."""
     delta: float = 0.3
@@ -144,8 +144,9 @@ class VerificationConfig:
     """synthetic: named rates of K positions, instead of rates (sources: harness/settings/acceptance_profiles.py)."""
 
     def __post_init__(self) -> None:
+        self.method = named("verification.method", VerificationMethod.__members__, self.method)
         given = bool(self.synthetic_rates) + (self.synthetic_length is not None) + (self.profile is not None)
-        wanted = self.method is VerificationMethod.synthetic
+        wanted = "synthetic_rates" in self.traits.parameters
         require(
             given == int(wanted),
             "verification.synthetic_rates, synthetic_length, profile",
@@ -160,6 +161,18 @@ class VerificationConfig:
         )
         self.verification(0)
 
+    @property
+    def rule(self) -> Method:
+        """The method itself, imported where it is the user's own."""
+        if not isinstance(self.method, ImportPath):
+            return self.method
+        return replace(self.method.load("verification.method", OwnMethod), value=self.method.value)
+
+    @property
+    def traits(self) -> MethodTraits:
+        """What is true of the method."""
+        return self.rule.traits
+
     def verification(self, num_speculative_tokens: int) -> Verification:
         """The method as the sampling core takes it, its synthetic rates filled up to K positions."""
         rates = list(self.synthetic_rates if self.profile is None else self.profile.rates)
@@ -167,7 +180,7 @@ class VerificationConfig:
             accepted = self.synthetic_length - 1
             rates = [min(1.0, max(0.0, accepted - position)) for position in range(num_speculative_tokens)]
         rates += [0.0] * (num_speculative_tokens - len(rates))
-        return Verification(self.method, self.epsilon, self.delta, self.leniency, tuple(rates))
+        return Verification(self.rule, self.epsilon, self.delta, self.leniency, tuple(rates))
 
 
 @dataclass
@@ -329,12 +342,9 @@ class CellConfig:
         choice = self.drafting.sampling
         if choice is not DraftSamplingChoice.auto:
             return DraftSampling[choice.name]
-        method = self.verification.method
-        if not self.drafter.has_model or method is VerificationMethod.greedy:
+        if not self.drafter.has_model:
             return DraftSampling.greedy
-        if method in (VerificationMethod.coupled, VerificationMethod.pr35461):
-            return DraftSampling.coupled
-        return DraftSampling.sampled
+        return self.verification.traits.draft_samplings[0]
 
     @property
     def has_draft_cache(self) -> bool:

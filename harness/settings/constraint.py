@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from harness.settings.models import require
-from kernels.contract import Guarantee
+from kernels.methods import Guarantee
 
 
 class PolicyKind(Enum):

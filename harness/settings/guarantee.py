@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import POLICY_GUARANTEES
 from harness.settings.models import Weights
-from kernels.contract import GUARANTEES, READS_DRAFT, Guarantee
+from kernels.methods import Guarantee
 
 RANDOM_WEIGHTS = "weights: random"
 OTHER_DRAFTS = "unrounded drafts"
@@ -21,7 +21,7 @@ def guarantee(cell: CellConfig) -> Guarantee:
         return Guarantee.lossless
     if compares_with_another(cell):
         return Guarantee.biased
-    promise = GUARANTEES[cell.verification.method]
+    promise = cell.verification.traits.guarantee
     policy = cell.constraint.policy
     if promise is not Guarantee.lossless or policy is None:
         return promise
@@ -30,7 +30,7 @@ def guarantee(cell: CellConfig) -> Guarantee:
 
 def compares_with_another(cell: CellConfig) -> bool:
     """Whether verification compares with a distribution that the drafts were not drawn from."""
-    return cell.draws_unrounded and cell.verification.method in READS_DRAFT and cell.decoding.temperature > 0
+    return cell.draws_unrounded and cell.verification.traits.reads_draft and cell.decoding.temperature > 0
 
 
 def labels(cell: CellConfig) -> tuple[str, ...]:

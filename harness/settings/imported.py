@@ -20,23 +20,28 @@ class ImportPath(str):
     def value(self) -> str:
         return str(self)
 
-    def load(self, key: str) -> Any:
+    def load(self, key: str, kind: type = object) -> Any:
         """The object that the path names.
 
         Args:
             key: of the setting, for the message.
+            kind: class that the object must be of.
 
         Raises:
-            ValueError: there is no such module or object, or the module fails while it is imported.
+            ValueError: there is no such module or object, the module fails while it is imported, or the object is of
+                another class.
         """
         module, _, name = self.partition(":")
         try:
-            return getattr(import_module(module), name)
+            found = getattr(import_module(module), name)
         except Exception as error:
             raise ValueError(
                 f"{key}: expected an object {FORM} that can be imported, found {self} "
                 f"({type(error).__name__}: {error}); Python looks for it from the current folder and in PYTHONPATH"
             ) from error
+        if not isinstance(found, kind):
+            raise ValueError(f"{key}: expected {self} to be a {kind.__module__}.{kind.__qualname__}, found {found!r}")
+        return found
 
 
 Ours = TypeVar("Ours")
@@ -45,6 +50,11 @@ if TYPE_CHECKING:
 else:  # OmegaConf takes a union with str, but none with a class of it
     OrImported = Ours | str
 """`OrImported[SomeEnum]` is the type of a field that `named` settles in `__post_init__`."""
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name has the form PACKAGE.MODULE:NAME."""
+    return re.fullmatch(r"\w+(\.\w+)*:\w+", name) is not None
 
 
 def named(key: str, ours: Mapping[str, Ours], name: Ours | str) -> Ours | ImportPath:
@@ -60,7 +70,7 @@ def named(key: str, ours: Mapping[str, Ours], name: Ours | str) -> Ours | Import
     """
     if not isinstance(name, str):
         return name
-    if re.fullmatch(r"\w+(\.\w+)*:\w+", name):
+    if is_import_path(name):
         return ImportPath(name)
     if name not in ours:
         raise ValueError(f"{key}: expected one of {', '.join(ours)}, or {FORM}, found {name}")

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.settings.models import Weights
-from kernels.contract import DraftSampling, VerificationMethod
+from kernels.methods import DraftSampling
 
 if TYPE_CHECKING:
     from harness.settings.cell import CellConfig
 
 
-def _verifies(cell: CellConfig, *methods: VerificationMethod) -> bool:
-    return cell.verification.method in methods
+def _samplings(cell: CellConfig) -> tuple[DraftSampling, ...]:
+    return cell.verification.traits.draft_samplings
 
 
 def _lacks_weights(cell: CellConfig) -> bool:
@@ -33,9 +33,6 @@ def _lacks_sizes(cell: CellConfig) -> bool:
 def _profile_depth(cell: CellConfig) -> int | None:
     profile = cell.verification.profile
     return None if profile is None else profile.num_speculative_tokens
-
-
-_TAKES_DRAFT_PROBABILITY = (VerificationMethod.probabilistic, VerificationMethod.block, VerificationMethod.lenient)
 
 
 def _is_constrained(cell: CellConfig) -> bool:
@@ -64,29 +61,26 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "not follow from those of target {target.name}",
     ),
     (
-        lambda cell: cell.drafter.traits.is_one_hot and _verifies(cell, VerificationMethod.pr35461),
-        "verification=pr35461 needs a drafter with a distribution; drafter={drafter.kind.value} has none",
+        lambda cell: cell.drafter.traits.is_one_hot and DraftSampling.greedy not in _samplings(cell),
+        "verification={verification.method.value} needs a drafter with a distribution; drafter={drafter.kind.value} "
+        "has none",
     ),
     (
         lambda cell: cell.drafter.traits.is_one_hot and cell.draft_sampling is not DraftSampling.greedy,
         "drafter={drafter.kind.value} has no distribution to draw from; use drafting.sampling=greedy (or auto)",
     ),
     (
-        lambda cell: _verifies(cell, VerificationMethod.greedy) and cell.decoding.temperature > 0,
-        "verification=greedy is defined only at decoding.temperature=0; at other temperatures choose a sampling method",
+        lambda cell: cell.verification.traits.greedy_only and cell.decoding.temperature > 0,
+        "verification={verification.method.value} is defined only at decoding.temperature=0; at other temperatures "
+        "choose a sampling method",
     ),
     (
-        lambda cell: _verifies(cell, VerificationMethod.coupled) and cell.draft_sampling is DraftSampling.sampled,
-        "verification=coupled compares tokens drawn with the same noise, so sampled drafts with their own noise make "
-        "it strict; use drafting.sampling=coupled (or auto), or verification=strict",
+        lambda cell: cell.verification.traits.decided_by_noise and cell.draft_sampling not in _samplings(cell),
+        "verification={verification.method.value} decides by the noise that its drafts were drawn with, found "
+        "{draft_sampling.value} drafts; use drafting.sampling=coupled (or auto), or verification=strict",
     ),
     (
-        lambda cell: _verifies(cell, VerificationMethod.pr35461) and cell.draft_sampling is not DraftSampling.coupled,
-        "verification=pr35461 reproduces a draw whose draft, acceptance and residual share one stream; "
-        "use drafting.sampling=coupled (or auto)",
-    ),
-    (
-        lambda cell: _verifies(cell, *_TAKES_DRAFT_PROBABILITY) and cell.draft_sampling is DraftSampling.coupled,
+        lambda cell: cell.draft_sampling is DraftSampling.coupled and DraftSampling.coupled not in _samplings(cell),
         "coupled drafts share their noise with the target's draw, which must never reach "
         "verification={verification.method.value} (biased output); use drafting.sampling=sampled, or "
         "verification=coupled",
@@ -115,9 +109,14 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "position depends on it, found {drafting.num_speculative_tokens}; or give verification.synthetic_rates",
     ),
     (
-        lambda cell: _is_constrained(cell) and _verifies(cell, VerificationMethod.synthetic),
-        "verification=synthetic accepts tokens whatever they are, so it cannot hold an answer to a grammar; use "
-        "another method, or constraint=none",
+        lambda cell: cell.draft_sampling not in _samplings(cell),
+        "verification={verification.method.value} does not take {draft_sampling.value} drafts; use "
+        "drafting.sampling=auto",
+    ),
+    (
+        lambda cell: _is_constrained(cell) and cell.verification.traits.ignores_tokens,
+        "verification={verification.method.value} accepts tokens whatever they are, so it cannot hold an answer to a "
+        "grammar; use another method, or constraint=none",
     ),
 )
 """What has no meaning, and why with what to do instead; the first that holds is reported."""
@@ -127,5 +126,5 @@ def why_invalid(cell: CellConfig) -> str | None:
     """Why the settings of a cell with a drafter have no meaning together; None if they have one."""
     for applies, reason in INVALID_COMBINATIONS:
         if applies(cell):
-            return reason.format(**vars(cell))
+            return reason.format(**vars(cell), draft_sampling=cell.draft_sampling)
     return None

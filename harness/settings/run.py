@@ -10,7 +10,8 @@ from enum import Enum
 from typing import Any
 
 from harness.settings.cell import CellConfig
-from kernels.contract import VerificationMethod
+from harness.settings.imported import OrImported
+from kernels.methods import VerificationMethod
 
 
 class InvalidCells(Enum):
@@ -40,7 +41,7 @@ class RunConfig(CellConfig):
     """What the results show; printed below the title."""
     does_not_show: str | None = None
     """What they do not show, although one might think so; printed below that."""
-    reference: VerificationMethod | None = None
+    reference: OrImported[VerificationMethod] | None = None
     """The method that the others are compared with where methods stand side by side; null takes the first."""
     invalid_cells: InvalidCells = InvalidCells.error
     """Combinations of a sweep that have no meaning: stop before anything is loaded, or skip and list them."""

@@ -14,14 +14,8 @@ from typing import Any
 
 from harness.settings.cell import CellConfig, cache_rounds
 from harness.settings.models import DRAFTERS, DrafterKind, DrafterTraits, Weights, drafter_traits
-from kernels.contract import DraftSampling, VerificationMethod
+from kernels.methods import METHODS, DraftSampling
 
-METHOD_PARAMETERS = {
-    VerificationMethod.typical: ("epsilon", "delta"),
-    VerificationMethod.lenient: ("leniency",),
-    VerificationMethod.synthetic: ("synthetic_rates", "synthetic_length", "profile"),
-}
-"""Settings of the section verification that a method uses; methods that are not here use none."""
 _OF_SOME_DRAFTERS = {
     name: [kind.value for kind, traits in DRAFTERS.items() if name in traits.settings]
     for name in dict.fromkeys(name for traits in DRAFTERS.values() for name in traits.settings)
@@ -104,11 +98,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     ),
     *(
         (
-            tuple(f"verification.{name}" for name in names),
+            tuple(f"verification.{name}" for name in traits.parameters),
             lambda view, method=method: view.value("verification.method") == method.value,
             f"with verification={method.value}",
         )
-        for method, names in METHOD_PARAMETERS.items()
+        for method, traits in METHODS.items()
     ),
     (
         ("drafting.cache_dtype",),

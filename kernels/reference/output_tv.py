@@ -27,7 +27,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import READS_DRAFT, Draft, Guarantee, Sampling, Verification, VerificationMethod
+from kernels.contract import Draft, Guarantee, Sampling, Verification, VerificationMethod
 from kernels.reference.on_target_vocab import on_target_vocab
 from kernels.reference.proposal import Proposal, propose
 from kernels.reference.target_rows import present_slots
@@ -40,9 +40,9 @@ Method = VerificationMethod
 
 def has_closed_form(verification: Verification, num_draft_tokens: int, draws_unrounded: bool) -> bool:
     """Whether `output_tv` knows the distance of a method for drafts of up to so many tokens."""
-    if verification.method is Method.block:
-        return num_draft_tokens <= 1 or not draws_unrounded
-    return verification.method is not Method.pr35461
+    if not isinstance(verification.method, Method) or verification.method is Method.pr35461:
+        return False
+    return verification.method is not Method.block or num_draft_tokens <= 1 or not draws_unrounded
 
 
 def output_tv(
@@ -84,9 +84,7 @@ def output_tv(
         return distance.new_zeros(len(draft.token_ids)).index_copy_(0, present, distance)
     distance = torch.zeros(len(draft.token_ids), dtype=torch.float64, device=target_logits.device)
     is_lossless = verification.guarantee is Guarantee.lossless
-    if draft.token_ids.shape[1] == 0 or (
-        is_lossless and (drawn_logits is None or verification.method not in READS_DRAFT)
-    ):
+    if draft.token_ids.shape[1] == 0 or (is_lossless and (drawn_logits is None or not verification.traits.reads_draft)):
         return distance
     proposal = propose(target_logits, draft, sampling, reads_draft=True)
     requests = _drafted(proposal, draft, is_averaged=drawn_logits is not None).nonzero()[:, 0]
@@ -163,7 +161,7 @@ def _parts(
         case Method.synthetic:
             return drawn_probs * verification.synthetic_rates[0], none, target_probs
         case _:
-            assert verification.method in READS_DRAFT, verification.method
+            assert verification.traits.reads_draft, verification.method
             # other methods take no note of a leniency that was set for lenient
             leniency = verification.leniency if verification.method is Method.lenient else 1.0
             missing = (target_probs - cached_probs).clamp_(min=0.0)

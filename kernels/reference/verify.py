@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from kernels.contract import (
-    READS_DRAFT,
     Draft,
     Sampling,
     Streams,
@@ -22,6 +21,7 @@ from kernels.contract import (
     VerificationMethod,
     VerificationResult,
 )
+from kernels.methods import OwnMethod
 from kernels.reference.block import block_odds, log_prefix_ratios
 from kernels.reference.choose import choose
 from kernels.reference.coupled import verify_coupled
@@ -40,12 +40,13 @@ from kernels.reference.verdict import assemble, place
 from kernels.streams import Purpose, uniform
 
 Method = VerificationMethod
-EMITS_FROM_TARGET = frozenset({Method.typical, Method.synthetic})
 
 
 def acceptance_odds(proposal: Proposal, verification: Verification) -> Odds:
     """[R, K] the probability with which the method lets each draft token pass."""
     match verification.method:
+        case OwnMethod(odds=odds):
+            return odds(proposal)
         case Method.block:
             return block_odds(proposal, log_prefix_ratios(proposal))
         case Method.lenient:
@@ -60,16 +61,18 @@ def acceptance_odds(proposal: Proposal, verification: Verification) -> Odds:
 
 def count_accepted(proposal: Proposal, verification: Verification, passes: Tensor) -> Tensor:
     """[R, K] bool -> [R] int64 number of accepted tokens."""
-    if verification.method is Method.block:
-        return up_to_last_success(passes, proposal)
-    return up_to_first_failure(passes, proposal)
+    counts = up_to_first_failure if verification.traits.stops_at_first_failure else up_to_last_success
+    return counts(passes, proposal)
 
 
 def emission_weights(proposal: Proposal, verification: Verification, num_accepted: Tensor) -> Tensor:
     """[R, V] float64 unnormalised law of the token that follows `num_accepted` ([R] int64) accepted ones."""
-    if verification.method in EMITS_FROM_TARGET:
+    method = verification.method
+    if isinstance(method, OwnMethod) and method.emission is not None:
+        return method.emission(proposal, num_accepted)
+    if method.traits.emits_from_target:
         return emission(proposal, num_accepted, scale=None)
-    if verification.method is Method.block:
+    if method is Method.block:
         ratios = log_prefix_ratios(proposal).gather(1, num_accepted[:, None])[:, 0].exp()
         return emission(proposal, num_accepted, scale=ratios)
     return emission(proposal, num_accepted, scale=proposal.target.log_normalizer.new_ones(len(num_accepted)))
@@ -135,14 +138,14 @@ def verify(
         verdict = verify(target_logits, left, sampling_rows(sampling, present), verification, streams)
         return place(verdict, present, len(draft.token_ids))
     is_greedy = bool((sampling.temperature == 0).all())
-    if verification.method is Method.greedy and not is_greedy:
+    if verification.traits.greedy_only and not is_greedy:
         raise ValueError(
             "greedy verification is defined only at temperature 0, found temperatures up to "
             f"{float(sampling.temperature.max()):g}; choose a sampling method for this batch"
         )
-    if is_greedy and verification.method is not Method.synthetic:
+    if is_greedy and not verification.traits.ignores_tokens:
         return verify_greedy(target_logits, draft)
-    proposal = propose(target_logits, draft, sampling, reads_draft=verification.method in READS_DRAFT)
+    proposal = propose(target_logits, draft, sampling, reads_draft=verification.traits.reads_draft)
     if verification.method is Method.coupled:
         num_accepted, last_token_ids = verify_coupled(proposal, streams)
     else:

@@ -4,12 +4,11 @@ import pytest
 import torch
 
 from kernels.checks import checked_requests
-from kernels.contract import Streams
-from kernels.equal_sampling import equal_sampling
+from kernels.contract import Sampling, Streams
 
 
 def test_every_row_has_the_parameters_in_the_types_that_kernels_take():
-    sampling = equal_sampling(3, 0.7, 20, 0.9, 0.05)
+    sampling = Sampling.same_for_all(3, 0.7, 20, 0.9, 0.05)
     zeros = torch.zeros(3, dtype=torch.int64)
     checked, _ = checked_requests(3, sampling, Streams(zeros, zeros, zeros))
     assert checked.top_k.tolist() == [20] * 3
@@ -23,4 +22,4 @@ def test_every_row_has_the_parameters_in_the_types_that_kernels_take():
     ids=["plain", "top-k", "top-p", "min-p"],
 )
 def test_what_cuts_nothing_promises_it(top_k: int, top_p: float, min_p: float, truncates: bool):
-    assert equal_sampling(2, 0.0, top_k, top_p, min_p).truncates is truncates
+    assert Sampling.same_for_all(2, 0.0, top_k, top_p, min_p).truncates is truncates
