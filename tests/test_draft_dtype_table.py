@@ -10,7 +10,7 @@ from harness.metrics.definitions import LABEL_NOTES
 from harness.metrics.recorded_terms import Recorded
 from harness.records.acceptance_terms import COLUMNS, DraftTerms, RequestTerms, collect_terms, full_drafts
 from harness.report.cell_names import column_name
-from harness.report.figures.sheet import sheets
+from harness.report.figures.sheet import sheet_of
 from harness.report.tables.draft_dtype import draft_dtype_tables
 from harness.report.tables.drafting import drafting_tables
 from harness.report.tables.lossy import lossy_tables
@@ -72,7 +72,7 @@ def test_tables_and_figures_tell_the_caches_apart(cells):
     assert len(set(comparisons)) == len(comparisons) == len(cells) * (len(cells) - 1) // 2
     at = [summary.header.index(name) for name in ("verification", "drafts")]
     assert len({tuple(row[place] for place in at) for row in summary.texts}) == len(cells)
-    (sheet,) = sheets(cells)
+    sheet = sheet_of(cells)
     assert len({label for label, _ in sheet.series.values()}) == len(cells)
     sides = ["verification", "draft_cache_dtype", "drawn_from"]
     frame = comparisons_frame(cells).drop_duplicates(

@@ -18,14 +18,14 @@ from harness.report.figures.kinds import FIGURES
 from harness.report.figures.methods import draw_methods
 from harness.report.figures.panels import _broken
 from harness.report.figures.save import save_figure
-from harness.report.figures.sheet import sheets
+from harness.report.figures.sheet import sheet_of
 from harness.report.figures.style import HEAT_COLORS, LOOKS, RC, SPARE_LOOKS, spare_looks
 from harness.report.figures.sweep import LENGTH, draw_sweep
 from harness.report.figures.tradeoff import draw_tradeoff
 from harness.report.figures.write import write_figures
 from harness.report.page import figure_caption
 from kernels.contract import VerificationMethod
-from tests.synthetic_cells import analysed, config, shortened_cell, simulated_cell, simulated_run
+from tests.synthetic_cells import analysed, baseline_settings, config, shortened_cell, simulated_cell, simulated_run
 
 
 def drawn(*arguments):
@@ -99,13 +99,13 @@ def test_the_length_that_is_drawn_is_that_of_full_drafts():
     """Would catch a figure of lengths that fall because requests end, not because acceptance does."""
     record = shortened_cell("strict", (1, 2, 3))
     (cell,) = analysed(record)
-    (sheet,) = sheets([cell])
+    sheet = sheet_of([cell])
     axes = draw_methods(sheet).axes[0]
     assert axes.get_xlabel() == "mean acceptance length (full drafts)"
     assert axes.containers[0].lines[0].get_xdata() == [3.0] != [cell.estimate("mean_acceptance_length").value]
     warmer = shortened_cell("strict", (1, 2, 3))
     warmer.config["decoding"]["temperature"] = 0.5
-    (sheet,) = sheets(analysed(record, warmer))
+    sheet = sheet_of(analysed(record, warmer))
     axes = draw_sweep(sheet, TEMPERATURE).axes[0]
     assert axes.get_ylabel() == "mean acceptance length\n(full drafts)"
     assert list(axes.containers[0].lines[0].get_ydata()) == [3.0, 3.0]
@@ -122,7 +122,7 @@ def test_no_line_of_a_title_ends_within_a_setting(width):
 def test_the_title_and_the_panels_say_whose_weights_are_random():
     settings = config(target__weights="random", drafter__weights="random")
     (cell,) = analysed(simulated_cell(settings, [0.6, 0.5], num_prompts=3))
-    (sheet,) = sheets([cell])
+    sheet = sheet_of([cell])
     figure = draw_methods(sheet)
     assert figure.get_suptitle().replace("\n", " ") == "Verification methods (zoo (weights: random), K = 3, T = 1)"
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["eagle3\n(weights: random)"]
@@ -162,7 +162,7 @@ def test_series_of_one_method_are_told_apart_and_labelled():
         simulated_cell(config(draft_sampling="greedy"), [0.6, 0.5, 0.4], num_prompts=3),
         simulated_cell(config(verification__method="typical", guarantee="lossy"), [0.6, 0.5, 0.4], num_prompts=3),
     ]
-    (sheet,) = sheets(analysed(*records))
+    sheet = sheet_of(analysed(*records))
     labels, looks = zip(*sheet.series.values(), strict=True)
     assert labels == (
         "probabilistic, greedy drafts",
@@ -172,18 +172,27 @@ def test_series_of_one_method_are_told_apart_and_labelled():
     assert len(set(looks)) == 3
 
 
-def test_settings_that_do_not_compare_get_figures_of_their_own(tmp_path):
-    """Would catch cells with other prompts or other concurrency mixed into one line."""
+def test_settings_that_do_not_compare_get_panels_of_their_own(tmp_path):
+    """Would catch cells with other prompts or other concurrency mixed into one line, and a file for each of them."""
     records = [
         simulated_cell(config(backend__max_concurrency=number), [0.6, 0.5, 0.4], num_prompts=3) for number in (1, 16)
     ]
-    paths = drawn(analysed(*records), tmp_path)
-    assert [path.stem for path in paths] == [
-        "methods",
-        "acceptance_by_position",
-        "methods_2",
-        "acceptance_by_position_2",
-    ]
+    cells = analysed(*records)
+    assert [path.stem for path in drawn(cells, tmp_path)] == ["methods", "acceptance_by_position"]
+    axes = draw_by_position(sheet_of(cells)).axes
+    assert [panel.get_title() for panel in axes] == ["max_concurrency = 1", "max_concurrency = 16"]
+    assert all(len(panel.containers) == 1 for panel in axes)
+
+
+def test_a_disturbed_cell_is_hollow_where_its_times_are_drawn():
+    """Would catch a warning in the text and a point that looks like any other, and a length that is marked for it."""
+    records = [simulated_cell(baseline_settings(), [], num_prompts=4)]
+    records += [simulated_cell(config(), [0.6, 0.5, 0.4], num_prompts=4)]
+    cells = analysed(*records)
+    vars(cells[1])["drift"] = 0.3
+    length, speedup = draw_methods(sheet_of(cells)).axes
+    hollow = [[line.get_markerfacecolor() for line in axes.lines].count("white") for axes in (length, speedup)]
+    assert hollow == [0, 1]
 
 
 def test_nothing_is_drawn_without_drafts(tmp_path):
@@ -212,7 +221,7 @@ def test_a_heat_map_prints_values_with_half_their_intervals_and_marks_cells():
     """Would catch a cell that was not run taken for a value, noise between equal laws that looks like a result, and a
     lossy number without its label."""
     cells = analysed(*crossed(typical="sampled"))
-    (sheet,) = sheets(cells)
+    sheet = sheet_of(cells)
     written, legend = texts_of(draw_heat_map(sheet, VERIFICATION, DRAFTING, "full_draft_length"))
     assert len(written) == len(cells) == 5
     for cell in cells:
@@ -230,7 +239,7 @@ def test_a_heat_map_prints_values_with_half_their_intervals_and_marks_cells():
 
 def test_names_below_a_heat_map_do_not_run_into_each_other():
     """Would catch cells narrower than the parameters of the methods below them."""
-    (sheet,) = sheets(analysed(*crossed()))
+    sheet = sheet_of(analysed(*crossed()))
     figure = draw_heat_map(sheet, VERIFICATION, DRAFTING, "full_draft_length")
     figure.draw_without_rendering()
     boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
@@ -254,7 +263,7 @@ def test_many_methods_go_down_the_side_of_a_heat_map():
         for drafter in ("eagle", "mtp")
         for index in range(9)
     ]
-    (sheet,) = sheets(analysed(*records))
+    sheet = sheet_of(analysed(*records))
     figure = draw_heat_map(sheet, METHOD, DRAFTER, "full_draft_length")
     assert figure.get_figwidth() < 7 and len(figure.axes[0].get_yticklabels()) == 9
     figure.draw_without_rendering()
@@ -271,14 +280,14 @@ def test_lossy_methods_are_drawn_against_their_distance():
         )
     )
     found = {lossless.record.cell_id: Estimate(1e-17, 0, 1e-17), lossy.record.cell_id: Estimate(0.2, 0.1, 0.4)}
-    (sheet,) = sheets(cells, distances=found)
+    sheet = sheet_of(cells, distances=found)
     axes = draw_tradeoff(sheet).axes[0]
     points = {tuple(line.get_xydata()[0]) for line, _, _ in axes.containers}
     assert points == {(0.0, lossless.estimate(LENGTH).value), (20.0, lossy.estimate(LENGTH).value)}
     (across,) = axes.containers[1].lines[2][0].get_segments()
     assert [point[0] for point in across] == [10, 40]
     for fewer in ({}, {lossless.record.cell_id: found[lossless.record.cell_id]}):
-        assert draw_tradeoff(sheets(cells, distances=fewer)[0]) is None
+        assert draw_tradeoff(sheet_of(cells, distances=fewer)) is None
 
 
 def test_error_bars_of_many_series_stand_apart():
@@ -292,7 +301,7 @@ def test_error_bars_of_many_series_stand_apart():
         )
         for index in range(15)
     ]
-    (sheet,) = sheets(analysed(*records))
+    sheet = sheet_of(analysed(*records))
     figure = draw_by_position(sheet)
     figure.draw_without_rendering()
     axes = figure.axes[0]
@@ -330,7 +339,7 @@ def swept(name, values, depths=(3,)):
 def test_two_way_sweeps_become_heat_maps_and_one_way_sweeps_lines(make, names):
     """Would catch a heat map of one row, and a sweep of truncation or concurrency that is only drawn value by value."""
     cells = analysed(*make())
-    shown = {kind.name for kind in FIGURES for sheet in sheets(cells, kind.along) if kind.draw(sheet)}
+    shown = {kind.name for kind in FIGURES if kind.draw(sheet_of(cells, kind.along))}
     assert shown == {"methods", "acceptance_by_position"} | names
 
 

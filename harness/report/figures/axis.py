@@ -25,7 +25,7 @@ class Axis:
     stem: str
     """In names of files."""
     is_context: bool = True
-    """Cells that differ in it are otherwise drawn in figures of their own."""
+    """Cells that differ in it otherwise have panels of their own."""
     off: float | None = None
     """The value that turns it off; it stands at the end where nothing is cut."""
     off_is_last: bool = False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
-from harness.report.figures.panels import draw_points, finish, grid, offset, wrapped
+from harness.report.figures.panels import Point, draw_points, finish, grid, offset, panel_rows
 from harness.report.figures.sheet import Sheet, of_series
 from harness.report.number_format import scaled
 
@@ -24,30 +25,35 @@ SERIES_INCHES = 0.6
 def draw_by_position(sheet: Sheet) -> Figure:
     """Unconditional acceptance rates at the main K of a sheet."""
     sheet = sheet.narrowed(("temperature",))
-    temperatures, drafters, series = _some(sheet.temperatures), sheet.drafters, sheet.series
+    temperatures, series = _some(sheet.temperatures), sheet.series
     width = PANEL_INCHES + SERIES_INCHES * max(0, len(series) - FEW_SERIES)
     spread = 0.4 if len(series) <= FEW_SERIES else 0.7
-    figure, panels = grid(len(temperatures), len(drafters), (width, 1.95), sharey="all")
+    blocks = panel_rows(sheet)
+    figure, grid_axes = grid(
+        len(blocks) * len(temperatures), len(blocks[0]), (width, 1.95), sharex="none", sharey="all"
+    )
     depth = sheet.main_depth
-    for row, temperature in zip(panels, temperatures, strict=True):
-        for axes, drafter in zip(row, drafters, strict=True):
-            cells = sheet.select(drafter=drafter, temperature=temperature)
+    for row, (panels, temperature) in zip(grid_axes, product(blocks, temperatures), strict=True):
+        for axes, panel in zip(row, panels, strict=False):
+            cells = panel.sheet.select(temperature=temperature)
             for index, (key, (_, look)) in enumerate(series.items()):
                 shift = offset(index, len(series), spread)
                 for cell in of_series(cells, key):
                     rates = [
-                        (position + shift, scaled(cell.estimate(f"acceptance_rate_per_pos_{position}"), 100))
+                        Point(position + shift, scaled(cell.estimate(f"acceptance_rate_per_pos_{position}"), 100))
                         for position in range(1, cell.estimates.sums.num_positions + 1)
                     ]
                     draw_points(axes, look, rates)
             axes.set_ylim(0, 100)
             axes.set_xlim(0.8 - spread / 2, depth + 0.2 + spread / 2)
             axes.set_xticks(range(1, depth + 1))
+            if temperature == temperatures[0]:
+                axes.set_title(panel.title)
+            if temperature == temperatures[-1]:
+                axes.set_xlabel("draft position")
+        for axes in row[len(panels) :]:
+            axes.set_axis_off()
         row[0].set_ylabel(f"T = {temperature:g}\nacceptance (%)")
-    for axes, drafter in zip(panels[0], drafters, strict=True):
-        axes.set_title(wrapped(drafter))
-    for axes in panels[-1]:
-        axes.set_xlabel("draft position")
     return finish(figure, "Acceptance by draft position", f"K = {depth}", sheet)
 
 

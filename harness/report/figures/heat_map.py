@@ -8,6 +8,7 @@ not hold them. A panel for every drafter and method that is not on an axis.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import ceil, isnan
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from harness.metrics.cell import Cell
 from harness.metrics.comparison import groups, law
 from harness.metrics.definitions import metric
+from harness.report.entries import is_disturbed
 from harness.report.figures.axis import DEPTH, TEMPERATURE
 from harness.report.figures.heat_axis import DRAFTER, METHOD, VERIFICATION, HeatAxis
 from harness.report.figures.panels import LINE_INCHES, grid, with_title
@@ -47,6 +49,8 @@ DARK = 0.45
 """Lightness below which white text has more contrast than black."""
 NOT_RUN = "not run"
 SAME_LAW_TEXT = f"{SAME_LAW_MARK} same law as another method at these settings"
+DISTURBED_MARK = "†"
+DISTURBED_TEXT = f"{DISTURBED_MARK} disturbed, see the warnings"
 HALF_WIDTH_TEXT = "±: half the width of the interval"
 
 
@@ -64,14 +68,16 @@ def draw_heat_map(sheet: Sheet, across: HeatAxis, down: HeatAxis, name: str) -> 
     sheet = sheet.narrowed([axis.name for axis in numbers])
     fixed = [] if DEPTH in numbers else [f"K = {sheet.main_depth}"]
     fixed += [] if TEMPERATURE in numbers else [f"T = {sheet.temperatures[-1]:g}"]
-    if not _is_crossed(sheet, across, down) or all(isnan(cell.estimate(name).value) for cell in sheet.cells):
+    crossed = [cell for _, part in sheet.parts if _is_crossed(part, across, down) for cell in part.cells]
+    sheet = replace(sheet, cells=tuple(crossed))
+    if all(isnan(cell.estimate(name).value) for cell in sheet.cells):
         return None
     if across.axis is None and len(down.places(sheet)) < MAX_NAMES_ACROSS < len(across.places(sheet)):
         across, down = down, across
-    panels = _panels(sheet, across, down)
+    by_method = not {METHOD, VERIFICATION} & {across, down} and len(METHOD.places(sheet)) > 1
+    panels = _panels(sheet, across, down, by_method)
     columns, rows = across.places(sheet), down.places(sheet)
-    num_methods = len({title.rpartition("\n")[2] for title in panels})
-    num_columns = min(MAX_COLUMNS, num_methods if num_methods > 1 else len(panels))
+    num_columns = min(MAX_COLUMNS, len(METHOD.places(sheet)) if by_method else len(panels))
     size = (_cell_inches(across, columns) * len(columns) + 0.45, _row_inches(down, rows) * len(rows) + 0.35)
     figure, axes = grid(ceil(len(panels) / num_columns), num_columns, size, sharex="none", sharey="none")
     labels = {cell.record.cell_id: cell["labels"] for cell in sheet.cells} if VERIFICATION in (across, down) else {}
@@ -118,6 +124,7 @@ def _add_legend(figure: Figure, sheet: Sheet, name: str, labels: Sequence[str], 
 
     handles = [Patch(visible=False, label=HALF_WIDTH_TEXT)]
     handles += [Patch(visible=False, label=SAME_LAW_TEXT)] if _with_same_law(sheet, name) else []
+    handles += [Patch(visible=False, label=DISTURBED_TEXT)] if _disturbed(sheet, name) else []
     handles += [Patch(visible=False, label=f"{LABEL_MARK} {' or '.join(labels)}")] if labels else []
     handles += [Patch(**NOT_RUN_LOOK, label=NOT_RUN)] if has_holes else []
     ncols = 1 if figure.get_figwidth() < WIDE_INCHES else len(handles)
@@ -134,21 +141,19 @@ def _is_crossed(sheet: Sheet, across: HeatAxis, down: HeatAxis) -> bool:
     return all(max(map(side.count, set(side))) >= 2 for side in (firsts, seconds))
 
 
-def _panels(sheet: Sheet, across: HeatAxis, down: HeatAxis) -> dict[str, list[Cell]]:
-    """Title -> cells, for every drafter and method that is on neither axis."""
-    sides = (across, down)
-    by_drafter = DRAFTER not in sides and len(DRAFTER.places(sheet)) > 1
-    by_method = not {METHOD, VERIFICATION} & set(sides) and len(METHOD.places(sheet)) > 1
+def _panels(sheet: Sheet, across: HeatAxis, down: HeatAxis, by_method: bool) -> dict[str, list[Cell]]:
+    """Title -> cells, for every part of the sheet, drafter and method that is on neither axis."""
+    by_drafter = DRAFTER not in (across, down) and len(DRAFTER.places(sheet)) > 1
     drafters = DRAFTER.places(sheet) if by_drafter else [None]
     methods = METHOD.places(sheet) if by_method else [None]
     found = {}
-    for drafter, method in product(drafters, methods):
+    for (place, part), drafter, method in product(sheet.parts, drafters, methods):
         cells = [
             cell
-            for cell in sheet.cells
+            for cell in part.cells
             if drafter in (None, DRAFTER.place(sheet, cell)) and method in (None, METHOD.place(sheet, cell))
         ]
-        title = "\n".join(part for part in (drafter, method) if part)
+        title = "\n".join(text for text in (place.replace(", ", "\n"), drafter, method) if text)
         if cells:
             found[title] = cells
     return found
@@ -172,9 +177,12 @@ def _draw_panels(
 def _marks(sheet: Sheet, name: str, labels: Mapping[str, str]) -> dict[str, str]:
     """What stands behind the value of a cell, by its id."""
     degenerate = _with_same_law(sheet, name)
+    disturbed = _disturbed(sheet, name)
     ids = [cell.record.cell_id for cell in sheet.cells]
     return {
-        each: (LABEL_MARK if labels.get(each) else "") + (f" {SAME_LAW_MARK}" if each in degenerate else "")
+        each: (LABEL_MARK if labels.get(each) else "")
+        + (f" {SAME_LAW_MARK}" if each in degenerate else "")
+        + (f" {DISTURBED_MARK}" if each in disturbed else "")
         for each in ids
     }
 
@@ -186,6 +194,11 @@ def _with_same_law(sheet: Sheet, name: str) -> set[str]:
         laws = [law(cell) for cell in group.cells]
         found |= {cell.record.cell_id for cell, own in zip(group.cells, laws, strict=True) if laws.count(own) > 1}
     return found
+
+
+def _disturbed(sheet: Sheet, name: str) -> set[str]:
+    """The ids of disturbed cells, if the metric is one of times."""
+    return set() if metric(name).of_tokens else {cell.record.cell_id for cell in sheet.cells if is_disturbed(cell)}
 
 
 def _draw_panel(axes: Axes, sheet: Sheet, cells: Sequence[Cell], sides, name, limits, marks: Mapping[str, str]) -> Any:

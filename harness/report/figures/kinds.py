@@ -39,7 +39,7 @@ class FigureKind:
 
     @property
     def along(self) -> tuple[str, ...]:
-        """Those of CONTEXT among them; cells that differ in another one are drawn apart."""
+        """Those of CONTEXT among them; cells that differ in another one have panels of their own."""
         return tuple(name for name in self.axes if name in CONTEXT)
 
 

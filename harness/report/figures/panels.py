@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, isnan
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from harness.metrics.cell import Cell
+from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate
+from harness.report.entries import is_disturbed
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import Look
 
@@ -23,6 +26,11 @@ CHARACTERS_PER_INCH = 11
 LINE_INCHES = 0.19
 """Height of a line of text; a figure grows with its legend and title, so that the panels keep their size."""
 MIN_WIDTH_INCHES = 4.6
+MAX_COLUMNS = 4
+"""Of panels that could go on in one row."""
+PANEL_CHARACTERS = 34
+"""Of a line of a panel's title."""
+HOLLOW = "hollow: disturbed"
 
 
 def grid(
@@ -36,7 +44,48 @@ def grid(
     return figure, figure.subplots(num_rows, num_columns, squeeze=False, sharex=sharex, sharey=sharey)
 
 
-def finish(figure: Figure, what: str, where: str, sheet: Sheet) -> Figure:
+class Panel(NamedTuple):
+    """What one panel shows."""
+
+    title: str
+    sheet: Sheet
+
+
+def panel_rows(sheet: Sheet) -> list[list[Panel]]:
+    """A row per part of a sheet and a column per drafter; parts of one drafter side by side."""
+    drafters = sheet.drafters
+    rows = [
+        [
+            Panel(_panel_title(place, drafter if len(drafters) > 1 or not place else ""), part.part(drafter=drafter))
+            for drafter in drafters
+        ]
+        for place, part in sheet.parts
+    ]
+    if len(drafters) > 1:
+        return rows
+    panels = [row[0] for row in rows]
+    return [panels[start : start + MAX_COLUMNS] for start in range(0, len(panels), MAX_COLUMNS)]
+
+
+def _panel_title(place: str, drafter: str) -> str:
+    return "\n".join(([_broken(place, PANEL_CHARACTERS)] if place else []) + ([wrapped(drafter)] if drafter else []))
+
+
+class Point(NamedTuple):
+    """A value at a place on the axis of categories."""
+
+    place: float
+    estimate: Estimate
+    is_disturbed: bool = False
+    """Drawn hollow."""
+
+
+def point(place: float, cell: Cell, name: str) -> Point:
+    """A metric of a cell."""
+    return Point(place, cell.estimate(name), not metric(name).of_tokens and is_disturbed(cell))
+
+
+def finish(figure: Figure, what: str, where: str, sheet: Sheet, *, shows_times: bool = False) -> Figure:
     """Title above, one legend for all panels below, as many columns as fit."""
     from matplotlib.lines import Line2D
 
@@ -44,13 +93,15 @@ def finish(figure: Figure, what: str, where: str, sheet: Sheet) -> Figure:
         Line2D([], [], color=look.color, marker=look.marker, linestyle=look.linestyle, label=label)
         for label, look in sheet.series.values()
     ]
-    longest = max(len(label) for label, _ in sheet.series.values())
+    if shows_times and any(map(is_disturbed, sheet.cells)):
+        handles.append(Line2D([], [], color="black", marker="o", markerfacecolor="white", linestyle="", label=HOLLOW))
+    longest = max(len(handle.get_label()) for handle in handles)
     entry_inches = 0.07 * longest + 0.5
     # a legend that is wider than the figure would be cut off
     figure.set_figwidth(max(figure.get_figwidth(), entry_inches + 0.2))
     num_rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / entry_inches)))
     figure.legend(handles=handles, loc="outside lower center", ncols=ceil(len(handles) / num_rows), handlelength=3.2)
-    num_lines = num_rows - 1 + any("\n" in wrapped(name) for name in sheet.drafters)
+    num_lines = num_rows - 1 + sum(max(panel.title.count("\n") for panel in row) for row in panel_rows(sheet))
     return with_title(figure, what, where, sheet, num_lines)
 
 
@@ -76,19 +127,23 @@ def wrapped(drafter: str) -> str:
     return drafter.replace(" (", "\n(")
 
 
-def draw_points(axes: Axes, look: Look, points: Sequence[tuple[float, Estimate]], *, horizontal: bool = False) -> None:
-    """Points with error bars; (position on the category axis, Estimate). Undefined ones are left out."""
-    shown = [(place, item) for place, item in points if not isnan(item.value)]
+def draw_points(axes: Axes, look: Look, points: Sequence[Point], *, horizontal: bool = False) -> None:
+    """Points with error bars. Undefined ones are left out."""
+    shown = [item for item in points if not isnan(item.estimate.value)]
     if not shown:
         return
-    places, values = [place for place, _ in shown], [item.value for _, item in shown]
-    below = [0.0 if isnan(item.low) else max(0.0, item.value - item.low) for _, item in shown]
-    above = [0.0 if isnan(item.high) else max(0.0, item.high - item.value) for _, item in shown]
+    places, values = [item.place for item in shown], [item.estimate.value for item in shown]
+    below = [0.0 if isnan(item.low) else max(0.0, item.value - item.low) for _, item, _ in shown]
+    above = [0.0 if isnan(item.high) else max(0.0, item.high - item.value) for _, item, _ in shown]
     common = {"color": look.color, "marker": look.marker, "elinewidth": 1.0, "clip_on": True}
     if horizontal:
         axes.errorbar(values, places, xerr=[below, above], linestyle="none", **common)
     else:
         axes.errorbar(places, values, yerr=[below, above], linestyle=look.linestyle, **common)
+    for place, item, is_disturbed_point in shown:
+        if is_disturbed_point:
+            across, up = (item.value, place) if horizontal else (place, item.value)
+            axes.plot([across], [up], color=look.color, marker=look.marker, markerfacecolor="white", zorder=5)
 
 
 def offset(index: int, count: int, width: float) -> float:

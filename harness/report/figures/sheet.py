@@ -31,9 +31,23 @@ class Sheet:
 
     cells: tuple[Cell, ...]
     place: str
-    """Names the target, and what else the cells share where a run varies it."""
+    """The target, if they share it."""
     distances: Mapping[str, Estimate] = field(default_factory=dict)
     """Distance from the target's distribution, by cell id, of the cells that recorded it."""
+    names: tuple[str, ...] = ()
+    """Settings in which its parts differ, which have panels of their own."""
+
+    @property
+    def parts(self) -> list[tuple[str, Sheet]]:
+        """What tells a part apart, empty where it is the only one, and the part."""
+        found: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            texts = context_texts(cell, [name for name in self.names if name != "target"])
+            place = ", ".join([*([target_name(cell)] if "target" in self.names else []), *texts])
+            found.setdefault(place, []).append(cell)
+        if len(found) == 1:
+            return [("", self)]
+        return [(place, replace(self, cells=tuple(cells))) for place, cells in found.items()]
 
     @property
     def drafters(self) -> list[str]:
@@ -113,19 +127,19 @@ def series_key(cell: Cell) -> tuple[str, str]:
     return cell["verification"], cell.drafts
 
 
-def sheets(
+def sheet_of(
     cells: Sequence[Cell], along: Collection[str] = (), distances: Mapping[str, Estimate] | None = None
-) -> list[Sheet]:
-    """The cells with drafts, a sheet for each target and whatever else a run varies but no figure has on an axis.
+) -> Sheet | None:
+    """The cells with drafts, in parts by whatever a run varies but no figure has on an axis; None if there are none.
 
     Args:
         along: settings of CONTEXT that the figure has on an axis.
         distances: of the cells that recorded theirs, by id.
     """
     drafted = [cell for cell in cells if not cell.is_baseline and cell.estimates.sums.num_positions]
-    names = [name for name in varying(drafted, CONTEXT) if name != "target" and name not in along]
-    found: dict[str, list[Cell]] = {}
-    for cell in drafted:
-        place = ", ".join([target_name(cell), *context_texts(cell, names)])
-        found.setdefault(place, []).append(cell)
-    return [Sheet(tuple(items), place, distances or {}) for place, items in found.items()]
+    if not drafted:
+        return None
+    names = [name for name in varying(drafted, CONTEXT) if name not in along]
+    targets = dict.fromkeys(map(target_name, drafted))
+    place = ", ".join(targets) if len(targets) == 1 else ""
+    return Sheet(tuple(drafted), place, distances or {}, tuple(names))

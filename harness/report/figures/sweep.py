@@ -11,7 +11,7 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 from harness.report.figures.axis import DEPTH, TEMPERATURE, Axis
-from harness.report.figures.panels import draw_points, finish, grid, offset, wrapped
+from harness.report.figures.panels import Panel, draw_points, finish, grid, offset, panel_rows, point
 from harness.report.figures.sheet import Sheet, of_series
 from harness.report.figures.style import REFERENCE_LINE
 
@@ -37,31 +37,34 @@ def draw_sweep(sheet: Sheet, axis: Axis) -> Figure | None:
     rows = [(LENGTH, LENGTH_LABEL)]
     if any(not isnan(cell.speedup.value) for cell in sheet.cells):
         rows.append(("speedup", SPEEDUP_LABEL))
-    figure, panels = grid(len(rows), len(sheet.drafters), (2.35, 2.1), sharey="row")
-    _draw_rows(panels, sheet, axis, values, rows)
+    blocks = panel_rows(sheet)
+    figure, axes = grid(len(rows) * len(blocks), len(blocks[0]), (2.35, 2.1), sharex="none", sharey="row")
+    for index, panels in enumerate(blocks):
+        _draw_block(axes[len(rows) * index :][: len(rows)], panels, sheet, axis, values, rows)
     what = "Acceptance length and speedup" if len(rows) > 1 else "Acceptance length"
-    return finish(figure, f"{what} against {axis.short}", ", ".join(fixed), sheet)
+    return finish(figure, f"{what} against {axis.short}", ", ".join(fixed), sheet, shows_times=len(rows) > 1)
 
 
-def _draw_rows(panels, sheet: Sheet, axis: Axis, values: Sequence, rows: Sequence[tuple[str, str]]) -> None:
-    series = sheet.series
+def _draw_block(grid_rows, panels: Sequence[Panel], sheet: Sheet, axis: Axis, values: Sequence, rows) -> None:
+    """The panels of one row, one below the other for every metric."""
     ticks = list(range(len(values))) if axis.is_context else values
     gap = min(after - before for before, after in pairwise(ticks))
     width = min(0.3 * gap, 0.08 * (ticks[-1] - ticks[0]))
-    for row, (name, row_label) in zip(panels, rows, strict=True):
-        for axes, drafter in zip(row, sheet.drafters, strict=True):
-            cells = sheet.select(drafter=drafter)
-            for index, (key, (_, look)) in enumerate(series.items()):
-                shift = offset(index, len(series), width)
+    for row, (name, row_label) in zip(grid_rows, rows, strict=True):
+        for axes, panel in zip(row, panels, strict=False):
+            for index, (key, (_, look)) in enumerate(sheet.series.items()):
+                shift = offset(index, len(sheet.series), width)
                 points = [
-                    (ticks[values.index(cell[axis.name])] + shift, cell.estimate(name))
-                    for cell in of_series(cells, key)
+                    point(ticks[values.index(cell[axis.name])] + shift, cell, name)
+                    for cell in of_series(panel.sheet.cells, key)
                 ]
-                draw_points(axes, look, sorted(points, key=lambda point: point[0]))
+                draw_points(axes, look, sorted(points, key=lambda item: item.place))
             axes.axhline(1, color=REFERENCE_LINE, linewidth=0.9)
             axes.set_xticks(ticks, [axis.text(value) for value in values])
+            axes.tick_params(labelbottom=name == rows[-1][0])
+        for axes in row[len(panels) :]:
+            axes.set_axis_off()
         row[0].set_ylabel(row_label)
-    for axes, drafter in zip(panels[0], sheet.drafters, strict=True):
-        axes.set_title(wrapped(drafter))
-    for axes in panels[-1]:
-        axes.set_xlabel(axis.label)
+    for upper, lower, panel in zip(grid_rows[0], grid_rows[-1], panels, strict=False):
+        upper.set_title(panel.title)
+        lower.set_xlabel(axis.label)

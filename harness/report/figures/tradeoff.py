@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.metrics.cell import Cell
 from harness.metrics.estimates import Estimate
-from harness.report.figures.panels import finish, grid, wrapped
+from harness.report.figures.panels import finish, grid, panel_rows
 from harness.report.figures.sheet import Sheet, of_series
 from harness.report.figures.style import Look
 from harness.report.figures.sweep import LENGTH, LENGTH_LABEL
@@ -29,15 +29,18 @@ def draw_tradeoff(sheet: Sheet) -> Figure | None:
     sheet = sheet.narrowed(()).with_distance()
     if not any(cell["guarantee"] == "lossy" for cell in sheet.cells):
         return None
-    figure, panels = grid(1, len(sheet.drafters), (3.4, 2.4), sharey="all")
-    for axes, drafter in zip(panels[0], sheet.drafters, strict=True):
-        cells = sheet.select(drafter=drafter)
-        for key, (_, look) in sheet.series.items():
-            for cell in of_series(cells, key):
-                _draw_point(axes, look, _distance(sheet, cell), cell.estimate(LENGTH))
-        axes.set_title(wrapped(drafter))
-        axes.set_xlabel(DISTANCE_LABEL)
-    panels[0][0].set_ylabel(LENGTH_LABEL)
+    blocks = panel_rows(sheet)
+    figure, grid_axes = grid(len(blocks), len(blocks[0]), (3.4, 2.4), sharex="none", sharey="all")
+    for row, panels in zip(grid_axes, blocks, strict=True):
+        for axes, panel in zip(row, panels, strict=False):
+            for key, (_, look) in sheet.series.items():
+                for cell in of_series(panel.sheet.cells, key):
+                    _draw_point(axes, look, _distance(sheet, cell), cell.estimate(LENGTH))
+            axes.set_title(panel.title)
+            axes.set_xlabel(DISTANCE_LABEL)
+        for axes in row[len(panels) :]:
+            axes.set_axis_off()
+        row[0].set_ylabel(LENGTH_LABEL)
     where = f"K = {sheet.main_depth}, T = {sheet.temperatures[0]:g}"
     return finish(figure, "Acceptance length against distance", where, sheet)
 

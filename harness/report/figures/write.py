@@ -10,7 +10,7 @@ from harness.metrics.cell import Cell
 from harness.metrics.estimates import Estimate
 from harness.report.figures.kinds import FIGURES, FigureKind
 from harness.report.figures.save import save_figure
-from harness.report.figures.sheet import Sheet, sheets
+from harness.report.figures.sheet import sheet_of
 from harness.report.figures.style import RC
 
 
@@ -20,8 +20,6 @@ class Drawn(NamedTuple):
     kind: FigureKind
     path: Path
     """Of the first format."""
-    place: str
-    """What its cells share, where there are several figures of a kind."""
     labels: tuple[str, ...]
     """Of the cells in it."""
 
@@ -42,28 +40,17 @@ def write_figures(
     import matplotlib as mpl
 
     drawn = []
-    for kind, sheet, number, place in _planned(cells, distances):
+    for kind in FIGURES:
+        sheet = sheet_of(cells, kind.along, distances)
+        if sheet is None:
+            continue
         with mpl.rc_context(RC):
             figure = kind.draw(sheet)
             if figure is None:
                 continue
-            stem = kind.name if number == 1 else f"{kind.name}_{number}"
             folder.mkdir(parents=True, exist_ok=True)
             for suffix in formats:
-                save_figure(figure, folder / f"{stem}.{suffix}")
+                save_figure(figure, folder / f"{kind.name}.{suffix}")
             labels = tuple(sheet.narrowed(kind.axes).labels)
-            drawn.append(Drawn(kind, folder / f"{stem}.{formats[0]}", place, labels))
+            drawn.append(Drawn(kind, folder / f"{kind.name}.{formats[0]}", labels))
     return drawn
-
-
-def _planned(
-    cells: Sequence[Cell], distances: Mapping[str, Estimate] | None
-) -> list[tuple[FigureKind, Sheet, int, str]]:
-    """Kind, sheet, its number and what tells it from other sheets; all kinds of one sheet stand together."""
-    planned = []
-    for along in dict.fromkeys(kind.along for kind in FIGURES):
-        parts = sheets(cells, along, distances)
-        for number, sheet in enumerate(parts, start=1):
-            place = sheet.place if len(parts) > 1 else ""
-            planned += [(kind, sheet, number, place) for kind in FIGURES if kind.along == along]
-    return planned
