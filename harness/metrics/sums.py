@@ -57,24 +57,29 @@ class CellSums:
 
 
 def cell_sums(cell: CellRecord) -> CellSums:
-    """Reduce the requests of a cell; the prompts' shares of time are scaled so that they add up to the wall time."""
-    prompt_ids, prompt_of_request = np.unique([item.prompt_id for item in cell.requests], return_inverse=True)
+    """Reduce the requests of a cell."""
+    return request_sums(cell.requests, cell.wall_s)
+
+
+def request_sums(requests: Sequence[RequestRecord], wall_s: float) -> CellSums:
+    """Reduce some requests; the prompts' shares of time are scaled so that they add up to the wall time."""
+    prompt_ids, prompt_of_request = np.unique([item.prompt_id for item in requests], return_inverse=True)
     prompt_of_request = prompt_of_request.astype(np.int64)
-    num_rounds = np.array([len(item.rounds) for item in cell.requests], dtype=np.int64)
-    request_of_round = np.repeat(np.arange(len(cell.requests)), num_rounds)
+    num_rounds = np.array([len(item.rounds) for item in requests], dtype=np.int64)
+    request_of_round = np.repeat(np.arange(len(requests)), num_rounds)
     get = attrgetter(*ROUND_FIELDS)
-    table = np.array([get(item) for request in cell.requests for item in request.rounds], dtype=np.float64)
+    table = np.array([get(item) for request in requests for item in request.rounds], dtype=np.float64)
     columns = dict(zip(ROUND_FIELDS, table.reshape(-1, len(ROUND_FIELDS)).T, strict=True))
 
-    of_rounds = _round_values(columns) | _cut_values(cell.requests) | _expected_values(cell.requests, columns)
-    of_requests = {name: _totals(values, request_of_round, len(cell.requests)) for name, values in of_rounds.items()}
-    of_requests |= _request_values(cell.requests, of_requests) | boundary_values(cell.requests)
-    latencies = _latencies(cell.requests, request_of_round, columns)
+    of_rounds = _round_values(columns) | _cut_values(requests) | _expected_values(requests, columns)
+    of_requests = {name: _totals(values, request_of_round, len(requests)) for name, values in of_rounds.items()}
+    of_requests |= _request_values(requests, of_requests) | boundary_values(requests)
+    latencies = _latencies(requests, request_of_round, columns)
     for name, (values, request) in latencies.items():
-        of_requests[f"{name}_s"] = _totals(values, request, len(cell.requests))
-        of_requests[f"num_{name}"] = _totals(np.ones_like(values), request, len(cell.requests))
+        of_requests[f"{name}_s"] = _totals(values, request, len(requests))
+        of_requests[f"num_{name}"] = _totals(np.ones_like(values), request, len(requests))
     sums = {name: _totals(values, prompt_of_request, len(prompt_ids)) for name, values in of_requests.items()}
-    sums["time_s"] = _times(sums.pop("share_s"), cell.wall_s)
+    sums["time_s"] = _times(sums.pop("share_s"), wall_s)
     return CellSums(
         tuple(str(item) for item in prompt_ids),
         sums,

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple, TextIO
 
 from harness.metrics.definitions import metric
-from harness.records.schema import CellRecord, RequestRecord, RoundRecord
+from harness.records.schema import RequestRecord, RoundRecord
 
 REPLACEMENT = "\ufffd"
 """What a decoder writes for bytes that are not yet a character."""
@@ -146,12 +146,9 @@ def legend(colour: bool) -> str:
 def acceptance_line(record: RequestRecord) -> str:
     """The acceptance of one request in one line, by the definitions of harness.metrics.definitions."""
     # numpy is needed only here, and help must come at once
-    from harness.metrics.sums import cell_sums
+    from harness.metrics.sums import request_sums
 
-    alone = CellRecord(
-        "", {}, {}, (record,), wall_s=1.0, draft_logit_cache_bytes=0, num_target_parameters=0, num_drafter_parameters=0
-    )
-    reduced = cell_sums(alone)
+    reduced = request_sums([record], wall_s=1.0)
     total = {name: float(values.sum()) for name, values in reduced.sums.items()}
     num_tokens, num_drafts = len(record.output_token_ids), int(total["num_drafts"])
     if not num_drafts:
