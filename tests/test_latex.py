@@ -54,7 +54,7 @@ def tables():
         ("draft_model", "draft_model", r"draft\_model"),
     ],
 )
-def test_an_entry_keeps_its_interval_and_remark_in_text_and_in_latex(entry, printed, latex):
+def test_an_entry_keeps_its_interval_and_note_in_text_and_in_latex(entry, printed, latex):
     assert str(entry) == printed and entry_text(entry) == latex
 
 

@@ -96,10 +96,10 @@ def why_unmatched(cell: Cell, own: Side, other: Side) -> str:
     return f"no cell there with this combination of {', '.join(names)}"
 
 
-def matching_remarks(first: Side, second: Side, pairs: Sequence[Pair]) -> list[str]:
+def matching_warnings(first: Side, second: Side, pairs: Sequence[Pair]) -> list[str]:
     """What must be said of a comparison that is empty, or partly so: why, and what to do."""
     if first.prompts != second.prompts:
-        return [_prompts_remark(first, second)]
+        return [_prompts_warning(first, second)]
     warnings = []
     drafted = [side.part(is_baseline=False) for side in (first, second)]
     if not any(not pair.first.is_baseline for pair in pairs) and any(side.cells for side in drafted):
@@ -109,10 +109,10 @@ def matching_remarks(first: Side, second: Side, pairs: Sequence[Pair]) -> list[s
         baselines = [side.part(is_baseline=True) for side in (first, second)]
         warnings.append(f"No cells are paired: {_why_none(*baselines)}. {RULE}")
     num_apart = sum(not pair.num_common_prompts for pair in pairs)
-    return [*warnings, _apart_remark(first, second, num_apart, len(pairs))] if num_apart else warnings
+    return [*warnings, _apart_warning(first, second, num_apart, len(pairs))] if num_apart else warnings
 
 
-def _prompts_remark(first: Side, second: Side) -> str:
+def _prompts_warning(first: Side, second: Side) -> str:
     sources = [
         ", ".join(sorted(" ".join(part for part in item if part not in ("", "–")) for item in side.prompts))
         for side in (first, second)
@@ -136,7 +136,7 @@ def _why_none(first: Side, second: Side) -> str:
     return f"no combination of {', '.join(names)} is in both runs"
 
 
-def _apart_remark(first: Side, second: Side, num_apart: int, num_pairs: int) -> str:
+def _apart_warning(first: Side, second: Side, num_apart: int, num_pairs: int) -> str:
     """Of pairs without a common prompt: what chose other prompts."""
     chosen_by = sorted(name for name in _settings(first, second) if name == "seed" or name.startswith("workload."))
     differ = [_both(name, first, second) for name in chosen_by if first.values(name) != second.values(name)]

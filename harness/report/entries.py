@@ -51,8 +51,8 @@ def metric_number(
     """
     item = metric(name)
     shown = estimate if item.of_tokens else without_width_zero(estimate)
-    remark = DISTURBED if not item.of_tokens and any(map(is_disturbed, cells)) else ""
-    return Number(*shown, style=style or item.style, signed=signed, sign=sign, remark=remark)
+    note = DISTURBED if not item.of_tokens and any(map(is_disturbed, cells)) else ""
+    return Number(*shown, style=style or item.style, signed=signed, sign=sign, note=note)
 
 
 def is_disturbed(cell: Cell) -> bool:

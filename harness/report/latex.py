@@ -85,7 +85,7 @@ def entry_text(entry: Entry) -> str:
         missing = "" if entry.bounds is None else rf"\,{{\scriptsize {{[}}{NOT_AVAILABLE}{{]}}}}"
         shown = rf"\ensuremath{{{value}}}{missing}"
     sign = escape(entry.sign) + r"\," if entry.sign else ""
-    return sign + shown + (rf"\,{{\scriptsize ({escape(entry.remark)})}}" if entry.remark else "")
+    return sign + shown + (rf"\,{{\scriptsize ({escape(entry.note)})}}" if entry.note else "")
 
 
 def _float(table: Table, title: str, rows: Sequence[Sequence[Entry]], notes: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ class Number:
     """None: as the style says."""
     sign: str = ""
     """Stands before it, such as × before a ratio."""
-    remark: str = ""
+    note: str = ""
     """Stands behind it in brackets, such as same law."""
     shown: str = ""
     """Printed instead of the value, such as < 1e-300."""
@@ -66,7 +66,7 @@ class Number:
         interval = self.bounds
         parts = [self.sign, self.value_text]
         parts += [] if interval is None else [f"[{', '.join(interval) if interval[0] else NOT_AVAILABLE}]"]
-        return " ".join([part for part in parts if part] + ([f"({self.remark})"] if self.remark else []))
+        return " ".join([part for part in parts if part] + ([f"({self.note})"] if self.note else []))
 
     @property
     def _ends(self) -> list[float]:
@@ -91,9 +91,9 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
     return Estimate(*(factor * item for item in estimate))
 
 
-def count(value: float, remark: str = "") -> Number:
+def count(value: float, note: str = "") -> Number:
     """A number of things."""
-    return Number(value, style="count", remark=remark)
+    return Number(value, style="count", note=note)
 
 
 def format_value(value: float, style: str, *, signed: bool = False, decimals: int | None = None) -> str:

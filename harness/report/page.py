@@ -36,9 +36,9 @@ def run_page(results: Results, made: Sequence[MadeTables], figures: Sequence[Dra
     before, after, rows_left = _warnings(results), _figures(figures), MAX_PAGE_ROWS
     for item in made:
         if item.kind.is_on_page and item.shown:
-            num_rows = sum(len(table.rows) for table in item.shown)
-            (before if item.kind.before_figures else after).append(_on_page(item, num_rows <= rows_left))
-            rows_left -= num_rows if num_rows <= rows_left else 0
+            section = _on_page(item, rows_left)
+            (before if item.kind.before_figures else after).append(section)
+            rows_left -= sum(len(table.rows) for table in section.tables)
     behind = [item for item in made if item.shown and not item.kind.is_on_page]
     links = [
         *(f"[{item.kind.title}]({item.kind.file}): {_size(item)}" for item in behind),
@@ -61,8 +61,8 @@ def whole_report(
     """
     sections = _warnings(results)
     if comparison is not None:
-        remarks = tuple(comparison.warnings)
-        sections.append(Section(comparison.title, items=remarks, tables=comparison.tables, is_warning=True))
+        found = tuple(comparison.warnings)
+        sections.append(Section(comparison.title, items=found, tables=comparison.tables, is_warning=True))
     kinds = [item for item in made if item.shown or item.kind.without]
     sections += [_whole_section(item) for item in kinds if item.kind.before_figures]
     sections += _figures(figures)
@@ -112,13 +112,16 @@ def _warnings(results: Results) -> list[Section]:
     return [Section("Warnings", items=found, is_warning=True)] if found else []
 
 
-def _on_page(made: MadeTables, fits: bool) -> Section:
-    """A kind of table on the page, or where it is."""
-    link = f"[{made.kind.file}]({made.kind.file})"
-    if not fits:
-        return Section(made.kind.title, (f"{_size(made)}: {link}.".capitalize(),))
-    tables = tuple(replace(table, notes=()) for table in made.shown)
-    return Section(made.kind.title, tables=tables)
+def _on_page(made: MadeTables, rows_left: int) -> Section:
+    """The tables of a kind that have room on the page, and links to the others."""
+    tables, links = [], []
+    for table in made.shown:
+        if len(table.rows) <= rows_left:
+            tables.append(replace(table, notes=()))
+            rows_left -= len(table.rows)
+        else:
+            links.append(f"[{table.title}]({made.kind.file}): {len(table.rows)} rows")
+    return Section(made.kind.title, items=tuple(links), tables=tuple(tables))
 
 
 def _size(made: MadeTables) -> str:

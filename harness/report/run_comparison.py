@@ -17,7 +17,7 @@ from harness.metrics.estimates import paired_difference, paired_ratio
 from harness.metrics.flat_settings import distinct_values, listed
 from harness.metrics.results import Results
 from harness.records.runs import Run, read_runs
-from harness.report.cell_matching import RULE, Pair, Side, matching_cells, matching_remarks, why_unmatched
+from harness.report.cell_matching import RULE, Pair, Side, matching_cells, matching_warnings, why_unmatched
 from harness.report.cell_names import MINUS, baseline_name, drafter_name, drafts_text, label_notes, label_suffix
 from harness.report.entries import metric_number
 from harness.report.number_format import Number, count
@@ -93,7 +93,7 @@ def compare_runs(first_name: str, first: Sequence[Cell], second_name: str, secon
         _difference_table(names, pairs),
         _unmatched_table(*sides, pairs),
     ]
-    warnings = tuple(matching_remarks(*sides, pairs))
+    warnings = tuple(matching_warnings(*sides, pairs))
     shown = tuple(table for table in tables if table.rows)
     return RunComparison(first_name, second_name, shown, warnings, _summary(pairs))
 

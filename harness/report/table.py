@@ -27,7 +27,7 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     notes: tuple[str, ...] = ()
-    """Definitions and remarks, printed below the table."""
+    """Definitions, and what a reader must know, printed below the table."""
     above: str = ""
     """Printed above the table."""
 

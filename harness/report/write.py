@@ -118,7 +118,7 @@ def write_comparison(first: Path, second: Path, output: Path) -> tuple[Path, Run
         output: the page, if it ends in .html, or the folder that it goes to.
 
     Returns:
-        Its path and the comparison, whose remarks say why cells or differences are missing, and what to do.
+        Its path and the comparison, whose warnings say why cells or differences are missing, and what to do.
 
     Raises:
         ValueError: as `harness.report.run_comparison.read_two_runs`.

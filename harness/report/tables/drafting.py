@@ -75,8 +75,8 @@ def _table(group: Group, title: str, reasons: Mapping[tuple[str, str], str]) -> 
     def entry(verification: str, sampling: str) -> Entry:
         cell, reason = by_pair.get((verification, sampling)), reasons.get((methods[verification], sampling))
         if cell is not None:
-            remarks = [text for text in (cell["labels"], marks.get(law(cell))) if text]
-            return replace(estimate_number(cell, METRIC), remark="; ".join(remarks))
+            notes_beside = [text for text in (cell["labels"], marks.get(law(cell))) if text]
+            return replace(estimate_number(cell, METRIC), note="; ".join(notes_beside))
         if reason is None:
             return NONE
         return f"no meaning ({numbers.setdefault(reason, str(len(numbers) + 1))})"

@@ -104,11 +104,11 @@ def _method_table(group: Group, first: Cell, title: str) -> Table:
     rows += [metric_row(name) for name in positions]
     names = [*metrics, *positions]
     notes = [*footnotes(names), *gap_notes(shown, names), "Differences of percentages are in percentage points."]
-    return Table(title, tuple(header), tuple(rows), (*notes, *_remarks(group.cells), *label_notes(shown), PR_NAMES))
+    return Table(title, tuple(header), tuple(rows), (*notes, *_law_notes(group.cells), *label_notes(shown), PR_NAMES))
 
 
-def _remarks(cells: Sequence[Cell]) -> list[str]:
-    """Remarks that the cells of a comparison need."""
+def _law_notes(cells: Sequence[Cell]) -> list[str]:
+    """Notes that the cells of a comparison need."""
     warnings = []
     if any(same_law(first, second) for first, second in combinations(cells, 2)):
         warnings.append(SAME_LAW)
@@ -139,7 +139,7 @@ def same_law_number(first: Cell, second: Cell, name: str) -> Number:
     """The difference of two cells of the same law: 0, and at temperature 0 whatever else was observed."""
     observed = paired_difference(first.estimates, second.estimates, name)
     if first["temperature"] == 0 and any(abs(item) > 1e-12 for item in observed):
-        return replace(metric_number(observed, name, signed=True), remark="same law")
+        return replace(metric_number(observed, name, signed=True), note="same law")
     return count(0, "same law")
 
 
