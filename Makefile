@@ -5,10 +5,12 @@ PYTHON ?= $(shell for name in python3.12 python3.11 python3; do \
 PIP_FLAGS ?=
 # Processes that run the tests; 0 runs them in one, as plain pytest does.
 TEST_WORKERS ?= 2
+# The same for the tests on a GPU, most of whose time goes into compiling kernels on CPU cores.
+GPU_TEST_WORKERS ?= 12
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check certify compile-check bench zoo clean
+.PHONY: help demo test test-fast gpu-test mutants check certify compile-check bench zoo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +20,15 @@ demo: .venv/.installed ## Sweep the built-in models: tables and figures in a few
 
 test: .venv/.installed ## Run every test; those that need a GPU skip themselves without one
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
+
+test-fast: .venv/.installed ## Run the tests of the files in tests/fast.txt, in less than a minute
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) -m "not slow and not gpu" $$(sed s,^,tests/, tests/fast.txt)
+
+gpu-test: .venv/.installed ## Run the tests that need a GPU, and leave their result in results/gpu_tests.json
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m gpu -n $(GPU_TEST_WORKERS) --dist worksteal --stamp results/gpu_tests.json
+
+mutants: .venv/.installed ## Count the listed mistakes that the fast tests find (tests/mutants.toml)
+	@OMP_NUM_THREADS=1 TEST_WORKERS=$(TEST_WORKERS) $(BIN)/python tests/run_mutants.py
 
 check: .venv/.installed ## Run the linter, the formatter's check and the type checker
 	@$(BIN)/ruff check

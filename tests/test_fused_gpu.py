@@ -146,23 +146,26 @@ def test_nothing_waits_for_the_device():
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+ATTENTION = {
+    "one row": (1, 1, 32, 8, 128),
+    "16 rows": (16, 4, 32, 8, 128),
+    "64 rows": (64, 4, 32, 8, 128),
+    "9 tokens": (5, 9, 32, 8, 128),
+    "built-in target": (3, 4, 4, 2, 64),
+    "many queries of wide heads": (4, 9, 64, 4, 256),
+}
+"""Rows, tokens, heads, key heads, width."""
+OTHER_DTYPES = [(name, dtype) for name in ("16 rows", "built-in target") for dtype in (torch.float16, torch.float32)]
+
+
 @pytest.mark.parametrize(
-    ("num_rows", "num_tokens", "num_heads", "num_key_heads", "width"),
-    [
-        (1, 1, 32, 8, 128),
-        (16, 4, 32, 8, 128),
-        (64, 4, 32, 8, 128),
-        (5, 9, 32, 8, 128),
-        (3, 4, 4, 2, 64),
-        (4, 9, 64, 4, 256),
-    ],
-    ids=["one row", "16 rows", "64 rows", "9 tokens", "built-in target", "many queries of wide heads"],
+    ("name", "dtype"),
+    [*((name, torch.bfloat16) for name in ATTENTION), ("many queries of wide heads", torch.float32), *OTHER_DTYPES],
+    ids=str,
 )
-def test_attention_at_real_sizes(
-    num_rows: int, num_tokens: int, num_heads: int, num_key_heads: int, width: int, dtype: torch.dtype
-):
+def test_attention_at_real_sizes(name: str, dtype: torch.dtype):
     """Every length from one key to a full slot."""
+    num_rows, num_tokens, num_heads, num_key_heads, width = ATTENTION[name]
     starts = [(CAPACITY - num_tokens) * row // max(num_rows - 1, 1) for row in range(num_rows)]
     shape = (num_rows, num_key_heads, CAPACITY, width)
     check_attention(

@@ -1,4 +1,8 @@
-"""What only a GPU can show of the kernels: large rows, CUDA graphs, far addresses, no waiting for the device."""
+"""What only a GPU can show of the kernels: large rows, CUDA graphs, far addresses, no waiting for the device.
+
+Most of the time goes into compiling: a kernel is compiled for its method, dtype, mask, truncation and the alignment of
+its rows. So sizes and dtypes come in pairs; every value of each meets every method.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,18 +53,20 @@ def draw_arguments(
 
 @METHODS
 @SETTINGS_OF_BATCHES
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("vocab_size", [128_255, 262_144])
-def test_large_vocabulary(method: Method, settings: list, dtype: torch.dtype, vocab_size: int):
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(262_144, torch.bfloat16), (128_255, torch.float32)], ids=str)
+def test_large_vocabulary(method: Method, settings: list, vocab_size: int, dtype: torch.dtype):
     batch = kernel_round(settings, LENGTHS, vocab_size, dtype, shared_noise=method is Method.coupled, seed=1)
     assert_same_verdict(batch.found(verification_of(method)), batch.expected(verification_of(method)))
 
 
 @METHODS
 @SETTINGS_OF_BATCHES
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("kind", ["same ids", "mapped ids", "one-hot"])
-def test_large_vocabulary_under_masks(method: Method, settings: list, dtype: torch.dtype, kind: str):
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("same ids", torch.bfloat16), ("mapped ids", torch.bfloat16), ("one-hot", torch.float32)],
+    ids=str,
+)
+def test_large_vocabulary_under_masks(method: Method, settings: list, kind: str, dtype: torch.dtype):
     """Rows with a mask beside free ones; the last word is not full."""
     ids = torch.randperm(128_255, generator=torch.Generator().manual_seed(2))[:32_000] if kind == "mapped ids" else None
     batch = kernel_round(
@@ -72,9 +78,12 @@ def test_large_vocabulary_under_masks(method: Method, settings: list, dtype: tor
 
 @DRAWS
 @SETTINGS_OF_BATCHES
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize("vocab_size", [128_255, 262_144])
-def test_draws_from_a_large_vocabulary(coupled: bool, settings: list, dtype: torch.dtype, vocab_size: int):
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"),
+    [(128_255, torch.bfloat16), (262_144, torch.bfloat16), (262_144, torch.float16), (128_255, torch.float32)],
+    ids=str,
+)
+def test_draws_from_a_large_vocabulary(coupled: bool, settings: list, vocab_size: int, dtype: torch.dtype):
     from kernels.coupled import coupled_draw
     from kernels.draw import draw
 
@@ -124,8 +133,7 @@ def captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
 
 
 @METHODS
-@SETTINGS_OF_BATCHES
-@MASKED
+@pytest.mark.parametrize(("settings", "masked"), [(MIXED, False), (UNCUT, True)], ids=["cutting", "uncut and masked"])
 def test_graph_replays_on_changed_inputs(method: Method, settings: list, masked: bool):
     """Temperatures, lengths, padded slots, slots, tokens and masks all change between replays."""
     from kernels.verify import verify
