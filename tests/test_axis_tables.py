@@ -4,12 +4,13 @@ import pytest
 
 from harness.metrics.estimates import Estimate
 from harness.metrics.recorded_terms import recorded_cells
+from harness.metrics.results import read_results
 from harness.metrics.series import series_along
 from harness.report.tables.concurrency import concurrency_tables, verdict
 from harness.report.tables.depth import BEST, EQUAL, WORSE, depth_tables
 from harness.report.tables.drafting import drafting_tables
 from harness.report.tables.lossy import distance, lossy_tables
-from harness.report.write import read_results, write_report
+from harness.report.write import write_results
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell, simulated_run
 
 
@@ -125,12 +126,12 @@ def test_a_comparison_of_methods_alone_is_no_such_table():
 
 def test_answers_are_on_the_page_and_in_files(tmp_path):
     folder = simulated_run(tmp_path / "run", depths=(1, 3), methods=("strict", "block"), num_prompts=4)
-    paths = {path.relative_to(folder).as_posix() for path in write_report(folder)}
+    paths = {path.relative_to(folder).as_posix() for path in write_results(read_results(folder), folder)}
     assert {"tables/answers.md", "tables/answers/Best-draft-depth.csv"} <= paths
     page = (folder / "report.md").read_text()
     assert page.index("## Answers") < page.index("### Best draft depth") < page.index("## All cells")
     alone = simulated_run(tmp_path / "alone", methods=("strict",), num_prompts=4)
-    assert not [path for path in write_report(alone) if "answers" in path.name]
+    assert not [path for path in write_results(read_results(alone), alone) if "answers" in path.name]
     assert "## Answers" not in (alone / "report.md").read_text()
 
 

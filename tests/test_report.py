@@ -16,7 +16,7 @@ from harness.records.files import write_cell
 from harness.records.runs import read_runs
 from harness.report.console import WIDTH, paired_lines, print_summary
 from harness.report.warnings import warnings
-from harness.report.write import column_dictionary, own_files, report, write_report, write_results
+from harness.report.write import column_dictionary, default_output, own_files, write_results
 from tests.own_process import output_of
 from tests.synthetic_cells import (
     analysed,
@@ -27,6 +27,11 @@ from tests.synthetic_cells import (
     shortened_cell,
     simulated_run,
 )
+
+
+def write_report(path, output=None, formats=("png",)):
+    """The files of a report, beside its records unless told otherwise."""
+    return write_results(read_results(path), default_output(path) if output is None else output, formats)
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +82,9 @@ def test_a_page_of_one_cell_has_no_empty_table_of_pairs(tmp_path):
 
 
 def test_report_prints_the_summary_or_the_rows(run_folder, tmp_path, capsys):
-    report(run_folder, None, tmp_path)
+    assert command.main([str(run_folder), "--output", str(tmp_path)]) == 0
     assert "zoo · eagle3 · K = 3 · T = 1" in capsys.readouterr().out
-    report(run_folder, "csv", tmp_path)
+    assert command.main([str(run_folder), "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("run,cell_id,target,")
 
 

@@ -12,10 +12,9 @@ from tempfile import TemporaryDirectory
 
 from harness.metrics.cell import results_frame
 from harness.metrics.columns import dictionary
-from harness.metrics.results import Results, read_results
+from harness.metrics.results import Results
 from harness.records.files import write_atomically
 from harness.records.runs import CELLS, REPORT
-from harness.report.console import print_summary
 from harness.report.page import SETTINGS_FILE, run_page, settings_page, whole_report
 from harness.report.run_comparison import RunComparison, read_two_runs
 from harness.report.sections import OWN_TABLES, make_tables, table_files
@@ -26,34 +25,6 @@ from harness.report.tables.summary import summary_table
 ROW_FORMATS = ("csv", "json", "md")
 HTML_REPORT = "report.html"
 COMPARISON = "comparison.html"
-
-
-def write_report(path: Path, output: Path | None = None, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Write tables/, figures/ and report.md of the results at a path.
-
-    Args:
-        path: a run folder, a cells folder, one cell file, or a folder of run folders.
-        output: folder to write to; None is the run folder, or the folder of runs.
-        formats: file types of the figures.
-
-    Returns:
-        The files written, the page first.
-
-    Raises:
-        ValueError: nothing to report, or a file that is not a record; the message names the path.
-    """
-    return write_results(read_results(path), default_output(path) if output is None else output, formats)
-
-
-def report(path: Path, row_format: str | None = None, output: Path | None = None) -> list[Path]:
-    """Write the report of a run, and print its summary, or one row per cell, to standard output."""
-    results = read_results(path)
-    paths = write_results(results, default_output(path) if output is None else output)
-    if row_format is None:
-        print_summary(results.cells)
-    else:
-        print(rows(results, row_format), end="")
-    return paths
 
 
 def default_output(path: Path) -> Path:
