@@ -4,7 +4,7 @@ import json
 
 from experiments.bench_reasoning import main
 from harness.cli.command_line import SUCCESS
-from harness.profiling.reasoning_parsers import MARKER, PARSERS
+from harness.profiling.reasoning_cost import MARKER, PARSERS
 
 
 def test_every_parser_is_timed_at_every_context(tmp_path, capsys):

@@ -20,7 +20,7 @@ from harness.certification.config import CertifyConfig
 from harness.cli.command_line import CommandParser
 from harness.kernel_bench.config import BenchConfig
 from harness.profiling.reasoning_config import ReasoningCostConfig
-from harness.settings.checks import check_known, check_seed
+from harness.settings.checks import check_seed
 from harness.settings.device import Device, resolve_device
 from harness.settings.schema import SettingsError, settings_of
 from tests.own_process import output_of
@@ -168,12 +168,6 @@ def test_a_seed_that_leaves_no_room_is_refused_before_anything_runs(command, cap
         assert command.main([f"--seed={seed}"]) == 2
         assert "seed: expected 0 to 4294967295, found" in capsys.readouterr().err
     check_seed(2**32 - 1)
-
-
-def test_names_that_are_not_known_are_found_with_a_hint():
-    check_known("rooms", ("hall", "den"), ("den", "hall", "attic"))
-    with pytest.raises(SettingsError, match=r"^--rooms: .* some of den, hall, found 'hal' \(did you mean hall\?\)$"):
-        check_known("rooms", ("den", "hal"), ("den", "hall"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only where there is no GPU")

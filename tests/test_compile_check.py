@@ -121,16 +121,6 @@ def test_help_says_what_is_compiled_for_what_and_how_long(monkeypatch: pytest.Mo
     assert all(f"sm_{target}" in told for target in TARGETS)
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [("--target=90", "unknown option --target"), ("block", "expected options, found block")],
-)
-def test_what_the_command_does_not_know_is_refused(argument: str, message: str, monkeypatch, capsys):
-    monkeypatch.setattr(command, "check", lambda: pytest.fail("compiles"))
-    assert command.main([argument]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_without_arguments_the_check_decides(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(command, "check", lambda: 1)
     assert command.main([]) == 1

@@ -103,8 +103,3 @@ def test_settings_that_this_version_does_not_have_are_an_error(folders):
 def test_a_mistake_is_one_line(arguments, message, folders, capsys):
     assert command.main([item.format(zoo=folders / "zoo") for item in arguments]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_help_comes_without_torch(capsys):
-    assert command.main(["--help"]) == 0
-    assert "PATH-again" in capsys.readouterr().out

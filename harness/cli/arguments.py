@@ -13,6 +13,7 @@ import typing
 from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
@@ -63,23 +64,15 @@ def flags_of(schema: type, prefix: str, arguments: Sequence[str], tell: Callable
 
 
 def whole_number(text: str, least: int | None = None) -> int:
-    """A whole number such as 4, 1_000 or 1e6, as a type for argparse; 1.5 and 1e-3 are none."""
+    """A whole number such as 4, 1_000 or 1e6, exactly, as a type for argparse; 1.5 is none."""
     try:
-        number = int(text)
-    except ValueError:
-        number = _whole_float(text)
-    if abs(number) >= 2**63 or (least is not None and number < least):
-        raise ArgumentTypeError(f"expected {'64 bits' if least is None else f'{least} or more'}, found {text}")
-    return number
-
-
-def _whole_float(text: str) -> int:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.5
-    if not number.is_integer():
-        raise ArgumentTypeError(f"expected a whole number, found {text!r}")
+        number = Decimal(text)
+    except InvalidOperation:
+        number = Decimal("nan")
+    fits = number.is_finite() and -(2**63) < number < 2**63 and number == int(number)
+    if not fits or (least is not None and number < least):
+        words = "a whole number" if least is None else f"a whole number, {least} or more"
+        raise ArgumentTypeError(f"expected {words}, found {text!r}")
     return int(number)
 
 

@@ -13,7 +13,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import NoReturn
 
 from harness.cli.arguments import add_settings, flags_of, read_settings
@@ -30,6 +29,13 @@ def say(*texts: str) -> None:
     """Tell the user something on standard error, beside the results; empty texts are left out."""
     for text in filter(None, texts):
         print(text, file=sys.stderr, flush=True)
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, to 120 columns."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=36, width=min(MAX_WIDTH, shutil.get_terminal_size().columns))
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -50,7 +56,7 @@ class CommandParser(argparse.ArgumentParser):
             prog=f"{PROGRAM} {name}",
             usage=f"%(prog)s [options] {arguments}".rstrip(),
             description=description,
-            formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=help_width()),
+            formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
         self._settings_help = settings_help
@@ -108,7 +114,7 @@ class CommandParser(argparse.ArgumentParser):
         """The options; raises SettingsError for an unknown option, a wrong value, or an argument without a meaning."""
         given = list(arguments)
         if self._schema is not None:
-            given = list(flags_of(*self._schema, given, partial(say)))
+            given = list(flags_of(*self._schema, given, say))
         names = self._option_names()
         for name in [item.partition("=")[0] for item in given if re.match(r"-[^\d.]", item)]:
             if name not in names:
@@ -143,11 +149,6 @@ class CommandParser(argparse.ArgumentParser):
         setting = all_settings().get(key)
         choices: Iterable[str] = group_options().get(key, setting.choices if setting is not None else ())
         return [f"{choice} " for choice in choices if choice.startswith(start)]
-
-
-def help_width() -> int:
-    """Columns of help."""
-    return min(MAX_WIDTH, shutil.get_terminal_size().columns)
 
 
 def word_to_complete() -> str:
