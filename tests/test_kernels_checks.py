@@ -12,6 +12,7 @@ from kernels.coupled import coupled_draw
 from kernels.draw import draw
 from kernels.streams import Purpose
 from tests.kernel_rounds import DEVICE, kernel_round, streams_of
+from tests.own_methods import half_strict
 from tests.random_round import PLAIN, sampling_of
 
 NUM_ROWS, VOCAB = 3, 63
@@ -97,3 +98,9 @@ def test_a_map_of_ids_that_does_not_fit_the_draft_logit_cache(wrong: torch.Tenso
     wrong_draft = replace(batch.draft, draft_to_target=wrong.to(DEVICE))
     with pytest.raises(ValueError, match=r"^draft.draft_to_target must be \[63\] int64 without gaps"):
         replace(batch, draft=wrong_draft).found(Verification(VerificationMethod.block))
+
+
+def test_a_method_of_ones_own_is_refused_where_the_reference_alone_runs_it():
+    batch = kernel_round([PLAIN], [2], VOCAB)
+    with pytest.raises(ValueError, match="only the reference core runs it"):
+        batch.found(Verification(half_strict))

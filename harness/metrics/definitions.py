@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.records.schema import EXPECTED_METHODS
-from harness.settings.guarantee import OTHER_DRAFTS, RANDOM_WEIGHTS
+from harness.settings.guarantee import OTHER_DRAFTS, OWN_METHOD, RANDOM_WEIGHTS
 
 EVIDENCE = (
     "K_r is settled before verification: the smallest of the draft tokens proposed, the tokens still allowed less 1, "
@@ -46,6 +46,10 @@ LABEL_NOTES = {
         f"{OTHER_DRAFTS}: drafts were drawn from the drafter's logits and verified with the distribution of the "
         "rounded ones in the cache, so the output is not exactly the target's: biased by the total variation between "
         "the two distributions, at most, at every token."
+    ),
+    OWN_METHOD: (
+        f"{OWN_METHOD}: a method from outside the package verified, on the reference core; its guarantee is what its "
+        "author says. `rejection-lab certify --methods PACKAGE.MODULE:NAME` tests whether it is lossless."
     ),
     RANDOM_WEIGHTS: (
         "weights: random: of the models named (of all in the cell where none is) only the sizes are real. Their times, "

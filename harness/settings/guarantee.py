@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import POLICY_GUARANTEES
+from harness.settings.imported import ImportPath
 from harness.settings.models import Weights
 from kernels.methods import Guarantee
 
 RANDOM_WEIGHTS = "weights: random"
+OWN_METHOD = "own method"
+"""The verification method is the user's own, and what it promises was not tested here."""
 OTHER_DRAFTS = "unrounded drafts"
 """The drafts come from another distribution than the one that verification compares with."""
 
@@ -39,7 +42,9 @@ def labels(cell: CellConfig) -> tuple[str, ...]:
     drafter = cell.drafter.weights.value if cell.drafter.has_model else ""
     weights = weights_label(cell.target.weights.value, drafter)
     kept = "" if promise is Guarantee.lossless else promise.value
-    return tuple(label for label in (kept, OTHER_DRAFTS if compares_with_another(cell) else "", weights) if label)
+    drafts = OTHER_DRAFTS if compares_with_another(cell) else ""
+    own = OWN_METHOD if isinstance(cell.verification.method, ImportPath) and not cell.is_baseline else ""
+    return tuple(label for label in (kept, own, drafts, weights) if label)
 
 
 def weights_label(target: str, drafter: str) -> str:

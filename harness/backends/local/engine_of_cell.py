@@ -17,6 +17,8 @@ from harness.engine.settings import EngineSettings, draft_slack
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
 from harness.settings.identity import key_without
+from harness.settings.imported import ImportPath
+from kernels.core import reference_core
 
 
 @dataclass
@@ -38,6 +40,11 @@ class EngineOfCell:
         self.num_drafter_parameters = 0
         self.sampling_core: str | None = None
         check_capture(cell.drafter, self.uses_graphs, models.loaded.device)
+        if self.runs_own_method and self.uses_graphs and models.loaded.device.type == "cuda":
+            raise ValueError(
+                "backend.graphs: expected false or null with a verification method of one's own, whose reference core "
+                f"CUDA graphs cannot hold, found true with verification.method={cell.verification.method.value}"
+            )
 
     def set_limit(self, num_tokens: int) -> None:
         """Tokens of prompt and output that a slot holds; forgets the engine that was kept."""
@@ -48,10 +55,16 @@ class EngineOfCell:
         return 0 if self._cell.is_baseline else self._cell.drafting.num_speculative_tokens
 
     @property
+    def runs_own_method(self) -> bool:
+        """Whether it verifies by a method of the user's own, which the reference core alone runs."""
+        return isinstance(self._cell.verification.method, ImportPath) and not self._cell.is_baseline
+
+    @property
     def uses_graphs(self) -> bool:
         """Whether its steps have fixed sizes, captured as CUDA graphs on a GPU."""
         configured = self._cell.backend.graphs
-        return self._models.loaded.device.type == "cuda" if configured is None else configured
+        by_itself = self._models.loaded.device.type == "cuda" and not self.runs_own_method
+        return by_itself if configured is None else configured
 
     @property
     def graph_bytes(self) -> int:
@@ -118,4 +131,4 @@ class EngineOfCell:
             round_terms=cell.measurement.round_terms and not cell.is_baseline,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
-        return Engine(target, drafter, settings)
+        return Engine(target, drafter, settings, reference_core() if self.runs_own_method else None)

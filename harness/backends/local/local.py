@@ -165,6 +165,8 @@ class LocalBackend:
         notes = [*self.target.fallbacks, *self.target.round_fallbacks(round_tokens), *head, *self.requests.notes]
         if self.cell.constraint.is_on and self.engine_of_cell.uses_graphs:
             notes.append(STEP_BY_STEP)
+        if self.engine_of_cell.runs_own_method and self.target.device.type == "cuda":
+            notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
         if self.num_invalid:
             notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)

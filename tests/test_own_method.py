@@ -1,0 +1,138 @@
+"""A verification method outside the package goes through settings, engine, records, tables, figures and certification.
+
+Would catch: a place that takes methods of ours only, an id that two methods share, a rule that runs on another core
+than the record says, or a rule that is certified though it lies.
+"""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from experiments.certify import main as certify
+from experiments.run import main
+from harness.backends.local.engine_of_cell import EngineOfCell
+from harness.certification.report import JSON
+from harness.compose.compose import compose_plan
+from harness.metrics import load_results
+from harness.records.runs import read_runs
+from harness.settings.cell import BackendConfig, CellConfig, DrafterConfig, DrafterKind, VerificationConfig
+from harness.settings.guarantee import OWN_METHOD, labels
+from harness.settings.identity import determinants
+from harness.settings.imported import ImportPath
+from harness.settings.schema import SettingsError
+from kernels.contract import Guarantee
+from kernels.methods import MethodTraits, OwnMethod
+from tests import own_methods
+
+HALF, LOSSY = "tests.own_methods:half_strict", "tests.own_methods:lossy"
+SMALL = [
+    "drafter=draft_model",
+    "workload.num_prompts=3",
+    "workload.num_turns=1",
+    "decoding.max_new_tokens=8",
+    "backend.device=cpu",
+    "measurement.num_warmup_requests=0",
+    "measurement.num_resamples=100",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    sweep = [f"verification.method={HALF},{LOSSY},strict", "decoding.temperature=0,1", "measurement.round_terms=true"]
+    assert main([*sweep, *SMALL, f"output.folder={folder}"]) == 0
+    return folder
+
+
+def test_records_name_the_method_its_promise_and_its_core(run):
+    (found,) = read_runs(run)
+    by_method = {record.config["verification"]["method"]: record for record in found.cells if record.labels}
+    assert sorted(by_method) == [HALF, LOSSY]
+    assert by_method[HALF].config["guarantee"] == "lossless" and by_method[HALF].labels == (OWN_METHOD,)
+    assert by_method[LOSSY].config["guarantee"] == "lossy" and by_method[LOSSY].labels == ("lossy", OWN_METHOD)
+    assert all(record.provenance["sampling_core"] == "reference" for record in by_method.values())
+
+
+def test_it_changes_no_greedy_token_and_accepts_by_its_own_odds(run):
+    rows = load_results(run).set_index(["verification", "temperature"])
+    answers = {}
+    for record in read_runs(run)[0].cells:
+        if record.config["decoding"]["temperature"] == 0:
+            method = record.config["verification"]["method"]
+            answers[method] = {item.prompt_id: item.output_token_ids for item in record.requests}
+    assert answers[HALF] == answers["strict"]
+    assert rows.loc[(HALF, 1.0), "acceptance_rate"] < rows.loc[("strict", 1.0), "acceptance_rate"]
+
+
+def test_the_report_shows_it_with_a_label_and_in_figures(run):
+    assert HALF in (run / "report.md").read_text(encoding="utf-8")
+    assert OWN_METHOD in (run / "report.md").read_text(encoding="utf-8")
+    assert list((run / "figures").glob("*.png"))
+
+
+def test_its_name_is_part_of_the_id_and_its_traits_decide_the_drafts():
+    one, other = compose_plan([f"verification.method={HALF},{LOSSY}", "measurement.baseline=false", *SMALL]).cells
+    assert determinants(one)["verification"]["method"] == HALF
+    assert determinants(one) != determinants(other)
+    assert labels(other) == ("lossy", OWN_METHOD)
+
+
+def own_path(name: str) -> str:
+    return f"tests.own_methods:{name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere.at_all:NAME", "can be imported"),
+        ("tests.own_methods:Missing", "can be imported"),
+        ("tests.own_methods:NUMBER", "to be a kernels.methods.OwnMethod, found 7"),
+        ("probabilistc", "or PACKAGE.MODULE:NAME, found probabilistc"),
+    ],
+)
+def test_a_wrong_name_is_found_before_anything_is_loaded(name, words):
+    with pytest.raises(SettingsError, match=f"verification.method: .*{words}"):
+        compose_plan([f"verification.method={name}"])
+
+
+@pytest.mark.parametrize("trait", ["greedy_only", "decided_by_noise", "ignores_tokens"])
+def test_traits_that_need_code_of_ours_are_refused(trait):
+    with pytest.raises(ValueError, match=f"found {trait}"):
+        OwnMethod(own_methods.half_odds, MethodTraits(Guarantee.lossless, **{trait: True}))
+
+
+@pytest.mark.parametrize(("name", "passes"), [("half_strict", True), ("liar", False), ("forgets_its_emission", False)])
+def test_certification_takes_it_and_a_lie_fails(name, passes, tmp_path):
+    """Several rounds, its drafts cached and one-hot; `forgets_its_emission` is wrong only in the token after."""
+    options = [
+        f"--methods={own_path(name)}",
+        "--samples=60000",
+        "--no-controls",
+        "--device=cpu",
+        "--cells=float32, none",
+    ]
+    assert certify([*options, f"--output={tmp_path}"]) == (0 if passes else 1)
+    cells = json.loads((tmp_path / JSON).read_text())["outcomes"]
+    assert len(cells) >= 2 and all(own_path(name) in cell["name"] for cell in cells)
+    assert any(cell["verdict"] == "FAIL" for cell in cells) is not passes
+
+
+@pytest.mark.parametrize("graphs", [None, True])
+def test_on_a_gpu_it_runs_without_graphs_and_never_silently(graphs):
+    cell = CellConfig(
+        drafter=DrafterConfig(DrafterKind.ngram),
+        verification=VerificationConfig(ImportPath(HALF)),
+        backend=BackendConfig(graphs=graphs),
+    )
+    models = SimpleNamespace(loaded=SimpleNamespace(device=torch.device("cuda")))
+    if graphs:
+        with pytest.raises(ValueError, match=r"backend\.graphs: expected false"):
+            EngineOfCell(cell, models)
+    else:
+        assert not EngineOfCell(cell, models).uses_graphs
+
+
+def test_only_a_promise_of_losslessness_can_be_certified(tmp_path):
+    assert certify([f"--methods={LOSSY}", f"--output={tmp_path}"]) == 2
