@@ -13,8 +13,10 @@ from harness.metrics.sums import cell_sums
 from harness.records.files import identity, write_cell
 from harness.records.runs import Run
 from harness.records.schema import SCHEMA_VERSION, CellRecord, FinishReason, RequestRecord, RoundRecord
-from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind, DraftingConfig, MeasurementConfig
+from harness.settings.cell import CellConfig
 from harness.settings.identity import plain_values
+from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.sections import DraftingConfig, MeasurementConfig
 
 NUM_RESAMPLES = 500
 CONFIG = plain_values(

@@ -16,18 +16,10 @@ from harness.models import free_memory
 from harness.models.free_memory import Need, check_fits, free_bytes
 from harness.models.random_weights import RandomWeights
 from harness.models.target import META
-from harness.settings.cell import (
-    BackendConfig,
-    CellConfig,
-    DecodingConfig,
-    DrafterConfig,
-    DrafterKind,
-    DraftingConfig,
-    DraftSamplingChoice,
-    TargetConfig,
-    WorkloadConfig,
-)
-from harness.settings.models import Weights
+from harness.settings.cell import CellConfig
+from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.settings.sections import BackendConfig, DecodingConfig, DraftingConfig, DraftSamplingChoice
+from harness.settings.workload import WorkloadConfig
 from harness.workload.conversations import Conversation
 from harness.workload.prompt import Prompt
 from tests.tiny_shapes import GLM, shape_folder

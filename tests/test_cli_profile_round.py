@@ -18,7 +18,8 @@ from harness.profiling.profile import Phases, RoundProfile
 from harness.profiling.report import HEADER, JSON, MARKDOWN, PHASES, RoundResults, document, line, to_json
 from harness.profiling.roofline import PARTS, RoundCost
 from harness.report.table import NONE
-from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind
+from harness.settings.cell import CellConfig
+from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.schema import all_settings
 from harness.timing.measured import Machine, Timing
 from tests.own_process import output_of

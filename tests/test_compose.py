@@ -10,8 +10,9 @@ from harness.compose import compose as compose_module
 from harness.compose.compose import compose_plan
 from harness.compose.overrides import read_overrides
 from harness.settings import schema as settings
-from harness.settings.cell import CellConfig, DrafterKind
+from harness.settings.cell import CellConfig
 from harness.settings.constraint import PolicyKind
+from harness.settings.models import DrafterKind
 from harness.settings.schema import CONF, SettingsError, all_settings, group_options
 from harness.settings.usage import USED_ONLY_WITH
 from kernels.contract import VerificationMethod

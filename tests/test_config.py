@@ -10,25 +10,21 @@ import pytest
 from harness.compose.run_plan import with_baselines
 from harness.records.files import identity
 from harness.settings.acceptance_profiles import AcceptanceProfile
-from harness.settings.cell import (
-    MAX_SPECULATIVE_TOKENS,
-    BackendConfig,
-    CellConfig,
-    DecodingConfig,
-    DrafterConfig,
-    DrafterKind,
-    DraftingConfig,
-    DraftSamplingChoice,
-    InvalidCombinationError,
-    MeasurementConfig,
-    TargetConfig,
-    VerificationConfig,
-    WorkloadConfig,
-)
+from harness.settings.cell import CellConfig, InvalidCombinationError
 from harness.settings.guarantee import labels
 from harness.settings.identity import determinants, with_rates
-from harness.settings.models import Weights
+from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.settings.sections import (
+    MAX_SPECULATIVE_TOKENS,
+    BackendConfig,
+    DecodingConfig,
+    DraftingConfig,
+    DraftSamplingChoice,
+    MeasurementConfig,
+    VerificationConfig,
+)
 from harness.settings.usage import normal_form
+from harness.settings.workload import WorkloadConfig
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.verify import MAX_BLOCK_DRAFTS
 

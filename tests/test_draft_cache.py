@@ -9,22 +9,20 @@ from harness.drafters.draft_logits import Caching
 from harness.drafters.registry import caching_of
 from harness.engine.engine import Engine
 from harness.records.acceptance_terms import collect_terms
-from harness.settings.cell import (
+from harness.settings.cell import CellConfig, InvalidCombinationError
+from harness.settings.guarantee import OTHER_DRAFTS, guarantee, labels
+from harness.settings.identity import determinants
+from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.sampling import SamplingSettings
+from harness.settings.sections import (
     BackendConfig,
     CacheDtype,
-    CellConfig,
     DecodingConfig,
-    DrafterConfig,
-    DrafterKind,
     DraftingConfig,
     DraftSamplingChoice,
     DrawnFrom,
-    InvalidCombinationError,
     VerificationConfig,
 )
-from harness.settings.guarantee import OTHER_DRAFTS, guarantee, labels
-from harness.settings.identity import determinants
-from harness.settings.sampling import SamplingSettings
 from harness.settings.usage import normal_form, without_effect
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core

@@ -9,8 +9,9 @@ import torch
 
 from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore
-from harness.settings.cell import BackendConfig, DrafterKind, MeasurementConfig
 from harness.settings.imported import ImportPath
+from harness.settings.models import DrafterKind
+from harness.settings.sections import BackendConfig, MeasurementConfig
 from harness.workload.conversations import conversations, load_prompts
 from kernels.contract import VerificationMethod
 from tests.test_zoo_decoding import DRAFTERS, cell, texts

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.settings.cell import WorkloadConfig
+from harness.settings.workload import WorkloadConfig
 from harness.workload.conversations import load_prompts
 from harness.workload.prompt import Prompt
 from tests.own_process import output_of

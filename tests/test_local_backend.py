@@ -8,15 +8,10 @@ from harness.backends.local import local
 from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore
 from harness.models.target import TargetModel
-from harness.settings.cell import (
-    BackendConfig,
-    CellConfig,
-    DecodingConfig,
-    DrafterConfig,
-    DrafterKind,
-    TooLong,
-    WorkloadConfig,
-)
+from harness.settings.cell import CellConfig
+from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.sections import BackendConfig, DecodingConfig
+from harness.settings.workload import TooLong, WorkloadConfig
 from harness.workload.conversations import Conversation
 from harness.workload.prompt import Prompt
 

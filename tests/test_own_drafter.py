@@ -16,9 +16,10 @@ from harness.drafters.draft_logits import AS_DRAFTED
 from harness.drafters.registry import DrafterSetup, build_drafter, check_capture
 from harness.metrics import load_results
 from harness.records.runs import read_runs
-from harness.settings.cell import CellConfig, DrafterConfig, DrafterKind
+from harness.settings.cell import CellConfig
 from harness.settings.identity import determinants
 from harness.settings.imported import ImportPath
+from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.schema import SettingsError
 from kernels.contract import DraftSampling, VerificationMethod
 from tests.own_drafters import FixedLogits, LastToken

@@ -17,9 +17,10 @@ from harness.engine.request import Limits, Request
 from harness.engine.sequence import Sequence
 from harness.engine.settings import EngineSettings
 from harness.engine.step_plan import make_plan
-from harness.settings.cell import BackendConfig, CellConfig
+from harness.settings.cell import CellConfig
 from harness.settings.identity import determinants
 from harness.settings.sampling import SamplingSettings
+from harness.settings.sections import BackendConfig
 from harness.settings.usage import without_effect
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_engines import tiny_head

@@ -13,8 +13,7 @@ from harness.models.random_head import DRAFT_VOCAB_SIZE, random_eagle, random_ea
 from harness.models.random_target import architecture, random_target
 from harness.models.shape import read_shape, shape_names
 from harness.models.target import load_target
-from harness.settings.cell import DrafterConfig, DrafterKind
-from harness.settings.models import Weights
+from harness.settings.models import DrafterConfig, DrafterKind, Weights
 from tests.tiny_models import random_target as target_in_memory
 from tests.tiny_models import save_target_folder, word_tokenizer
 from tests.tiny_shapes import EOS, shape_folder

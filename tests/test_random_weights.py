@@ -12,8 +12,7 @@ from harness.drafters.registry import load_head
 from harness.models.random_head import random_eagle, random_eagle3, random_mtp, spread_ids
 from harness.models.random_target import random_target
 from harness.models.random_weights import LOGIT_DEVIATION, RandomWeights, made_on
-from harness.settings.cell import DrafterConfig, DrafterKind
-from harness.settings.models import Weights
+from harness.settings.models import DrafterConfig, DrafterKind, Weights
 from tests.tiny_models import positions_from
 from tests.tiny_shapes import SHAPE, shape_folder
 

@@ -16,7 +16,7 @@ from harness.records.acceptance_terms import (
 )
 from harness.records.schema import InconsistentRecordError
 from harness.records.terms_file import read_terms, terms_path, write_terms
-from harness.settings.cell import MeasurementConfig
+from harness.settings.sections import MeasurementConfig
 from tests.synthetic_cells import cell_record, request_record, round_record
 
 

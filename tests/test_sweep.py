@@ -7,16 +7,10 @@ import pytest
 
 from harness.compose.run_plan import RunPlan, with_baselines
 from harness.records.files import read_cell
-from harness.settings.cell import (
-    BackendConfig,
-    CellConfig,
-    DecodingConfig,
-    DrafterConfig,
-    DrafterKind,
-    MeasurementConfig,
-    VerificationConfig,
-    WorkloadConfig,
-)
+from harness.settings.cell import CellConfig
+from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.settings.workload import WorkloadConfig
 from harness.sweep.progress import Progress
 from harness.sweep.run_cells import comparable_groups, interleave, run_cells
 from kernels.contract import VerificationMethod

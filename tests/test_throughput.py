@@ -15,8 +15,10 @@ from harness.metrics.results import read_results
 from harness.records.files import read_cell
 from harness.records.schema import FinishReason
 from harness.report.console import print_summary
-from harness.settings.cell import BackendConfig, CellConfig, DecodingConfig, DrafterConfig, DrafterKind, WorkloadConfig
-from harness.settings.models import Weights
+from harness.settings.cell import CellConfig
+from harness.settings.models import DrafterConfig, DrafterKind, Weights
+from harness.settings.sections import BackendConfig, DecodingConfig
+from harness.settings.workload import WorkloadConfig
 from harness.workload.conversations import Conversation, exact_length
 from harness.workload.prompt import Prompt
 from tests.tiny_shapes import GLM, shape_folder

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.settings.cell import Layout, WorkloadConfig
+from harness.settings.workload import Layout, WorkloadConfig
 from harness.workload.conversations import BUILTIN_PROMPTS, Conversation, conversations, fingerprint, load_prompts
 from harness.workload.formats import MT_BENCH_CATEGORIES, detect_layout, read_prompts
 from harness.workload.prompt import Prompt

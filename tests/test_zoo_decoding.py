@@ -4,16 +4,10 @@ import pytest
 
 from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore
-from harness.settings.cell import (
-    BackendConfig,
-    CellConfig,
-    DecodingConfig,
-    DrafterConfig,
-    DrafterKind,
-    DraftingConfig,
-    VerificationConfig,
-    WorkloadConfig,
-)
+from harness.settings.cell import CellConfig
+from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.sections import BackendConfig, DecodingConfig, DraftingConfig, VerificationConfig
+from harness.settings.workload import WorkloadConfig
 from harness.workload.conversations import conversations, load_prompts
 from kernels.contract import VerificationMethod
 

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Protocol
 
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.schema import RequestRecord
-from harness.settings.cell import BackendConfig, CellConfig
+from harness.settings.cell import CellConfig
 from harness.settings.imported import ImportPath
+from harness.settings.sections import BackendConfig
 from harness.workload.conversations import Conversation
 
 OnRequest = Callable[[int], None]

@@ -15,7 +15,7 @@ import torch
 from harness.backends.model_store import StoredModels
 from harness.engine.engine import Engine
 from harness.models.free_memory import Need, check_fits, weights_need
-from harness.settings.cell import DrafterConfig
+from harness.settings.models import DrafterConfig
 
 ADVICE = (
     "CUDA graphs and the activations of a forward come on top. Lower backend.max_concurrency, decoding.max_new_tokens, "

@@ -11,9 +11,9 @@ import torch
 from harness.drafters.registry import LoadedHead, load_head
 from harness.models.random_target import random_target
 from harness.models.target import META, TargetModel, load_target
-from harness.settings.cell import BackendConfig, DrafterConfig, TargetConfig
 from harness.settings.device import resolve_device, resolve_dtype
-from harness.settings.models import Weights
+from harness.settings.models import DrafterConfig, TargetConfig, Weights
+from harness.settings.sections import BackendConfig
 
 
 def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | None) -> TargetModel:

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.settings.cell import DrafterConfig, TargetConfig
-from harness.settings.models import Weights
+from harness.settings.models import DrafterConfig, TargetConfig, Weights
 from harness.settings.schema import SettingsError
 
 ALONE = "there, but of no use without the other"

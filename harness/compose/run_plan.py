@@ -13,10 +13,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from harness.settings.cell import CellConfig, DrafterConfig
+from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS
 from harness.settings.identity import determinants, key_without, plain_values
-from harness.settings.models import Weights
+from harness.settings.models import DrafterConfig, Weights
 from harness.settings.schema import SettingsError
 from harness.settings.usage import normal_form
 

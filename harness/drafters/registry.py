@@ -37,9 +37,10 @@ from harness.models.random_target import architecture, random_model
 from harness.models.target import TargetModel, load_target
 from harness.models.vocabulary import check_draft_model, check_vocab_size
 from harness.models.zoo import ZOO, zoo_path
-from harness.settings.cell import CacheDtype, CellConfig, DrafterConfig, DrafterKind
+from harness.settings.cell import CellConfig
 from harness.settings.imported import ImportPath
-from harness.settings.models import Weights
+from harness.settings.models import DrafterConfig, DrafterKind, Weights
+from harness.settings.sections import CacheDtype
 from kernels.contract import DraftSampling
 
 KEY = "drafter.kind"

@@ -17,7 +17,7 @@ from harness.metrics.columns import PAIRED_COLUMNS
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate, paired, paired_difference, paired_ratio
 from harness.records.schema import EXPECTED_METHODS
-from harness.settings.cell import cache_rounds
+from harness.settings.sections import cache_rounds
 from kernels.methods import VerificationMethod
 
 METHOD_ORDER = tuple(item.value for item in VerificationMethod)

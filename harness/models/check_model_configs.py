@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from harness.models.model_types import MODEL_TYPES
 from harness.models.shape import SHAPES, read_shape
 from harness.models.zoo import ZOO
-from harness.settings.cell import CellConfig, DrafterConfig, TargetConfig
-from harness.settings.models import Weights
+from harness.settings.cell import CellConfig
+from harness.settings.models import DrafterConfig, TargetConfig, Weights
 from harness.settings.schema import SettingsError
 
 CONFIG = "config.json"

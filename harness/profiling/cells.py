@@ -13,8 +13,9 @@ from harness.backends.model_store import ModelStore
 from harness.drafters.registry import check_capture
 from harness.profiling.profile import RoundProfile, profile_round
 from harness.profiling.wall_time import num_rounds_of, output_tokens_needed
-from harness.settings.cell import CellConfig, TooLong
+from harness.settings.cell import CellConfig
 from harness.settings.device import resolve_device
+from harness.settings.workload import TooLong
 from harness.timing.bandwidth import machine_of
 from harness.timing.clock import clock_for
 from harness.timing.matrix_rate import matrix_rates

@@ -12,8 +12,9 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Any
 
-from harness.settings.cell import CellConfig, VerificationConfig
+from harness.settings.cell import CellConfig
 from harness.settings.imported import ImportPath
+from harness.settings.sections import VerificationConfig
 from harness.settings.usage import normal_form, without_settings
 
 _ADDED_LATER = ("constraint", "backend.prompt_tokens_beside_rounds")

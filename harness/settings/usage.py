@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
-from harness.settings.cell import CellConfig, cache_rounds
+from harness.settings.cell import CellConfig
 from harness.settings.models import DRAFTERS, DrafterKind, DrafterTraits, Weights, drafter_traits
+from harness.settings.sections import cache_rounds
 from kernels.methods import METHODS, DraftSampling
 
 _OF_SOME_DRAFTERS = {

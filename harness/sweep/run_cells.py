@@ -22,10 +22,11 @@ from harness.records.files import identity, write_atomically, write_cell
 from harness.records.provenance import provenance
 from harness.records.schema import SCHEMA_VERSION, CellRecord, RequestRecord
 from harness.records.terms_file import write_terms
-from harness.settings.cell import CacheDtype, CellConfig
+from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
 from harness.settings.identity import determinants, key_without, plain_values, with_rates
 from harness.settings.models import Weights
+from harness.settings.sections import CacheDtype
 from harness.sweep.distinct_cells import refuse_repeated
 from harness.sweep.progress import Progress
 from harness.workload.conversations import Conversation, conversations, fingerprint, load_prompts

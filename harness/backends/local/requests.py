@@ -13,7 +13,8 @@ from harness.constraint.grammar_text import UnusableGrammarError
 from harness.engine.request import Request
 from harness.models.target import TargetModel
 from harness.records.schema import RequestRecord
-from harness.settings.cell import CellConfig, TooLong
+from harness.settings.cell import CellConfig
+from harness.settings.workload import TooLong
 from harness.workload.chat import EncodedChat, chat_messages, encode_chat
 from harness.workload.conversations import Conversation, exact_length
 from harness.workload.prompt import Prompt

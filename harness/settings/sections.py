@@ -1,0 +1,237 @@
+"""The typed settings of a cell that have no file of their own: drafting, decoding, verification, backend, measurement.
+
+Every field says what it means and in which unit; what one section allows is checked in its dataclass. This module does
+not know which sections fit together.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from harness.settings.acceptance_profiles import AcceptanceProfile
+from harness.settings.imported import ImportPath, OrImported, named
+from harness.settings.models import require
+from harness.settings.sampling import SamplingSettings
+from kernels.methods import Method, MethodTraits, OwnMethod, Verification, VerificationMethod
+
+MAX_SPECULATIVE_TOKENS = 32
+"""K at most: what the kernels take under every method (block verification holds the positions as the bits of a number),
+and the same for all, so that no method of a sweep is left without a partner."""
+
+
+class DraftSamplingChoice(Enum):
+    """Draft sampling as configured; `auto` is resolved by the verification method."""
+
+    auto = "auto"
+    greedy = "greedy"
+    sampled = "sampled"
+    coupled = "coupled"
+
+
+class CacheDtype(Enum):
+    """Floating-point type of the draft-logit cache as configured; `auto` is the drafter's own."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class DrawnFrom(Enum):
+    """Which values draft tokens are drawn from."""
+
+    stored = "stored"
+    unrounded = "unrounded"
+
+
+@dataclass
+class DraftingConfig:
+    """How much is proposed, and how it is drawn."""
+
+    num_speculative_tokens: int = 4
+    """K, draft tokens proposed per round; 32 at most."""
+    sampling: DraftSamplingChoice = DraftSamplingChoice.auto
+    """How the proposal is drawn; auto takes what the verification method is made for."""
+    cache_dtype: CacheDtype = CacheDtype.auto
+    """Type of the cached draft logits, which verification reads; auto is the drafter's own, in which nothing is
+    rounded."""
+    drawn_from: DrawnFrom = DrawnFrom.stored
+    """Draw drafts from the logits as they are stored in the cache, or as the drafter gave them, before rounding; the
+    second is biased under the methods that compare with the draft distribution."""
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS,
+            "drafting.num_speculative_tokens",
+            f"0 to {MAX_SPECULATIVE_TOKENS}",
+            self.num_speculative_tokens,
+        )
+
+
+@dataclass
+class DecodingConfig:
+    """The distribution of the output, and where it ends."""
+
+    temperature: float = 1.0
+    """0 is greedy decoding."""
+    top_k: int = 0
+    """0 is off."""
+    top_p: float = 1.0
+    """1 is off."""
+    min_p: float = 0.0
+    """0 is off."""
+    max_new_tokens: int = 64
+    """Output tokens of a request at most."""
+    ignore_eos: bool = False
+    """Go on past the end-of-sequence token; recorded, because it inflates acceptance."""
+
+    def __post_init__(self) -> None:
+        self.sampling.check("decoding")
+        require(self.max_new_tokens >= 1, "decoding.max_new_tokens", "1 or more", self.max_new_tokens)
+
+    @property
+    def sampling(self) -> SamplingSettings:
+        """What tokens are drawn from, of requests without parameters of their own."""
+        return SamplingSettings(self.temperature, self.top_k, self.top_p, self.min_p)
+
+
+@dataclass
+class VerificationConfig:
+    """The rule that turns draft tokens into output tokens."""
+
+    method: OrImported[VerificationMethod] = VerificationMethod.probabilistic
+    """The rule; or PACKAGE.MODULE:NAME, one of your own (kernels.methods.OwnMethod), on the reference core."""
+    epsilon: float = 0.09
+    """typical: upper bound of the acceptance threshold on the target probability."""
+    delta: float = 0.3
+    """typical: factor of exp(-entropy) in the threshold; entropy in nats."""
+    leniency: float = 1.0
+    """lenient: l in (0, 1]; 1 is probabilistic."""
+    synthetic_rates: list[float] = field(default_factory=list)
+    """synthetic: unconditional acceptance rate of each of the first positions, not increasing; 0 at the others."""
+    synthetic_length: float | None = None
+    """synthetic: mean acceptance length L <= K + 1, instead of rates: [1] * floor(L - 1) + [fraction] + zeros."""
+    profile: AcceptanceProfile | None = None
+    """synthetic: named rates of K positions, instead of rates (sources: harness/settings/acceptance_profiles.py)."""
+
+    def __post_init__(self) -> None:
+        self.method = named("verification.method", VerificationMethod.__members__, self.method)
+        given = bool(self.synthetic_rates) + (self.synthetic_length is not None) + (self.profile is not None)
+        wanted = "synthetic_rates" in self.traits.parameters
+        require(
+            given == int(wanted),
+            "verification.synthetic_rates, synthetic_length, profile",
+            "exactly one of them with method=synthetic and none with other methods ([] and null clear them)",
+            f"{given} with method={self.method.value}",
+        )
+        require(
+            self.synthetic_length is None or 1 <= self.synthetic_length < math.inf,
+            "verification.synthetic_length",
+            "1 or more, up to K + 1",
+            self.synthetic_length,
+        )
+        self.verification(0)
+
+    @property
+    def rule(self) -> Method:
+        """The method itself, imported where it is the user's own."""
+        if not isinstance(self.method, ImportPath):
+            return self.method
+        return replace(self.method.load("verification.method", OwnMethod), value=self.method.value)
+
+    @property
+    def traits(self) -> MethodTraits:
+        """What is true of the method."""
+        return self.rule.traits
+
+    def verification(self, num_speculative_tokens: int) -> Verification:
+        """The method as the sampling core takes it, its synthetic rates filled up to K positions."""
+        rates = list(self.synthetic_rates if self.profile is None else self.profile.rates)
+        if self.synthetic_length is not None:
+            accepted = self.synthetic_length - 1
+            rates = [min(1.0, max(0.0, accepted - position)) for position in range(num_speculative_tokens)]
+        rates += [0.0] * (num_speculative_tokens - len(rates))
+        return Verification(self.rule, self.epsilon, self.delta, self.leniency, tuple(rates))
+
+
+@dataclass
+class BackendConfig:
+    """What generates, and on which device."""
+
+    kind: str = "local"
+    """Which kind of server generates: local, or PACKAGE.MODULE:NAME."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
+    dtype: str = "auto"
+    """float32, bfloat16, float16; auto is float32 on a CPU and the checkpoint's dtype on a GPU."""
+    max_concurrency: int = 16
+    """Slots: requests in flight at most."""
+    max_length: int | None = None
+    """Tokens a slot can hold; null takes what the longest request of the workload needs."""
+    fused: bool | None = None
+    """Run layers through fused operations of our own; null does so on a GPU, layer by layer where a model allows it."""
+    graphs: bool | None = None
+    """Run steps of a few fixed sizes, captured as CUDA graphs; null does so on a GPU."""
+    prompt_tokens_beside_rounds: int | None = None
+    """With graphs: prompt tokens that a step in which others decode reads at most, in whole rows and at least one; null
+    sets no limit. Moves output tokens by rounding alone."""
+
+    def __post_init__(self) -> None:
+        named("backend.kind", {"local": "local"}, self.kind)
+        require(
+            self.dtype in ("auto", "float32", "bfloat16", "float16"),
+            "backend.dtype",
+            "auto, float32, bfloat16 or float16",
+            self.dtype,
+        )
+        is_device = re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device) is not None
+        require(is_device, "backend.device", "auto, cpu, cuda or cuda:N", self.device)
+        require(self.max_concurrency >= 1, "backend.max_concurrency", "1 or more", self.max_concurrency)
+        require(self.max_length is None or self.max_length >= 2, "backend.max_length", "2 or more", self.max_length)
+        limit = self.prompt_tokens_beside_rounds
+        require(limit is None or limit >= 1, "backend.prompt_tokens_beside_rounds", "1 or more, or null", limit)
+
+
+@dataclass
+class MeasurementConfig:
+    """How the cells of a run are measured and summarised; one for the whole run."""
+
+    baseline: bool = True
+    """Run the autoregressive baseline beside each target and decoding setting."""
+    num_warmup_requests: int = 4
+    """Requests run and thrown away before the first measured one of each cell."""
+    num_blocks: int = 2
+    """Blocks of requests; the cells take turns block by block, in alternating order (A B, then B A)."""
+    expected_acceptance: bool = True
+    """Record, per round, the acceptance that each chain method expects on the same drafts."""
+    round_terms: bool = False
+    """Also record, per draft position, the probabilities that `rejection-lab replay` needs."""
+    num_resamples: int = 2000
+    """Bootstrap resamples of the prompts."""
+    confidence: float = 0.95
+    """Level of the intervals."""
+
+    def __post_init__(self) -> None:
+        require(self.num_warmup_requests >= 0, "measurement.num_warmup_requests", "0 or more", self.num_warmup_requests)
+        require(self.num_blocks >= 1, "measurement.num_blocks", "1 or more", self.num_blocks)
+        require(self.num_resamples >= 100, "measurement.num_resamples", "100 or more", self.num_resamples)
+        require(0.5 <= self.confidence < 1, "measurement.confidence", "a level in [0.5, 1)", self.confidence)
+        require(
+            self.expected_acceptance or not self.round_terms,
+            "measurement.round_terms",
+            "false without measurement.expected_acceptance=true, with which it is measured",
+            self.round_terms,
+        )
+
+
+def cache_rounds(cache_dtype: str | None, dtype: str | None) -> bool:
+    """Whether a draft-logit cache of one type cannot hold what a drafter of another gives it.
+
+    Args:
+        cache_dtype: auto is the drafter's own; None in records that are older than the setting.
+        dtype: of the drafter, which is the target's.
+    """
+    return cache_dtype not in (None, "", "auto", "float32", dtype)
