@@ -8,7 +8,14 @@ from harness.metrics.cell import analyse
 from harness.metrics.definitions import METRICS
 from harness.metrics.results import Results
 from harness.records.runs import Run
-from harness.report.missing_values import NO_BASELINE, NO_DRAFTS, NOT_RECORDED, OF_BASELINE, TURNED_OFF, gap_notes
+from harness.report.missing_values import (
+    NO_BASELINE,
+    NO_DRAFTS,
+    NOT_RECORDED,
+    OF_BASELINE,
+    TURNED_OFF,
+    missing_value_notes,
+)
 from harness.report.sections import make_tables
 from tests.synthetic_cells import (
     baseline_settings,
@@ -93,9 +100,9 @@ def test_every_dash_and_every_missing_number_of_a_table_is_explained_below_it(na
     ids=["turned off", "not recorded", "no baseline", "no drafts", "baseline"],
 )
 def test_the_reason_is_the_one_of_this_run(records, note):
-    assert note in gap_notes(results_of(*records).cells, ["acceptance_rate", EXPECTED, "speedup"])
+    assert note in missing_value_notes(results_of(*records).cells, ["acceptance_rate", EXPECTED, "speedup"])
 
 
 def test_a_table_without_a_gap_says_nothing():
     cells = [cell for cell in results_of(baseline(), cell_of()).cells if not cell.is_baseline]
-    assert gap_notes(cells, [*METRICS, "speedup"]) == []
+    assert missing_value_notes(cells, [*METRICS, "speedup"]) == []

@@ -8,7 +8,7 @@ import pytest
 from harness.metrics.reasoning_sums import boundary_values
 from harness.records.schema import CutReason, FinishReason
 from harness.report.console import print_summary
-from harness.report.tables.reasoning import ADVICE, NEVER_ENDED, boundary_lines, boundary_table
+from harness.report.tables.reasoning import ADVICE, NEVER_ENDED, reasoning_lines, reasoning_table
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record
 
 
@@ -67,8 +67,8 @@ def test_outputs_are_counted_apart_by_how_they_ended(changes, counted):
 
 def test_the_table_has_a_row_for_each_policy_and_leaves_other_cells_out():
     plain = cell_record([request_record([round_record(2, 1, 1.0)])])
-    assert boundary_table(analysed(plain)) is None
-    table = boundary_table(analysed(*(cell(policy) for policy in ("mask", "late", "none", "commit")), plain))
+    assert reasoning_table(analysed(plain)) is None
+    table = reasoning_table(analysed(*(cell(policy) for policy in ("mask", "late", "none", "commit")), plain))
     rows = list(csv.DictReader(io.StringIO(table.to_csv())))
     assert [row["policy"].split()[0] for row in rows] == ["none", "late", "commit", "mask"]
     assert [row["valid (%)"].split()[0] for row in rows] == ["100.0", "66.7", "100.0", "100.0"]
@@ -85,7 +85,7 @@ def test_the_summary_says_what_became_of_the_answers():
     (line,) = [line for line in stream.getvalue().splitlines() if "answers, " in line]
     assert "finished 3, cut by length 0, valid (%) 66.7" in line and NEVER_ENDED not in line
     plain = cell_record([request_record([round_record(2, 1, 1.0)])])
-    assert boundary_lines(analysed(plain)) == []
+    assert reasoning_lines(analysed(plain)) == []
 
 
 def test_the_summary_says_when_no_request_reached_the_end_of_its_reasoning():
@@ -94,5 +94,5 @@ def test_the_summary_says_when_no_request_reached_the_end_of_its_reasoning():
     requests = [request_record(rounds, name, **ended) for name in "ab"]
     for parser, end in (("zoo", NEVER_ENDED + ADVICE), ("never", NEVER_ENDED)):
         constraint = {"policy": "mask", "parser": parser, "kind": "json_schema", "grammar": None}
-        (line,) = boundary_lines(analysed(cell_record(requests, settings=config(constraint=constraint))))
+        (line,) = reasoning_lines(analysed(cell_record(requests, settings=config(constraint=constraint))))
         assert "finished 0, cut by length 2, valid (%) n/a" in line and line.endswith(end)

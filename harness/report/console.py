@@ -26,10 +26,10 @@ from harness.report.cell_names import (
     varying,
 )
 from harness.report.entries import estimate_number, metric_number
-from harness.report.missing_values import gap_notes
+from harness.report.missing_values import missing_value_notes
 from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
 from harness.report.table import NONE
-from harness.report.tables.reasoning import boundary_lines
+from harness.report.tables.reasoning import reasoning_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +61,7 @@ def print_summary(cells: Sequence[Cell], stream: IO[str] | None = None) -> None:
     console = _console(stream)
     for block in blocks(cells):
         _print_block(console, block, cells)
-    for text in (LEGEND, *gap_notes(cells, SHOWN_METRICS), *label_notes(cells)):
+    for text in (LEGEND, *missing_value_notes(cells, SHOWN_METRICS), *label_notes(cells)):
         console.print(text, style="dim", markup=False, highlight=False)
 
 
@@ -93,7 +93,7 @@ def _print_block(console: Console, block: Sequence[Cell], cells: Sequence[Cell])
     parts += context_texts(first, [name for name in varying(cells, CONTEXT) if name != "target"])
     console.print(" · ".join(parts), style="bold", markup=False)
     console.print(_table(block, with_depth=bool(depths), width=console.width))
-    for line in [*boundary_lines(_shown(block)), *paired_lines(block)]:
+    for line in [*reasoning_lines(_shown(block)), *paired_lines(block)]:
         console.print(f"  {line}", style="cyan", markup=False)
     console.print()
 

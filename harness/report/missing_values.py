@@ -20,7 +20,7 @@ NO_DRAFTS = "no draft of the cell counts as evidence for it"
 NO_GAPS = "no request of the cell has two tokens"
 
 
-def gap_notes(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
+def missing_value_notes(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
     """Why some of these metrics have no value in some of the cells; nothing where all have one.
 
     Args:

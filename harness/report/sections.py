@@ -17,7 +17,7 @@ from harness.report.latex import to_latex
 from harness.report.table import Table
 from harness.report.tables.axis_tables import answer_tables, references
 from harness.report.tables.methods import method_tables, paired_table
-from harness.report.tables.reasoning import boundary_table
+from harness.report.tables.reasoning import reasoning_table
 from harness.report.tables.summary import summary_table
 
 
@@ -67,7 +67,7 @@ TABLES: tuple[TableKind, ...] = (
     TableKind(
         "boundary",
         "The end of reasoning",
-        lambda results: [table for table in [boundary_table(results.cells)] if table is not None],
+        lambda results: [table for table in [reasoning_table(results.cells)] if table is not None],
         is_on_page=True,
     ),
     TableKind(

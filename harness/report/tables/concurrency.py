@@ -13,7 +13,7 @@ from harness.metrics.estimates import Estimate
 from harness.metrics.series import Series, series_along
 from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
 from harness.report.entries import estimate_number, setting, settings_of
-from harness.report.missing_values import gap_notes
+from harness.report.missing_values import missing_value_notes
 from harness.report.table import NONE, Entry, Table
 
 METRICS = ("full_draft_length", "output_tokens_per_s", "speedup")
@@ -39,7 +39,7 @@ def concurrency_tables(cells: Sequence[Cell]) -> list[Table]:
     rows = [_row(line, cell, extra) for line in lines for cell in line.cells]
     shown = [cell for line in lines for cell in line.cells]
     without = ["– under baseline: see speedup."] if any(cell.baseline is None for cell in shown) else []
-    notes = (VERDICTS, *footnotes(list(METRICS)), *gap_notes(shown, METRICS), *without, *label_notes(cells))
+    notes = (VERDICTS, *footnotes(list(METRICS)), *missing_value_notes(shown, METRICS), *without, *label_notes(cells))
     return [Table("Where speculation pays", tuple(header), tuple(rows), notes)]
 
 

@@ -16,7 +16,7 @@ from harness.metrics.estimates import Estimate, paired_ratio
 from harness.metrics.series import Series, series_along
 from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
 from harness.report.entries import estimate_number, metric_number, setting, settings_of
-from harness.report.missing_values import gap_notes
+from harness.report.missing_values import missing_value_notes
 from harness.report.table import NONE, Entry, Table
 
 BEST, EQUAL, WORSE = "best", "not told apart from the best", "worse"
@@ -104,7 +104,7 @@ def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
             (*_settings(choice, extra), setting(_depth(choice.best)), ", ".join(choice.equals) or "none", *numbers)
         )
     names = ["output_tokens_per_s", "speedup"]
-    notes = (SELECTION, *footnotes(names), *gap_notes([choice.best for choice in choices], names))
+    notes = (SELECTION, *footnotes(names), *missing_value_notes([choice.best for choice in choices], names))
     return Table("Best draft depth", header, tuple(rows), notes)
 
 
@@ -120,5 +120,5 @@ def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table
             share = setting(1) if cell is choice.best else share
             rows.append((*_settings(choice, extra), setting(_depth(cell)), *shown, share, verdict))
     cells = [cell for choice in choices for cell in choice.cells]
-    notes = (SELECTION, ROUND, *footnotes(list(METRICS)), *gap_notes(cells, METRICS), *label_notes(cells))
+    notes = (SELECTION, ROUND, *footnotes(list(METRICS)), *missing_value_notes(cells, METRICS), *label_notes(cells))
     return Table("Throughput by draft depth", tuple(header), tuple(rows), notes)

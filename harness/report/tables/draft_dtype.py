@@ -16,7 +16,7 @@ from harness.metrics.estimates import paired_difference
 from harness.metrics.recorded_terms import Recorded
 from harness.report.cell_names import group_title, label_notes
 from harness.report.entries import estimate_number, metric_number
-from harness.report.missing_values import gap_notes
+from harness.report.missing_values import missing_value_notes
 from harness.report.number_format import Number, count, scaled
 from harness.report.table import NONE, Entry, Table
 from harness.report.tables.lossy import distance
@@ -88,7 +88,7 @@ def _table(group: Group, title: str, terms: Mapping[tuple[str, str], Recorded]) 
         DIFFERENCE,
         MEMORY,
         *footnotes([METRIC]),
-        *gap_notes(group.cells, [METRIC]),
+        *missing_value_notes(group.cells, [METRIC]),
         *label_notes(group.cells),
     )
     return Table(title, HEADER, tuple(rows), notes)

@@ -19,7 +19,7 @@ from harness.metrics.recorded_terms import Recorded, recorded_cells
 from harness.metrics.results import Results
 from harness.report.cell_names import column_name, group_title, label_notes
 from harness.report.entries import estimate_number, metric_number
-from harness.report.missing_values import gap_notes
+from harness.report.missing_values import missing_value_notes
 from harness.report.number_format import Number, count, scaled
 from harness.report.table import NONE, Entry, Table
 
@@ -54,7 +54,7 @@ def lossy_tables(
             method = references.get(group.first["run"])
             reference = next((cell for cell in group.cells if cell["verification"] == method), None)
             rows = tuple(_row(cell, terms[cell["cell_id"]], reference) for cell in shown)
-            below = [*footnotes(list(METRICS)), *gap_notes(shown, METRICS), *label_notes(shown)]
+            below = [*footnotes(list(METRICS)), *missing_value_notes(shown, METRICS), *label_notes(shown)]
             title = f"Acceptance against distance: {group_title(group, cells)}"
             header = ("verification", "distance (%)", "acceptance length, full drafts", f"{MINUS_REFERENCE}{method}")
             tables.append(

@@ -25,7 +25,7 @@ from harness.report.cell_names import (
     varying,
 )
 from harness.report.entries import estimate_number, metric_number, setting, settings_of
-from harness.report.missing_values import gap_notes
+from harness.report.missing_values import missing_value_notes
 from harness.report.number_format import NOT_AVAILABLE, Number, count
 from harness.report.table import NONE, Entry, Table
 from harness.report.tables.summary import EXPECTED_LENGTHS, recorded_metrics
@@ -103,7 +103,11 @@ def _method_table(group: Group, first: Cell, title: str) -> Table:
     rows += [count_row(name, label) for name, label in PER_METHOD_COUNTS.items()]
     rows += [metric_row(name) for name in positions]
     names = [*metrics, *positions]
-    notes = [*footnotes(names), *gap_notes(shown, names), "Differences of percentages are in percentage points."]
+    notes = [
+        *footnotes(names),
+        *missing_value_notes(shown, names),
+        "Differences of percentages are in percentage points.",
+    ]
     return Table(title, tuple(header), tuple(rows), (*notes, *_law_notes(group.cells), *label_notes(shown), PR_NAMES))
 
 
@@ -185,7 +189,7 @@ def paired_table(cells: Sequence[Cell]) -> Table:
         f"{', '.join(EXPECTED_METHODS)} have it recorded."
     )
     drafted = [cell for cell in cells if not cell.is_baseline]
-    notes += gap_notes(drafted, [*PAIRED_METRICS, *(f"expected_length_{item}" for item in EXPECTED_METHODS)])
+    notes += missing_value_notes(drafted, [*PAIRED_METRICS, *(f"expected_length_{item}" for item in EXPECTED_METHODS)])
     notes += [SAME_LAW, DIFFERENT_DRAFTS, *label_notes(cells)]
     return Table("Paired differences", tuple(header), tuple(rows), tuple(notes))
 

@@ -99,7 +99,7 @@ GAPS = (
 )
 
 
-def boundary_table(cells: Sequence[Cell]) -> Table | None:
+def reasoning_table(cells: Sequence[Cell]) -> Table | None:
     """One row per cell that looks for the end of reasoning; None when none does."""
     shown = sorted((cell for cell in cells if "boundary_num_judged" in cell.estimates.sums.sums), key=summary_order)
     if not shown:
@@ -173,7 +173,7 @@ NEVER_ENDED = "no request reached the end of its reasoning, so no answer was jud
 ADVICE = "; raise decoding.max_new_tokens"
 
 
-def boundary_lines(cells: Sequence[Cell]) -> list[str]:
+def reasoning_lines(cells: Sequence[Cell]) -> list[str]:
     """A line for each of the cells that looks for the end of reasoning: answers finished, cut, and valid."""
     return [_line(cell) for cell in cells if "boundary_num_judged" in cell.estimates.sums.sums]
 

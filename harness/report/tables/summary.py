@@ -10,7 +10,7 @@ from harness.metrics.definitions import footnotes, metric
 from harness.records.schema import EXPECTED_METHODS
 from harness.report.cell_names import CONTEXT, label_notes, summary_order, varying
 from harness.report.entries import estimate_number, setting, settings_of
-from harness.report.missing_values import gap_notes
+from harness.report.missing_values import missing_value_notes
 from harness.report.number_format import Number
 from harness.report.table import NONE, Entry, Table
 
@@ -35,7 +35,7 @@ def summary_table(cells: Sequence[Cell]) -> Table:
         numbers = [estimate_number(cell, name) for name in shown]
         cache = Number(cell.record.draft_logit_cache_bytes / 2**20, style="length")
         rows.append((*settings_of(cell, extra), *settings, *numbers, *times, cache, cell["labels"]))
-    notes = (*footnotes([*shown, *timed]), *gap_notes(cells, [*shown, *timed]), *label_notes(cells))
+    notes = (*footnotes([*shown, *timed]), *missing_value_notes(cells, [*shown, *timed]), *label_notes(cells))
     return Table("All cells", tuple(header), tuple(rows), notes)
 
 
