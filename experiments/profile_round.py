@@ -1,7 +1,7 @@
 """Show where the time of one round of the local engine goes, beside its lower bound.
 
 Splits one round of the engine into draft, target, verify, extend (the drafter's part after verification), commit and
-host, and compares it with its floor: the weights and cached keys and values that it must read, at the read bandwidth
+host, and compares it with its roofline: the weights and cached keys and values that it must read, at the read bandwidth
 measured in the same run, or its arithmetic at the matrix rate measured there, whichever takes longer. Takes the
 settings of `rejection-lab run` that are listed below; a sweep gives several rows, and the autoregressive baseline is
 added by itself. Every slot (backend.max_concurrency) decodes. Writes round_profile.md and round_profile.json to the

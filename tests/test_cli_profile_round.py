@@ -68,7 +68,7 @@ def test_every_cell_has_a_row_with_times_of_all_phases(folder):
         assert float(row["sum of phases (ms)"]) == pytest.approx(parts, abs=0.003)
 
 
-def test_on_a_cpu_every_row_says_that_it_is_no_measurement_and_claims_neither_floor_nor_host(folder):
+def test_on_a_cpu_every_row_says_that_it_is_no_measurement_and_claims_neither_roofline_nor_host(folder):
     page = (folder / MARKDOWN).read_text()
     assert "the times are no measurement, there is no bandwidth" in page
     for row in rows_of(page):
@@ -100,7 +100,7 @@ def test_the_json_holds_settings_parts_and_provenance(folder):
 def test_the_page_ends_with_definitions_and_provenance(folder):
     page = (folder / MARKDOWN).read_text()
     for words in (
-        "- Floor of a part: the larger",
+        "- Roofline of a part: the larger",
         "- Bytes: what a round must read",
         "- Operations: two for each weight",
         "- Round: wall time",
@@ -230,21 +230,21 @@ def measured():
     )
 
 
-def test_a_floor_is_the_larger_of_bytes_and_operations_over_their_rates(measured):
+def test_the_roofline_is_the_larger_of_bytes_and_operations_over_their_rates(measured):
     plan = RunPlan("run", "run", (measured.cell,), (), Path("folder"), "command")
     page = document(RoundResults(plan, 256, 50, (measured,)), {}).to_markdown()
     (row,) = rows_of(page)
     assert row["draft (ms)"] == "0.800 [0.790, 0.810]" and row["sum of phases (ms)"] == "4.570"
     assert (row["host (ms)"], row["host (%)"]) == ("0.520", "10.0")
-    floors = [row[name] for name in HEADER if name.startswith("floor")]
-    assert floors == ["0.500", "3.000", "0.100", "3.600"]
+    bounds = [row[name] for name in HEADER if name.startswith("roofline")]
+    assert bounds == ["0.500", "3.000", "0.100", "3.600"]
     assert row["bound by"] == "draft: bytes; target: operations; extend: bytes"
-    assert (row["step / floor"], row["TB/s"], row["TFLOP/s"]) == ("1.30", "4.00", "500")
+    assert (row["step / roofline"], row["TB/s"], row["TFLOP/s"]) == ("1.30", "4.00", "500")
     assert (row["bytes alone (ms)"], row["step / bytes"], row["operations alone (ms)"]) == ("2.600", "1.80", "3.220")
     assert (row["graphs"], row["labels"]) == ("yes", "")
     assert "a GPU, read bandwidth 4.00 TB/s, matrix rate 500 TFLOP/s in bfloat16, both measured in this run; an" in page
     assert "no measurement" not in page and "- cell 1: slower than asked for" in page
-    assert line(measured, 1).endswith("host 0.520 ms, floor 3.600 ms")
+    assert line(measured, 1).endswith("host 0.520 ms, roofline 3.600 ms")
 
 
 def test_the_json_of_a_measurement_has_floors_in_time(measured):

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers.models.glm4_moe_lite.modeling_glm4_moe_lite import Glm4MoeLiteMoE
 
 from harness.models.fused.expert_layer import expert_feed_forward
-from harness.models.fused.expert_operations import expert_operations
 from harness.models.fused.fuse import gate_and_up, pack
+from harness.models.fused.operations import named_operations
 from harness.models.fused.routing import MAX_TOKENS, Choice, Routing
 from tests.fused_rows import DEVICE, normal, same
 from tests.kernel_rounds import poisoned_allocations
@@ -28,7 +28,7 @@ CHOICES = {
 
 
 def both(name: str):
-    return (getattr(expert_operations(kind), name) for kind in KINDS)
+    return (getattr(named_operations(kind), name) for kind in KINDS)
 
 
 def moe_of(kind: str = "as published", dtype: torch.dtype = torch.float32) -> Glm4MoeLiteMoE:
@@ -82,7 +82,7 @@ def test_routing_equals_its_twin(words: str, num_tokens: int):
 def test_routing_equals_that_of_transformers(kind: str, model: str):
     router = moe_of(model).gate
     states = normal(40, 24, seed=1)
-    routing = expert_operations(kind).route_tokens(
+    routing = named_operations(kind).route_tokens(
         states, router.weight, router.e_score_correction_bias, Choice.of(router)
     )
     _, weights, chosen = router(states)
@@ -121,13 +121,13 @@ def test_products_equal_their_twins(shared_width: int, num_tokens: int):
     options = (shared, shared_down) if shared_width else (None, None)
     activated = []
     for kind in KINDS:
-        operations = expert_operations(kind)
+        operations = named_operations(kind)
         with poisoned_allocations():
             activated.append(operations.expert_gate_up(states, gate_up, options[0], routing))
     torch.testing.assert_close(*activated, rtol=1e-5, atol=1e-5)
-    results = [expert_operations(kind).expert_down(activated[0], down, options[1], routing) for kind in KINDS]
+    results = [named_operations(kind).expert_down(activated[0], down, options[1], routing) for kind in KINDS]
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-4)
-    sums = [expert_operations(kind).sum_experts(results[0], routing) for kind in KINDS]
+    sums = [named_operations(kind).sum_experts(results[0], routing) for kind in KINDS]
     torch.testing.assert_close(*sums, rtol=1e-6, atol=1e-5)
 
 
@@ -156,6 +156,6 @@ def test_more_tokens_than_the_kernels_take_run_as_transformers_has_them():
 def test_the_routing_kernel_refuses_more_tokens_than_it_holds():
     moe, states = moe_of(), normal(MAX_TOKENS + 1, 24, seed=1)
     with pytest.raises(ValueError, match=f"1 to {MAX_TOKENS} tokens, found {MAX_TOKENS + 1}"):
-        expert_operations("triton").route_tokens(
+        named_operations("triton").route_tokens(
             states, moe.gate.weight, moe.gate.e_score_correction_bias, Choice.of(moe.gate)
         )

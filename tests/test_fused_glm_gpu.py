@@ -10,10 +10,9 @@ from torch import Tensor
 from transformers import Glm4MoeLiteConfig
 
 from harness.models.decoder_layer import LAYER_TYPES, use_slots, with_slots
-from harness.models.fused.expert_operations import expert_operations
 from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import LayerOutput, add_norm, decoder_layer, feed_forward
-from harness.models.fused.operations import Operations, reference_operations, triton_operations
+from harness.models.fused.operations import Operations, named_operations
 from harness.models.fused.rope_table import rope_table
 from harness.models.fused.routing import Choice
 from harness.models.shape import read_shape
@@ -91,33 +90,33 @@ def test_graph_replays_on_changed_rows(num_tokens: int):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        made(triton_operations(), keys)
+        made(named_operations("triton"), keys)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = made(triton_operations(), keys)
+        found = made(named_operations("triton"), keys)
     for seed in (3, 5, 3):
         made.refill(seed)
         twin_keys = keys.clone()
-        expected = made(reference_operations(), twin_keys)
+        expected = made(named_operations("reference"), twin_keys)
         graph.replay()
         assert_near(found.residual, expected.residual)
         assert_near(keys, twin_keys)
         # From the very states: of nearly the same ones, a token may go to another expert.
         normed, _ = add_norm(made.layer.post_attention_layernorm, found.residual)
-        assert_near(found.states, feed_forward(made.layer.mlp, normed, reference_operations()))
+        assert_near(found.states, feed_forward(made.layer.mlp, normed, named_operations("reference")))
 
 
 @torch.no_grad()
 def test_nothing_waits_for_the_device_and_results_repeat():
     made = glm_layer(4)
     keys = made.cache.keys[0]
-    first = made(triton_operations(), keys)
+    first = made(named_operations("triton"), keys)
     table = rope_table(made.rotary, CAPACITY, CUDA)
     torch.cuda.set_sync_debug_mode("error")
     try:
         places = (keys, made.cache.values[0], made.slots, made.starts)
-        again = decoder_layer(made.layer, made.states, made.residual, table, *places, triton_operations())
+        again = decoder_layer(made.layer, made.states, made.residual, table, *places, named_operations("triton"))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     same(again.states, first.states)
@@ -129,7 +128,7 @@ def test_tokens_go_where_transformers_sends_them(num_tokens: int):
     """Unless two scores are closer than the float32 sums of their logits, in whatever order, can tell apart."""
     router = glm_layer(1).layer.mlp.gate
     states = normal(num_tokens, HIDDEN, seed=num_tokens, dtype=torch.bfloat16)
-    routing = expert_operations("triton").route_tokens(
+    routing = named_operations("triton").route_tokens(
         states, router.weight, router.e_score_correction_bias, Choice.of(router)
     )
     logits, weights, chosen = router(states)

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, Qwen3Config
 from harness.models.decoder_layer import LAYER_TYPES
 from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import LayerOutput, decoder_layer
-from harness.models.fused.operations import Operations, reference_operations, triton_operations
+from harness.models.fused.operations import Operations, named_operations
 from harness.models.fused.reference.gated_activation import silu_mul as reference_silu_mul
 from harness.models.fused.rope_table import rope_table
 from tests.fused_rows import (
@@ -72,7 +72,7 @@ class Fused(NamedTuple):
     def on_a_copy(self) -> tuple[LayerOutput, Rows]:
         """What the twins do to a copy of the cache."""
         rows = self.rows._replace(keys=self.rows.keys.clone(), values=self.rows.values.clone())
-        return self._replace(rows=rows)(reference_operations()), rows
+        return self._replace(rows=rows)(named_operations("reference")), rows
 
     def refill(self, index: int, seed: int) -> None:
         """Other states, slots and starts, and a cache that is NaN behind them."""
@@ -123,11 +123,11 @@ def test_graph_replays_on_changed_rows(kind: str, num_tokens: int):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        fused(triton_operations())
+        fused(named_operations("triton"))
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = fused(triton_operations())
+        found = fused(named_operations("triton"))
     for index in (0, 1, 0):
         fused.refill(index, seed=10 * index)
         empty = fused.rows.keys.isnan()
@@ -138,10 +138,10 @@ def test_graph_replays_on_changed_rows(kind: str, num_tokens: int):
 
 def test_nothing_waits_for_the_device():
     fused = fused_layer("qwen3", 4)
-    fused(triton_operations())
+    fused(named_operations("triton"))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        fused(triton_operations())
+        fused(named_operations("triton"))
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -177,7 +177,7 @@ def test_attention_at_real_sizes(name: str, dtype: torch.dtype):
 def test_small_operations_at_real_sizes(num_tokens: int):
     from harness.models.fused.gated_activation import silu_mul
 
-    kernels, twins = triton_operations(), reference_operations()
+    kernels, twins = named_operations("triton"), named_operations("reference")
     states, residual = (normal(num_tokens, 4096, seed=seed, dtype=torch.bfloat16) for seed in (1, 2))
     weight, gate_up = 1 + states[0] / 8, normal(num_tokens, 2 * 14336, seed=3, dtype=torch.bfloat16)
     (normed, total), expected = (each.add_rms_norm(states, residual, weight, 1e-5) for each in (kernels, twins))
@@ -212,7 +212,7 @@ def assert_as_exact_as_torch(found: Tensor, theirs: Tensor, exact: Tensor) -> No
 @pytest.mark.parametrize("num_tokens", [1, 16, 32, 64, 70, 96])
 @pytest.mark.parametrize(("num_rows", "in_features", "splits"), PRODUCTS.values(), ids=PRODUCTS.keys())
 def test_products_at_real_sizes(num_rows: int, in_features: int, splits: bool, num_tokens: int):
-    kernels = triton_operations()
+    kernels = named_operations("triton")
     states, weight = drawn(num_tokens, in_features, seed=1), drawn(num_rows, in_features, seed=2)
     bias = drawn(num_rows, seed=3)
     for added in (None, bias):
@@ -225,7 +225,7 @@ def test_products_at_real_sizes(num_rows: int, in_features: int, splits: bool, n
 @pytest.mark.parametrize("num_tokens", [1, 16, 32, 64, 96])
 @pytest.mark.parametrize("intermediate_size", [14336, 12288])
 def test_gated_products_at_real_sizes(intermediate_size: int, num_tokens: int):
-    kernels, twins = triton_operations(), reference_operations()
+    kernels, twins = named_operations("triton"), named_operations("reference")
     states = drawn(num_tokens, 4096, seed=1)
     weight = drawn(2 * intermediate_size, 4096, seed=2, scale=2**-6)
     gate, up = (states.double() @ weight.double().T).chunk(2, -1)
@@ -239,9 +239,9 @@ def test_early_starts_change_no_bit(num_tokens: int, monkeypatch: pytest.MonkeyP
     fused = fused_layer("llama", num_tokens)
 
     def four_layers() -> LayerOutput:
-        output = fused(triton_operations())
+        output = fused(named_operations("triton"))
         for _ in range(3):
-            output = fused._replace(states=output.states, residual=output.residual)(triton_operations())
+            output = fused._replace(states=output.states, residual=output.residual)(named_operations("triton"))
         return output
 
     for name in ("add_rms_norm", "combine_splits", "rotate_and_store", "skinny_linear", "slot_attention"):
@@ -269,7 +269,7 @@ def test_cache_beyond_2_31_elements():
     keys, values = (torch.empty(num_far + 2, 8, 16384, 128, dtype=torch.bfloat16, device=CUDA) for _ in range(2))
     keys[num_far:], values[num_far:] = near.keys, near.values
     far = Rows(keys, values, near.slots + num_far, near.starts)
-    kernels, twins = triton_operations(), reference_operations()
+    kernels, twins = named_operations("triton"), named_operations("reference")
     queries = normal(2, 4, 32, 128, seed=4, dtype=torch.bfloat16)
     relative, absolute = attention_error(queries, near, 0.1)
     found, expected = kernels.slot_attention(queries, *far, 0.1), twins.slot_attention(queries, *near, 0.1)

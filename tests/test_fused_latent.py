@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from harness.models.fused.fuse import fusion_obstacle, pack_layer
-from harness.models.fused.latent_operations import latent_operations
 from harness.models.fused.layer import decoder_layer
-from harness.models.fused.operations import Operations, reference_operations, triton_operations
+from harness.models.fused.operations import Operations, named_operations
 from harness.models.fused.rope_table import rope_table
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel
@@ -48,13 +47,13 @@ def on_both(name: str, call) -> list:
     found = []
     for kind in KINDS:
         with poisoned_allocations():
-            found.append(call(getattr(latent_operations(kind), name)))
+            found.append(call(getattr(named_operations(kind), name)))
     return found
 
 
 @pytest.mark.parametrize("name", ["norm_latents", "absorb_queries", "latent_attention", "expand_values"])
 def test_kernels_and_twins_have_one_signature(name: str):
-    kernel, twin = (getattr(latent_operations(kind), name) for kind in KINDS)
+    kernel, twin = (getattr(named_operations(kind), name) for kind in KINDS)
     assert kernel is not twin and inspect.signature(kernel) == inspect.signature(twin)
 
 
@@ -169,7 +168,7 @@ def unfused_layers(target: TargetModel, cache: SlotCache, where: tuple, states: 
     return states
 
 
-@pytest.mark.parametrize("operations", [triton_operations(), reference_operations()], ids=KINDS)
+@pytest.mark.parametrize("operations", [named_operations("triton"), named_operations("reference")], ids=KINDS)
 @pytest.mark.parametrize(
     "kind", ["as published", "groups of experts", "two shared experts", "queries without a latent", "halves rotated"]
 )

@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from harness.models.eagle3 import eagle3_layer
 from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import add_norm, attend, decoder_layer, feed_forward
-from harness.models.fused.operations import Operations, operations_for, reference_operations, triton_operations
+from harness.models.fused.operations import Operations, named_operations, operations_for
 from harness.models.fused.rope_table import rope_table
 from harness.models.layer_forward import attend as unfused_attend
 from harness.models.slot_cache import SlotCache
@@ -92,12 +92,12 @@ def assert_equals_transformers(target: TargetModel, operations: Operations) -> N
 
 @pytest.mark.parametrize("kind", ["llama", "llama3_rope", "qwen3"])
 def test_twins_equal_transformers(kind: str):
-    assert_equals_transformers(tiny_target(kind, num_layers=3), reference_operations())
+    assert_equals_transformers(tiny_target(kind, num_layers=3), named_operations("reference"))
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_kernels_equal_transformers(kind: str):
-    assert_equals_transformers(tiny_target(kind, num_layers=1), triton_operations())
+    assert_equals_transformers(tiny_target(kind, num_layers=1), named_operations("triton"))
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
@@ -127,14 +127,16 @@ def random_states(*shape: int) -> Tensor:
 
 
 def test_a_device_has_its_operations():
-    assert operations_for(torch.device("cpu")) is reference_operations()
-    assert operations_for(torch.device("cuda", 1)) is triton_operations()
-    assert (reference_operations().name, triton_operations().name) == ("reference", "triton")
+    assert operations_for(torch.device("cpu")) is named_operations("reference")
+    assert operations_for(torch.device("cuda", 1)) is named_operations("triton")
+    assert (named_operations("reference").name, named_operations("triton").name) == ("reference", "triton")
 
 
 @pytest.mark.parametrize("name", ["add_rms_norm", "rotate_and_store", "slot_attention", "linear", "gated_linear"])
 def test_kernels_and_twins_have_one_signature(name: str):
-    kernel, twin = (getattr(operations, name) for operations in (triton_operations(), reference_operations()))
+    kernel, twin = (
+        getattr(operations, name) for operations in (named_operations("triton"), named_operations("reference"))
+    )
     assert kernel is not twin and inspect.signature(kernel) == inspect.signature(twin)
 
 

@@ -35,10 +35,10 @@ class NotedKernel:
 
 def launch_everything() -> None:
     from harness.models.fused.gated_activation import silu_mul
-    from harness.models.fused.operations import triton_operations
+    from harness.models.fused.operations import named_operations
     from harness.models.fused.skinny_linear import launch
 
-    operations = triton_operations()
+    operations = named_operations("triton")
     states, weight = normal(2, 64, dtype=torch.float16), normal(64, 64, dtype=torch.float16)
     operations.add_rms_norm(states, None, weight[0], 1e-5)
     silu_mul(states)

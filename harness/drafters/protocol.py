@@ -1,8 +1,10 @@
-"""What the engine and a drafter say to each other.
+"""What the engine hands to a drafter, and what it asks of one.
+
+A round: `propose` -> the target's forward -> verification -> `extend`. All tensors lie on the target's device; a
+drafter that reads one of them on the host cannot be captured in a CUDA graph.
 
 Shapes: B rows that may decode (slots 0..B - 1), R rows of a part of a target step, T tokens of such a row, K draft
-tokens per round, H hidden size, C capacity of a slot. Nothing here is looked at by the host, so that a round can be
-captured in a CUDA graph.
+tokens per round, H hidden size, C capacity of a slot.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class DraftMasks(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """The slots for which K tokens are wanted."""
+    """The slots that get K draft tokens."""
 
     rows: slice | Tensor
     """Where each row's keys and values go: slice(0, B), or [B] int64 slots (the spare one for rows that idle)."""

@@ -38,7 +38,7 @@ def write_figure(results: KernelResults, folder: Path) -> Path:
         axes = figure.subplots()
         for label, look, measurements in _series(results):
             _points(axes, label, look, measurements)
-        _floor(axes, results)
+        _roofline(axes, results)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("bytes needed (MB)")
@@ -92,7 +92,7 @@ def _points(axes: Any, label: str, look: Look, measurements: list[Measurement]) 
     )
 
 
-def _floor(axes: Any, results: KernelResults) -> None:
+def _roofline(axes: Any, results: KernelResults) -> None:
     """Empty graph and bytes over bandwidth, from the smallest case to the largest."""
     machine = results.machine
     sizes = [each.bytes_needed for each in results.measurements if each.timing is not None and each.bytes_needed]
@@ -101,5 +101,5 @@ def _floor(axes: Any, results: KernelResults) -> None:
     low, high = min(sizes), max(sizes)
     places = [low * (high / low) ** (step / 60) for step in range(61)]
     times = [1e6 * place / machine.read_bandwidth + machine.empty_graph_us for place in places]
-    label = f"floor: {machine.read_bandwidth / 1e12:.2f} TB/s"
+    label = f"roofline: {machine.read_bandwidth / 1e12:.2f} TB/s"
     axes.plot([place / 1e6 for place in places], times, color="#000000", linewidth=1.0, label=label)

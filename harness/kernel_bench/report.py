@@ -20,7 +20,7 @@ MARKDOWN, CSV = "table.md", "table.csv"
 NO_MEASUREMENT = "Run on a CPU with the reference core, to show that everything runs: the times are no measurement."
 CORE_HEADER = (
     *("method", "R", "K", "V", "dtype", "T", "truncation", "drafter", "accepted", "time (us)", "again (us)"),
-    *("floor (us)", "needed (MB)", "TB/s", "of ceiling (%)", "all rows, equivalent (MB)", "TB/s", "of ceiling (%)"),
+    *("roofline (us)", "needed (MB)", "TB/s", "of ceiling (%)", "all rows, equivalent (MB)", "TB/s", "of ceiling (%)"),
     *("workspace (kB)", "of logits (%)", "extra (MB)", "launches", "agreement"),
 )
 PEER_HEADER = (
@@ -40,7 +40,7 @@ DEFINITIONS = (
     "pairs. All rows, equivalent: the same as if every target row were read once. Rows behind a rejection are in it "
     "though they may be skipped, so it says how fast a core without skipping would have to read, and may exceed the "
     "ceiling. MB and TB are powers of ten.",
-    "Ceiling: read bandwidth measured in the same run, the best of the ways listed. Floor: needed bytes at the "
+    "Ceiling: read bandwidth measured in the same run, the best of the ways listed. Roofline: needed bytes at the "
     "ceiling, and the time of an empty graph.",
     "Workspace: scratch memory that the core holds. Extra: most memory held during a call beyond its arguments, "
     "workspace and results included. Launches: kernels, copies and fills of a call, counted in its graph.",
@@ -116,7 +116,7 @@ def _about(machine: Machine) -> str:
     )
 
 
-def floor_us(measurement: Measurement, machine: Machine) -> float | None:
+def roofline_us(measurement: Measurement, machine: Machine) -> float | None:
     """The shortest time that the needed bytes allow."""
     ceiling, overhead, needed = machine.read_bandwidth, machine.empty_graph_us, measurement.bytes_needed
     if ceiling is None or overhead is None or needed is None:
@@ -134,7 +134,7 @@ def core_row(measurement: Measurement, machine: Machine) -> tuple[Entry, ...]:
         _number(measurement.mean_accepted, 1, 2),
         _time(measurement.timing),
         _number(measurement.again_us, 1, 1),
-        _number(floor_us(measurement, machine), 1, 1),
+        _number(roofline_us(measurement, machine), 1, 1),
         *_moved(measurement, measurement.bytes_needed, machine),
         *_moved(measurement, measurement.bytes_all_rows, machine),
         _number(workspace, 1e3, 0),
@@ -231,7 +231,7 @@ def _flat(each: Measurement, machine: Machine) -> dict[str, Any]:
         "again_us": each.again_us,
         "num_repeats": timing and timing.num_repeats,
         "in_graph": timing and timing.in_graph,
-        "floor_us": floor_us(each, machine),
+        "floor_us": roofline_us(each, machine),
         "bytes_needed": each.bytes_needed,
         "bytes_all_rows": each.bytes_all_rows,
         "read_bandwidth_bytes_per_s": machine.read_bandwidth,

@@ -58,7 +58,7 @@ CHUNK = 64
 """Tokens that the context is read in at a time."""
 
 
-class RoundCost(NamedTuple):
+class ParserCost(NamedTuple):
     """One parser at one context."""
 
     parser: str
@@ -81,10 +81,10 @@ class _NoAnswer:
         raise AssertionError("reasoning does not end")
 
 
-def measure(config: ReasoningCostConfig) -> list[RoundCost]:
+def measure(config: ReasoningCostConfig) -> list[ParserCost]:
     """Time every kind of parser at every context."""
     return [
-        RoundCost(name, int(context), _median_us(parser, int(context), config, _num_rounds(name, config)))
+        ParserCost(name, int(context), _median_us(parser, int(context), config, _num_rounds(name, config)))
         for name, parser in PARSERS.items()
         for context in config.contexts
     ]

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.profiling.reasoning_config import ReasoningCostConfig
-from harness.profiling.reasoning_cost import RoundCost
+from harness.profiling.reasoning_cost import ParserCost
 from harness.records.files import write_atomically
 from harness.records.provenance import provenance
 from harness.report.document import Document, Section, write_document
@@ -23,7 +23,7 @@ NOTE = (
 )
 
 
-def table(costs: Sequence[RoundCost]) -> Table:
+def table(costs: Sequence[ParserCost]) -> Table:
     """One row per parser, one column per context."""
     contexts = list(dict.fromkeys(item.context for item in costs))
     rows: list[tuple[Entry, ...]] = []
@@ -33,7 +33,7 @@ def table(costs: Sequence[RoundCost]) -> Table:
     return Table(TITLE, ("parser", *(f"{context:,}" for context in contexts)), tuple(rows))
 
 
-def write_costs(config: ReasoningCostConfig, costs: Sequence[RoundCost]) -> Path:
+def write_costs(config: ReasoningCostConfig, costs: Sequence[ParserCost]) -> Path:
     """Write bench_reasoning as .json, .md, .html and .tex; returns the path of the .md."""
     folder, origin = Path(config.output), provenance()
     content = {"settings": asdict(config), "costs": [item._asdict() for item in costs], "provenance": origin}

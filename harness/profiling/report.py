@@ -40,8 +40,8 @@ HEADER = (
     *("#", "target", "drafter", "verification", "slots", "K", "tokens per slot"),
     *(f"{name} (ms)" for name in PHASES),
     *("sum of phases (ms)", "step (ms)", "round (ms)", "host (ms)", "host (%)"),
-    *(f"floor of {name} (ms)" for name in PARTS),
-    *("bound by", "floor (ms)", "step / floor", "bytes alone (ms)", "step / bytes", "operations alone (ms)"),
+    *(f"roofline of {name} (ms)" for name in PARTS),
+    *("bound by", "roofline (ms)", "step / roofline", "bytes alone (ms)", "step / bytes", "operations alone (ms)"),
     *("TB/s", "TFLOP/s"),
     *("accepted", "graphs", "labels"),
 )
@@ -61,10 +61,10 @@ DEFINITIONS = (
     ROOFLINE_DEFINITION,
     BYTES_DEFINITION,
     OPERATIONS_DEFINITION,
-    "TB/s: read bandwidth that the floors assume, the best of a few plain ways of reading. TFLOP/s: matrix rate that "
-    "they assume, the best of a few large products of random matrices of the target's dtype. Both measured in the same "
-    "run; TB and TFLOP are powers of ten.",
-    "–: the baseline verifies nothing; floors, TB/s and TFLOP/s need the rates of a GPU.",
+    "TB/s: read bandwidth that the roofline assumes, the best of a few plain ways of reading. TFLOP/s: matrix rate "
+    "that it assumes, the best of a few large products of random matrices of the target's dtype. Both measured in the "
+    "same run; TB and TFLOP are powers of ten.",
+    "–: the baseline verifies nothing; roofline, TB/s and TFLOP/s need the rates of a GPU.",
     "Accepted: draft tokens that a slot accepts, on average, in the round that was timed. Graphs: whether the running "
     "engine replays its steps as CUDA graphs.",
 )
@@ -96,7 +96,7 @@ def write_results(results: RoundResults, folder: Path) -> list[Path]:
 def to_json(done: CellProfile) -> dict[str, Any]:
     """One cell as plain JSON values."""
     profile, machine = done.found.profile, done.machine
-    floors = _floors(done)
+    roofline = _roofline(done)
     return {
         "number": done.number,
         "config": plain_values(asdict(done.cell)),
@@ -115,16 +115,18 @@ def to_json(done: CellProfile) -> dict[str, Any]:
         "sum_of_phases_us": profile.phases.sum_us,
         "host_us": profile.host_us if machine.is_measurement else None,
         "host_share": profile.host_share if machine.is_measurement else None,
-        "floors": None if floors is None else _roofline_json(floors),
+        "floors": None if roofline is None else _roofline_json(roofline),
     }
 
 
-def _roofline_json(floors: RoundRoofline) -> dict[str, Any]:
+def _roofline_json(roofline: RoundRoofline) -> dict[str, Any]:
     parts = {
         name: part._asdict() | {"us": part.us, "bound_by": part.bound_by}
-        for name, part in zip(PARTS, floors, strict=True)
+        for name, part in zip(PARTS, roofline, strict=True)
     }
-    return parts | {"round": {"bytes_us": floors.bytes_us, "operations_us": floors.operations_us, "us": floors.us}}
+    return parts | {
+        "round": {"bytes_us": roofline.bytes_us, "operations_us": roofline.operations_us, "us": roofline.us}
+    }
 
 
 def document(results: RoundResults, source: dict[str, Any]) -> Document:
@@ -148,10 +150,10 @@ def line(done: CellProfile, num_cells: int) -> str:
     """One line about a cell, for the console."""
     profile = done.found.profile
     parts = " + ".join(f"{name} {_ms(getattr(profile.phases, name).median_us)}" for name in PHASES)
-    floors = _floors(done)
+    roofline = _roofline(done)
     beyond = f" ({NO_MEASUREMENT})"
-    if floors is not None:
-        beyond = f", host {_ms(profile.host_us)} ms, floor {_ms(floors.us)} ms"
+    if roofline is not None:
+        beyond = f", host {_ms(profile.host_us)} ms, roofline {_ms(roofline.us)} ms"
     return (
         f"[{done.number}/{num_cells}] {label(done.cell)}: step {_ms(profile.step.median_us)} ms, alone {parts}{beyond}"
     )
@@ -169,7 +171,7 @@ def _row(done: CellProfile) -> tuple[Entry, ...]:
         *(_time(getattr(profile.phases, name)) for name in PHASES),
         *(_in_ms(profile.phases.sum_us), _time(profile.step), _time(profile.round)),
         *host,
-        *_floor_cells(done),
+        *_roofline_cells(done),
         *(Number(profile.mean_accepted, decimals=2), "yes" if done.found.graphs else "no", "; ".join(_labels(done))),
     )
 
@@ -178,23 +180,23 @@ def _labels(done: CellProfile) -> list[str]:
     return [*([] if done.machine.is_measurement else [NO_MEASUREMENT]), *labels(done.cell)]
 
 
-def _floors(done: CellProfile) -> RoundRoofline | None:
+def _roofline(done: CellProfile) -> RoundRoofline | None:
     """None on a CPU."""
     bandwidth = done.machine.read_bandwidth
     return None if bandwidth is None else round_roofline(done.found.profile.cost, bandwidth, done.found.matrix_rate)
 
 
-def _floor_cells(done: CellProfile) -> tuple[Entry, ...]:
-    """From the floors of the parts to the rates that they assume."""
-    floors, bandwidth = _floors(done), done.machine.read_bandwidth
-    if floors is None or bandwidth is None:
+def _roofline_cells(done: CellProfile) -> tuple[Entry, ...]:
+    """From the rooflines of the parts to the rates that they assume."""
+    roofline, bandwidth = _roofline(done), done.machine.read_bandwidth
+    if roofline is None or bandwidth is None:
         return (NONE,) * (len(PARTS) + 8)
     step_us = done.found.profile.step.median_us
-    bounds = (f"{name}: {part.bound_by}" for name, part in zip(PARTS, floors, strict=True) if part.bound_by)
+    bounds = (f"{name}: {part.bound_by}" for name, part in zip(PARTS, roofline, strict=True) if part.bound_by)
     return (
-        *(_in_ms(part.us) for part in floors),
-        *("; ".join(bounds), _in_ms(floors.us), Number(step_us / floors.us, decimals=2)),
-        *(_in_ms(floors.bytes_us), Number(step_us / floors.bytes_us, decimals=2), _in_ms(floors.operations_us)),
+        *(_in_ms(part.us) for part in roofline),
+        *("; ".join(bounds), _in_ms(roofline.us), Number(step_us / roofline.us, decimals=2)),
+        *(_in_ms(roofline.bytes_us), Number(step_us / roofline.bytes_us, decimals=2), _in_ms(roofline.operations_us)),
         *(Number(bandwidth / 1e12, decimals=2), Number(done.found.matrix_rate / 1e12, decimals=0)),
     )
 

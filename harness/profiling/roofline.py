@@ -18,12 +18,12 @@ PARTS = ("draft", "target", "extend")
 """Parts of a round whose bytes and operations are counted."""
 BYTES, OPERATIONS = "bytes", "operations"
 ROOFLINE_DEFINITION = (
-    "Floor of a part: the larger of its bytes over the read bandwidth and its operations over the matrix rate, both "
-    "measured in the same run; bound by says which. Floor: the sum of the three parts, which wait for each other (what "
-    "a cache could hold of the next part's weights while one multiplies is neglected: on an H200 some 10 us a part). "
-    "Within a part reading and arithmetic may overlap without end, so that the floor holds however a part is cut into"
-    " kernels. Bytes alone, operations alone: the same sums of only one of the two; tables made before operations "
-    "were counted call the first one floor, and their step / floor is step / bytes here."
+    "Roofline of a part: the larger of its bytes over the read bandwidth and its operations over the matrix rate, both "
+    "measured in the same run; bound by says which. Roofline: the sum of the three parts, which wait for each other. "
+    "What a cache could hold of the next part's weights is neglected: on an H200 some 10 us a part. Within a part "
+    "reading and arithmetic may overlap without end, so that the bound holds however a part is cut into kernels. Bytes "
+    "alone, operations alone: the same sums of only one of the two. Older tables call the roofline floor; those made "
+    "before operations were counted mean bytes alone by it."
 )
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.models.fused.expert_operations import expert_operations
 from harness.models.fused.fuse import gate_and_up, packed
+from harness.models.fused.operations import named_operations
 from harness.models.fused.routing import MAX_TOKENS, Choice
 
 
@@ -33,7 +33,7 @@ def expert_feed_forward(
     """
     if len(states) > MAX_TOKENS:
         return moe(states[None])[0]
-    operations, experts = expert_operations(name), moe.experts
+    operations, experts = named_operations(name), moe.experts
     shared, _ = packed(gate_and_up(moe.shared_experts))
     routing = operations.route_tokens(states, moe.gate.weight, moe.gate.e_score_correction_bias, Choice.of(moe.gate))
     activated = operations.expert_gate_up(states, experts.gate_up_proj, shared, routing)

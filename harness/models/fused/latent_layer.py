@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.models.fused.fuse import latent_projections, packed
-from harness.models.fused.latent_operations import latent_operations
+from harness.models.fused.operations import named_operations
 
 
 def attend_to_latents(
@@ -37,7 +37,7 @@ def attend_to_latents(
         attention: a LatentAttention whose latent projections are packed.
         name: of the operations, triton or reference.
     """
-    operations = latent_operations(name)
+    operations = named_operations(name)
     norm, latent_width = attention.kv_a_layernorm, attention.latent_dim
     query_norm = getattr(attention, "q_a_layernorm", None)
     joint = functional.linear(states.flatten(0, 1), *packed(latent_projections(attention)))
