@@ -111,10 +111,6 @@ def _profile_depth(cell: CellConfig) -> int | None:
     return None if profile is None else profile.num_speculative_tokens
 
 
-def _is_constrained(cell: CellConfig) -> bool:
-    return cell.constraint.is_on
-
-
 INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
     (
         lambda cell: cell.drafting.num_speculative_tokens == 0,
@@ -190,7 +186,7 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "drafting.sampling=auto",
     ),
     (
-        lambda cell: _is_constrained(cell) and cell.verification.traits.ignores_tokens,
+        lambda cell: cell.constraint.is_on and cell.verification.traits.ignores_tokens,
         "verification={verification.method.value} accepts tokens whatever they are, so it cannot hold an answer to a "
         "grammar; use another method, or constraint=none",
     ),

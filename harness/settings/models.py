@@ -1,6 +1,6 @@
 """The typed settings of the models that a cell runs: the target, the drafter, and where their weights come from.
 
-Part of the settings of `harness.settings.cell`, from which other modules import it. Knows neither torch nor Hydra.
+Knows neither torch nor Hydra.
 """
 
 from __future__ import annotations
