@@ -24,7 +24,7 @@ from typing import TextIO
 
 from harness.cli.command_line import SUCCESS, CommandParser, say
 from harness.cli.settings_help import settings_help
-from harness.records.schema import RequestRecord
+from harness.records.request import RequestRecord
 from harness.report.token_colours import acceptance_line, legend, pieces, render, token_kinds, wants_colour
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
@@ -147,8 +147,10 @@ def show(cell: CellConfig, prompts: Sequence[str], requests: Sequence[RequestRec
     colour = wants_colour(sys.stdout, os.environ)
     print(f"{headline(cell)}\n{legend(colour)}")
     for prompt, record in zip(prompts, requests, strict=True):
-        text = pieces(record.output_token_ids, token_kinds(record.rounds), decode)
-        print(f"\n> {prompt}\n{render(text, colour)}\n  {acceptance_line(record)}")
+        ids, kinds = record.output_token_ids, token_kinds(record.rounds)
+        # without rounds the tokens cannot be told apart
+        text = render(pieces(ids, kinds, decode), colour) if kinds else decode(ids)
+        print(f"\n> {prompt}\n{text}\n  {acceptance_line(record)}")
 
 
 def headline(cell: CellConfig) -> str:

@@ -200,7 +200,7 @@ def record() -> None:
     save_file(weights, RECORDED / "weights.safetensors")
     save_file(runs | {"features": torch.stack(features), "logits": torch.stack(logits)}, RECORDED / "runs.safetensors")
     versions = {name: version(name) for name in ("speculators", "transformers", "torch", "safetensors")}
-    text = json.dumps({"versions": versions, "cases": cases}, indent=1)
+    text = json.dumps({"versions": versions, "cases": cases}, separators=(",", ":"))
     (RECORDED / "cases.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.metrics.cell import analyse, results_frame
+from harness.metrics.cell import analyse
 from harness.metrics.estimates import Estimates
+from harness.metrics.frame import results_frame
 from harness.metrics.sums import cell_sums
 from harness.records.files import identity, write_cell
+from harness.records.request import FinishReason, RequestRecord, RoundRecord
 from harness.records.runs import Run
-from harness.records.schema import SCHEMA_VERSION, CellRecord, FinishReason, RequestRecord, RoundRecord
+from harness.records.schema import SCHEMA_VERSION, CellRecord
 from harness.settings.cell import CellConfig
 from harness.settings.identity import plain_values
 from harness.settings.models import DrafterConfig, DrafterKind
@@ -95,6 +97,9 @@ def cell_record(requests, wall_s=1.0, settings=None, **changes):
         "config": settings,
         "provenance": {"gpu": None, "libraries": {"numpy": np.__version__}},
         "draft_logit_cache_bytes": 0 if settings["drafter"]["kind"] == "none" else 16 * 3 * 6144 * 4,
+        "target_cache_bytes": 0,
+        "drafter_cache_bytes": 0,
+        "graph_bytes": 0,
         "num_target_parameters": 10_000_000,
         "num_drafter_parameters": 1_000_000,
     }

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from experiments import prompt as command
-from harness.records.schema import CutReason
+from harness.records.request import CutReason
 from harness.report.token_colours import (
     COLOURS,
     Piece,

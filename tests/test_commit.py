@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engine.commit import commit
-from harness.records.schema import CutReason, FinishReason
+from harness.records.request import CutReason, FinishReason
 
 EOS = 2
 

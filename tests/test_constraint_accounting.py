@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from harness.constraint.grammar_state import ConstraintOutcome
 from harness.constraint.masks import Masks
 from harness.engine.commit import commit
-from harness.records.schema import CutReason, FinishReason, InconsistentRecordError, RoundRecord
+from harness.records import InconsistentRecordError
+from harness.records.request import CutReason, FinishReason, RoundRecord
 from tests.test_constraint_parsers import CountedTokens
 from tests.toy_grammar import MARKER, chain, grammar_state_of
 

@@ -11,7 +11,7 @@ from harness.engine import measure_drafts, to_records
 from harness.engine.request import Request
 from harness.engine.runner import Launched
 from harness.engine.scheduler import Scheduler
-from harness.records.schema import FinishReason, RequestRecord, RoundRecord
+from harness.records.request import FinishReason, RequestRecord, RoundRecord
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.reference.acceptance import acceptance_terms
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions

@@ -15,7 +15,7 @@ from scipy import stats
 from harness.drafters.ngram import NgramDrafter
 from harness.engine.engine import Engine
 from harness.engine.slots import SlotSampling
-from harness.records.schema import EXPECTED_METHODS
+from harness.records.request import EXPECTED_METHODS
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core

@@ -7,7 +7,7 @@ import pytest
 
 from harness.metrics.estimates import paired_difference
 from harness.metrics.sums import cell_sums
-from harness.records.schema import CutReason, RoundRecord
+from harness.records.request import CutReason, RoundRecord
 from tests.synthetic_cells import (
     analysed,
     baseline_settings,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.metrics.cell import analyse, results_frame
+from harness.metrics.cell import analyse
+from harness.metrics.frame import results_frame
 from harness.records.runs import Run
 from harness.report.console import blocks
 from harness.report.tables.summary import summary_table

@@ -15,7 +15,7 @@ from harness.models.random_target import architecture, random_target
 from harness.models.random_weights import LOGIT_DEVIATION, RandomWeights
 from harness.models.target import META, load_target
 from harness.records.files import read_cell
-from harness.records.schema import FinishReason
+from harness.records.request import FinishReason
 from tests.tiny_glm import mtp_tensors, save_shards
 from tests.tiny_models import positions_from, word_tokenizer
 from tests.tiny_shapes import GLM, SHAPE, shape_folder

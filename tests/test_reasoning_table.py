@@ -6,7 +6,7 @@ import io
 import pytest
 
 from harness.metrics.reasoning_sums import boundary_values
-from harness.records.schema import CutReason, FinishReason
+from harness.records.request import CutReason, FinishReason
 from harness.report.console import print_summary
 from harness.report.tables.reasoning import ADVICE, NEVER_ENDED, reasoning_lines, reasoning_table
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from harness.records import InconsistentRecordError
 from harness.records import acceptance_terms as round_terms
 from harness.records.acceptance_terms import (
     COLUMNS,
@@ -14,7 +15,6 @@ from harness.records.acceptance_terms import (
     check_terms_of,
     collect_terms,
 )
-from harness.records.schema import InconsistentRecordError
 from harness.records.terms_file import read_terms, terms_path, write_terms
 from harness.settings.sections import MeasurementConfig
 from tests.synthetic_cells import cell_record, request_record, round_record

@@ -13,7 +13,7 @@ from harness.backends.local.local import LocalBackend
 from harness.backends.model_store import ModelStore
 from harness.metrics.results import read_results
 from harness.records.files import read_cell
-from harness.records.schema import FinishReason
+from harness.records.request import FinishReason
 from harness.report.console import print_summary
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind, Weights

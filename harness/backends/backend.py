@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from harness.records.acceptance_terms import RequestTerms
-from harness.records.schema import RequestRecord
+from harness.records.counts import DraftCounts, Knowledge
+from harness.records.request import RequestRecord
+from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
 from harness.settings.imported import ImportPath
 from harness.settings.sections import BackendConfig
@@ -28,6 +30,12 @@ class BackendRun:
     """Turns left out because they did not fit beside max_new_tokens, and the turns after them."""
     terms: tuple[RequestTerms, ...] = ()
     """Of the requests' full drafts, if they are recorded."""
+    counts: DraftCounts | None = None
+    """Of all its drafts together, where neither rounds nor requests tell."""
+    reported: Mapping[str, float] = field(default_factory=dict)
+    """What the server itself counted meanwhile, by its own names."""
+    failures: tuple[Failure, ...] = ()
+    """Requests that got no answer, which are not among `requests`."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +46,16 @@ class Facts:
     """The settings with `device`, `dtype`, `fused` and `graphs` as they were resolved."""
     models: Mapping[str, str]
     """Role -> digest of the weights, of the target and of a drafter with weights; part of the cell's identity."""
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
     """Counts of a CellRecord by field name: parameters, bytes of caches and graphs."""
     fallbacks: tuple[str, ...] = ()
     """Everything so far that changed speed or results without being asked for."""
+    knowledge: Knowledge = Knowledge.rounds
+    """How much its records say about drafts."""
     sampling_core: str | None = None
     """Implementation that verified; None where it is not known."""
+    draft_core: str | None = None
+    """Implementation that drew the drafts; None where it is not known."""
 
 
 class Backend(Protocol):

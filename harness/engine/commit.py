@@ -25,7 +25,7 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from harness.constraint.grammar_state import ConstraintOutcome
-from harness.records.schema import CutReason, FinishReason
+from harness.records.request import CutReason, FinishReason
 
 
 class Commit(NamedTuple):

@@ -40,7 +40,7 @@ from harness.engine.step_plan import StepPlan, make_plan
 from harness.engine.to_records import request_record, request_terms
 from harness.models.target import TargetModel
 from harness.records.acceptance_terms import RequestTerms
-from harness.records.schema import RequestRecord
+from harness.records.request import RequestRecord
 from kernels.core import Core, core_for
 
 

@@ -12,7 +12,7 @@ from harness.constraint.grammar_state import ConstraintOutcome
 from harness.engine.commit import Commit, commit
 from harness.engine.request import Answer, Limits, Request
 from harness.records.acceptance_terms import DraftTerms, Floats
-from harness.records.schema import CutReason, FinishReason
+from harness.records.request import CutReason, FinishReason
 
 
 class Round(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from harness.constraint.reasoning_span import find_reasoning_span
 from harness.engine.sequence import Sequence
 from harness.records.acceptance_terms import RequestTerms
-from harness.records.schema import RequestRecord, RoundRecord
+from harness.records.request import RequestRecord, RoundRecord
 
 
 def request_record(sequence: Sequence) -> RequestRecord:

@@ -7,14 +7,14 @@ not import pandas.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.metrics.cell import load_results
+    from harness.metrics.frame import load_results
 
 __all__ = ["load_results"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "load_results":
-        from harness.metrics.cell import load_results
+        from harness.metrics.frame import load_results
 
         return load_results
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,9 +5,10 @@ What the metrics mean is in `harness.metrics.definitions`. This module knows nam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from harness.metrics.definitions import DRAFTS, EVIDENCE, METRICS, SPEEDUP, position_metrics
+from harness.records.schema import COUNTED_FIELDS, CellRecord
 
 PER_POSITION = "<i>"
 """Stands for the position 1, 2, .. in the names of per-position columns."""
@@ -51,6 +52,9 @@ SETTINGS: dict[str, Column] = {
     "max_new_tokens": Column("tokens", "output tokens of a request at most"),
     "ignore_eos": Column("", "requests went on past the end-of-sequence token, which inflates acceptance"),
     "workload": Column("", "prompts: builtin, a file or a data set"),
+    "knowledge": Column(
+        "", "finest level at which drafts are known: rounds, requests, blocks (counts), or arrivals (no counts)"
+    ),
     "constraint": Column(
         "", "policy at the end of reasoning, with the parser and the kind of grammar; empty where none is looked for"
     ),
@@ -67,10 +71,17 @@ SETTINGS: dict[str, Column] = {
     "baseline_cell_id": Column("", "the baseline that the speedup refers to; empty if the run has none"),
 }
 
+OF_RECORD: dict[str, Column] = {
+    item.name: Column(item.metadata["unit"], item.metadata["definition"])
+    for item in fields(CellRecord)
+    if item.name in COUNTED_FIELDS
+}
+"""Counts that a record holds as they are."""
+
 COUNTS: dict[str, Column] = {
     "num_prompts": Column("", "prompts, the units of resampling"),
     "num_requests": Column("", "requests: every turn of every copy of a prompt"),
-    "num_skipped_turns": Column("", "turns left out because they did not fit"),
+    "num_skipped_turns": OF_RECORD["num_skipped_turns"],
     "num_prompt_tokens": Column("tokens", "prompt tokens of all requests"),
     "num_output_tokens": Column("tokens", "output tokens of all requests"),
     "num_rounds": Column("", "rounds of all requests, the draw that ends the prefill included"),
@@ -86,24 +97,7 @@ COUNTS: dict[str, Column] = {
     "num_cut_eos": Column("", "rounds cut by the end-of-sequence token"),
     "num_cut_length": Column("", "rounds cut by the length limit"),
     "num_cut_grammar": Column("", "rounds cut by a grammar"),
-    "draft_logit_cache_bytes": Column(
-        "bytes", "draft-logit cache: slots * K * (draft vocabulary * bytes per element, and 16 of row statistics)"
-    ),
-    "target_cache_bytes": Column(
-        "bytes", "key-value cache of the target, its spare slot included; 0 in records that did not count it yet"
-    ),
-    "drafter_cache_bytes": Column(
-        "bytes",
-        "key-value cache of the drafter, its spare slot included; 0 for a drafter without one, and in records that did "
-        "not count it yet",
-    ),
-    "graph_bytes": Column(
-        "bytes",
-        "memory of the steps that were captured as CUDA graphs, in torch's pool for them; 0 without them, and in "
-        "records that did not count it yet; cells that differ in constraint alone share it, and the caches",
-    ),
-    "num_target_parameters": Column("", "parameters of the target"),
-    "num_drafter_parameters": Column("", "parameters of the drafter"),
+    **OF_RECORD,
     "fallbacks": Column("", "what changed speed or results without being asked for; separated by a semicolon"),
 }
 
@@ -111,7 +105,7 @@ TEXT_COLUMNS = frozenset(
     (
         *("run", "cell_id", "target", "target_weights", "drafter", "drafter_path", "drafter_weights"),
         *("draft_sampling", "draft_cache_dtype", "drawn_from", "verification", "guarantee", "labels", "workload"),
-        *("constraint", "other_settings", "device", "dtype"),
+        *("knowledge", "constraint", "other_settings", "device", "dtype"),
         *("baseline_cell_id", "fallbacks"),
     )
 )

@@ -12,11 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.columns import PAIRED_COLUMNS
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate, paired, paired_difference, paired_ratio
-from harness.records.schema import EXPECTED_METHODS
+from harness.records.request import EXPECTED_METHODS
 from harness.settings.sections import cache_rounds
 from kernels.methods import VerificationMethod
 
@@ -41,14 +41,14 @@ SAME_LAW = (
 class Group:
     """Cells that differ in verification, draft sampling and draft-logit cache only, in the order of METHOD_ORDER."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[CellResult, ...]
 
     @property
-    def first(self) -> Cell:
+    def first(self) -> CellResult:
         return self.cells[0]
 
     @property
-    def baseline(self) -> Cell | None:
+    def baseline(self) -> CellResult | None:
         return self.first.baseline
 
     @property
@@ -56,12 +56,12 @@ class Group:
         return max(cell.estimates.sums.num_positions for cell in self.cells)
 
 
-def method_name(cell: Cell) -> str:
+def method_name(cell: CellResult) -> str:
     """The verification method without its parameters."""
     return cell["verification"].split("(", 1)[0]
 
 
-def method_rank(cell: Cell) -> tuple[int, float, int, str, str]:
+def method_rank(cell: CellResult) -> tuple[int, float, int, str, str]:
     """Sorts cells in the order in which methods are printed; synthetic ones by what they accept."""
     name = method_name(cell)
     order = METHOD_ORDER.index(name) if name in METHOD_ORDER else len(METHOD_ORDER)
@@ -69,16 +69,16 @@ def method_rank(cell: Cell) -> tuple[int, float, int, str, str]:
     return order, accepted, DRAFT_ORDER.index(cell["draft_sampling"]), cell["verification"], cell.cache_text
 
 
-def groups(cells: Sequence[Cell]) -> list[Group]:
+def groups(cells: Sequence[CellResult]) -> list[Group]:
     """The cells with a drafter, grouped by target, drafter, K, decoding and everything else but the method."""
-    found: dict[str, list[Cell]] = {}
+    found: dict[str, list[CellResult]] = {}
     for cell in cells:
         if not cell.is_baseline:
             found.setdefault(cell.key_without(*WITHIN_GROUP), []).append(cell)
     return [Group(tuple(sorted(items, key=method_rank))) for items in found.values()]
 
 
-def law(cell: Cell) -> tuple[str, ...]:
+def law(cell: CellResult) -> tuple[str, ...]:
     """Equal for two cells of a group whose output and acceptance follow the same law."""
     method = "probabilistic" if cell["verification"] == "lenient(leniency=1)" else method_name(cell)
     if cell["temperature"] == 0 and not _has(method, "ignores_tokens"):
@@ -98,7 +98,7 @@ def _has(method: str, trait: str) -> bool:
     return method in METHOD_ORDER and bool(getattr(VerificationMethod(method).traits, trait))
 
 
-def _rounding(cell: Cell, compares: bool) -> tuple[str, ...]:
+def _rounding(cell: CellResult, compares: bool) -> tuple[str, ...]:
     """What a draft-logit cache that rounds does to a law: to what is drawn, and to what verification compares with."""
     if not cache_rounds(cell["draft_cache_dtype"], cell["dtype"]):
         return ()
@@ -108,12 +108,12 @@ def _rounding(cell: Cell, compares: bool) -> tuple[str, ...]:
     return cell["draft_cache_dtype"], *(["unrounded"] if is_unrounded else [])
 
 
-def same_law(first: Cell, second: Cell) -> bool:
+def same_law(first: CellResult, second: CellResult) -> bool:
     """Whether two cells of a group cannot differ in law."""
     return law(first) == law(second)
 
 
-def expected_difference(first: Cell, second: Cell) -> Estimate | None:
+def expected_difference(first: CellResult, second: CellResult) -> Estimate | None:
     """Expected acceptance length of the second's method less the first's, both on the first's drafts.
 
     None where a method has no closed form recorded or the cells draw their drafts differently.
@@ -145,7 +145,7 @@ SIDE_COLUMNS = ("cell_id", "verification", "draft_sampling", "draft_cache_dtype"
 GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "temperature")
 
 
-def comparisons_frame(cells: Sequence[Cell]) -> pd.DataFrame:
+def comparisons_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Paired comparisons of every two methods of a group, one row per pair and metric.
 
     Returns:
@@ -158,7 +158,7 @@ def comparisons_frame(cells: Sequence[Cell]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(PAIRED_COLUMNS))
 
 
-def _comparison_rows(group: Group, first: Cell, second: Cell) -> list[dict[str, Any]]:
+def _comparison_rows(group: Group, first: CellResult, second: CellResult) -> list[dict[str, Any]]:
     common: dict[str, Any] = {name: first[name] for name in GROUP_COLUMNS}
     for side, cell in (("first", first), ("second", second)):
         common |= {f"{side}_{name}": cell[name] for name in SIDE_COLUMNS}

@@ -8,9 +8,9 @@ texts, no records.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from harness.records.schema import EXPECTED_METHODS
+from harness.metrics.metric import Metric
+from harness.metrics.reasoning_metrics import REASONING_METRICS
+from harness.records.request import EXPECTED_METHODS
 from harness.settings.guarantee import OTHER_DRAFTS, OWN_METHOD, RANDOM_WEIGHTS
 
 EVIDENCE = (
@@ -63,28 +63,6 @@ EXPECTED_LENGTH = (
     "drafted tokens and both distributions: every method on the same drafts, without the noise of accepting; compare "
     "with the acceptance length of full drafts"
 )
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number with an interval: scale * sum of numerators / denominator, or a percentile of a latency."""
-
-    label: str
-    """As printed in tables, with the printed unit."""
-    unit: str
-    """Unit of the column."""
-    definition: str
-    style: str
-    """Format of the printed number, see `harness.report.number_format`."""
-    numerators: tuple[str, ...] = ()
-    """Sums over requests (`harness.metrics.sums`) that are added up."""
-    denominator: str | None = None
-    """Sum over requests that divides; None divides by 1."""
-    scale: float = 1.0
-    percentile: tuple[str, float] | None = None
-    """Name of the latency in `harness.metrics.sums` and level in [0, 1]."""
-    of_tokens: bool = False
-    """Determined by the law of the tokens alone, not by time: methods of the same law have the same value."""
 
 
 METRICS: dict[str, Metric] = {
@@ -203,6 +181,8 @@ for _name, (_label, _text) in LATENCIES.items():
             scale=1e3,
             percentile=(_name, _level),
         )
+
+METRICS |= REASONING_METRICS
 
 SPEEDUP = Metric(
     "speedup",

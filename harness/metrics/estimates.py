@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.metrics.definitions import METRICS, Metric, metric, position_metrics
+from harness.metrics.definitions import METRICS, metric, position_metrics
 from harness.metrics.intervals import Floats, interval, percentile_replicates, resample_weights
+from harness.metrics.metric import Metric
 from harness.metrics.sums import CellSums
 
 
@@ -42,7 +43,8 @@ class Estimates:
         names = list(self.sums.sums)
         table = np.stack([self.sums.sums[name] for name in names], axis=1)
         resampled = self.weights @ table if self.num_prompts else np.full((self.num_resamples, len(names)), np.nan)
-        return dict(zip(names, np.vstack([resampled, table.sum(axis=0)]).T, strict=True))
+        observed = [self.sums.totals.get(name, total) for name, total in zip(names, table.sum(axis=0), strict=True)]
+        return dict(zip(names, np.vstack([resampled, observed]).T, strict=True))
 
     @property
     def num_prompts(self) -> int:
@@ -82,7 +84,7 @@ class Estimates:
         return Estimate(value, *interval(replicates, self.num_prompts, self.confidence))
 
     def total(self, name: str) -> float:
-        """An observed sum; 0 where the cell has none."""
+        """An observed sum; 0 where the cell has none, nan where it is not known."""
         return float(self._totals[name][-1]) if name in self._totals else 0.0
 
     def ratio(self, item: Metric) -> tuple[float, Floats]:

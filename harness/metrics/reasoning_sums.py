@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.records.schema import CutReason, FinishReason, RequestRecord
+from harness.records.request import CutReason, FinishReason, RequestRecord
 
 Floats = NDArray[np.float64]
 PHASES = ("before", "boundary", "after")

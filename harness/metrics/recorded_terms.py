@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.metrics.cell import Cell, analyse
+from harness.metrics.cell import CellResult, analyse
+from harness.records import InconsistentRecordError
 from harness.records.acceptance_terms import RoundTerms, check_terms_of
 from harness.records.runs import CELLS, Run, read_runs
-from harness.records.schema import InconsistentRecordError
 from harness.records.terms_file import read_terms, terms_path
 
 
@@ -20,7 +20,7 @@ from harness.records.terms_file import read_terms, terms_path
 class Recorded:
     """A cell and the terms of its full drafts."""
 
-    cell: Cell
+    cell: CellResult
     terms: RoundTerms
 
 
@@ -28,12 +28,12 @@ class Recorded:
 class Recording:
     """What lies at a path."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[CellResult, ...]
     """All of them, so that sampled estimates of others can be set beside a replay."""
     recorded: tuple[Recorded, ...]
 
     @property
-    def without_terms(self) -> list[Cell]:
+    def without_terms(self) -> list[CellResult]:
         """Cells with drafts that recorded no terms."""
         replayed = {(item.cell["run"], item.cell["cell_id"]) for item in self.recorded}
         return [item for item in self.cells if not item.is_baseline and (item["run"], item["cell_id"]) not in replayed]
@@ -55,7 +55,7 @@ def read_recording(path: Path) -> Recording:
     return Recording(tuple(cells), _with_drafts(path, recorded))
 
 
-def recorded_cells(runs: Sequence[Run], cells: Sequence[Cell]) -> list[Recorded]:
+def recorded_cells(runs: Sequence[Run], cells: Sequence[CellResult]) -> list[Recorded]:
     """Those of the cells of some runs that have terms; raises ValueError for terms that are not of their record."""
     folders = {run.name: _cells_folder(run) for run in runs}
     return [Recorded(cell, terms) for cell in cells if (terms := _terms_of(cell, folders[cell["run"]])) is not None]
@@ -66,7 +66,7 @@ def _cells_folder(run: Run) -> Path:
     return inside if inside.is_dir() else run.folder
 
 
-def _terms_of(cell: Cell, folder: Path) -> RoundTerms | None:
+def _terms_of(cell: CellResult, folder: Path) -> RoundTerms | None:
     path = terms_path(folder, cell.record.cell_id)
     if cell.is_baseline or not path.is_file():
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.metrics.cell import Cell, analyse
+from harness.metrics.cell import CellResult, analyse
 from harness.records.runs import Run, read_runs
 
 
@@ -17,7 +17,7 @@ class Results:
     """Runs and the cells in them."""
 
     runs: tuple[Run, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[CellResult, ...]
 
     @property
     def title(self) -> str:

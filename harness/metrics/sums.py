@@ -6,15 +6,18 @@ This module knows records; it does not know which sums a metric divides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.metrics.coarse_sums import coarse_sums
 from harness.metrics.reasoning_sums import boundary_values
-from harness.records.schema import EXPECTED_METHODS, CellRecord, CutReason, RequestRecord
+from harness.records.counts import Knowledge
+from harness.records.request import EXPECTED_METHODS, CutReason, RequestRecord
+from harness.records.schema import CellRecord
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -40,7 +43,9 @@ class CellSums:
     latencies: dict[str, tuple[Floats, Integers]]
     """name -> (values in seconds [n], row of the prompt [n])."""
     num_positions: int
-    """Largest number of draft tokens that counted as evidence in a round."""
+    """Largest number of draft tokens that counted as evidence in a round; 0 where positions are not known."""
+    totals: Mapping[str, float] = field(default_factory=dict)
+    """Sums of the whole cell that are not known by prompt: nan in `sums`."""
 
     def take(self, prompt_ids: Sequence[str]) -> CellSums:
         """The same for some of the prompts, sorted; KeyError for a prompt that the cell does not have."""
@@ -53,28 +58,34 @@ class CellSums:
         for name, (values, index) in self.latencies.items():
             kept = new_row[index] >= 0
             latencies[name] = values[kept], new_row[index][kept]
-        return CellSums(chosen, {name: item[rows] for name, item in self.sums.items()}, latencies, self.num_positions)
+        sums = {name: item[rows] for name, item in self.sums.items()}
+        # a total of all prompts says nothing about some of them
+        return CellSums(chosen, sums, latencies, self.num_positions)
 
 
 def cell_sums(cell: CellRecord) -> CellSums:
     """Reduce the requests of a cell."""
-    return request_sums(cell.requests, cell.wall_s)
+    known = _round_sums(cell.requests) if cell.knowledge is Knowledge.rounds else coarse_sums(cell)
+    return _reduced(cell.requests, cell.wall_s, *known)
 
 
 def request_sums(requests: Sequence[RequestRecord], wall_s: float) -> CellSums:
-    """Reduce some requests; the prompts' shares of time are scaled so that they add up to the wall time."""
+    """Reduce some requests whose rounds are known."""
+    return _reduced(requests, wall_s, *_round_sums(requests))
+
+
+def _reduced(
+    requests: Sequence[RequestRecord],
+    wall_s: float,
+    of_requests: dict[str, Floats],
+    totals: dict[str, float],
+    num_positions: int,
+) -> CellSums:
+    """Sum by prompt; the prompts' shares of time are scaled so that they add up to the wall time."""
     prompt_ids, prompt_of_request = np.unique([item.prompt_id for item in requests], return_inverse=True)
     prompt_of_request = prompt_of_request.astype(np.int64)
-    num_rounds = np.array([len(item.rounds) for item in requests], dtype=np.int64)
-    request_of_round = np.repeat(np.arange(len(requests)), num_rounds)
-    get = attrgetter(*ROUND_FIELDS)
-    table = np.array([get(item) for request in requests for item in request.rounds], dtype=np.float64)
-    columns = dict(zip(ROUND_FIELDS, table.reshape(-1, len(ROUND_FIELDS)).T, strict=True))
-
-    of_rounds = _round_values(columns) | _cut_values(requests) | _expected_values(requests, columns)
-    of_requests = {name: _totals(values, request_of_round, len(requests)) for name, values in of_rounds.items()}
     of_requests |= _request_values(requests, of_requests) | boundary_values(requests)
-    latencies = _latencies(requests, request_of_round, columns)
+    latencies = _latencies(requests)
     for name, (values, request) in latencies.items():
         of_requests[f"{name}_s"] = _totals(values, request, len(requests))
         of_requests[f"num_{name}"] = _totals(np.ones_like(values), request, len(requests))
@@ -84,8 +95,25 @@ def request_sums(requests: Sequence[RequestRecord], wall_s: float) -> CellSums:
         tuple(str(item) for item in prompt_ids),
         sums,
         {name: (values, prompt_of_request[request]) for name, (values, request) in latencies.items()},
-        int(columns["num_draft_tokens"].max(initial=0)),
+        num_positions,
+        totals,
     )
+
+
+def _round_sums(requests: Sequence[RequestRecord]) -> tuple[dict[str, Floats], dict[str, float], int]:
+    """name -> [R] of what every round tells, no totals beside them, and the number of positions."""
+    request_of_round = _request_of_event(requests)
+    get = attrgetter(*ROUND_FIELDS)
+    table = np.array([get(item) for request in requests for item in request.rounds], dtype=np.float64)
+    columns = dict(zip(ROUND_FIELDS, table.reshape(-1, len(ROUND_FIELDS)).T, strict=True))
+    of_rounds = _round_values(columns) | _cut_values(requests) | _expected_values(requests, columns)
+    sums = {name: _totals(values, request_of_round, len(requests)) for name, values in of_rounds.items()}
+    return sums, {}, int(columns["num_draft_tokens"].max(initial=0))
+
+
+def _request_of_event(requests: Sequence[RequestRecord]) -> Integers:
+    """The request of each round or arrival."""
+    return np.repeat(np.arange(len(requests)), [len(item.events) for item in requests]).astype(np.int64)
 
 
 def _totals(values: Floats, group: Integers, num_groups: int) -> Floats:
@@ -141,27 +169,29 @@ def _expected_values(requests: Sequence[RequestRecord], columns: dict[str, Float
 
 def _request_values(requests: Sequence[RequestRecord], sums: dict[str, Floats]) -> dict[str, Floats]:
     """[R] what is counted by request."""
-    with_drafts = sums["num_drafts"] > 0
-    rate = np.divide(sums["num_accepted_tokens"], sums["num_drafts"], where=with_drafts, out=np.zeros(len(requests)))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        # nan where the drafts of a request are not known
+        with_drafts = np.where(np.isnan(sums["num_drafts"]), np.nan, sums["num_drafts"] > 0)
+        length = np.where(with_drafts == 0, 0.0, 1 + sums["num_accepted_tokens"] / sums["num_drafts"])
     return {
         "num_requests": np.ones(len(requests)),
         "num_prompt_tokens": np.array([item.num_prompt_tokens for item in requests], dtype=np.float64),
-        "num_requests_with_drafts": with_drafts.astype(np.float64),
-        "request_acceptance_length": np.where(with_drafts, 1 + rate, 0.0),
+        "num_requests_with_drafts": with_drafts,
+        "request_acceptance_length": length,
     }
 
 
-def _latencies(
-    requests: Sequence[RequestRecord], request_of_round: Integers, columns: dict[str, Floats]
-) -> dict[str, tuple[Floats, Integers]]:
+def _latencies(requests: Sequence[RequestRecord]) -> dict[str, tuple[Floats, Integers]]:
     """name -> (seconds [n], request [n]). A round that emitted nothing is no arrival."""
-    emitted = columns["num_output_tokens"] >= 1
-    arrival, request = columns["arrival_s"][emitted], request_of_round[emitted]
+    events = [(item.arrival_s, item.num_output_tokens) for request in requests for item in request.events]
+    arrival, num_output = np.array(events, dtype=np.float64).reshape(-1, 2).T
+    emitted = num_output >= 1
+    arrival, request = arrival[emitted], _request_of_event(requests)[emitted]
     same = request[1:] == request[:-1]
     first, last = np.append(True, ~same)[: len(request)], np.append(~same, True)[: len(request)]
     answered = request[first]
     submitted = np.array([item.submitted_s for item in requests])[answered]
-    num_tokens = np.array([len(item.output_token_ids) for item in requests], dtype=np.int64)[answered]
+    num_tokens = np.array([item.num_output_tokens for item in requests], dtype=np.int64)[answered]
     ttft, e2e = arrival[first] - submitted, arrival[last] - submitted
     several = num_tokens >= 2
     tpot = (e2e - ttft)[several] / (num_tokens[several] - 1)

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.records.schema import ROUNDING, CellRecord, InconsistentRecordError, RequestRecord
+from harness.records import InconsistentRecordError
+from harness.records.request import ROUNDING, RequestRecord
+from harness.records.schema import CellRecord
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

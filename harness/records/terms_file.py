@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.records import InconsistentRecordError
 from harness.records.acceptance_terms import RoundTerms
 from harness.records.files import write_atomically
-from harness.records.schema import InconsistentRecordError
 
 TERMS_VERSION = 1
 TERMS_SUFFIX = ".terms.npz"

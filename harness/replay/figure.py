@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.columns import with_interval
 from harness.metrics.comparison import method_name, method_rank
 from harness.metrics.estimates import Estimate
@@ -81,7 +81,7 @@ def _draw(replayed: Sequence[Replayed], differences: pd.DataFrame) -> Figure:
     return figure
 
 
-def _place(cell: Cell) -> str:
+def _place(cell: CellResult) -> str:
     """What the cells of a column share."""
     weights = f"\n{cell['labels']}" if "weights" in cell["labels"] else ""
     name = f"{cell['target']} · {drafter_name(cell)}\nK = {cell['num_speculative_tokens']}, T = {cell['temperature']:g}"
@@ -124,7 +124,7 @@ def _draw_differences(axes: Axes, items: Sequence[Replayed], series: Sequence[_S
     axes.grid(axis="x", visible=False)
 
 
-def _difference(frame: pd.DataFrame, cell: Cell, rule: str, name: str) -> Estimate | None:
+def _difference(frame: pd.DataFrame, cell: CellResult, rule: str, name: str) -> Estimate | None:
     """A rule's length less that of COMPARED_WITH, on a cell's drafts."""
     of_cell = frame[(frame["run"] == cell["run"]) & (frame["cell_id"] == cell["cell_id"])]
     of_cell = of_cell[of_cell["estimator"] == Estimator.given.value]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.columns import with_interval
 from harness.metrics.comparison import groups
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate, paired_difference
@@ -73,7 +73,7 @@ def ratio_of_widths(sampled: Estimate, replayed: Estimate) -> float:
     return width(sampled) / width(replayed) if width(replayed) > 0 else float("nan")
 
 
-def differences_frame(replayed: Sequence[Replayed], cells: Sequence[Cell]) -> pd.DataFrame:
+def differences_frame(replayed: Sequence[Replayed], cells: Sequence[CellResult]) -> pd.DataFrame:
     """Differences of acceptance lengths between every two methods on the same drafts.
 
     Args:
@@ -91,7 +91,7 @@ def differences_frame(replayed: Sequence[Replayed], cells: Sequence[Cell]) -> pd
     return pd.DataFrame([row for found in rows for row in found])
 
 
-def _differences(replayed: Replayed, group: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+def _differences(replayed: Replayed, group: Sequence[CellResult]) -> Iterator[dict[str, Any]]:
     common: dict[str, Any] = {name: replayed.cell[name] for name in CELL_COLUMNS}
     common |= {f"recorded_{name}": replayed.cell[name] for name in RECORDED_COLUMNS}
     for first, second in combinations(replayed.rules, 2):
@@ -107,7 +107,7 @@ def _differences(replayed: Replayed, group: Sequence[Cell]) -> Iterator[dict[str
 
 
 def sampled_difference(
-    replayed: Replayed, first: Verification, second: Verification, group: Sequence[Cell]
+    replayed: Replayed, first: Verification, second: Verification, group: Sequence[CellResult]
 ) -> Estimate:
     """Of the run's own cell and the group's cell of the other method; NOT_AVAILABLE where there is no such pair."""
     own = replayed.own_rule
@@ -125,7 +125,7 @@ def sampled_difference(
     return paired_difference(pair[0].estimates, pair[1].estimates, "full_draft_length")
 
 
-def _same_drafts(first: Cell, second: Cell) -> bool:
+def _same_drafts(first: CellResult, second: CellResult) -> bool:
     """Whether drafts of two cells have one law: coupled ones have that of sampled ones, greedy ones are one-hot."""
     one_hot = [cell["draft_sampling"] == "greedy" for cell in (first, second)]
     return first.cache_text == second.cache_text and one_hot[0] == one_hot[1]

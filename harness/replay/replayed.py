@@ -15,13 +15,14 @@ from functools import cached_property
 
 import numpy as np
 
-from harness.metrics.cell import Cell
-from harness.metrics.definitions import Metric
+from harness.metrics.cell import CellResult
 from harness.metrics.estimates import Estimate, Estimates
+from harness.metrics.metric import Metric
 from harness.metrics.recorded_terms import Recorded
 from harness.metrics.sums import CellSums
+from harness.records import InconsistentRecordError
 from harness.records.acceptance_terms import Floats, Integers, RoundTerms
-from harness.records.schema import EXPECTED_METHODS, InconsistentRecordError
+from harness.records.request import EXPECTED_METHODS
 from harness.replay.estimators import Estimator, estimators_of, reaching
 from harness.replay.rules import recorded_rule, rule_name
 from kernels.methods import Verification
@@ -40,7 +41,7 @@ class Replayed:
     rules: tuple[Verification, ...]
 
     @property
-    def cell(self) -> Cell:
+    def cell(self) -> CellResult:
         return self.recorded.cell
 
     @property
@@ -121,7 +122,7 @@ def width(estimate: Estimate) -> float:
     return estimate.high - estimate.low
 
 
-def num_ended_drafts(cell: Cell) -> int:
+def num_ended_drafts(cell: CellResult) -> int:
     """Drafts that are not replayed because an end-of-sequence token was drafted.
 
     Those that the length limit shortens are not among them: the limit is known before anything is drafted.

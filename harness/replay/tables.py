@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.columns import with_interval
 from harness.metrics.definitions import INTERVALS
 from harness.metrics.estimates import Estimate
@@ -77,12 +77,12 @@ def replay_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Table:
     return Table("Every method on the same drafts", tuple(header), tuple(rows), (*notes, *label_notes(cells)))
 
 
-def _by_cell(cells: Sequence[Cell], frame: pd.DataFrame) -> Iterator[tuple[Cell, pd.DataFrame]]:
+def _by_cell(cells: Sequence[CellResult], frame: pd.DataFrame) -> Iterator[tuple[CellResult, pd.DataFrame]]:
     for cell in cells:
         yield cell, frame[(frame["run"] == cell["run"]) & (frame["cell_id"] == cell["cell_id"])]
 
 
-def _settings(cell: Cell, extra: Sequence[str]) -> list[Entry]:
+def _settings(cell: CellResult, extra: Sequence[str]) -> list[Entry]:
     return [*settings_of(cell, extra), setting(cell["num_speculative_tokens"]), cell.method]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.recorded_terms import read_recording
 from harness.records.files import write_atomically
 from harness.replay.frames import differences_frame, replay_frame
@@ -28,7 +28,7 @@ class Replay:
     """A run's cells under every method."""
 
     replayed: tuple[Replayed, ...]
-    without_terms: tuple[Cell, ...]
+    without_terms: tuple[CellResult, ...]
     """Cells with drafts that could not be replayed."""
     frame: pd.DataFrame
     differences: pd.DataFrame

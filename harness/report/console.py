@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 from harness.metrics.cell import Cell
 from harness.metrics.comparison import expected_difference, groups, same_law
 from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
-from harness.records.schema import EXPECTED_METHODS
+from harness.records.request import EXPECTED_METHODS
 from harness.report.cell_names import (
     CONTEXT,
     baseline_name,

@@ -10,6 +10,8 @@ from math import isnan
 
 from harness.metrics.cell import Cell
 from harness.metrics.definitions import metric
+from harness.metrics.reasoning_metrics import REASONING_METRICS
+from harness.records.counts import Knowledge
 from harness.report.number_format import NOT_AVAILABLE
 
 OF_BASELINE = "–: the baseline drafts nothing, so it has no such value."
@@ -17,7 +19,14 @@ NO_BASELINE = "the run has no baseline with the same settings (measurement.basel
 TURNED_OFF = "it was not recorded (measurement.expected_acceptance=false)"
 NOT_RECORDED = "it was not recorded for every draft that counts in full, or there is no such draft"
 NO_DRAFTS = "no draft of the cell counts as evidence for it"
+NO_REASONING = "no end of reasoning was looked for, or nothing of that kind came up"
 NO_GAPS = "no request of the cell has two tokens"
+UNKNOWN = {
+    Knowledge.requests: "of each request only counts of its drafts are known, not its rounds",
+    Knowledge.blocks: "only counts of all drafts together are known, neither by round nor by request",
+    Knowledge.arrivals: "the server reports no drafts; only the arrivals of tokens are known",
+}
+NO_INTERVAL = "no interval: counts are known for all requests together, not by prompt"
 
 
 def missing_value_notes(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
@@ -31,16 +40,27 @@ def missing_value_notes(cells: Sequence[Cell], names: Sequence[str]) -> list[str
     found: dict[str, list[str]] = {}
     for name in names:
         for cell in drafted:
-            if isnan(cell.estimate(name).value):
+            value, low, _ = cell.estimate(name)
+            if isnan(value):
                 found.setdefault(_why(cell, name), []).append(_column(name))
+            elif isnan(low) and _is_counted_by_block(cell, name):
+                found.setdefault(NO_INTERVAL, []).append(_column(name))
     notes = [f"{NOT_AVAILABLE} under {', '.join(dict.fromkeys(columns))}: {why}." for why, columns in found.items()]
     of_baseline = len(drafted) < len(cells) and any(metric(name).of_tokens for name in names)
     return [*([OF_BASELINE] if of_baseline else []), *notes]
 
 
+def _is_counted_by_block(cell: Cell, name: str) -> bool:
+    return cell.record.knowledge is Knowledge.blocks and metric(name).of_tokens
+
+
 def _why(cell: Cell, name: str) -> str:
     if name == "speedup":
         return NO_BASELINE
+    if cell.record.knowledge in UNKNOWN and metric(name).of_tokens:
+        return UNKNOWN[cell.record.knowledge]
+    if name in REASONING_METRICS:
+        return NO_REASONING
     if name.startswith("expected_length_"):
         measurement = cell.record.config.get("measurement", {})
         return NOT_RECORDED if measurement.get("expected_acceptance", True) else TURNED_OFF

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple, TextIO
 
 from harness.metrics.definitions import metric
-from harness.records.schema import RequestRecord, RoundRecord
+from harness.records.request import RequestRecord, RoundRecord
 
 REPLACEMENT = "\ufffd"
 """What a decoder writes for bytes that are not yet a character."""
@@ -145,12 +145,16 @@ def legend(colour: bool) -> str:
 
 def acceptance_line(record: RequestRecord) -> str:
     """The acceptance of one request in one line, by the definitions of harness.metrics.definitions."""
+    num_tokens, counts = record.num_output_tokens, record.counts
+    if not record.rounds:
+        known = f": accepted {counts.num_accepted_tokens}/{counts.num_draft_tokens} drafted" if counts else ""
+        return f"{num_tokens} tokens{known}"
     # numpy is needed only here, and help must come at once
     from harness.metrics.sums import request_sums
 
     reduced = request_sums([record], wall_s=1.0)
     total = {name: float(values.sum()) for name, values in reduced.sums.items()}
-    num_tokens, num_drafts = len(record.output_token_ids), int(total["num_drafts"])
+    num_drafts = int(total["num_drafts"])
     if not num_drafts:
         return f"{num_tokens} tokens, nothing drafted"
     by_position = [_value(f"acceptance_rate_per_pos_{i + 1}", total) for i in range(reduced.num_positions)]

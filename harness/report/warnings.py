@@ -10,6 +10,7 @@ from harness.metrics.intervals import MIN_PROMPTS
 from harness.metrics.results import Results
 from harness.report.cell_names import CONTEXT, baseline_name, column_name, context_texts, drafter_name, varying
 from harness.report.entries import DISTURBED
+from harness.report.missing_values import UNKNOWN
 
 SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
 
@@ -44,6 +45,10 @@ def warnings(results: Results) -> list[str]:
     if num_skipped:
         found.append(f"{num_skipped} turns were left out because they did not fit (sum over cells)")
     num_cells = len(results.cells)
+    failed = [(f"{item.error}: {item.message}", cell) for cell in results.cells for item in cell.record.failures]
+    found += _by_cells("failed", failed, num_cells)
+    coarse = [cell for cell in results.cells if cell.record.knowledge in UNKNOWN and not cell.is_baseline]
+    found += _by_cells("drafts", [(UNKNOWN[cell.record.knowledge], cell) for cell in coarse], num_cells)
     notes = [(text, cell) for cell in results.cells for text in cell.record.fallbacks]
     found += _by_cells("fallback", notes, num_cells)
     labelled = [(text, cell) for cell in results.cells for text in cell["labels"].split("; ") if text]

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from harness.metrics.cell import results_frame
 from harness.metrics.columns import dictionary
+from harness.metrics.frame import results_frame
 from harness.metrics.results import Results
 from harness.records.files import write_atomically
 from harness.records.runs import CELLS, REPORT

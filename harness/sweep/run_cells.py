@@ -9,18 +9,20 @@ is written when its last block is done; what was finished before an interruption
 from __future__ import annotations
 
 import json
+import secrets
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.backends.backend import Backend, BackendRun, backend_class
+from harness.backends.backend import Backend, BackendRun, OnRequest, backend_class
 from harness.compose.run_plan import RunPlan
-from harness.records.acceptance_terms import RequestTerms, collect_terms
+from harness.records.acceptance_terms import collect_terms
 from harness.records.files import identity, write_atomically, write_cell
 from harness.records.provenance import provenance
-from harness.records.schema import SCHEMA_VERSION, CellRecord, RequestRecord
+from harness.records.schema import SCHEMA_VERSION, Block, CellRecord
 from harness.records.terms_file import write_terms
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
@@ -38,16 +40,32 @@ class _Arm:
 
     cell: CellConfig
     backend: Backend
-    requests: list[RequestRecord] = field(default_factory=list)
-    terms: list[RequestTerms] = field(default_factory=list)
-    wall_s: float = 0.0
-    num_skipped_turns: int = 0
+    runs: list[BackendRun] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
 
-    def take(self, run: BackendRun) -> None:
-        self.requests.extend(run.requests)
-        self.terms.extend(run.terms)
-        self.wall_s += run.wall_s
-        self.num_skipped_turns += run.num_skipped_turns
+    @property
+    def wall_s(self) -> float:
+        return sum(run.wall_s for run in self.runs)
+
+    def play(self, conversations: Sequence[Conversation], advance: OnRequest, session: str) -> None:
+        """Run the next block."""
+        start_unix_s = time.time()
+        run = self.backend.generate(conversations, advance, self.wall_s)
+        self.blocks.append(
+            Block(
+                index=len(self.blocks),
+                session=session,
+                provenance=0,
+                start_unix_s=start_unix_s,
+                end_unix_s=time.time(),
+                num_requests=len(run.requests),
+                num_output_tokens=sum(item.num_output_tokens for item in run.requests),
+                wall_s=run.wall_s,
+                counts=run.counts,
+                reported=run.reported,
+            )
+        )
+        self.runs.append(run)
 
 
 def run_cells(plan: RunPlan, folder: Path, progress: Progress, finished: list[str]) -> None:
@@ -99,6 +117,8 @@ class _Run:
     """Place in the plan of each finished cell, by its id."""
     shared: dict[str, Any] = field(default_factory=dict)
     """What the cells of one kind of backend share, by kind."""
+    session: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Names this process in the blocks that it runs."""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def group(self, cells: Sequence[CellConfig], played: Sequence[Conversation], num_before: int) -> None:
@@ -114,12 +134,13 @@ class _Run:
             self.progress.cell(label(arm.cell), num_before + turn.arm, len(self.plan.cells))
             if turn.is_first:
                 arm.backend.generate(turn.conversations[: arm.cell.measurement.num_warmup_requests])
-            arm.take(arm.backend.generate(turn.conversations, self._advance, arm.wall_s))
+            arm.play(turn.conversations, self._advance, self.session)
             if turn.is_last:
                 record = _record(arm, played, self.plan.warnings)
                 if arm.cell.measurement.round_terms and not arm.cell.is_baseline:
                     # first, so that a record that promises terms has them
-                    write_terms(collect_terms(record.cell_id, arm.terms), self.folder / "cells")
+                    terms = collect_terms(record.cell_id, (item for run in arm.runs for item in run.terms))
+                    write_terms(terms, self.folder / "cells")
                 write_cell(record, self.folder / "cells")
                 self.finished.append(record.cell_id)
                 self.places[record.cell_id] = num_before + turn.arm
@@ -193,10 +214,13 @@ def _record(arm: _Arm, played: Sequence[Conversation], warnings: Sequence[str]) 
     return CellRecord(
         cell_id=identity(determinants(resolved, prompts, facts.models)),
         config=config,
-        provenance=provenance(sampling_core=facts.sampling_core),
-        requests=tuple(arm.requests),
+        provenance=provenance(sampling_core=facts.sampling_core, draft_core=facts.draft_core),
+        requests=tuple(item for run in arm.runs for item in run.requests),
         wall_s=arm.wall_s,
-        num_skipped_turns=arm.num_skipped_turns,
+        num_skipped_turns=sum(run.num_skipped_turns for run in arm.runs),
+        knowledge=facts.knowledge,
+        blocks=tuple(arm.blocks),
+        failures=tuple(item for run in arm.runs for item in run.failures),
         # a run made again brings those of its records
         fallbacks=tuple(dict.fromkeys((*warnings, *facts.fallbacks))),
         labels=labels(cell),

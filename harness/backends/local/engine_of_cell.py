@@ -45,6 +45,8 @@ class EngineOfCell:
                 "backend.graphs: expected false or null with a verification method of one's own, whose reference core "
                 f"CUDA graphs cannot hold, found true with verification.method={cell.verification.method.value}"
             )
+        self.draft_core: str | None = None
+        """The engine's core draws the drafts too; None for a drafter without a network."""
 
     def set_limit(self, num_tokens: int) -> None:
         """Tokens of prompt and output that a slot holds; forgets the engine that was kept."""
@@ -98,6 +100,7 @@ class EngineOfCell:
         self._kept.engine = engine if self.uses_graphs else None
         self.sampling_core, self.cache_bytes = engine.core.name, CacheBytes.of(engine)
         self.num_drafter_parameters = engine.drafter.num_parameters
+        self.draft_core = None if loaded.head(self._cell.drafter) is None else engine.core.name
         return engine
 
     @property

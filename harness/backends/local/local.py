@@ -156,6 +156,7 @@ class LocalBackend:
             },
             fallbacks=self._fallbacks(),
             sampling_core=engine.sampling_core,
+            draft_core=engine.draft_core,
         )
 
     def _fallbacks(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from harness.constraint.cell_constraint import CellConstraint
 from harness.constraint.grammar_text import UnusableGrammarError
 from harness.engine.request import Request
 from harness.models.target import TargetModel
-from harness.records.schema import RequestRecord
+from harness.records.request import RequestRecord
 from harness.settings.cell import CellConfig
 from harness.settings.workload import TooLong
 from harness.workload.chat import EncodedChat, chat_messages, encode_chat

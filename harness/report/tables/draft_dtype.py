@@ -114,7 +114,7 @@ def _row(cell: Cell, first: Cell, item: Recorded | None) -> tuple[Entry, ...]:
         count(0) if is_stored else _mean(item, "draft_tv"),
         estimate_number(cell, METRIC),
         difference,
-        Number(cell.record.draft_logit_cache_bytes / 2**20, style="length"),
+        Number(cell.draft_logit_cache_mib, style="length"),
     )
 
 

@@ -13,7 +13,7 @@ from harness.metrics.cell import Cell
 from harness.metrics.comparison import SAME_LAW, Group, expected_difference, groups, method_name, same_law
 from harness.metrics.definitions import footnotes, metric
 from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
-from harness.records.schema import EXPECTED_METHODS
+from harness.records.request import EXPECTED_METHODS
 from harness.report.cell_names import (
     CONTEXT,
     MINUS,

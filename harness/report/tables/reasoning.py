@@ -8,8 +8,10 @@ from itertools import groupby
 import numpy as np
 
 from harness.metrics.cell import Cell
-from harness.metrics.definitions import INTERVALS, TIME_INTERVALS, Metric
+from harness.metrics.definitions import INTERVALS, METRICS, TIME_INTERVALS
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate, paired
+from harness.metrics.metric import Metric
+from harness.metrics.reasoning_metrics import PLACES
 from harness.report.cell_names import CONTEXT, baseline_name, drafter_name, label_notes, summary_order, varying
 from harness.report.entries import setting, settings_of
 from harness.report.number_format import Number, count, without_width_zero
@@ -18,66 +20,11 @@ from harness.settings.constraint import PolicyKind
 
 POLICIES = tuple(item.value for item in PolicyKind)
 """In the order in which they are printed."""
-VALID = Metric(
-    "valid (%)",
-    "fraction",
-    "answers that an independent validator finds valid / answers it judged, of requests that reached the end of their "
-    "reasoning and were not cut by the length limit",
-    "percent",
-    ("boundary_num_valid",),
-    "boundary_num_judged",
-)
-BEFORE = Metric(
-    "acceptance before (%)",
-    "fraction",
-    "accepted draft tokens / draft tokens up to the end of reasoning, the marker included",
-    "percent",
-    ("boundary_num_accepted_tokens_before",),
-    "boundary_num_draft_tokens_before",
-)
-AFTER = Metric(
-    "acceptance after (%)",
-    "fraction",
-    "the same of draft tokens behind it. Drafts of the round in which reasoning ends were proposed freely: under "
-    "commit those from the first refused one on are no evidence, under mask a refused one counts as rejected",
-    "percent",
-    ("boundary_num_accepted_tokens_after",),
-    "boundary_num_draft_tokens_after",
-)
-REFUSED = Metric(
-    "tokens refused per 100 requests",
-    "tokens",
-    "emitted tokens that the grammar refused and that were cut off again, with what stood behind them in their round; "
-    "not those behind the end of a whole answer",
-    "length",
-    ("boundary_num_refused_tokens",),
-    "num_requests",
-    scale=100,
-)
-SPEED = {
-    phase: Metric(
-        f"tok/s {phase}",
-        "tokens/s",
-        "output tokens / time of the rounds of that phase, a step's duration shared equally by the requests in it; one "
-        "step may serve requests of both phases",
-        "significant",
-        (f"boundary_num_tokens_{phase}",),
-        f"boundary_time_s_{phase}",
-    )
-    for phase in ("before", "after")
-}
-HOST = {
-    phase: Metric(
-        f"host us/round {phase}",
-        "us",
-        "microseconds that the host spent per round and request on parser, grammar and masks; not those in which it "
-        "waited for the device or copied",
-        "length",
-        (f"boundary_host_us_{phase}",),
-        f"boundary_num_rounds_{phase}",
-    )
-    for phase in ("before", "boundary", "after")
-}
+VALID = METRICS["answer_valid_rate"]
+BEFORE, AFTER = METRICS["acceptance_rate_in_reasoning"], METRICS["acceptance_rate_in_answer"]
+REFUSED = METRICS["refused_tokens_per_100_requests"]
+SPEED = {"before": METRICS["tokens_per_s_in_reasoning"], "after": METRICS["tokens_per_s_in_answer"]}
+HOST = {phase: METRICS[f"host_us_per_round_{place}"] for phase, place in PLACES.items()}
 PATHS = {
     "rounds whole": "boundary_num_whole_rounds",
     "rounds with the host": "boundary_num_guarded_rounds",

@@ -7,7 +7,7 @@ from math import isnan
 
 from harness.metrics.cell import Cell
 from harness.metrics.definitions import footnotes, metric
-from harness.records.schema import EXPECTED_METHODS
+from harness.records.request import EXPECTED_METHODS
 from harness.report.cell_names import CONTEXT, label_notes, summary_order, varying
 from harness.report.entries import estimate_number, setting, settings_of
 from harness.report.missing_values import missing_value_notes
@@ -33,7 +33,7 @@ def summary_table(cells: Sequence[Cell]) -> Table:
             continue
         settings = [setting(cell["num_speculative_tokens"]), cell["verification"], cell.drafts]
         numbers = [estimate_number(cell, name) for name in shown]
-        cache = Number(cell.record.draft_logit_cache_bytes / 2**20, style="length")
+        cache = Number(cell.draft_logit_cache_mib, style="length")
         rows.append((*settings_of(cell, extra), *settings, *numbers, *times, cache, cell["labels"]))
     notes = (*footnotes([*shown, *timed]), *missing_value_notes(cells, [*shown, *timed]), *label_notes(cells))
     return Table("All cells", tuple(header), tuple(rows), notes)

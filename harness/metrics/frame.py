@@ -1,0 +1,70 @@
+"""The results of runs as a data frame: one row per cell, every metric with its interval.
+
+What the columns mean is in `harness.metrics.columns` (and results/README.md). This module does not know how results are
+printed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.metrics.cell import CellResult, analyse
+from harness.metrics.columns import COUNTS, OF_RECORD, POSITION_COUNTS, column_names, with_interval
+from harness.metrics.saved_tables import find_cell_tables, read_cell_tables
+from harness.records.runs import read_runs
+
+
+def load_results(path: str | Path) -> pd.DataFrame:
+    """Read results: one row per cell.
+
+    Args:
+        path: a run folder, a cells folder, one cell file, or a folder of run folders. Where the records are not there
+            (raw records are not tracked), the report's tables/cells.csv, or a folder of reports.
+
+    Returns:
+        The columns of results/README.md; each metric has `<metric>`, `<metric>_low` and `<metric>_high`. Columns that
+        an older table lacks are empty.
+
+    Raises:
+        ValueError: nothing there or a file that is not a record; the message names the path.
+    """
+    tables = find_cell_tables(Path(path))
+    return read_cell_tables(tables) if tables else results_frame(analyse(read_runs(Path(path))))
+
+
+def results_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
+    """One row per cell with the columns of results/README.md."""
+    num_positions = max((cell.estimates.sums.num_positions for cell in cells), default=0)
+    columns = column_names(num_positions)
+    frame = pd.DataFrame([_row(cell, num_positions) for cell in cells], columns=columns)
+    # a count that is unknown somewhere stays a whole number elsewhere
+    return frame.astype({name: "Int64" for name in _count_columns(num_positions) if frame[name].isna().any()})
+
+
+def _count_columns(num_positions: int) -> list[str]:
+    by_position = [f"{name}_{position}" for name in POSITION_COUNTS for position in range(1, num_positions + 1)]
+    return [*(name for name in COUNTS if name != "fallbacks"), *by_position]
+
+
+def _count(total: float) -> int | None:
+    """A sum as a whole number; None if it is not known."""
+    return None if math.isnan(total) else int(total)
+
+
+def _row(cell: CellResult, num_positions: int) -> dict[str, Any]:
+    estimates = cell.estimates
+    row = dict(cell.settings) | {"baseline_cell_id": cell.baseline.record.cell_id if cell.baseline else ""}
+    row |= {name: getattr(cell.record, name) for name in OF_RECORD}
+    row |= {"num_prompts": estimates.num_prompts, "fallbacks": "; ".join(cell.record.fallbacks)}
+    row |= {name: _count(estimates.total(name)) for name in COUNTS if name not in row}
+    for position in range(1, num_positions + 1):
+        for name in POSITION_COUNTS:
+            row[f"{name}_{position}"] = _count(estimates.total(f"{name}_{position}"))
+    for name in [*estimates.names(), "speedup"]:
+        row |= dict(zip(with_interval(name), cell.estimate(name), strict=True))
+    return row

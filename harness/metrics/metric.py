@@ -1,0 +1,27 @@
+"""One number with an interval: which sums it divides, and what it means in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number with an interval: scale * sum of numerators / denominator, or a percentile of a latency."""
+
+    label: str
+    """As printed in tables, with the printed unit."""
+    unit: str
+    """Unit of the column."""
+    definition: str
+    style: str
+    """Format of the printed number, see `harness.report.number_format`."""
+    numerators: tuple[str, ...] = ()
+    """Sums over requests (`harness.metrics.sums`) that are added up."""
+    denominator: str | None = None
+    """Sum over requests that divides; None divides by 1."""
+    scale: float = 1.0
+    percentile: tuple[str, float] | None = None
+    """Name of the latency in `harness.metrics.sums` and level in [0, 1]."""
+    of_tokens: bool = False
+    """Determined by the law of the tokens alone, not by time: methods of the same law have the same value."""

@@ -1,0 +1,127 @@
+"""The settings columns of a cell, read from its record; knows no metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.records.schema import CellRecord
+from harness.settings.guarantee import weights_label
+from harness.settings.models import Weights, drafter_traits
+from harness.settings.usage import SettingsView
+from kernels.methods import parameters_of
+
+
+def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
+    """The settings columns of a cell, but for other_settings."""
+    setting = SettingReader(record)
+    drafter = setting("drafter.kind")
+    baseline = drafter == "none"
+    guarantee = "lossless" if baseline else setting("guarantee")
+    target_weights = _weights(record.config["target"])
+    drafter_weights = _weights(record.config["drafter"]) if drafter_traits(drafter).has_model else ""
+    # whatever the record's own labels say
+    labels = [
+        *record.labels,
+        "" if guarantee == "lossless" else guarantee,
+        weights_label(target_weights, drafter_weights),
+        _failed(record),
+    ]
+    decoding = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "ignore_eos")
+    return {
+        "run": run,
+        "cell_id": record.cell_id,
+        "target": setting("target.name"),
+        "target_weights": target_weights,
+        "drafter": drafter,
+        "drafter_path": setting("drafter.path") or record.config["drafter"].get("shape") or "",
+        "drafter_weights": drafter_weights,
+        "num_speculative_tokens": 0 if baseline else setting("drafting.num_speculative_tokens"),
+        "draft_sampling": "" if baseline else setting("draft_sampling"),
+        **_draft_cache(record),
+        "verification": "" if baseline else _verification(setting("verification")),
+        "guarantee": guarantee,
+        "labels": "; ".join(dict.fromkeys(label for label in labels if label)),
+        **{name: setting(f"decoding.{name}") for name in decoding},
+        "workload": _workload(setting("workload")),
+        "knowledge": record.knowledge.value,
+        "constraint": _constraint(record.config.get("constraint", {})),
+        "prompt_tokens": setting("workload").get("prompt_tokens") or 0,
+        "max_concurrency": setting("backend.max_concurrency"),
+        "device": setting("device"),
+        "dtype": setting("dtype"),
+        "seed": setting("seed"),
+    }
+
+
+def _failed(record: CellRecord) -> str:
+    """The label of a cell that could not do all that was asked for."""
+    if not record.failures:
+        return ""
+    return f"{len(record.failures)} requests failed" if record.requests else "failed"
+
+
+def _draft_cache(record: CellRecord) -> dict[str, str]:
+    """Type of the draft-logit cache and what is drawn from; records that do not name them are of the drafter's own."""
+    if not SettingsView.of_record(record.config).has_draft_cache:
+        return {"draft_cache_dtype": "", "drawn_from": ""}
+    drafting = record.config["drafting"]
+    dtype = drafting.get("cache_dtype", "auto")
+    return {
+        "draft_cache_dtype": SettingReader(record)("dtype") if dtype == "auto" else dtype,
+        "drawn_from": drafting.get("drawn_from", "stored"),
+    }
+
+
+@dataclass(frozen=True)
+class SettingReader:
+    """Reads `group.name` from a record's configuration."""
+
+    record: CellRecord
+
+    def __call__(self, name: str) -> Any:
+        value: Any = self.record.config
+        for part in name.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                raise ValueError(f"cell {self.record.cell_id}: its configuration lacks {name}; run the cell again")
+            value = value[part]
+        return value
+
+
+def _verification(config: Mapping[str, Any]) -> str:
+    """The method, with the parameters that it uses; a profile stands for its rates."""
+    method = config["method"]
+    given = {name: config.get(name) for name in parameters_of(method)}
+    if given.get("profile"):
+        del given["synthetic_rates"]
+    text = ", ".join(f"{name}={_plain(value)}" for name, value in given.items() if value not in (None, []))
+    return f"{method}({text})" if text else method
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "/".join(f"{item:g}" for item in value) if isinstance(value, list) else f"{value:g}"
+
+
+def _weights(config: Mapping[str, Any]) -> str:
+    """Records of the time before random weights do not name the source: it was a checkpoint."""
+    return str(config.get("weights", Weights.checkpoint.value))
+
+
+def _constraint(config: Mapping[str, Any]) -> str:
+    """The policy with what it applies to; nothing in records of the time before constraints."""
+    if config.get("policy") is None:
+        return ""
+    return f"{config['policy']} ({config['parser']}, {config['kind']})"
+
+
+def _workload(config: Mapping[str, Any]) -> str:
+    if config.get("dataset"):
+        return str(config["dataset"])
+    if config.get("path"):
+        path = Path(config["path"])
+        return "/".join(part for part in (path.parent.name, path.name) if part)
+    return "builtin"

@@ -1,0 +1,200 @@
+"""One request and its rounds, which cannot be built inconsistent; knows no cells.
+
+Definitions of the counts: `harness.metrics.columns`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+from harness.records import InconsistentRecordError
+from harness.records.counts import Arrival, DraftCounts
+from kernels.methods import METHODS
+
+
+class CutReason(Enum):
+    """Why tokens that verification had emitted were cut off the end of a round."""
+
+    eos = "eos"
+    length = "length"
+    grammar = "grammar"
+
+
+class FinishReason(Enum):
+    """Why a request ended."""
+
+    eos = "eos"
+    length = "length"
+    grammar = "grammar"
+    """The answer is whole, and its grammar lets nothing follow."""
+
+
+ROUNDING = 1e-6
+"""Slack for expected counts, which are sums of float64 probabilities."""
+
+
+EXPECTED_METHODS = tuple(method.value for method in METHODS if method.traits.expected_is_recorded)
+"""strict, probabilistic and block, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round of one request. The draw that ends the prefill is a round without draft tokens."""
+
+    num_proposed_tokens: int
+    """Draft tokens the drafter produced for this round."""
+    num_draft_tokens: int
+    """K_r: draft tokens that count as evidence, known before verification; not those behind the length limit, nor the
+    first drafted EOS and what follows it, whether or not they were examined."""
+    num_accepted_tokens: int
+    """A_r: accepted draft tokens among them."""
+    num_output_tokens: int
+    """Tokens that this round added to the output."""
+    cut_reason: CutReason | None
+    arrival_s: float
+    """When the tokens reached the host, in seconds since the measured phase of the cell began."""
+    share_s: float
+    """The duration of the engine step, divided by the number of requests that took part in it."""
+    expected_accepted: tuple[float, float, float] | None = None
+    """Expected accepted tokens given this round's drafts under strict, probabilistic and block (EXPECTED_METHODS); None
+    unless the whole draft is evidence."""
+    num_free_tokens: int | None = None
+    """Draft tokens up to the end of reasoning, the marker included: all of them before it, 0 behind it; None where no
+    end of reasoning is looked for."""
+    num_cut_tokens: int = 0
+    """Emitted tokens that were cut off again, for whatever reason."""
+    host_us: float = 0.0
+    """Microseconds that the host spent on the constraint."""
+    is_whole: bool | None = None
+    """Whether its step ran as one piece, as without a constraint; False: the host took part in it. None where nothing
+    is held to a grammar."""
+    num_held_steps: int = 0
+    """Steps in front of it that held the request back and decided nothing, because reasoning may have ended in them."""
+    path: tuple[int, ...] | None = None
+    """Of a tree of drafts: the accepted nodes, by their place among the proposed tokens; None for a chain."""
+
+    def __post_init__(self) -> None:
+        # The messages are built only on failure: a run holds millions of rounds.
+        accepted, drafted, proposed = self.num_accepted_tokens, self.num_draft_tokens, self.num_proposed_tokens
+        if not 0 <= accepted <= drafted <= proposed:
+            raise InconsistentRecordError(
+                f"expected 0 <= accepted <= drafted <= proposed, found {accepted}, {drafted}, {proposed}"
+            )
+        # where a grammar cuts, the last token that is kept may be an accepted draft token
+        needed = accepted + (self.cut_reason is not CutReason.grammar)
+        if accepted and needed > self.num_output_tokens:
+            raise InconsistentRecordError(
+                f"{accepted} accepted tokens need {needed} output tokens, found {self.num_output_tokens}"
+            )
+        if self.cut_reason is None and self.num_output_tokens != accepted + 1:
+            raise InconsistentRecordError(
+                f"a round without a cut emits accepted + 1 = {accepted + 1} tokens, found {self.num_output_tokens}"
+            )
+        if not (math.isfinite(self.arrival_s) and 0 <= self.share_s < math.inf):
+            raise InconsistentRecordError(
+                f"expected finite times and share_s >= 0, found arrival_s = {self.arrival_s}, share_s = {self.share_s}"
+            )
+        expected, most = self.expected_accepted, proposed + ROUNDING
+        if expected is not None and not (
+            len(expected) == len(EXPECTED_METHODS)
+            and -ROUNDING <= expected[0] <= most
+            and -ROUNDING <= expected[1] <= most
+            and -ROUNDING <= expected[2] <= most
+        ):
+            raise InconsistentRecordError(
+                f"expected_accepted: expected {len(EXPECTED_METHODS)} values in [0, {proposed}], found {expected}"
+            )
+        if self.num_free_tokens is not None and not 0 <= self.num_free_tokens <= proposed:
+            raise InconsistentRecordError(
+                f"num_free_tokens: expected 0 to {proposed}, the proposed tokens, found {self.num_free_tokens}"
+            )
+        if self.num_held_steps and (self.num_held_steps < 0 or self.is_whole is not False):
+            raise InconsistentRecordError(
+                "num_held_steps: expected 0 or more, and none but in front of a round in which the host took part, "
+                f"found {self.num_held_steps} with is_whole = {self.is_whole}"
+            )
+        path = self.path
+        if path is not None and not (accepted <= len(path) and all(a < b for a, b in pairwise((-1, *path, proposed)))):
+            raise InconsistentRecordError(
+                f"path: expected {accepted} or more growing places below {proposed}, found {path}"
+            )
+        if self.num_cut_tokens < 0 or (self.num_cut_tokens > 0 and self.cut_reason is None):
+            raise InconsistentRecordError(
+                f"num_cut_tokens: expected 0 or more, and none without a cut_reason, found {self.num_cut_tokens}"
+            )
+
+
+ENDING_CUTS = (CutReason.eos, CutReason.length)
+"""Cuts after which a request emits nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request: one turn of one prompt, answered once."""
+
+    prompt_id: str
+    """The unit of resampling: every turn and every copy of a prompt carries the same id."""
+    category: str
+    turn: int
+    sample: int
+    """Copy of the prompt, 0 unless oversampled."""
+    seed: int
+    num_prompt_tokens: int
+    output_token_ids: tuple[int, ...]
+    """Empty where a server does not give them."""
+    finish_reason: FinishReason
+    submitted_s: float
+    """When the request was admitted to a slot, in seconds since the measured phase of the cell began."""
+    rounds: tuple[RoundRecord, ...] = ()
+    """Empty where only arrivals are known."""
+    num_reasoning_tokens: int | None = None
+    """Output tokens up to the end of reasoning, the marker included; None where it did not end or is not looked for."""
+    answer_is_valid: bool | None = None
+    """What a validator that is not the grammar's library says of the answer; None where there is none to judge."""
+    arrivals: tuple[Arrival, ...] = ()
+    """Where rounds are not known."""
+    counts: DraftCounts | None = None
+    """Of its drafts, where rounds are not known and these are."""
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What tells the requests of a cell apart: prompt, turn, copy."""
+        return self.prompt_id, self.turn, self.sample
+
+    @property
+    def events(self) -> tuple[RoundRecord, ...] | tuple[Arrival, ...]:
+        """Its rounds, or arrivals where only these are known; both have `arrival_s` and `num_output_tokens`."""
+        return self.rounds or self.arrivals
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(item.num_output_tokens for item in self.events)
+
+    def __post_init__(self) -> None:
+        if bool(self.rounds) is bool(self.arrivals):
+            raise InconsistentRecordError(
+                f"request {self.key}: expected rounds (at least the prefill's) or arrivals, found "
+                f"{'both' if self.rounds else 'no rounds and no arrivals'}"
+            )
+        num_emitted = self.num_output_tokens
+        if num_emitted != len(self.output_token_ids) and (self.rounds or self.output_token_ids):
+            raise InconsistentRecordError(
+                f"request {self.key}: rounds emitted {num_emitted} tokens, the output has {len(self.output_token_ids)}"
+            )
+        num_reasoning = self.num_reasoning_tokens
+        if num_reasoning is not None and not 0 <= num_reasoning <= num_emitted:
+            raise InconsistentRecordError(
+                f"request {self.key}: expected 0 to {num_emitted} reasoning tokens, found {num_reasoning}"
+            )
+        last = self.submitted_s
+        for item in self.events:
+            if not item.arrival_s >= last:
+                raise InconsistentRecordError(
+                    f"request {self.key}: arrivals must not go back in time, found {item.arrival_s} after {last}"
+                )
+            last = item.arrival_s
+        if any(item.cut_reason in ENDING_CUTS for item in self.rounds[:-1]):
+            raise InconsistentRecordError(f"request {self.key}: a round cut by eos or length must be the last one")

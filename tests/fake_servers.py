@@ -1,0 +1,102 @@
+"""Backends outside the package: a scripted server that tells little of its drafts, named by backend.kind."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.backends.backend import BackendRun, Facts
+from harness.records.counts import Arrival, DraftCounts, Knowledge, added
+from harness.records.request import FinishReason, RequestRecord
+from harness.records.schema import Failure
+
+STEP_S = 0.01
+NUM_STEPS = 12
+
+
+class FakeServer:
+    """Answers one request after the other; every step accepts a number of drafts that follows from the seed."""
+
+    knowledge = Knowledge.arrivals
+
+    @staticmethod
+    def Shared():
+        return None
+
+    def __init__(self, cell, shared) -> None:
+        self.cell = cell
+
+    @staticmethod
+    def resolved(cell):
+        return cell
+
+    @staticmethod
+    def prepare_together(backends, conversations) -> None:
+        pass
+
+    def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
+        records, counts, now = [], [], start_s
+        for item in conversations:
+            accepted = self.accepted(item.turn_seed(0))
+            arrivals = tuple(Arrival(now + (i + 1) * STEP_S, n + 1) for i, n in enumerate([0, *accepted]))
+            counts.append(self.counts(accepted))
+            records.append(
+                RequestRecord(
+                    prompt_id=item.prompt.prompt_id,
+                    category=item.prompt.category,
+                    turn=0,
+                    sample=item.sample,
+                    seed=item.turn_seed(0),
+                    num_prompt_tokens=5,
+                    output_token_ids=(),
+                    finish_reason=FinishReason.length,
+                    submitted_s=now,
+                    arrivals=arrivals,
+                    counts=counts[-1] if self.knowledge is Knowledge.requests else None,
+                )
+            )
+            now = arrivals[-1].arrival_s
+            if on_request is not None:
+                on_request(records[-1].num_output_tokens)
+        of_block = added(counts) if self.knowledge is Knowledge.blocks else None
+        return BackendRun(tuple(records), now - start_s, counts=of_block, reported={"fake:steps_total": len(counts)})
+
+    def accepted(self, seed) -> list[int]:
+        """Accepted draft tokens of each step; none for the baseline."""
+        depth = 0 if self.cell.is_baseline else self.cell.drafting.num_speculative_tokens
+        return (
+            np.random.default_rng([seed, len(self.cell.verification.method.value)])
+            .integers(0, depth + 1, NUM_STEPS)
+            .tolist()
+        )
+
+    def counts(self, accepted: Sequence[int]) -> DraftCounts:
+        """What the server counts of some steps."""
+        depth = 0 if self.cell.is_baseline else self.cell.drafting.num_speculative_tokens
+        by_position = tuple(sum(n >= i for n in accepted) for i in range(1, depth + 1))
+        return DraftCounts(
+            len(accepted) if depth else 0, depth * len(accepted), sum(accepted), (len(accepted),) * depth, by_position
+        )
+
+    def facts(self) -> Facts:
+        return Facts(self.cell.backend, {"target": "fake"}, knowledge=self.knowledge, draft_core="fake")
+
+    def decode(self, token_ids) -> str:
+        return ""
+
+
+class CountsOfRequests(FakeServer):
+    knowledge = Knowledge.requests
+
+
+class CountsOfBlocks(FakeServer):
+    knowledge = Knowledge.blocks
+
+
+class LosesRequests(FakeServer):
+    """Gives no answer to the first request of every block."""
+
+    def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
+        run = super().generate(conversations[1:], on_request, start_s)
+        first = conversations[0]
+        lost = Failure("TimeoutError", "no answer in 60 s", request=(first.prompt.prompt_id, 0, first.sample))
+        return BackendRun(run.requests, run.wall_s, failures=(lost,))
