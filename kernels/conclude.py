@@ -151,14 +151,15 @@ def conclude_only_row(
 def arrive(
     target, draft, tokens, streams, rows, state, output, temperature, request, count,
     METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, EMITS: tl.constexpr, CHUNK: tl.constexpr,
-    CHUNKS_PADDED: tl.constexpr, WIDTH_PADDED: tl.constexpr,
+    CHUNKS_PADDED: tl.constexpr, WIDTH_PADDED: tl.constexpr, EMITS_FROM_TARGET: tl.constexpr,
 ):  # fmt: skip
     """Count one more row of the request as finished, read or not; the last one decides and leaves the counters at 0."""
     if is_last(state.request_arrivals + request, count + 1):
         tl.store(state.stops + request, 0)
         index, plan, needed = decide(
-            tokens, streams, rows, state, output, temperature, request, count, METHOD, READS_DRAFT, WIDTH_PADDED
-        )
+            tokens, streams, rows, state, output, temperature, request, count, METHOD, READS_DRAFT, WIDTH_PADDED,
+            EMITS_FROM_TARGET,
+        )  # fmt: skip
         if EMITS:
             row = request.to(tl.int64) * (tokens.width + 1) + index
             emit_from_target(

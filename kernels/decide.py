@@ -83,7 +83,7 @@ def block_length(tokens, streams, state, request, num_usable, one_hot):
 @triton.jit
 def decide(
     tokens, streams, rows, state, output, temperature, request, count,
-    METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, WIDTH_PADDED: tl.constexpr,
+    METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, WIDTH_PADDED: tl.constexpr, EMITS_FROM_TARGET: tl.constexpr,
 ):  # fmt: skip
     """Settle the number of accepted tokens.
 
@@ -116,7 +116,7 @@ def decide(
     if METHOD == "greedy":
         invalid = invalid | (temperature > 0)
     write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED)
-    if METHOD == "typical" or METHOD == "synthetic" or METHOD == "coupled":
+    if EMITS_FROM_TARGET:
         plan = FROM_TARGET
     else:
         rejected_plan = tl.where(one_hot != 0, FROM_TARGET_WITHOUT, FROM_RESIDUAL)

@@ -156,6 +156,7 @@ def _first_pass_kernel(
     CHUNKS_PADDED: tl.constexpr,
     WIDTH_PADDED: tl.constexpr,
     EMITS: tl.constexpr,
+    EMITS_FROM_TARGET: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
@@ -231,7 +232,7 @@ def _first_pass_kernel(
                     )  # fmt: skip
                 arrive(
                     target, draft, tokens, streams, rows, state, output, temperature, request, count,
-                    METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED,
+                    METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED, EMITS_FROM_TARGET,
                 )  # fmt: skip
             else:
                 conclude_only_row(

@@ -155,6 +155,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         "CHUNKS_PADDED": triton.next_power_of_2(shape.num_chunks),
         "WIDTH_PADDED": triton.next_power_of_2(shape.width + 1),
         "EMITS": emits,
+        "EMITS_FROM_TARGET": method.traits.emits_from_target,
         "OVERLAPS": is_followed and overlaps(),
     }
     if round_.truncates:

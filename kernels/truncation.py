@@ -102,6 +102,7 @@ def _truncated_rows_kernel(
     CHUNKS_PADDED: tl.constexpr,
     WIDTH_PADDED: tl.constexpr,
     EMITS: tl.constexpr,
+    EMITS_FROM_TARGET: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
@@ -174,7 +175,7 @@ def _truncated_rows_kernel(
             )  # fmt: skip
         arrive(
             target, draft, tokens, streams, rows, state, output, temperature, request, count,
-            METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED,
+            METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED, EMITS_FROM_TARGET,
         )  # fmt: skip
     elif (count == -1) & (index == 0):
         skip_slot(tokens, state, output, request, WIDTH_PADDED)

@@ -81,7 +81,7 @@ def reaching(terms: RoundTerms, rule: Verification, estimator: Estimator) -> Flo
         if estimator is Estimator.before:
             return terms.of_positions("block_overlap")
         return _some_passes(terms.of_positions("block_threshold"))
-    passing = _TOKEN_BY_TOKEN[rule.method](terms, rule)
+    passing = TOKEN_BY_TOKEN[rule.method](terms, rule)
     if estimator is Estimator.given:
         return passing.cumprod(axis=1)
     before = np.ones_like(passing)
@@ -116,7 +116,7 @@ def _typical(terms: RoundTerms, rule: Verification) -> Floats:
     return ((target_prob > threshold) | (target_prob == 1)).astype(np.float64)
 
 
-_TOKEN_BY_TOKEN: dict[Method | OwnMethod, Callable[[RoundTerms, Verification], Floats]] = {
+TOKEN_BY_TOKEN: dict[Method | OwnMethod, Callable[[RoundTerms, Verification], Floats]] = {
     Method.strict: _target_prob,
     Method.coupled: _coupled,
     Method.probabilistic: _ratio,

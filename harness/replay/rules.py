@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness.replay.estimators import TOKEN_BY_TOKEN
 from kernels.methods import Verification, VerificationMethod
 
 Method = VerificationMethod
 
-REPLAYED = (Method.strict, Method.coupled, Method.probabilistic, Method.block, Method.typical, Method.lenient)
+REPLAYED = tuple(method for method in Method if method in TOKEN_BY_TOKEN or method is Method.block)
 """Methods with a closed form on given drafts. Not pr35461, whose draft and acceptance share their noise, nor synthetic,
 which does not look at the tokens; greedy is what all of these are at temperature 0."""
 LENIENCIES = (0.9, 0.7, 0.5)
@@ -28,7 +29,7 @@ def replayed_rules(
     Raises:
         ValueError: a parameter out of range.
     """
-    rules = [Verification(method) for method in (Method.strict, Method.coupled, Method.probabilistic, Method.block)]
+    rules = [Verification(method) for method in REPLAYED if not method.traits.parameters]
     rules += [Verification(Method.typical, epsilon=epsilon, delta=delta) for epsilon, delta in thresholds]
     rules += [Verification(Method.lenient, leniency=leniency) for leniency in leniencies]
     return list(dict.fromkeys(rules))

@@ -38,11 +38,24 @@ from kernels.reference.typical import entropies
 Method = VerificationMethod
 
 
+_CLOSED_FORMS = frozenset(
+    {
+        Method.strict,
+        Method.coupled,
+        Method.greedy,
+        Method.probabilistic,
+        Method.typical,
+        Method.lenient,
+        Method.synthetic,
+    }
+)
+
+
 def has_closed_form(verification: Verification, num_draft_tokens: int, draws_unrounded: bool) -> bool:
     """Whether `output_tv` knows the distance of a method for drafts of up to so many tokens."""
-    if not isinstance(verification.method, Method) or verification.method is Method.pr35461:
-        return False
-    return verification.method is not Method.block or num_draft_tokens <= 1 or not draws_unrounded
+    if verification.method is Method.block:
+        return num_draft_tokens <= 1 or not draws_unrounded
+    return verification.method in _CLOSED_FORMS
 
 
 def output_tv(
