@@ -23,7 +23,7 @@ def certified(methods: str, cases: str = "", samples: int = 40_000) -> dict[str,
         size=Size.small,
         samples=samples,
         methods=tuple(methods.split(",")),
-        cases=cases,
+        cells=cases,
         controls=False,
     )
     return {outcome.name: outcome.verdict for outcome in certify(config, lambda outcome: None).outcomes}
