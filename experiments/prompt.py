@@ -1,7 +1,8 @@
 """Answer prompts and show which tokens were accepted, recovered and bonus.
 
 Answers the prompts side by side and shows every answer with accepted, recovered and bonus tokens told apart, by colour
-on a terminal and by marks elsewhere or with NO_COLOR set, and its acceptance below. Without a PROMPT and without --file
+on a terminal and by marks elsewhere or with NO_COLOR set, and its acceptance below. With decoding.logprobs=N every
+token follows with its log-probability, its rank and the N best tokens in its place. Without a PROMPT and without --file
 the prompts come from standard input, one a line. Everything after -- is a prompt, also what looks like a setting.
 drafter=eagle3 is taken unless another is given.
 
@@ -25,7 +26,15 @@ from typing import TextIO
 from harness.cli.command_line import SUCCESS, CommandParser, say
 from harness.cli.settings_help import settings_help
 from harness.records.request import RequestRecord
-from harness.report.token_colours import acceptance_line, legend, pieces, render, token_kinds, wants_colour
+from harness.report.token_colours import (
+    acceptance_line,
+    legend,
+    logprob_lines,
+    pieces,
+    render,
+    token_kinds,
+    wants_colour,
+)
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
 from harness.settings.schema import SettingsError, all_settings, group_options
@@ -151,6 +160,8 @@ def show(cell: CellConfig, prompts: Sequence[str], requests: Sequence[RequestRec
         # without rounds the tokens cannot be told apart
         text = render(pieces(ids, kinds, decode), colour) if kinds else decode(ids)
         print(f"\n> {prompt}\n{text}\n  {acceptance_line(record)}")
+        for line in logprob_lines(record, decode):
+            print(f"  {line}")
 
 
 def headline(cell: CellConfig) -> str:

@@ -24,6 +24,7 @@ from kernels.contract import (
     Verification,
     VerificationResult,
 )
+from kernels.reference.logprobs import TopLogprobs
 from kernels.streams import Purpose
 
 if TYPE_CHECKING:
@@ -76,6 +77,19 @@ class CoupledDraw(Protocol):
     ) -> Drawn: ...
 
 
+class Logprobs(Protocol):
+    """See kernels.reference.logprobs."""
+
+    def __call__(
+        self,
+        logits: Tensor,
+        token_ids: Tensor,
+        num_top: int,
+        sampling: Sampling | None = None,
+        mask: TokenMask | None = None,
+    ) -> TopLogprobs: ...
+
+
 class Defer(Protocol):
     """See kernels.defer."""
 
@@ -100,6 +114,7 @@ class Core:
     draw: Draw
     coupled_draw: CoupledDraw
     defer: Defer
+    logprobs: Logprobs
     workspace: Workspace | None = None
     """The scratch memory that its functions share; None where they need none."""
 
@@ -109,9 +124,10 @@ def reference_core() -> Core:
     from kernels.reference.coupled import coupled_draw
     from kernels.reference.defer import defer
     from kernels.reference.draw import draw
+    from kernels.reference.logprobs import logprobs
     from kernels.reference.verify import verify
 
-    return Core("reference", verify, draw, coupled_draw, defer)
+    return Core("reference", verify, draw, coupled_draw, defer, logprobs)
 
 
 def triton_core() -> Core:
@@ -119,6 +135,7 @@ def triton_core() -> Core:
     from kernels.coupled import coupled_draw
     from kernels.defer import defer
     from kernels.draw import draw
+    from kernels.logprobs import logprobs
     from kernels.verify import verify
     from kernels.workspace import Workspace
 
@@ -129,6 +146,7 @@ def triton_core() -> Core:
         partial(draw, workspace=workspace),
         partial(coupled_draw, workspace=workspace),
         defer,
+        partial(logprobs, workspace=workspace),
         workspace,
     )
 

@@ -21,7 +21,7 @@ from kernels.draw import draw
 from kernels.reference.logprobs import TopLogprobs, check_processed
 from kernels.streams import Purpose
 from kernels.token_mask import GROUP_BITS, allowed_logit, mask_row, mask_rows, only_allowed
-from kernels.workspace import CHUNK
+from kernels.workspace import CHUNK, Workspace
 
 CHUNKS_PER_STEP = 4
 """Chunks that are read at a time."""
@@ -157,11 +157,12 @@ def _logprobs_kernel(
         best_ids = tl.where(emptied, next_id, best_ids)
 
 
-def _thresholds(logits: Tensor, sampling: Sampling, mask: TokenMask | None) -> Tensor:
+def _thresholds(logits: Tensor, sampling: Sampling, mask: TokenMask | None, workspace: Workspace | None) -> Tensor:
     """[N] float32, the smallest raw logit of each row that survives truncation, as a draw finds it."""
     stats = RowStats.empty(len(logits), device=logits.device)
     anywhere = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-    draw(logits, sampling, Streams(anywhere, anywhere, anywhere), Purpose.draft, row_stats=stats, mask=mask)
+    streams = Streams(anywhere, anywhere, anywhere)
+    draw(logits, sampling, streams, Purpose.draft, row_stats=stats, workspace=workspace, mask=mask)
     return stats.threshold
 
 
@@ -174,7 +175,12 @@ def _check_temperature(temperature: Tensor, num_rows: int) -> None:
 
 
 def logprobs(
-    logits: Tensor, token_ids: Tensor, num_top: int, sampling: Sampling | None = None, mask: TokenMask | None = None
+    logits: Tensor,
+    token_ids: Tensor,
+    num_top: int,
+    sampling: Sampling | None = None,
+    mask: TokenMask | None = None,
+    workspace: Workspace | None = None,
 ) -> TopLogprobs:
     """Look the output tokens up in their rows.
 
@@ -186,6 +192,7 @@ def logprobs(
             a plain log-softmax of the logits.
         mask: `rows` [N], under which the tokens were drawn; None when the rows are free. The raw distribution is the
             model's own and has none.
+        workspace: scratch memory; None takes fresh memory for this call.
 
     Returns:
         TopLogprobs. A row without a distribution (all -inf, NaN or +inf) is NaN throughout when raw, and has all mass
@@ -219,7 +226,7 @@ def logprobs(
         logits.stride(0),
         vocab_size,
         None if sampling is None else sampling.temperature.contiguous(),
-        None if sampling is None or not sampling.truncates else _thresholds(logits, sampling, mask),
+        None if sampling is None or not sampling.truncates else _thresholds(logits, sampling, mask, workspace),
         mask_rows(mask, "mask", (num_rows,), vocab_size),
         token_ids.contiguous(),
         num_top,

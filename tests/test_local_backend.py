@@ -10,10 +10,12 @@ from harness.backends.model_store import ModelStore
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind
-from harness.settings.sections import BackendConfig, DecodingConfig
+from harness.settings.sampling import GivenSampling
+from harness.settings.sections import BackendConfig, DecodingConfig, VerificationConfig
 from harness.settings.workload import TooLong, WorkloadConfig
 from harness.workload.conversations import Conversation
 from harness.workload.prompt import Prompt
+from kernels.contract import VerificationMethod
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,32 @@ def conversation(name: str, *turns: str) -> Conversation:
 
 SHORT = conversation("short", "Name a colour.", "And another?")
 LONG = conversation("long", "word " * 200, "Shorter, please.")
+
+
+def own_sampling(name: str, **given: float) -> Conversation:
+    return Conversation(Prompt(name, "test", ("Name a colour.",), sampling=GivenSampling(**given)), 0, 7)
+
+
+def test_prompts_with_sampling_of_their_own_are_answered_with_it(store):
+    """Would catch parameters of the cell for such prompts; what the mixture costs is in the record."""
+    subject = backend(store)
+    run = subject.generate([SHORT, own_sampling("own", temperature=1.5), own_sampling("cut", temperature=1, top_k=2)])
+    found = {item.prompt_id: item for item in run.requests if item.turn == 0}
+    assert found["short"].sampling is None and found["own"].sampling["temperature"] == 1.5
+    assert len({item.output_token_ids for item in found.values()}) > 1
+    assert any("some requests cut" in note for note in subject.facts().fallbacks)
+
+
+def test_sampling_that_breaks_the_promise_of_the_cell_is_refused(store):
+    """Would catch temperature 1 under greedy verification, which is not defined there."""
+    cell = CellConfig(
+        drafter=DrafterConfig(DrafterKind.ngram),
+        decoding=DecodingConfig(temperature=0.0, max_new_tokens=8),
+        verification=VerificationConfig(VerificationMethod.greedy),
+        backend=BackendConfig(device="cpu", dtype="float32"),
+    )
+    with pytest.raises(ValueError, match="prompt hot: its sampling does not fit the cell"):
+        LocalBackend(cell, store).fit_slots([SHORT, own_sampling("hot", temperature=1.0)])
 
 
 def test_a_prompt_that_does_not_fit_is_left_out_with_its_later_turns(store):

@@ -15,6 +15,7 @@ from harness.metrics import load_results
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts, Knowledge
 from harness.records.files import identity, read_cell, write_atomically, write_cell
+from harness.records.logprobs import TokenLogprobs
 from harness.records.request import CutReason, RoundRecord
 from harness.records.schema import SCHEMA_VERSION, Block, Failure
 from tests.synthetic_cells import cell_record, request_record, round_record, row_of
@@ -123,8 +124,13 @@ def example_cell():
         round_record(0, 0, 0.1, num_free_tokens=0, host_us=1 / 3, is_whole=True),
         round_record(2, 1, 0.7, num_free_tokens=1, num_cut_tokens=1, cut=CutReason.grammar, **HELD),
     ]
+    asked = replace(
+        request_record(rounds[:1], turn=3),
+        sampling={"temperature": 0.7, "top_k": 5, "top_p": 1.0, "min_p": 0.0},
+        logprobs=TokenLogprobs((None,), (3,), ((1, 0),), ((-0.1, -2.5),)),
+    )
     return cell_record(
-        [request_record(rounds), request_record(rounds, turn=1), request_record(guarded, turn=2)],
+        [request_record(rounds), request_record(rounds, turn=1), request_record(guarded, turn=2), asked],
         wall_s=1 / 3,
         fallbacks=("no chat template",),
         labels=("lossy",),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.settings.sampling import SamplingSettings
 from harness.settings.workload import Layout, WorkloadConfig
 from harness.workload.conversations import BUILTIN_PROMPTS, Conversation, conversations, fingerprint, load_prompts
 from harness.workload.formats import MT_BENCH_CATEGORIES, detect_layout, read_prompts
@@ -321,6 +322,35 @@ def test_fingerprint_changes_with_what_is_run(changed):
     assert fingerprint(PROMPTS) == fingerprint(list(PROMPTS))
     assert fingerprint(changed) != fingerprint(PROMPTS)
     assert len(fingerprint(PROMPTS)) == 16 and int(fingerprint(PROMPTS), 16) >= 0
+
+
+def test_a_line_may_carry_sampling_of_its_own(tmp_path: Path):
+    """Part of the fingerprint only where given; its seed takes the place of the run's."""
+    lines = [{"prompt": "a"}, {"prompt": "b", "sampling": {"temperature": 0, "top_k": 5, "seed": 3}}]
+    plain, own = read_prompts(write_lines(tmp_path / "own.jsonl", *lines))
+    assert plain.sampling is None and own.sampling is not None
+    assert own.sampling.over(SamplingSettings(0.7, top_p=0.9)) == SamplingSettings(0, 5, 0.9)
+    assert fingerprint([own]) != fingerprint([replace(own, sampling=None)])
+    seeds = [[item.seed for item in conversations([plain, own], WorkloadConfig(), seed)] for seed in (0, 1)]
+    assert seeds[0][0] != seeds[1][0] and seeds[0][1] == seeds[1][1]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        (0.7, "expected an object"),
+        ({}, "expected an object"),
+        ({"temp": 1}, "expected an object"),
+        ({"temperature": "1"}, r"sampling\.temperature: expected a number"),
+        ({"top_k": 2.5}, r"sampling\.top_k: expected a whole number"),
+        ({"seed": True}, r"sampling\.seed: expected a whole number"),
+        ({"top_p": 0}, r"sampling\.top_p: expected a value in"),
+    ],
+)
+def test_wrong_sampling_is_refused_with_its_line(tmp_path: Path, sampling: object, message: str):
+    path = write_lines(tmp_path / "wrong.jsonl", {"prompt": "a"}, {"prompt": "b", "sampling": sampling})
+    with pytest.raises(ValueError, match=rf"wrong\.jsonl:2: .*{message}"):
+        read_prompts(path)
 
 
 def test_a_prompt_asks_for_an_object_of_its_schema(tmp_path: Path):

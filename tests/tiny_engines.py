@@ -25,6 +25,7 @@ from tests.tiny_models import VOCAB_SIZE, random_target, randomize
 
 NUM_SLOTS = 3
 DRAFT_IDS = torch.tensor([0, 1, 4, 9, 16, 25, 36, 49, 60])
+DEFAULT_SAMPLING = SamplingSettings(0.8)
 KINDS = ("none", "eagle", "eagle3", "mtp", "draft_model", "ngram")
 
 
@@ -50,6 +51,8 @@ def tiny_engine(
     capacity: int = 30,
     max_new_tokens: int = 12,
     draft_sampling: DraftSampling = DraftSampling.sampled,
+    method: VerificationMethod | None = None,
+    sampling: SamplingSettings = DEFAULT_SAMPLING,
     **options: Any,
 ) -> Engine:
     """An engine of NUM_SLOTS slots that goes on past the end of sequence; `options` are fields of EngineSettings."""
@@ -65,12 +68,12 @@ def tiny_engine(
         drafter = DraftModelDrafter(random_target(seed=9, num_hidden_layers=1), draft_sampling, shape)
     else:
         drafter = ChainDrafter(tiny_head(kind, target), draft_sampling, shape)
-    method = VerificationMethod.strict if kind == "ngram" else VerificationMethod.probabilistic
+    method = method or (VerificationMethod.strict if kind == "ngram" else VerificationMethod.probabilistic)
     settings = EngineSettings(
         num_slots=NUM_SLOTS,
         capacity=capacity,
         num_speculative_tokens=num_tokens,
-        sampling=SamplingSettings(0.8),
+        sampling=sampling,
         verification=Verification(method),
         limits=Limits(max_new_tokens, frozenset()),
         **options,

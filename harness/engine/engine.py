@@ -108,6 +108,7 @@ class Engine:
             state=SlotState(settings.num_slots, settings.capacity, sampling, target.device),
             verification=settings.verification,
             num_speculative_tokens=settings.num_speculative_tokens,
+            logprobs=settings.logprobs,
             joins=settings.graphs,
         )
         self._measure = MeasureDrafts(self.step, settings.round_terms) if measures else None

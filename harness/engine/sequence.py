@@ -21,6 +21,8 @@ class Round(NamedTuple):
     emitted: list[int]
     draft_ids: list[int]
     is_invalid: bool
+    logprobs: list[int]
+    """See packed_logprobs; empty if not requested."""
     is_deferred: bool = False
     """Nothing was decided: reasoning may end in the round, and the host must see its drafts first."""
     expected_accepted: tuple[float, float, float] | None = None
@@ -73,6 +75,8 @@ class Sequence:
     drafted: list[list[int]] = field(default_factory=list)
     """Draft tokens of each round, kept where the end of reasoning is searched for."""
     terms: list[DraftTerms] = field(default_factory=list)
+    logprobs: list[int] = field(default_factory=list)
+    """Of the output tokens, packed."""
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.request.token_ids)
@@ -140,6 +144,8 @@ class Sequence:
         num_remaining = limits.max_new_tokens - (len(self.token_ids) - self.num_prompt_tokens)
         result = commit(decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, outcome)
         self.token_ids.extend(result.token_ids)
+        if decided.logprobs:
+            self.logprobs += decided.logprobs[: len(result.token_ids) * len(decided.logprobs) // len(decided.emitted)]
         self.finish_reason = result.finish_reason
         self.has_nan |= decided.is_invalid
         if decided.terms is not None and _counts_in_full(result, decided):
@@ -194,7 +200,9 @@ def rounds_of(decided: SequenceOf[list[int]], num_speculative_tokens: int, slots
     found = {}
     for slot in slots:
         row = decided[slot]
-        num_accepted, num_drafted, invalid = row[width + num_speculative_tokens :]
-        drafted = row[width : width + max(num_drafted, 0)]
-        found[slot] = Round(row[: num_accepted + 1], drafted, bool(invalid), num_drafted < 0)
+        end = width + num_speculative_tokens + 3
+        num_accepted, num_drafted, invalid = row[end - 3 : end]
+        emitted, drafted = row[: num_accepted + 1], row[width : width + max(num_drafted, 0)]
+        logprobs = row[end : end + (len(row) - end) // width * len(emitted)]
+        found[slot] = Round(emitted, drafted, bool(invalid), logprobs, num_drafted < 0)
     return found

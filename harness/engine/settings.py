@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.engine.request import Limits
+from harness.engine.token_logprobs import LogprobsSettings
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import Verification
 
@@ -21,6 +22,8 @@ class EngineSettings:
     """Of requests that have none of their own."""
     verification: Verification
     limits: Limits
+    logprobs: LogprobsSettings | None = None
+    """Log-probabilities of the output tokens; None if not requested."""
     is_mixed: bool = False
     """Some requests cut their distribution (top-k, top-p, min-p) and others do not; see SlotSampling."""
     expected_acceptance: bool = False

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, TargetStep
 from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
+from harness.engine.token_logprobs import LogprobsSettings, packed_logprobs
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput
 from kernels.contract import Deferred, Draft, Streams, TokenMask, Verification, VerificationResult
@@ -29,7 +30,7 @@ class StepOutput(NamedTuple):
 
     decided: Tensor
     """[B, T + K + 3] int64: emitted tokens, draft tokens, number accepted, number drafted (-1: nothing was decided),
-    invalid."""
+    invalid; behind them the log-probabilities of the emitted tokens, if requested (see packed_logprobs)."""
     logits: Tensor
     """[B * T, V], T rows a slot."""
     draft: Draft
@@ -78,6 +79,8 @@ class Verified(NamedTuple):
     verdict: VerificationResult
     is_undecided: Tensor
     """[B] bool, slots that emit nothing."""
+    logprobs: Tensor | None
+    """See packed_logprobs; None if not requested."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Step:
     state: SlotState
     verification: Verification
     num_speculative_tokens: int
+    logprobs: LogprobsSettings | None
     joins: bool
     """All parts in one forward, whose rows are all T wide; else one forward a part, decoding rows read in place."""
 
@@ -131,7 +135,10 @@ class Step:
         streams = Streams(batch.streams.seeds, state.lengths[: batch.num_rows], batch.streams.rounds)
         sampling = batch.sampling
         verdict = self.core.verify(scored.logits, draft, sampling, self.verification, streams, mask=mask)
-        return Verified(draft, verdict, deferred.is_undecided)
+        logprobs = None
+        if self.logprobs is not None:
+            logprobs = packed_logprobs(self.core, scored.logits, verdict.token_ids, self.logprobs, sampling, mask)
+        return Verified(draft, verdict, deferred.is_undecided, logprobs)
 
     def _deferred(self, inputs: StepInputs, drafted: Drafted, defers: bool) -> Deferred:
         """Draft tokens to verify, and slots that emit nothing: one operation, whether or not some may be deferred."""
@@ -175,7 +182,8 @@ class Step:
         """What the host is told; see StepOutput."""
         verdict, draft = verified.verdict, verified.draft
         numbers = torch.stack([verdict.num_accepted, draft.num_draft_tokens, verdict.invalid.long()], dim=1)
-        return torch.cat([verdict.token_ids, draft.token_ids, numbers], dim=1)
+        logprobs = [] if verified.logprobs is None else [verified.logprobs]
+        return torch.cat([verdict.token_ids, draft.token_ids, numbers, *logprobs], dim=1)
 
     def _first_tokens(self, num_rows: int) -> Tensor:
         """[B] number of each decoding row's first token."""

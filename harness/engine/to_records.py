@@ -6,10 +6,11 @@ would stall the rounds of every request in flight.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from harness.constraint.reasoning_span import find_reasoning_span
 from harness.engine.sequence import Sequence
+from harness.engine.token_logprobs import unpacked_logprobs
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.request import RequestRecord, RoundRecord
 
@@ -35,6 +36,8 @@ def request_record(sequence: Sequence) -> RequestRecord:
         submitted_s=sequence.submitted_s,
         rounds=tuple(RoundRecord(**item._asdict()) for item in sequence.rounds),
         num_reasoning_tokens=num_reasoning,
+        sampling=None if request.sampling is None else asdict(request.sampling),
+        logprobs=unpacked_logprobs(sequence.logprobs, len(sequence.output_token_ids)) if sequence.logprobs else None,
     )
     is_searched = request.parser is not None and request.grammar_state is None
     return _with_reasoning_span(record, sequence) if is_searched else record

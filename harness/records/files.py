@@ -19,6 +19,7 @@ from typing import Any
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts, Knowledge
+from harness.records.logprobs import TokenLogprobs
 from harness.records.request import CutReason, FinishReason, RequestRecord, RoundRecord
 from harness.records.schema import (
     COUNTED_FIELDS,
@@ -74,7 +75,7 @@ _OPTIONAL_ROUND_COLUMNS = {
     "path": None,
 }
 """Columns that are written only where some round differs from these values, and may be missing."""
-_OPTIONAL_REQUEST_FIELDS = ("num_reasoning_tokens", "answer_is_valid", "counts")
+_OPTIONAL_REQUEST_FIELDS = ("num_reasoning_tokens", "answer_is_valid", "counts", "sampling", "logprobs")
 """Fields of a request that are written only where they are known."""
 _OPTIONAL_CELL_FIELDS = ("blocks", "more_provenances", "failures")
 """Fields of a cell that are written only where they are not empty."""
@@ -126,6 +127,8 @@ def _request_from_json(data: dict[str, Any]) -> RequestRecord:
         data["rounds"] = _rounds_from_json(dict(data["rounds"]))
     if "counts" in data:
         data["counts"] = _counts_from_json(data["counts"])
+    if "logprobs" in data:
+        data["logprobs"] = TokenLogprobs.from_json(data["logprobs"])
     data["output_token_ids"] = tuple(data["output_token_ids"])
     data["finish_reason"] = FinishReason(data["finish_reason"])
     return RequestRecord(**data)

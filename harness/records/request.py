@@ -6,12 +6,14 @@ Definitions of the counts: `harness.metrics.columns`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts
+from harness.records.logprobs import TokenLogprobs
 from kernels.methods import METHODS
 
 
@@ -158,6 +160,10 @@ class RequestRecord:
     """Where rounds are not known."""
     counts: DraftCounts | None = None
     """Of its drafts, where rounds are not known and these are."""
+    sampling: Mapping[str, float] | None = None
+    """temperature, top_k, top_p and min_p of its own, which the workload gave; None where they are the cell's."""
+    logprobs: TokenLogprobs | None = None
+    """Of the output tokens; None if not requested."""
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -183,6 +189,11 @@ class RequestRecord:
         if num_emitted != len(self.output_token_ids) and (self.rounds or self.output_token_ids):
             raise InconsistentRecordError(
                 f"request {self.key}: rounds emitted {num_emitted} tokens, the output has {len(self.output_token_ids)}"
+            )
+        if self.logprobs is not None and len(self.logprobs.token) != len(self.output_token_ids):
+            raise InconsistentRecordError(
+                f"request {self.key}: expected log-probabilities of {len(self.output_token_ids)} output tokens, found "
+                f"{len(self.logprobs.token)}"
             )
         num_reasoning = self.num_reasoning_tokens
         if num_reasoning is not None and not 0 <= num_reasoning <= num_emitted:

@@ -143,6 +143,22 @@ def legend(colour: bool) -> str:
     return "  ".join(render([Piece(kind, meaning)], colour) for kind, meaning in _MEANINGS.items())
 
 
+def logprob_lines(record: RequestRecord, decode: Callable[[Sequence[int]], str]) -> list[str]:
+    """A line for each output token with its log-probability, its rank and the best tokens; none where not recorded."""
+    found = record.logprobs
+    if found is None:
+        return []
+
+    def entry(token_id: int, logprob: float | None) -> str:
+        return f"{decode((token_id,))!r} {'-inf' if logprob is None else format(logprob, '.3f')}"
+
+    lines = []
+    for place, token_id in enumerate(record.output_token_ids):
+        best = map(entry, found.top_token_ids[place], found.top[place])
+        lines.append("  ".join([entry(token_id, found.token[place]), f"rank {found.rank[place]}", *best]))
+    return lines
+
+
 def acceptance_line(record: RequestRecord) -> str:
     """The acceptance of one request in one line, by the definitions of harness.metrics.definitions."""
     num_tokens, counts = record.num_output_tokens, record.counts

@@ -17,7 +17,12 @@ from harness.settings.imported import ImportPath
 from harness.settings.sections import VerificationConfig
 from harness.settings.usage import normal_form, without_settings
 
-_ADDED_LATER = ("constraint", "backend.prompt_tokens_beside_rounds")
+_ADDED_LATER = (
+    "constraint",
+    "backend.prompt_tokens_beside_rounds",
+    "decoding.logprobs",
+    "decoding.logprobs_mode",
+)
 """Sections and settings that are younger than the first records: left out at their default, so that older cells keep
 their id."""
 _SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from harness.settings.models import require
 
@@ -32,3 +34,39 @@ class SamplingSettings:
         require(self.top_k >= 0, f"{section}.top_k", "0 (off) or more", self.top_k)
         require(0 < self.top_p <= 1, f"{section}.top_p", "a value in (0, 1]", self.top_p)
         require(0 <= self.min_p < 1, f"{section}.min_p", "a value in [0, 1)", self.min_p)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSampling:
+    """What one line of a workload gives for its requests; None leaves the cell's."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    """In the place of the run's seed, so that the answer does not hang on that."""
+
+    @classmethod
+    def from_json(cls, value: object) -> GivenSampling:
+        """Read and check it; raises ValueError with what was expected and what was found."""
+        expected = "sampling: expected an object with some of temperature, top_k, top_p, min_p and seed"
+        if not isinstance(value, Mapping) or not value or not cls.__dataclass_fields__.keys() >= value.keys():
+            raise ValueError(f"{expected}, found {value!r}")
+        for name, number in value.items():
+            kinds = (int,) if name in ("top_k", "seed") else (int, float)
+            if isinstance(number, bool) or not isinstance(number, kinds):
+                words = "a whole number" if kinds == (int,) else "a number"
+                raise ValueError(f"sampling.{name}: expected {words}, found {number!r}")
+        given = cls(**value)
+        given.over(SamplingSettings()).check("sampling")
+        return given
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What is given, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def over(self, default: SamplingSettings) -> SamplingSettings:
+        """The parameters of a request; those of `default` where none is given."""
+        return replace(default, **{name: value for name, value in self.values.items() if name != "seed"})

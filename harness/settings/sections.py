@@ -20,6 +20,8 @@ from kernels.methods import Method, MethodTraits, OwnMethod, Verification, Verif
 MAX_SPECULATIVE_TOKENS = 32
 """K at most: what the kernels take under every method (block verification holds the positions as the bits of a number),
 and the same for all, so that no method of a sweep is left without a partner."""
+MAX_LOGPROBS = 20
+"""Alternatives of an output token that a record may hold; as many as the common servers give."""
 
 
 class DraftSamplingChoice(Enum):
@@ -71,6 +73,13 @@ class DraftingConfig:
         )
 
 
+class LogprobsMode(Enum):
+    """Which distribution recorded log-probabilities are of."""
+
+    raw = "raw"
+    processed = "processed"
+
+
 @dataclass
 class DecodingConfig:
     """The distribution of the output, and where it ends."""
@@ -87,10 +96,16 @@ class DecodingConfig:
     """Output tokens of a request at most."""
     ignore_eos: bool = False
     """Go on past the end-of-sequence token; recorded, because it inflates acceptance."""
+    logprobs: int | None = None
+    """Record the log-probability of every output token and of so many best tokens beside it; null records none."""
+    logprobs_mode: LogprobsMode = LogprobsMode.raw
+    """Of the target's logits as they are, or of the distribution that tokens are drawn from."""
 
     def __post_init__(self) -> None:
         self.sampling.check("decoding")
         require(self.max_new_tokens >= 1, "decoding.max_new_tokens", "1 or more", self.max_new_tokens)
+        fits = self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS
+        require(fits, "decoding.logprobs", f"0 to {MAX_LOGPROBS}, or null", self.logprobs)
 
     @property
     def sampling(self) -> SamplingSettings:

@@ -149,6 +149,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         lambda view: view.value("constraint.policy") is not None,
         "with a policy, such as constraint=mask",
     ),
+    (
+        ("decoding.logprobs_mode",),
+        lambda view: view.value("decoding.logprobs") is not None,
+        "with decoding.logprobs",
+    ),
     (("workload.layout",), lambda view: view.value("workload.path") is not None, "with workload.path"),
     (
         ("backend.prompt_tokens_beside_rounds",),

@@ -29,7 +29,7 @@ class Conversation:
     sample: int
     """Copy of the prompt, 0 unless oversampled."""
     seed: int
-    """63 bits from (seed of the run, prompt_id, sample)."""
+    """63 bits from (seed of the run or of the prompt's own sampling, prompt_id, sample)."""
 
     def turn_seed(self, turn: int) -> int:
         """The 63-bit seed of the request that answers turn `turn`, counted from 0."""
@@ -71,7 +71,9 @@ def conversations(prompts: list[Prompt], config: WorkloadConfig, seed: int) -> l
     for index in range(num_conversations):
         sample, position = divmod(index, len(prompts))
         prompt = prompts[position]
-        played.append(Conversation(prompt, sample, _hash63("conversation", seed, prompt.prompt_id, sample)))
+        given = None if prompt.sampling is None else prompt.sampling.seed
+        own_seed = seed if given is None else given
+        played.append(Conversation(prompt, sample, _hash63("conversation", own_seed, prompt.prompt_id, sample)))
     return played
 
 
@@ -86,10 +88,16 @@ def exact_length(token_ids: Sequence[int], num_tokens: int) -> list[int]:
 
 
 def fingerprint(prompts: Iterable[Prompt]) -> str:
-    """The first 16 hex digits of the SHA-256 over ids, categories, texts and schemas, in order: the workload's share in
-    the identity of a cell."""
+    """The first 16 hex digits of the SHA-256 over ids, categories, texts, and where given schemas and sampling, in
+    order: the workload's share in the identity of a cell."""
     content = [
-        [prompt.prompt_id, prompt.category, list(prompt.turns), *([] if prompt.schema is None else [prompt.schema])]
+        [
+            prompt.prompt_id,
+            prompt.category,
+            list(prompt.turns),
+            *([] if prompt.schema is None else [prompt.schema]),
+            *([] if prompt.sampling is None else [sorted(prompt.sampling.values.items())]),
+        ]
         for prompt in prompts
     ]
     return hashlib.sha256(_canonical(content)).hexdigest()[:16]

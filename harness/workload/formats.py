@@ -8,7 +8,8 @@
 | humaneval  | task_id, prompt                                           | `humaneval`                                 |
 | json_schemas | id, split, schema; the prompt asks for such an object   | the file's split                            |
 | plain      | one of prompt, text, turns; or the line is a bare string; | the file's, else `plain`                    |
-|            | prompt_id, category and json_schema where there are any   |                                             |
+|            | prompt_id, category, json_schema and sampling (an object  |                                             |
+|            | of temperature, top_k, top_p, min_p, seed) where given    |                                             |
 
 Fields that a layout does not name (reference answers, tests) are left alone. A record without an id is named after
 its line. This module knows neither tokenizers nor the order in which prompts are run.
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from harness.settings.sampling import GivenSampling
 from harness.settings.workload import Layout
 from harness.workload.prompt import Prompt
 
@@ -194,7 +196,8 @@ def _plain(row: Any, line: int) -> Prompt:
     turns = _turns(row[name]) if name == "turns" else (_text(row[name], name),)
     prompt_id = _identifier(row.get("prompt_id", line), "prompt_id")
     schema = _schema(row["json_schema"]) if "json_schema" in row else None
-    return Prompt(prompt_id, _text(row.get("category", "plain"), "category"), turns, schema)
+    sampling = GivenSampling.from_json(row["sampling"]) if "sampling" in row else None
+    return Prompt(prompt_id, _text(row.get("category", "plain"), "category"), turns, schema, sampling)
 
 
 def _json_schemas(row: Any, _line: int) -> Prompt:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.settings.sampling import GivenSampling
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -17,6 +19,8 @@ class Prompt:
     """What the user says, turn after turn; the answers between them are the model's own."""
     schema: str | None = None
     """JSON schema of the answers, as text; None where there is none."""
+    sampling: GivenSampling | None = None
+    """Sampling parameters of its requests; None takes the cell's."""
 
     def __post_init__(self) -> None:
         if not self.turns or not all(turn.strip() for turn in self.turns):

@@ -14,10 +14,12 @@ from harness.drafters.registry import LoadedHead, build_drafter, check_capture
 from harness.engine.engine import Engine
 from harness.engine.request import Limits
 from harness.engine.settings import EngineSettings, draft_slack
+from harness.engine.token_logprobs import LogprobsSettings
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
 from harness.settings.identity import key_without
 from harness.settings.imported import ImportPath
+from harness.settings.sections import LogprobsMode
 from kernels.core import reference_core
 
 
@@ -35,7 +37,7 @@ class EngineOfCell:
         self._cell = cell
         self._models = models
         self._kept = _Kept()
-        self._limit = 0
+        self._limit, self._is_mixed = 0, False
         self.cache_bytes = CacheBytes()
         self.num_drafter_parameters = 0
         self.sampling_core: str | None = None
@@ -48,9 +50,10 @@ class EngineOfCell:
         self.draft_core: str | None = None
         """The engine's core draws the drafts too; None for a drafter without a network."""
 
-    def set_limit(self, num_tokens: int) -> None:
-        """Tokens of prompt and output that a slot holds; forgets the engine that was kept."""
-        self._limit, self._kept = num_tokens, _Kept()
+    def set_limit(self, num_tokens: int, is_mixed: bool = False) -> None:
+        """Tokens of prompt and output that a slot holds, and whether only some requests cut their distribution; forgets
+        the engine that was kept."""
+        self._limit, self._is_mixed, self._kept = num_tokens, is_mixed, _Kept()
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -85,7 +88,7 @@ class EngineOfCell:
         """Cells of equal keys can have one engine: those that keep it, and differ in their constraint alone."""
         if not self.uses_graphs:
             return self
-        return key_without(self._cell, "constraint"), self._limit, self._is_constrained
+        return key_without(self._cell, "constraint"), self._limit, self._is_mixed, self._is_constrained
 
     def share(self, other: EngineOfCell) -> None:
         """Have one engine with another cell from here on; both have their limits and equal keys."""
@@ -124,6 +127,10 @@ class EngineOfCell:
             capacity=capacity,
             num_speculative_tokens=num_tokens,
             sampling=decoding.sampling,
+            is_mixed=self._is_mixed,
+            logprobs=None
+            if decoding.logprobs is None
+            else LogprobsSettings(decoding.logprobs, decoding.logprobs_mode is LogprobsMode.processed),
             verification=cell.verification.verification(num_tokens),
             limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else target.eos_token_ids),
             graphs=self.uses_graphs,

@@ -6,7 +6,7 @@ This module knows one cell and its target's tokenizer; it does not know when req
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from harness.constraint.cell_constraint import CellConstraint
 from harness.constraint.grammar_text import UnusableGrammarError
@@ -14,12 +14,18 @@ from harness.engine.request import Request
 from harness.models.target import TargetModel
 from harness.records.request import RequestRecord
 from harness.settings.cell import CellConfig
+from harness.settings.guarantee import guarantee
 from harness.settings.workload import TooLong
 from harness.workload.chat import EncodedChat, chat_messages, encode_chat
 from harness.workload.conversations import Conversation, exact_length
 from harness.workload.prompt import Prompt
 
 STAND_IN_NOTE = " has no tokenizer: the zoo's stands in, and its tokens mean nothing to random weights"
+
+MIXED_NOTE = (
+    "some requests cut their distribution (top-k, top-p, min-p) and others do not: on a GPU every step launches the "
+    "sampling kernels for both"
+)
 
 
 class CellRequests:
@@ -32,6 +38,8 @@ class CellRequests:
         self._longest_sequence = positions if configured is None else min(positions, configured)
         self.limit = self._longest_sequence
         """Tokens of prompt and output that a slot holds."""
+        self.is_mixed = False
+        """Some requests cut their distribution, and others do not."""
         self.num_skipped_turns = 0
         self._notes: dict[str, None] = {target.name + STAND_IN_NOTE: None} if target.tokenizer_stands_in else {}
         self._constraint = (
@@ -59,6 +67,7 @@ class CellRequests:
         self.limit = longest
         # a prompt is looked at once, however often it is played
         played = {item.prompt.prompt_id: item for item in conversations}
+        self.is_mixed = any([self._mixes(item.prompt) for item in played.values()])
         requests = [self.first(item) for item in played.values()]
         if all(request is None for request in requests):
             raise ValueError(self._nothing_fits(conversations, longest - num_new))
@@ -90,8 +99,31 @@ class CellRequests:
             sample=conversation.sample,
             seed=conversation.turn_seed(turn),
             token_ids=tuple(encoded.token_ids),
+            sampling=None if prompt.sampling is None else prompt.sampling.over(self._cell.decoding.sampling),
         )
         return request if self._constraint is None else self._constrained(request, prompt, self._constraint)
+
+    def _mixes(self, prompt: Prompt) -> bool:
+        """Whether the prompt's requests cut their distribution where the cell's do not, or the other way round.
+
+        Raises:
+            ValueError: its sampling and the cell's settings have no meaning together, or promise something else about
+                the output than the cell does.
+        """
+        if prompt.sampling is None:
+            return False
+        cell, own = self._cell, prompt.sampling.over(self._cell.decoding.sampling)
+        try:
+            as_cell = replace(cell, decoding=replace(cell.decoding, **asdict(own)))
+        except ValueError as error:
+            raise ValueError(f"prompt {prompt.prompt_id}: its sampling does not fit the cell: {error}") from error
+        found, promised = guarantee(as_cell).value, guarantee(cell).value
+        if found != promised:
+            raise ValueError(
+                f"prompt {prompt.prompt_id}: expected sampling under which verification is {promised}, as in the rest "
+                f"of the cell, found one under which it is {found}; run it in a cell of its own"
+            )
+        return own.truncates != cell.decoding.sampling.truncates
 
     def validated(self, record: RequestRecord) -> RequestRecord:
         """The record with the validator's verdict on its answer, where there is a grammar."""
@@ -104,10 +136,11 @@ class CellRequests:
     @property
     def notes(self) -> tuple[str, ...]:
         """What readers of the results must know about the prompts."""
+        notes = (*self._notes, *([MIXED_NOTE] if self.is_mixed else []))
         if not self._unusable:
-            return tuple(self._notes)
+            return notes
         return (
-            *self._notes,
+            *notes,
             f"{len(self._unusable)} prompts whose schema llguidance cannot follow were left out, the first of them "
             f"{self._first_unusable}",
         )
