@@ -59,7 +59,10 @@ def same_tokens(first: Sequence[CellRecord], second: Sequence[CellRecord]) -> Sa
     for record in first:
         if record.cell_id in others:
             again = {item.key: item.output_token_ids for item in others[record.cell_id].requests}
-            num_different = sum(again.get(item.key) != item.output_token_ids for item in record.requests)
+            # without token ids nothing shows that they are the same
+            num_different = sum(
+                again.get(item.key) != item.output_token_ids or not item.output_token_ids for item in record.requests
+            )
             num_different += len(again.keys() - {item.key for item in record.requests})
             if num_different:
                 different.append((record.cell_id, num_different, len(record.requests)))

@@ -144,4 +144,4 @@ def _settings(results: Results) -> Section:
 
 
 def _provenance(results: Results) -> list[Mapping[str, Any]]:
-    return [cell.record.provenance for cell in results.cells]
+    return [item for cell in results.cells for item in cell.record.provenances]

@@ -86,7 +86,7 @@ def compare_runs(first_name: str, first: Sequence[Cell], second_name: str, secon
     sides = Side(first_name, tuple(first)), Side(second_name, tuple(second))
     pairs, names = matching_cells(*sides), (first_name, second_name)
     configs = [[used_settings(cell.record.config) for cell in side.cells] for side in sides]
-    provenances = [[cell.record.provenance for cell in side.cells] for side in sides]
+    provenances = [[item for cell in side.cells for item in cell.record.provenances] for side in sides]
     tables = [
         _values_table("Settings that differ", names, *configs),
         _values_table("Provenance that differs", names, *provenances),
