@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from experiments import run as command
-from harness.backends.cell_memory import CellMemory, check_memory
+from harness.backends.local.cell_memory import CellMemory, check_memory
 from harness.backends.local.local import LocalBackend
-from harness.backends.model_store import ModelStore
+from harness.backends.local.model_store import ModelStore
 from harness.models import free_memory
 from harness.models.free_memory import Need, check_fits, free_bytes
 from harness.models.random_weights import RandomWeights

@@ -10,7 +10,7 @@ from dataclasses import replace
 from experiments.zoo.reasoning_prompts import FILE, reasoning_prompts
 from harness.backends.local import local
 from harness.backends.local.local import LocalBackend
-from harness.backends.model_store import ModelStore
+from harness.backends.local.model_store import ModelStore
 from harness.metrics.reasoning_sums import boundary_values
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import ConstraintConfig, GrammarKind, PolicyKind

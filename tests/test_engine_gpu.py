@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.backends.local.local import LocalBackend
-from harness.backends.model_store import ModelStore
+from harness.backends.local.model_store import ModelStore
 from harness.settings.imported import ImportPath
 from harness.settings.models import DrafterKind
 from harness.settings.sections import BackendConfig, MeasurementConfig

@@ -206,3 +206,9 @@ def test_no_file_has_a_name_that_says_nothing():
 
 def test_tests_are_flat():
     assert not [path for path in (ROOT / "tests").rglob("*.py") if path.parent != ROOT / "tests"]
+
+
+def test_files_stay_short():
+    """One concept a file. The exception is one long job: what happens to a request, step by step."""
+    long = [name for name, path in MODULES.items() if len(path.read_text(encoding="utf-8").splitlines()) > 300]
+    assert set(long) <= {"harness.certification.simulate"}

@@ -6,7 +6,7 @@ import pytest
 
 from harness.backends.local import local
 from harness.backends.local.local import LocalBackend
-from harness.backends.model_store import ModelStore
+from harness.backends.local.model_store import ModelStore
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind

@@ -10,7 +10,7 @@ import pytest
 from experiments import run as command
 from experiments.prompt import headline
 from harness.backends.local.local import LocalBackend
-from harness.backends.model_store import ModelStore
+from harness.backends.local.model_store import ModelStore
 from harness.metrics.results import read_results
 from harness.records.files import read_cell
 from harness.records.request import FinishReason

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.backends.local.local import LocalBackend
-from harness.backends.model_store import ModelStore
+from harness.backends.local.model_store import ModelStore
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sections import BackendConfig, DecodingConfig, DraftingConfig, VerificationConfig

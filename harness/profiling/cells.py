@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from harness.backends.local.local import LocalBackend
-from harness.backends.model_store import ModelStore
+from harness.backends.local.model_store import ModelStore
 from harness.drafters.registry import check_capture
 from harness.profiling.profile import RoundProfile, profile_round
 from harness.profiling.wall_time import num_rounds_of, output_tokens_needed

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.backends.cell_memory import CacheBytes, CellMemory, cell_memory
-from harness.backends.model_store import StoredModels
+from harness.backends.local.cell_memory import CacheBytes, CellMemory, cell_memory
+from harness.backends.local.model_store import StoredModels
 from harness.drafters.chain import DrafterShape
 from harness.drafters.registry import LoadedHead, build_drafter, check_capture
 from harness.engine.engine import Engine

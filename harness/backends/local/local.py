@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.backends.backend import BackendRun, Facts, OnRequest
-from harness.backends.cell_memory import check_memory
+from harness.backends.local.cell_memory import check_memory
 from harness.backends.local.engine_of_cell import EngineOfCell
+from harness.backends.local.model_store import ModelStore
 from harness.backends.local.requests import CellRequests
-from harness.backends.model_store import ModelStore
 from harness.drafters.registry import LoadedHead
 from harness.engine.request import Answer, Request
 from harness.models.fingerprint import fingerprint

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from harness.backends.model_store import StoredModels
+from harness.backends.local.model_store import StoredModels
 from harness.engine.engine import Engine
 from harness.models.free_memory import Need, check_fits, weights_need
 from harness.settings.models import DrafterConfig
