@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
         raise SettingsError("two PATHs are compared on one page: expected --html, without --format and --pdf")
     if options.html and options.format:
         raise SettingsError("expected --html or --format, not both")
-    from harness.metrics.results import read_results
+    from harness.metrics.cell import read_results
     from harness.report.write import column_dictionary, default_output, rows, write_comparison
 
     if options.columns:
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _write(options: argparse.Namespace) -> None:
     """Write the report, print the summary, and say where the report is."""
-    from harness.metrics.results import read_results
+    from harness.metrics.cell import read_results
     from harness.report.console import print_summary
     from harness.report.warnings import warnings
     from harness.report.write import default_output, write_results

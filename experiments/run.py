@@ -25,7 +25,7 @@ from harness.cli.settings_help import OVERRIDES, settings_help
 from harness.settings.schema import group_options
 
 if TYPE_CHECKING:
-    from harness.metrics.results import Results
+    from harness.metrics.cell import Results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,10 +2,10 @@
 
 import pytest
 
+from harness.metrics.cell import read_results
+from harness.metrics.comparison import series_along
 from harness.metrics.estimates import Estimate
 from harness.metrics.recorded_terms import recorded_cells
-from harness.metrics.results import read_results
-from harness.metrics.series import series_along
 from harness.report.tables.concurrency import concurrency_tables, verdict
 from harness.report.tables.depth import BEST, EQUAL, WORSE, depth_tables
 from harness.report.tables.drafting import drafting_tables

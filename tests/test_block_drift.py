@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.metrics.block_drift import block_drift, block_throughputs
-from harness.metrics.results import Results
+from harness.metrics.cell import Results
 from harness.report.warnings import warnings
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell
 

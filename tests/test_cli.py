@@ -20,9 +20,8 @@ from harness.certification.config import CertifyConfig
 from harness.cli.command_line import CommandParser
 from harness.kernel_bench.config import BenchConfig
 from harness.profiling.reasoning_config import ReasoningCostConfig
-from harness.settings.checks import check_seed
 from harness.settings.device import Device, resolve_device
-from harness.settings.schema import SettingsError, settings_of
+from harness.settings.schema import SettingsError, check_seed, settings_of
 from tests.own_process import output_of
 
 ROOT = Path(__file__).parents[1]

@@ -10,19 +10,17 @@ from matplotlib.figure import Figure
 from harness.metrics.cell import analyse
 from harness.metrics.estimates import Estimate
 from harness.records.runs import read_runs
-from harness.report.figures.axis import CONTEXT_AXES, TEMPERATURE
+from harness.report.figures.axis import CONTEXT_AXES, DRAFTER, DRAFTING, METHOD, TEMPERATURE, VERIFICATION
 from harness.report.figures.by_position import draw_by_position
-from harness.report.figures.heat_axis import DRAFTER, DRAFTING, METHOD, VERIFICATION
 from harness.report.figures.heat_map import draw_heat_map
 from harness.report.figures.kinds import FIGURES
 from harness.report.figures.methods import draw_methods
 from harness.report.figures.panels import _broken
-from harness.report.figures.save import save_figure
 from harness.report.figures.sheet import sheet_of
 from harness.report.figures.style import HEAT_COLORS, LOOKS, RC, SPARE_LOOKS, spare_looks
 from harness.report.figures.sweep import LENGTH, draw_sweep
 from harness.report.figures.tradeoff import draw_tradeoff
-from harness.report.figures.write import write_figures
+from harness.report.figures.write import save_figure, write_figures
 from harness.report.page import figure_caption
 from kernels.contract import VerificationMethod
 from tests.synthetic_cells import analysed, baseline_settings, config, shortened_cell, simulated_cell, simulated_run

@@ -7,9 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from harness.metrics.results import read_results
-from harness.report.html.page import html_page
-from harness.report.html.table_view import table_view
+from harness.metrics.cell import read_results
+from harness.report.html.page import html_page, table_view
 from harness.report.number_format import Number, count
 from harness.report.page import whole_report
 from harness.report.sections import make_tables

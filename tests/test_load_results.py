@@ -12,11 +12,11 @@ import pytest
 
 from experiments import replay, report, reproduce
 from harness.kernel_bench.columns import KERNEL_COLUMNS
+from harness.metrics.cell import read_results
 from harness.metrics.certification import COLUMNS, load_certification
 from harness.metrics.columns import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
 from harness.metrics.comparison import comparisons_frame
 from harness.metrics.frame import load_results
-from harness.metrics.results import read_results
 from harness.records.files import write_atomically, write_cell
 from harness.records.runs import read_runs
 from harness.report.write import rows

@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 
 from experiments import report as command
-from harness.metrics.cell import analyse
+from harness.metrics.cell import analyse, read_results
 from harness.metrics.columns import column_names
 from harness.metrics.frame import load_results
-from harness.metrics.results import read_results
 from harness.records.files import write_cell
 from harness.records.runs import read_runs
 from harness.report.console import WIDTH, paired_lines, print_summary

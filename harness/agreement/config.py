@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.settings.checks import check_known, check_seed, check_setting
 from harness.settings.device import Device
-from harness.settings.schema import SettingsError
+from harness.settings.schema import SettingsError, check_known, check_seed, check_setting
 from kernels.contract import VerificationMethod
 
 MAX_VOCAB_SIZE = 262_144

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.settings.checks import check_known, check_seed, check_setting
 from harness.settings.device import Device
 from harness.settings.imported import is_import_path
+from harness.settings.schema import check_known, check_seed, check_setting
 from kernels.contract import VerificationMethod
 
 PROJECT_CORE = "harness.certification.subject:project_core"

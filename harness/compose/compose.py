@@ -24,8 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.compose.checks import check_cells
-from harness.compose.cpu_overrides import size_remark, smaller_values
-from harness.compose.overrides import Given, check_given, read_overrides
+from harness.compose.overrides import Given, check_given, read_overrides, size_remark, smaller_values
 from harness.compose.preferred_checkpoints import resolve_preferred
 from harness.compose.run_plan import RunPlan, with_baselines
 from harness.settings.cell import CellConfig, InvalidCombinationError

@@ -1,13 +1,14 @@
 """Reads `setting=value` and `group=option` arguments in Hydra's grammar and checks each against the schema.
 
 A comma between values (also `choice(..)`, `range(..)`, `glob(..)`) asks for a sweep. Whatever is wrong is said here, in
-one line, before anything is composed or loaded. This module does not know what the settings are for.
+one line, before anything is composed or loaded. The smaller size that the file of an experiment sets where there is no
+GPU is read here too; the command line wins. This module does not know what the settings are for.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, OverrideType, QuotedString, RangeSweep
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.settings.device import asks_for_gpu
 from harness.settings.imported import named
 from harness.settings.run import ONLY_IN_FILES, RunConfig
 from harness.settings.schema import Setting, SettingsError, all_settings, did_you_mean, group_options
@@ -184,3 +186,39 @@ def _listed(values: Sequence[Any]) -> str:
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0].partition(" expecting ")[0] if str(error) else type(error).__name__
+
+
+def smaller_values(
+    root: DictConfig, given: Mapping[str, Given], of_experiment: Mapping[str, Given]
+) -> dict[str, Given]:
+    """What the block `without_gpu` sets in this run, by key; nothing where there is a GPU.
+
+    Args:
+        root: the composed settings.
+        given: the command line, which wins.
+        of_experiment: the experiment's sweep, whose settings take lists in the block.
+
+    Raises:
+        SettingsError: for an unknown key or a wrong value in the block.
+    """
+    block: Any = OmegaConf.to_container(root.without_gpu)
+    if not block or asks_for_gpu(root.backend.device):
+        return {}
+    return {
+        key: check_given(key, values if key in of_experiment else [values], is_sweep=key in of_experiment)
+        for key, values in block.items()
+        if key not in given
+    }
+
+
+def size_remark(root: DictConfig, smaller: Mapping[str, Given], of_experiment: Mapping[str, Given]) -> str:
+    """What was made smaller, with the values that the settings composed before had."""
+    changes = []
+    for key, item in smaller.items():
+        before = of_experiment[key].values if key in of_experiment else (OmegaConf.select(root, key),)
+        changes.append(f"{key}={_text(item.values)} instead of {_text(before)}")
+    return f"reduced size, because there is no GPU: {', '.join(changes)}"
+
+
+def _text(values: tuple[Any, ...]) -> str:
+    return ",".join("null" if value is None else f"{value}" for value in values)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.settings.checks import check_seed, check_setting
 from harness.settings.device import Device
+from harness.settings.schema import check_seed, check_setting
 
 
 class Preset(Enum):

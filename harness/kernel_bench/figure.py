@@ -10,8 +10,8 @@ from typing import Any
 
 from harness.kernel_bench.records import CORE_NAMES, KernelResults, Measurement
 from harness.kernel_bench.report import NO_MEASUREMENT
-from harness.report.figures.save import save_figure
 from harness.report.figures.style import LOOKS, RC, SPARE_LOOKS, Look
+from harness.report.figures.write import save_figure
 from harness.timing.measured import Machine
 
 FILE_NAME = "roofline.png"

@@ -1,4 +1,4 @@
-"""A cell with its settings, its metrics and the baseline that it is compared with; knows no tables."""
+"""A cell with its settings, its metrics and the baseline that it is compared with, and runs of cells; no tables."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from harness.metrics.block_drift import block_drift
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate, Estimates, paired_ratio
-from harness.metrics.other_settings import other_settings
-from harness.metrics.settings_columns import SettingReader, settings_columns
+from harness.metrics.settings_columns import SettingReader, other_settings, settings_columns
 from harness.metrics.sums import cell_sums
-from harness.records.runs import Run
+from harness.records.runs import Run, read_runs
 from harness.records.schema import CellRecord
 from harness.settings.identity import key_without
 
@@ -116,3 +116,24 @@ def _estimates(record: CellRecord) -> Estimates:
 
 Cell = CellResult
 """Former name."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Runs and the cells in them."""
+
+    runs: tuple[Run, ...]
+    cells: tuple[CellResult, ...]
+
+    @property
+    def title(self) -> str:
+        """The titles of the runs, or their names."""
+        manifests = [run.manifest for run in self.runs if run.manifest]
+        titles = dict.fromkeys(str(item.get("title") or item.get("name") or "") for item in manifests)
+        return "; ".join(title for title in titles if title) or "Results"
+
+
+def read_results(path: Path) -> Results:
+    """Read what lies at a path (see `harness.records.runs.read_runs`); raises ValueError with the path."""
+    runs = tuple(read_runs(path))
+    return Results(runs, tuple(analyse(runs)))

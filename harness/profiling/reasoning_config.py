@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.settings.checks import check_setting
+from harness.settings.schema import check_setting
 
 
 @dataclass(frozen=True)

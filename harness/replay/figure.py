@@ -20,8 +20,8 @@ from harness.replay.estimators import Estimator
 from harness.replay.replayed import SAMPLED, Replayed, series_name
 from harness.replay.rules import rule_name
 from harness.report.cell_names import drafter_name
-from harness.report.figures.save import save_figure
 from harness.report.figures.style import LOOKS, RC, REFERENCE_LINE, Look, spare_looks
+from harness.report.figures.write import save_figure
 from kernels.methods import Verification, VerificationMethod
 
 if TYPE_CHECKING:

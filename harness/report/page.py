@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.metrics.results import Results
+from harness.metrics.cell import Results
 from harness.records.runs import Run
 from harness.report.cell_names import label_notes
 from harness.report.document import Document, Picture, Section, values_table

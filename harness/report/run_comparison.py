@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.metrics.cell import Cell, analyse
+from harness.metrics.cell import Cell, Results, analyse
 from harness.metrics.definitions import footnotes, metric
 from harness.metrics.estimates import paired_difference, paired_ratio
 from harness.metrics.flat_settings import distinct_values, listed
-from harness.metrics.results import Results
 from harness.records.runs import Run, read_runs
 from harness.report.cell_matching import RULE, Pair, Side, matching_cells, matching_warnings, why_unmatched
 from harness.report.cell_names import MINUS, baseline_name, drafter_name, drafts_text, label_notes, label_suffix

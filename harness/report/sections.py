@@ -1,6 +1,7 @@
 """The tables of a report, in order. A new one: a function that makes it from results, and an entry here.
 
-A kind without anything to show returns no table; it then has no file either.
+A kind without anything to show returns no table; it then has no file either. What each table shows is in a file of its
+own in tables/.
 """
 
 from __future__ import annotations
@@ -11,14 +12,34 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from harness.metrics.cell import Results
 from harness.metrics.comparison import comparisons_frame
-from harness.metrics.results import Results
+from harness.metrics.recorded_terms import recorded_cells
 from harness.report.latex import to_latex
 from harness.report.table import Table
-from harness.report.tables.axis_tables import answer_tables, references
+from harness.report.tables.concurrency import concurrency_tables
+from harness.report.tables.depth import depth_tables
+from harness.report.tables.draft_dtype import draft_dtype_tables
+from harness.report.tables.drafting import drafting_tables
+from harness.report.tables.lossy import lossy_tables
 from harness.report.tables.methods import method_tables, paired_table
 from harness.report.tables.reasoning import reasoning_table
 from harness.report.tables.summary import summary_table
+
+
+def answer_tables(results: Results) -> list[Table]:
+    """Best depth, where speculation pays, drafts by verification, lossy methods, caches; none without such an axis."""
+    left_out = [item for run in results.runs for item in run.manifest.get("skipped", [])]
+    skipped = [(item.get("cell") or {}, str(item.get("reason"))) for item in left_out]
+    cells, recorded = results.cells, recorded_cells(results.runs, results.cells)
+    tables = [*depth_tables(cells), *concurrency_tables(cells), *drafting_tables(cells, skipped)]
+    tables += lossy_tables(cells, recorded, references(results))
+    return [*tables, *draft_dtype_tables(cells, recorded)]
+
+
+def references(results: Results) -> dict[str, str | None]:
+    """The method that the others are compared with, by run; None is the first."""
+    return {run.name: run.manifest.get("reference") for run in results.runs}
 
 
 @dataclass(frozen=True)

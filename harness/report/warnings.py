@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import Cell, Results
 from harness.metrics.flat_settings import plain_text
 from harness.metrics.intervals import MIN_PROMPTS
-from harness.metrics.results import Results
 from harness.report.cell_names import CONTEXT, baseline_name, column_name, context_texts, drafter_name, varying
 from harness.report.entries import DISTURBED
 from harness.report.missing_values import UNKNOWN

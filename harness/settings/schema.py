@@ -1,7 +1,8 @@
 """Every setting as a flat list: its key, type, default, choices and the docstring under its field.
 
 The command line's help and its error messages read from here, so they cannot drift from the schema. This module does
-not know Hydra nor the values of a run; the options of a group are the files in its folder under conf/.
+not know Hydra nor the values of a run; the options of a group are the files in its folder under conf/. The checks of
+settings that a command takes as flags are here too; their messages name the flag of a field.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -172,3 +173,22 @@ def _string_statement(statement: ast.stmt) -> str | None:
         value = statement.value.value
         return inspect.cleandoc(value) if isinstance(value, str) else None
     return None
+
+
+def check_setting(holds: bool, name: str, expected: str, found: object) -> None:
+    """Raise SettingsError unless a condition holds, with what was expected of the field and what was found."""
+    if not holds:
+        raise SettingsError(f"--{name.replace('_', '-')}: expected {expected}, found {found}")
+
+
+def check_known(name: str, values: Iterable[str], known: Iterable[str]) -> None:
+    """Raise SettingsError unless every value is one of those that are known."""
+    choices = list(known)
+    for value in values:
+        hint = did_you_mean(value, choices)
+        check_setting(value in choices, name, f"some of {', '.join(choices)}", f"{value!r}{hint}")
+
+
+def check_seed(seed: int) -> None:
+    """Raise SettingsError unless a seed leaves room for the seeds that are made from it, which have 64 bits."""
+    check_setting(0 <= seed < 2**32, "seed", "0 to 4294967295", seed)

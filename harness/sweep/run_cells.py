@@ -29,7 +29,7 @@ from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
 from harness.settings.identity import determinants, key_without, plain_values, with_rates
 from harness.settings.models import Weights
 from harness.settings.sections import CacheDtype
-from harness.sweep.distinct_cells import refuse_repeated
+from harness.settings.usage import normal_form
 from harness.sweep.progress import Progress
 from harness.workload.conversations import Conversation, conversations, fingerprint, load_prompts
 
@@ -237,3 +237,29 @@ def label(cell: CellConfig) -> str:
     cache = "" if cell.drafting.cache_dtype is CacheDtype.auto else f" {cell.drafting.cache_dtype.value}"
     cache += " unrounded" if cell.draws_unrounded else ""
     return f"{cell.drafter.kind.value} K={num_tokens} T={cell.decoding.temperature:g} {method}{cache}{weights}"
+
+
+def refuse_repeated(cells: Sequence[CellConfig]) -> None:
+    """Raise ValueError where two cells of a plan are one here: the second record would take the place of the first."""
+    first: dict[str, CellConfig] = {}
+    for cell in cells:
+        found = backend_class(cell.backend.kind).resolved(cell)
+        other = first.setdefault(key_without(normal_form(found)), cell)
+        if other is not cell:
+            raise ValueError(
+                f"two cells differ in {' and '.join(_differences(other, cell))} only, which makes no difference "
+                f"on {found.backend.device} with the rest of the settings, so that they are one; give one value, or "
+                "what makes it count (rejection-lab run --help)"
+            )
+
+
+def _differences(one: CellConfig, other: CellConfig) -> list[str]:
+    """Every setting in which two cells differ, with both values."""
+    first, second = plain_values(asdict(one)), plain_values(asdict(other))
+    return [
+        f"{section}.{name} ({json.dumps(value)}, {json.dumps(second[section][name])})"
+        for section, values in first.items()
+        if isinstance(values, dict)
+        for name, value in values.items()
+        if value != second[section][name]
+    ]

@@ -19,7 +19,7 @@ from harness.records.runs import MANIFEST
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.metrics.results import Results
+    from harness.metrics.cell import Results
 
 
 def run(*overrides: str) -> pd.DataFrame:
@@ -82,7 +82,7 @@ def run_plan(plan: RunPlan, finished: list[str]) -> None:
 
 
 def _report(folder: Path, show: Callable[[Results], None]) -> None:
-    from harness.metrics.results import read_results
+    from harness.metrics.cell import read_results
     from harness.report.warnings import warnings as remarks
     from harness.report.write import write_results
 

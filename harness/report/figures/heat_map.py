@@ -17,8 +17,7 @@ from harness.metrics.cell import Cell
 from harness.metrics.comparison import groups, law
 from harness.metrics.definitions import metric
 from harness.report.entries import is_disturbed
-from harness.report.figures.axis import DEPTH, TEMPERATURE
-from harness.report.figures.heat_axis import DRAFTER, METHOD, VERIFICATION, HeatAxis
+from harness.report.figures.axis import DEPTH, DRAFTER, METHOD, TEMPERATURE, VERIFICATION, HeatAxis
 from harness.report.figures.panels import LINE_INCHES, grid, with_title
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import HEAT_COLORS, NOT_RUN_LOOK

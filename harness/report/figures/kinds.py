@@ -12,9 +12,20 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from harness.report.cell_names import CONTEXT
-from harness.report.figures.axis import CONTEXT_AXES, DEPTH, NUMBER_AXES, TEMPERATURE, Axis
+from harness.report.figures.axis import (
+    CONTEXT_AXES,
+    DEPTH,
+    DRAFTER,
+    DRAFTING,
+    METHOD,
+    NUMBER_AXES,
+    TEMPERATURE,
+    VERIFICATION,
+    Axis,
+    HeatAxis,
+    number,
+)
 from harness.report.figures.by_position import draw_by_position
-from harness.report.figures.heat_axis import DRAFTER, DRAFTING, METHOD, VERIFICATION, HeatAxis, number
 from harness.report.figures.heat_map import draw_heat_map
 from harness.report.figures.methods import draw_methods
 from harness.report.figures.sheet import Sheet

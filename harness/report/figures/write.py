@@ -1,17 +1,20 @@
-"""Draws every figure that some cells allow, and writes it."""
+"""Draws every figure that some cells allow, and writes it; knows file types, and not what is drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.metrics.cell import Cell
 from harness.metrics.estimates import Estimate
 from harness.report.figures.kinds import FIGURES, FigureKind
-from harness.report.figures.save import save_figure
 from harness.report.figures.sheet import sheet_of
-from harness.report.figures.style import RC
+from harness.report.figures.style import RC, WITHOUT_DATES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Drawn(NamedTuple):
@@ -54,3 +57,28 @@ def write_figures(
             labels = tuple(sheet.narrowed(kind.axes).labels)
             drawn.append(Drawn(kind, folder / f"{kind.name}.{formats[0]}", labels))
     return drawn
+
+
+NUM_COLORS = 256
+"""Of a PNG, as a palette holds: figures have few colours and their blends at edges; the file is a third as large."""
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure; the same figure gives the same file, byte for byte.
+
+    Args:
+        path: its suffix is the file type, one that matplotlib can write; its folder exists.
+    """
+    suffix = path.suffix.removeprefix(".")
+    if suffix != "png":
+        figure.savefig(path, metadata=WITHOUT_DATES.get(suffix))
+        return
+    from PIL import Image
+
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", metadata=WITHOUT_DATES["png"], pil_kwargs={"compress_level": 1})
+    with Image.open(drawn) as image:
+        in_palette = image.convert("RGB").quantize(
+            NUM_COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
+        )
+        in_palette.save(path, dpi=image.info["dpi"], optimize=True)

@@ -15,12 +15,67 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from harness.report.figures.style import DPI
-from harness.report.html.table_view import TableView, table_view
+from harness.report.number_format import Number
+from harness.report.table import Entry, Table, is_missing
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
     from harness.report.document import Document, Picture, Section
+
+
+@dataclass(frozen=True)
+class CellView:
+    text: str
+    """As printed, without the interval."""
+    interval: str
+    """In brackets, or empty; with what stands behind it."""
+    sort_key: str
+    """What the cell sorts by: a number in a column of numbers, text elsewhere; empty where there is none."""
+
+
+@dataclass(frozen=True)
+class ColumnView:
+    label: str
+    kind: str
+    """number or text."""
+
+
+@dataclass(frozen=True)
+class TableView:
+    anchor: str
+    title: str
+    has_heading: bool
+    """Whether its title stands above it; otherwise that of its section does."""
+    above: str
+    columns: tuple[ColumnView, ...]
+    rows: tuple[tuple[CellView, ...], ...]
+    notes: tuple[str, ...]
+
+
+def table_view(table: Table, anchor: str, *, has_heading: bool = True) -> TableView:
+    """A table for the page.
+
+    Args:
+        anchor: name of its place in the page; a letter first, then letters, digits and dashes.
+    """
+    table = table.compact
+    numeric = [table.is_number_column(index) for index in range(len(table.header))]
+    columns = [
+        ColumnView(label, "number" if is_number else "text")
+        for label, is_number in zip(table.header, numeric, strict=True)
+    ]
+    rows = [tuple(_cell(entry, is_number) for entry, is_number in zip(row, numeric, strict=True)) for row in table.rows]
+    return TableView(anchor, table.title, has_heading, table.above, tuple(columns), tuple(rows), table.notes)
+
+
+def _cell(entry: Entry, is_number: bool) -> CellView:
+    text = str(entry)
+    if not isinstance(entry, Number) or entry.is_missing:
+        return CellView(text, "", "" if is_missing(entry) else text)
+    value = f"{entry.sign} {entry.value_text}".strip()
+    return CellView(value, text[len(value) :].strip(), repr(float(entry.value)) if is_number else text)
+
 
 CSS_PIXELS_PER_INCH = 96
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.cell import Cell
+from harness.metrics.comparison import Series, series_along
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate
-from harness.metrics.series import Series, series_along
 from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
 from harness.report.entries import estimate_number, setting, settings_of
 from harness.report.missing_values import missing_value_notes

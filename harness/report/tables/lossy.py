@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import Cell, Results
 from harness.metrics.comparison import groups
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate, paired_difference
 from harness.metrics.recorded_terms import Recorded, recorded_cells
-from harness.metrics.results import Results
 from harness.report.cell_names import column_name, group_title, label_notes
 from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import missing_value_notes
