@@ -6,115 +6,34 @@ without triton has a core too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from kernels.contract import (
-    Deferred,
-    Draft,
-    Drawn,
-    RowStats,
-    Sampling,
-    Streams,
-    TokenMask,
-    Verification,
-    VerificationResult,
-)
+from kernels.contract import Deferred, Drawn, VerificationResult
 from kernels.reference.logprobs import TopLogprobs
-from kernels.streams import Purpose
 
 if TYPE_CHECKING:
     from kernels.workspace import Workspace
 
 
-class Verify(Protocol):
-    """See kernels.reference.verify."""
-
-    def __call__(
-        self,
-        target_logits: Tensor,
-        draft: Draft,
-        sampling: Sampling,
-        verification: Verification,
-        streams: Streams,
-        *,
-        mask: TokenMask | None = None,
-    ) -> VerificationResult: ...
-
-
-class Draw(Protocol):
-    """See kernels.reference.draw."""
-
-    def __call__(
-        self,
-        logits: Tensor,
-        sampling: Sampling,
-        streams: Streams,
-        purpose: Purpose,
-        draft_to_target: Tensor | None = None,
-        row_stats: RowStats | None = None,
-        *,
-        mask: TokenMask | None = None,
-    ) -> Drawn: ...
-
-
-class CoupledDraw(Protocol):
-    """See kernels.reference.coupled."""
-
-    def __call__(
-        self,
-        logits: Tensor,
-        sampling: Sampling,
-        streams: Streams,
-        vocab_size: int,
-        draft_to_target: Tensor | None = None,
-        *,
-        mask: TokenMask | None = None,
-    ) -> Drawn: ...
-
-
-class Logprobs(Protocol):
-    """See kernels.reference.logprobs."""
-
-    def __call__(
-        self,
-        logits: Tensor,
-        token_ids: Tensor,
-        num_top: int,
-        sampling: Sampling | None = None,
-        mask: TokenMask | None = None,
-    ) -> TopLogprobs: ...
-
-
-class Defer(Protocol):
-    """See kernels.defer."""
-
-    def __call__(
-        self,
-        decides: Tensor,
-        num_draft_tokens: Tensor,
-        draft_ids: Tensor,
-        token_ids: Tensor,
-        lengths: Tensor,
-        endings: Tensor | None,
-    ) -> Deferred: ...
-
-
 @dataclass(frozen=True)
 class Core:
-    """One implementation of the sampling core; what it needs beside its arguments, it owns."""
+    """One implementation of the sampling core; what it needs beside its arguments, it owns.
+
+    What its functions take is said by the file of their name in kernels.reference, and by kernels.defer.
+    """
 
     name: str
     """triton or reference; recorded with every result."""
-    verify: Verify
-    draw: Draw
-    coupled_draw: CoupledDraw
-    defer: Defer
-    logprobs: Logprobs
+    verify: Callable[..., VerificationResult]
+    draw: Callable[..., Drawn]
+    coupled_draw: Callable[..., Drawn]
+    defer: Callable[..., Deferred]
+    logprobs: Callable[..., TopLogprobs]
     workspace: Workspace | None = None
     """The scratch memory that its functions share; None where they need none."""
 

@@ -26,21 +26,14 @@ def coupled_draw(
 ) -> Drawn:
     """Draw one token per row with the noise of its position.
 
+    Arguments and result are those of kernels.reference.coupled, but that logits are bfloat16, float16 or float32.
+
     Args:
-        logits: [N, V_draft] bfloat16, float16 or float32.
-        sampling: fields [N].
-        streams: fields [N]; `positions` is the position of the token being drawn; `rounds` is not used.
-        vocab_size: V of the target, whose token ids the noise belongs to; the noise of a token does not depend on it.
-        draft_to_target: [V_draft] int64, or None when the ids are the target's.
         row_stats: fields [N], may be strided; takes the statistics of the rows.
         workspace: scratch memory; None takes fresh memory for this call.
-        mask: `rows` [N], of the target's token ids; None when all rows are free.
-
-    Returns:
-        Drawn, fields [N].
 
     Raises:
-        ValueError: a tensor's shape, type or layout is not as above, or the target does not have all drafted ids.
+        ValueError: a tensor's shape, type or layout is not as there, or the target does not have all drafted ids.
     """
     if draft_to_target is None and logits.shape[-1] > vocab_size:
         raise ValueError(f"logits must have at most the target's {vocab_size} tokens, found {logits.shape[-1]}")

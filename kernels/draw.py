@@ -29,21 +29,13 @@ def draw(
 ) -> Drawn:
     """Draw one token per row, with one uniform number per row.
 
-    Args:
-        logits: [N, V_draft] bfloat16, float16 or float32; verification must later see the very same values.
-        sampling: fields [N]; a row with temperature 0 gets its argmax, the lowest id among equals.
-        streams: fields [N]; `positions` is the position of the token being drawn.
-        purpose: `Purpose.draft` for drafts.
-        draft_to_target: [V_draft] int64, or None when the ids are the target's.
-        row_stats: fields [N], may be strided; takes the statistics of the rows, for `Draft.row_stats`.
-        workspace: scratch memory; None takes fresh memory for this call.
-        mask: `rows` [N], of the target's token ids; None when all rows are free.
+    Arguments and result are those of kernels.reference.draw, but that logits are bfloat16, float16 or float32.
 
-    Returns:
-        Drawn, fields [N].
+    Args:
+        workspace: scratch memory; None takes fresh memory for this call.
 
     Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
+        ValueError: a tensor's shape, type or layout is not as there.
     """
     return draw_rows(
         logits, sampling, streams, VerificationMethod.strict, int(purpose), draft_to_target, row_stats, workspace, mask

@@ -184,22 +184,13 @@ def logprobs(
 ) -> TopLogprobs:
     """Look the output tokens up in their rows.
 
+    Arguments and result are those of kernels.reference.logprobs, but that logits are bfloat16, float16 or float32.
+
     Args:
-        logits: [N, V] bfloat16, float16 or float32.
-        token_ids: [N] int64 in [0, V).
-        num_top: n, number of alternatives, 0 or more; at most V of them exist.
-        sampling: fields [N], for the processed distribution that tokens are drawn from; None for the raw one,
-            a plain log-softmax of the logits.
-        mask: `rows` [N], under which the tokens were drawn; None when the rows are free. The raw distribution is the
-            model's own and has none.
         workspace: scratch memory; None takes fresh memory for this call.
 
-    Returns:
-        TopLogprobs. A row without a distribution (all -inf, NaN or +inf) is NaN throughout when raw, and has all mass
-        on token 0 when processed.
-
     Raises:
-        ValueError: a tensor's shape, type or layout is not as above, or the raw distribution is asked for under a mask.
+        ValueError: a tensor's shape, type or layout is not as there, or the raw distribution is asked for under a mask.
     """
     check_processed(sampling, mask)
     check_logits(logits, "logits", dimensions=2)

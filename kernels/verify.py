@@ -78,22 +78,15 @@ def verify(
     verified is flagged in the verdict. That includes a temperature above 0 under greedy verification, which accepts
     nothing then; the reference, which looks, raises an error there.
 
-    Args:
-        target_logits: bfloat16, float16 or float32, row i of a request conditioned on its first i draft tokens.
-            [R * (K + 1), V], request r's rows from r * (K + 1) on; or packed, [sum(K_r + 1), V], request after request.
-        draft: the proposals, K_r of them for request r. Without `row_stats` the cached rows are read once more.
-        sampling: fields [R]; they shape the target's and the draft's distribution alike.
-        verification: the method and its parameters.
-        streams: fields [R]; `positions` is the position of the first token the round may emit.
-        workspace: scratch memory; None takes fresh memory for this call.
-        mask: of the target rows, `rows` one per row of target_logits; None when they are all free. A mask changes the
-            code that runs and a free row does not: whether there is one must not hang on values either.
+    Arguments and result are those of kernels.reference.verify, but that target_logits are bfloat16, float16 or float32.
+    Without `row_stats` the cached draft rows are read once more. A mask changes the code that runs and a free row does
+    not: whether there is one must not hang on values either.
 
-    Returns:
-        VerificationResult, fields [R], as kernels.reference.verify gives it.
+    Args:
+        workspace: scratch memory; None takes fresh memory for this call.
 
     Raises:
-        ValueError: a tensor's shape, type or layout is not as above, synthetic verification has too few rates, block
+        ValueError: a tensor's shape, type or layout is not as there, synthetic verification has too few rates, block
             verification too many draft tokens, or the method is an OwnMethod.
     """
     check_logits(target_logits, "target_logits", dimensions=2)

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from harness.certification.block_mutants import Mistake, broken_verify
 from harness.certification.cases import COUPLED, RAGGED, SAMPLED, Case, Method
 from harness.certification.law import Profile
 from harness.certification.subject import Functions, Subject
 from harness.certification.toy_models import CONTROL, MASKED_CONTROL, ToyModels
-from kernels.contract import Draft, Drawn, Sampling, Streams, TokenMask, Verification, VerificationResult
+from kernels.contract import Sampling, Streams, Verification
 from kernels.streams import Purpose
 
 
@@ -44,12 +43,12 @@ def _unchanged(subject: Subject) -> Subject:
 def _drafts_with_residual_noise(subject: Subject) -> Subject:
     """The draft of a position and the token recovered there are drawn with one uniform number."""
 
-    def draw(
-        logits: Tensor, sampling: Sampling, streams: Streams, purpose: Purpose, draft_to_target: Tensor | None = None
-    ) -> Drawn:
-        return subject.draw(logits, sampling, streams, Purpose.residual, draft_to_target)
-
-    return _altered(subject, draw=draw)
+    return _altered(
+        subject,
+        draw=lambda logits, sampling, streams, _, *others: subject.draw(
+            logits, sampling, streams, Purpose.residual, *others
+        ),
+    )
 
 
 def _same_streams_every_round(subject: Subject) -> Subject:
@@ -58,17 +57,11 @@ def _same_streams_every_round(subject: Subject) -> Subject:
     def in_round_0(streams: Streams) -> Streams:
         return replace(streams, rounds=torch.zeros_like(streams.rounds))
 
-    def draw(
-        logits: Tensor, sampling: Sampling, streams: Streams, purpose: Purpose, draft_to_target: Tensor | None = None
-    ) -> Drawn:
-        return subject.draw(logits, sampling, in_round_0(streams), purpose, draft_to_target)
-
-    def verify(
-        target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
-    ) -> VerificationResult:
-        return subject.verify(target_logits, draft, sampling, verification, in_round_0(streams))
-
-    return _altered(subject, draw=draw, verify=verify)
+    return _altered(
+        subject,
+        draw=lambda logits, sampling, streams, *others: subject.draw(logits, sampling, in_round_0(streams), *others),
+        verify=lambda *inputs: subject.verify(*inputs[:-1], in_round_0(inputs[-1])),
+    )
 
 
 def _mistaken(mistake: Mistake) -> Callable[[Subject], Subject]:
@@ -78,19 +71,12 @@ def _mistaken(mistake: Mistake) -> Callable[[Subject], Subject]:
 def _mask_forgotten_in_the_draft(subject: Subject) -> Subject:
     """The draft rows are verified as if they had been drawn without a mask."""
 
-    def verify(
-        target_logits: Tensor,
-        draft: Draft,
-        sampling: Sampling,
-        verification: Verification,
-        streams: Streams,
-        mask: TokenMask | None = None,
-    ) -> VerificationResult:
-        free = replace(draft, mask=None)
-        masked = {} if mask is None else {"mask": mask}
-        return subject.verify(target_logits, free, sampling, verification, streams, **masked)
-
-    return _altered(subject, verify=verify)
+    return _altered(
+        subject,
+        verify=lambda logits, draft, *others, **masked: subject.verify(
+            logits, replace(draft, mask=None), *others, **masked
+        ),
+    )
 
 
 def _temperature_forgotten(subject: Subject) -> Subject:
@@ -101,17 +87,11 @@ def _temperature_forgotten(subject: Subject) -> Subject:
         kept = cuts | (sampling.temperature == 0)
         return replace(sampling, temperature=torch.where(kept, sampling.temperature, 1.0))
 
-    def draw(
-        logits: Tensor, sampling: Sampling, streams: Streams, purpose: Purpose, draft_to_target: Tensor | None = None
-    ) -> Drawn:
-        return subject.draw(logits, without(sampling), streams, purpose, draft_to_target)
-
-    def verify(
-        target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
-    ) -> VerificationResult:
-        return subject.verify(target_logits, draft, without(sampling), verification, streams)
-
-    return _altered(subject, draw=draw, verify=verify)
+    return _altered(
+        subject,
+        draw=lambda logits, sampling, *others: subject.draw(logits, without(sampling), *others),
+        verify=lambda logits, draft, sampling, *others: subject.verify(logits, draft, without(sampling), *others),
+    )
 
 
 def _offset(models: ToyModels, offset: float) -> ToyModels:

@@ -50,21 +50,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from harness.settings.schema import SettingsError
-from kernels.contract import (
-    Draft,
-    DraftSampling,
-    Drawn,
-    Sampling,
-    Streams,
-    Verification,
-    VerificationMethod,
-    VerificationResult,
-)
+from kernels.contract import DraftSampling, Drawn, VerificationMethod, VerificationResult
 from kernels.core import Core, core_for, reference_core
-from kernels.streams import Purpose
 
 
 @dataclass(frozen=True)
@@ -101,29 +90,16 @@ class Subject(Protocol):
     def name(self) -> str:
         """For the report."""
 
-    def verify(
-        self, target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
-    ) -> VerificationResult:
-        """As kernels.reference.verify.verify."""
+    @property
+    def verify(self) -> Callable[..., VerificationResult]:
+        """As kernels.reference.verify.verify; a mask is given to those that say so in `features`, here and below."""
 
-    def draw(
-        self,
-        logits: Tensor,
-        sampling: Sampling,
-        streams: Streams,
-        purpose: Purpose,
-        draft_to_target: Tensor | None = None,
-    ) -> Drawn:
-        """As kernels.reference.draw.draw."""
+    @property
+    def draw(self) -> Callable[..., Drawn]:
+        """As kernels.reference.draw.draw; so are `row_stats`."""
 
-    def coupled_draw(
-        self,
-        logits: Tensor,
-        sampling: Sampling,
-        streams: Streams,
-        vocab_size: int,
-        draft_to_target: Tensor | None = None,
-    ) -> Drawn:
+    @property
+    def coupled_draw(self) -> Callable[..., Drawn]:
         """As kernels.reference.coupled.coupled_draw."""
 
 

@@ -8,57 +8,16 @@ own guesses is overwritten by the next `extend`.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
 from harness.drafters.protocol import Batch, DrafterCost, TargetStep
-from harness.models.cost import ModelCost, total
-from harness.models.decoder_layer import View
-from harness.models.head import HeadOutput
-from harness.models.slot_cache import SlotCache
-from harness.models.target import TargetOutput
+from harness.models.cost import total
+from harness.models.head import Head
 from kernels.contract import Draft, DraftSampling
-
-
-class Head(Protocol):
-    """A network that drafts; see the classes in harness.models."""
-
-    @property
-    def aux_layers(self) -> tuple[int, ...]: ...
-
-    @property
-    def draft_to_target(self) -> Tensor | None: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def hidden_size(self) -> int: ...
-
-    @property
-    def num_parameters(self) -> int: ...
-
-    @property
-    def random_fingerprint(self) -> str | None: ...
-
-    @property
-    def fallbacks(self) -> tuple[str, ...]: ...
-
-    @property
-    def cost(self) -> ModelCost: ...
-
-    def fuse(self) -> str | None: ...
-
-    def features(self, output: TargetOutput) -> Tensor: ...
-
-    def __call__(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None, /) -> HeadOutput: ...
-
-    def logits(self, hidden: Tensor, /) -> Tensor: ...
-
-    def new_cache(self, num_slots: int, capacity: int) -> SlotCache: ...
 
 
 class DrafterShape(NamedTuple):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from harness.drafters.chain import ChainDrafter, DrafterShape, Head
+from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
@@ -31,6 +31,7 @@ from harness.drafters.protocol import Drafter
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
 from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
+from harness.models.head import Head
 from harness.models.mtp import load_mtp
 from harness.models.random_head import random_eagle, random_eagle3, random_mtp
 from harness.models.random_target import architecture, random_model
@@ -60,9 +61,7 @@ class LoadedHead:
     @property
     def module(self) -> nn.Module:
         """The network with its weights."""
-        module = self.head.causal_lm if isinstance(self.head, TargetModel) else self.head
-        assert isinstance(module, nn.Module)
-        return module
+        return self.head.causal_lm if isinstance(self.head, TargetModel) else self.head
 
 
 class DrafterSetup(NamedTuple):

@@ -30,7 +30,7 @@ from harness.engine.constrained_step import CUT_TOO_LATE, ConstrainedRunner, aft
 from harness.engine.graph_runner import GraphRunner
 from harness.engine.measure_drafts import MeasureDrafts, Measures
 from harness.engine.request import Answer, Request
-from harness.engine.runner import EagerRunner, Launched, Runner
+from harness.engine.runner import EagerRunner, Launched
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Round, Sequence, rounds_of
 from harness.engine.settings import EngineSettings
@@ -117,7 +117,7 @@ class Engine:
         self._began = 0.0
         self._read_s = 0.0
 
-    def _new_runner(self) -> Runner:
+    def _new_runner(self) -> EagerRunner | GraphRunner:
         step, num_slots = self.step, self.settings.num_slots
         if not self.settings.graphs:
             return ConstrainedRunner(step, num_slots) if self.settings.constrained else EagerRunner(step)

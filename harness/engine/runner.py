@@ -8,7 +8,7 @@ It does not know requests beyond their plan, limits or time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,45 +58,18 @@ def fetch(output: StepOutput) -> Launched:
     return Launched(output, host, arrived)
 
 
-class Runner(Protocol):
-    """Launches the steps of one engine."""
-
-    @property
-    def row_width(self) -> int:
-        """Tokens of the rows that prompts are cut into; 0 when they are read in one piece."""
-        ...
-
-    @property
-    def max_prefill_tokens(self) -> int:
-        """Prompt tokens that a step can read, unless a single prompt in one piece is longer."""
-        ...
-
-    @property
-    def max_prefill_tokens_with_decodes(self) -> int | None:
-        """Prompt tokens of a step in which somebody decodes; None for no limit of its own."""
-        ...
-
-    @property
-    def graph_bytes(self) -> int:
-        """Memory that captured steps took, once they are; 0 without graphs."""
-        ...
-
-    def prepare(self) -> None:
-        """Do what takes long and is needed once."""
-        ...
-
-    def launch(self, plan: StepPlan) -> Launched: ...
-
-
 class EagerRunner:
     """Every operation on its own, at the sizes the plan has."""
 
     row_width = 0
+    """Tokens of the rows that prompts are cut into; 0 when they are read in one piece."""
     max_prefill_tokens = 4096
-    """Bounds the memory of a forward's activations."""
+    """Prompt tokens that a step can read, unless a single prompt is longer; bounds the memory of activations."""
     max_prefill_tokens_with_decodes = None
-    """Prompts have a forward of their own, and every portion would read the weights once more."""
+    """Prompt tokens of a step in which somebody decodes; None for no limit: prompts have a forward of their own here,
+    and every portion would read the weights once more."""
     graph_bytes = 0
+    """Memory that captured steps took."""
 
     def __init__(self, step: Step) -> None:
         assert not step.joins

@@ -14,6 +14,7 @@ from harness.records.files import write_atomically
 from harness.report.document import Document, Section, write_document
 from harness.report.number_format import PLAIN, Number, count
 from harness.report.table import NONE, Entry, Table
+from harness.settings.identity import plain_values
 from harness.timing.measured import Machine, Timing
 
 MARKDOWN, CSV = "table.md", "table.csv"
@@ -207,38 +208,18 @@ def to_csv(results: KernelResults) -> str:
 
 def _flat(each: Measurement, machine: Machine) -> dict[str, Any]:
     case, timing, agreement = each.case, each.timing, each.agreement
-    return {
-        "work": case.work.value,
+    values = plain_values(vars(case) | vars(each)) | {
         "method": case.method_name,
-        "num_requests": case.num_requests,
         "num_speculative_tokens": case.width,
-        "vocab_size": case.vocab_size,
-        "dtype": case.dtype.value,
-        "temperature": case.temperature,
-        "truncation": case.truncation.value,
-        "acceptance": case.acceptance.value if case.width else None,
-        "draft_sampling": case.draft_sampling.value if case.width else None,
-        "rows": case.rows.value,
-        "implementation": each.implementation,
-        "status": each.status.value,
-        "reason": each.reason,
         "is_measurement": machine.is_measurement,
-        "mean_accepted": each.mean_accepted,
-        "median_us": timing and timing.median_us,
-        "lower_quartile_us": timing and timing.lower_us,
-        "upper_quartile_us": timing and timing.upper_us,
-        "min_us": timing and timing.min_us,
-        "again_us": each.again_us,
-        "num_repeats": timing and timing.num_repeats,
-        "in_graph": timing and timing.in_graph,
         "floor_us": roofline_us(each, machine),
-        "bytes_needed": each.bytes_needed,
-        "bytes_all_rows": each.bytes_all_rows,
         "read_bandwidth_bytes_per_s": machine.read_bandwidth,
         "logits_bytes": case.logits_bytes,
-        "workspace_bytes": each.workspace_bytes,
-        "extra_bytes": each.extra_bytes,
-        "num_launches": each.num_launches,
         "num_compared_decisions": agreement and agreement.num_decisions,
         "num_disagreements": agreement and agreement.num_disagreements,
     }
+    if timing is not None:
+        values |= vars(timing) | {"lower_quartile_us": timing.lower_us, "upper_quartile_us": timing.upper_us}
+    if not case.width:
+        values |= {"acceptance": None, "draft_sampling": None}
+    return {name: values.get(name) for name in KERNEL_COLUMNS}

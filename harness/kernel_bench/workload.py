@@ -66,7 +66,7 @@ def make_round(case: Case, core: Core, seed: int, device: torch.device) -> Round
     target = torch.empty(num_requests, width + 1, vocab_size, dtype=dtype, device=device)
     cache = torch.empty(num_requests, width, vocab_size, dtype=dtype, device=device)
     head = head_of(case.rows, vocab_size, device)
-    error = error_for(case.acceptance, vocab_size, case.dtype, case.temperature, case.truncation, case.rows, device)
+    error = error_for(case, device)
     for part in _parts(num_requests, (width + 1) * vocab_size):
         size = part.stop - part.start
         rows = llm_rows(size * (width + 1), vocab_size, head, generator).view(size, width + 1, vocab_size)

@@ -106,9 +106,6 @@ def absorb_queries(
     Returns:
         [R, T, Hq, L + P]. Products are summed in float32 and rounded once, and so is the rotation. A position that the
         table does not hold gives a rotated part without meaning.
-
-    Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
     """
     check_dtype("states", states)
     num_all, num_heads, query_width = states.shape

@@ -78,9 +78,6 @@ def add_rms_norm(states: Tensor, residual: Tensor | None, weight: Tensor, eps: f
         (normed, total), [N, H] each. total is the sum, rounded to the type; without a residual and
         without shares it is states itself.
         normed is computed in float32 and rounded as LlamaRMSNorm of transformers does: before the weight and after it.
-
-    Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
     """
     shared = states.dim() == 3 and len(states) > 1
     if not shared and states.dim() != 2:

@@ -70,9 +70,6 @@ def expand_values(attended: Tensor, expansion: Tensor, value_width: int) -> Tens
 
     Returns:
         [N, Hq * V], summed in float32 and rounded once.
-
-    Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
     """
     check_dtype("attended", attended)
     num_all, num_heads, latent_width = attended.shape

@@ -84,9 +84,6 @@ def expert_down(activated: Tensor, down: Tensor, shared: Tensor | None, routing:
     Returns:
         [N * k, H] the results of all pairs by place, and with a shared expert N more rows, its results by token.
         Products are summed in float32 and rounded once.
-
-    Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
     """
     check_dtype("activated", activated)
     (num_experts, hidden_size, width), num_tokens = down.shape, len(routing.places)

@@ -101,9 +101,6 @@ def expert_gate_up(states: Tensor, gate_up: Tensor, shared: Tensor | None, routi
     Returns:
         [N * k * I + N * I_s]: the rows of all pairs by place, then those of the shared expert by token. Products are
         summed in float32; rounding is where transformers rounds: gate and up, silu(gate), the product.
-
-    Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
     """
     check_dtype("states", states)
     (num_tokens, hidden_size), (num_experts, double_width, _) = states.shape, gate_up.shape

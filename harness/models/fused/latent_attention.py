@@ -146,9 +146,6 @@ def latent_attention(
 
     Returns:
         [R, T, Hq, L]. Sums are kept in float32; the weights are rounded to the type before they multiply latents.
-
-    Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
     """
     check_dtype("queries", queries)
     check_latents(keys, queries.dtype)

@@ -119,9 +119,6 @@ def norm_latents(
 
     Returns:
         [N, Q] the normalized latent of the queries; None where there is none.
-
-    Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
     """
     check_dtype("joint", joint)
     check_latents(keys, joint.dtype)

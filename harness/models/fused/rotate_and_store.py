@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor
+from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_table, check_tensor
 from harness.models.fused.overlap import overlaps
 
 MAX_HEADS = 8
@@ -158,9 +158,6 @@ def rotate_and_store(
 
     Returns:
         The rotated queries, [R, T, Hq, D].
-
-    Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
     """
     dtype, shared = keys.dtype, qkv.dim() == 3
     check_dtype("keys", keys)
@@ -170,12 +167,7 @@ def rotate_and_store(
     num_query_heads = _num_query_heads(qkv, len(slots), num_key_heads, width)
     check_tensor("qkv", qkv, qkv.shape, torch.float32 if shared else dtype)
     num_tokens = qkv.shape[-2] // len(slots)
-    if table.dim() != 2 or table.shape[0] < capacity:
-        raise ValueError(
-            f"table must be [C', {width}] with a line for each of {capacity} positions, found {list(table.shape)}; "
-            f"make it for the cache's capacity"
-        )
-    check_tensor("table", table, (table.shape[0], width), torch.float32)
+    check_table(table, width, capacity)
     if (query_norm is None) != (key_norm is None):
         raise ValueError("query_norm and key_norm must both be given or both be None, found one of them")
     if query_norm is not None and key_norm is not None:

@@ -213,9 +213,6 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
 
     Returns:
         As linear or gated_linear; shares where the tiling splits.
-
-    Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
     """
     in_features, out_features = weight.shape[1], weight.shape[0] // (2 if gated else 1)
     states = states.contiguous()

@@ -185,9 +185,6 @@ def slot_attention(
 
     Returns:
         [R, T, Hq * D]. Sums are kept in float32; the weights are rounded to the type before they multiply values.
-
-    Raises:
-        ValueError: a tensor's shape, type or layout is not as above.
     """
     check_dtype("queries", queries)
     check_cache(keys, values, queries.dtype)
