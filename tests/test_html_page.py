@@ -74,7 +74,7 @@ def test_a_column_is_one_of_numbers_where_all_that_is_there_is_a_number():
         ("–", "n/a", "n/a", count(0, "same law")),
     )
     view = table_view(Table("", ("K", "same", "none", "value"), rows), "x")
-    assert [column.kind for column in view.columns] == ["number", "text", "text", "number"]
+    assert [kind for _, kind in view.columns] == ["number", "text", "text", "number"]
     assert [[cell.sort_key for cell in row] for row in view.rows] == [
         ["10.0", "8 of 8", "", "2.0"],
         ["9.0", "7 of 8", "", "0.5"],

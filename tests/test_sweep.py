@@ -1,5 +1,6 @@
 """The sweep: groups, interleaving, what is written when, and what an interruption leaves."""
 
+import io
 import json
 from dataclasses import replace
 
@@ -33,6 +34,7 @@ def plan(tmp_path, *cells: CellConfig) -> RunPlan:
 
 class Silent(Progress):
     def __init__(self, stop_after: int | None = None) -> None:
+        super().__init__(io.StringIO())
         self.num_requests, self.stop_after, self.total = 0, stop_after, 0
 
     def start(self, num_requests_total: int) -> None:

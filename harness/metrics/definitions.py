@@ -8,7 +8,9 @@ texts, no records.
 
 from __future__ import annotations
 
-from harness.metrics.metric import Metric
+from collections.abc import Sequence
+
+from harness.metrics.metric import Metric, length, rate
 from harness.metrics.reasoning_metrics import REASONING_METRICS
 from harness.records.request import EXPECTED_METHODS
 from harness.settings.guarantee import OTHER_DRAFTS, OWN_METHOD, RANDOM_WEIGHTS
@@ -66,64 +68,46 @@ EXPECTED_LENGTH = (
 
 
 METRICS: dict[str, Metric] = {
-    "acceptance_rate": Metric(
+    "acceptance_rate": rate(
         "acceptance rate (%)",
-        "fraction",
         "accepted draft tokens / draft tokens, of those that count as evidence; recovered and bonus tokens are in "
         "neither",
-        "percent",
-        ("num_accepted_tokens",),
+        "num_accepted_tokens",
         "num_draft_tokens",
-        of_tokens=True,
     ),
-    "mean_acceptance_length": Metric(
+    "mean_acceptance_length": length(
         "acceptance length",
-        "tokens",
         "micro average: 1 + accepted draft tokens / drafts, those included that the length limit or a drafted "
         "end-of-sequence token shortens: it falls as K / max_new_tokens grows",
-        "length",
         ("num_drafts", "num_accepted_tokens"),
         "num_drafts",
-        of_tokens=True,
     ),
-    "full_draft_length": Metric(
+    "full_draft_length": length(
         "acceptance length, full drafts",
-        "tokens",
         "1 + accepted draft tokens / drafts, over the drafts that count in full: every proposed token is evidence",
-        "length",
         ("num_full_drafts", "num_accepted_in_full_drafts"),
         "num_full_drafts",
-        of_tokens=True,
     ),
-    "mean_acceptance_length_macro": Metric(
+    "mean_acceptance_length_macro": length(
         "acceptance length, macro",
-        "tokens",
         "mean over requests of the request's own 1 + accepted draft tokens / drafts",
-        "length",
         ("request_acceptance_length",),
         "num_requests_with_drafts",
-        of_tokens=True,
     ),
     **{
-        f"expected_length_{method}": Metric(
+        f"expected_length_{method}": length(
             f"expected length, {method}",
-            "tokens",
             EXPECTED_LENGTH,
-            "length",
             ("num_expected_drafts", f"expected_accepted_{method}"),
             "num_expected_drafts",
-            of_tokens=True,
         )
         for method in EXPECTED_METHODS
     },
-    "tokens_per_forward": Metric(
+    "tokens_per_forward": length(
         "tokens per target forward",
-        "tokens",
         "output tokens / rounds of the requests; a round is one target forward for its request, the prefill's included",
-        "length",
         ("num_output_tokens",),
         "num_rounds",
-        of_tokens=True,
     ),
     "wall_s": Metric(
         "duration (s)",
@@ -197,23 +181,17 @@ def position_metrics(position: int) -> dict[str, Metric]:
     """The metrics of draft position 1, 2, ..; their names end in the position."""
     at = f"per_pos_{position}"
     return {
-        f"acceptance_rate_{at}": Metric(
+        f"acceptance_rate_{at}": rate(
             f"acceptance at position {position} (%)",
-            "fraction",
             "unconditional: rounds that accepted position i / rounds that drafted position i (K_r >= i)",
-            "percent",
-            (f"num_accepted_tokens_{at}",),
+            f"num_accepted_tokens_{at}",
             f"num_draft_tokens_{at}",
-            of_tokens=True,
         ),
-        f"conditional_acceptance_rate_{at}": Metric(
+        f"conditional_acceptance_rate_{at}": rate(
             f"conditional acceptance at position {position} (%)",
-            "fraction",
             "rounds that accepted position i / rounds that drafted it and accepted all positions before it",
-            "percent",
-            (f"num_accepted_tokens_{at}",),
+            f"num_accepted_tokens_{at}",
             f"num_reached_{at}",
-            of_tokens=True,
         ),
     }
 
@@ -227,7 +205,7 @@ def metric(name: str) -> Metric:
     return position_metrics(int(name.rsplit("_", 1)[1]))[name]
 
 
-def footnotes(names: list[str]) -> list[str]:
+def footnotes(names: Sequence[str]) -> list[str]:
     """The texts below a table that shows these metrics: what each means, once, and how the intervals are made."""
     counted = [f"drafts: {DRAFTS}", f"evidence: {EVIDENCE}"]
     texts = dict.fromkeys([*counted, *(_footnote(name) for name in names)])

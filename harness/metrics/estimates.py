@@ -75,10 +75,6 @@ class Estimates:
         """A metric with its interval."""
         return self.with_interval(*self.distribution(name))
 
-    def of(self, item: Metric) -> Estimate:
-        """A ratio of sums that is no column of the results, with its interval."""
-        return self.with_interval(*self.ratio(item))
-
     def with_interval(self, value: float, replicates: Floats) -> Estimate:
         """A value with the interval of its resampled values."""
         return Estimate(value, *interval(replicates, self.num_prompts, self.confidence))
@@ -120,19 +116,17 @@ def paired(first: Estimates, second: Estimates) -> tuple[Estimates, Estimates]:
 
 def paired_difference(first: Estimates, second: Estimates, name: str) -> Estimate:
     """second - first of a metric, on the prompts they have in common."""
-    first, second = paired(first, second)
-    (first_value, first_replicates), (second_value, second_replicates) = (
-        item.distribution(name) for item in (first, second)
-    )
-    return first.with_interval(second_value - first_value, second_replicates - first_replicates)
+    return _compared(np.subtract, first, second, name)
 
 
 def paired_ratio(first: Estimates, second: Estimates, name: str) -> Estimate:
     """second / first of a metric, on the prompts they have in common."""
+    return _compared(np.divide, first, second, name)
+
+
+def _compared(operation: np.ufunc, first: Estimates, second: Estimates, name: str) -> Estimate:
     first, second = paired(first, second)
-    (first_value, first_replicates), (second_value, second_replicates) = (
-        item.distribution(name) for item in (first, second)
-    )
+    pairs = zip(second.distribution(name), first.distribution(name), strict=True)
     with np.errstate(divide="ignore", invalid="ignore"):
-        value, replicates = np.divide(second_value, first_value), second_replicates / first_replicates
+        value, replicates = (operation(mine, theirs) for mine, theirs in pairs)
     return first.with_interval(float(value), replicates)

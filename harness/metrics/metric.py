@@ -25,3 +25,13 @@ class Metric:
     """Name of the latency in `harness.metrics.sums` and level in [0, 1]."""
     of_tokens: bool = False
     """Determined by the law of the tokens alone, not by time: methods of the same law have the same value."""
+
+
+def rate(label: str, definition: str, numerator: str, denominator: str) -> Metric:
+    """A share of tokens, printed in percent."""
+    return Metric(label, "fraction", definition, "percent", (numerator,), denominator, of_tokens=True)
+
+
+def length(label: str, definition: str, numerators: tuple[str, ...], denominator: str, scale: float = 1.0) -> Metric:
+    """A mean number of tokens."""
+    return Metric(label, "tokens", definition, "length", numerators, denominator, scale, of_tokens=True)

@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-from harness.metrics.metric import Metric
+from harness.metrics.metric import Metric, length, rate
 
 PLACES = {"before": "in_reasoning", "boundary": "at_boundary", "after": "in_answer"}
 """Phase of the sums (`harness.metrics.reasoning_sums`) -> how columns name it."""
 
 REASONING_METRICS: dict[str, Metric] = {
-    "answer_valid_rate": Metric(
+    "answer_valid_rate": rate(
         "valid (%)",
-        "fraction",
         "answers that an independent validator finds valid / answers it judged, of requests that reached the end of "
         "their reasoning and were not cut by the length limit",
-        "percent",
-        ("boundary_num_valid",),
+        "boundary_num_valid",
         "boundary_num_judged",
-        of_tokens=True,
     ),
-    "acceptance_rate_in_reasoning": Metric(
+    "acceptance_rate_in_reasoning": rate(
         "acceptance before (%)",
-        "fraction",
         "accepted draft tokens / draft tokens up to the end of reasoning, the marker included",
-        "percent",
-        ("boundary_num_accepted_tokens_before",),
+        "boundary_num_accepted_tokens_before",
         "boundary_num_draft_tokens_before",
-        of_tokens=True,
     ),
-    "acceptance_rate_in_answer": Metric(
+    "acceptance_rate_in_answer": rate(
         "acceptance after (%)",
-        "fraction",
         "accepted draft tokens / draft tokens after the end of reasoning. Drafts of the round in which it ends were "
         "proposed freely: under commit those from the first refused one on are no evidence, under mask a refused one "
         "counts as rejected",
-        "percent",
-        ("boundary_num_accepted_tokens_after",),
+        "boundary_num_accepted_tokens_after",
         "boundary_num_draft_tokens_after",
-        of_tokens=True,
     ),
-    "refused_tokens_per_100_requests": Metric(
+    "refused_tokens_per_100_requests": length(
         "tokens refused per 100 requests",
-        "tokens",
         "emitted tokens that the grammar refused and that were cut off again, with what stood behind them in their "
         "round; not those behind the end of a whole answer; empty where no end of reasoning was looked for",
-        "length",
         ("boundary_num_refused_tokens",),
         "num_requests",
         scale=100,
-        of_tokens=True,
     ),
     **{
         f"tokens_per_s_{PLACES[phase]}": Metric(

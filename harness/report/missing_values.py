@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from math import isnan
 
 from harness.metrics.cell import Cell
-from harness.metrics.definitions import metric
+from harness.metrics.definitions import footnotes, metric
 from harness.metrics.reasoning_metrics import REASONING_METRICS
 from harness.records.counts import Knowledge
+from harness.report.cell_names import label_notes
 from harness.report.number_format import NOT_AVAILABLE
 
 OF_BASELINE = "–: the baseline drafts nothing, so it has no such value."
@@ -27,6 +28,11 @@ UNKNOWN = {
     Knowledge.arrivals: "the server reports no drafts; only the arrivals of tokens are known",
 }
 NO_INTERVAL = "no interval: counts are known for all requests together, not by prompt"
+
+
+def table_notes(cells: Sequence[Cell], names: Sequence[str]) -> tuple[str, ...]:
+    """All that stands below a table of these metrics: what they mean, why some have no value, what labels mean."""
+    return (*footnotes(names), *missing_value_notes(cells, names), *label_notes(cells))
 
 
 def missing_value_notes(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:

@@ -150,7 +150,7 @@ def _difference_table(names: tuple[str, str], pairs: Sequence[Pair]) -> Table:
         header += [f"{label}, {names[0]}", f"{label}, {names[1]}", f"{label}, {how}"]
     rows = [_difference_row(pair) for pair in pairs]
     shown = [cell for pair in pairs for cell in pair]
-    notes = (*footnotes(list(COMPARED)), IDENTITY_NOTE, DRIFT_NOTE, EMPTY_NOTE, *label_notes(shown))
+    notes = (*footnotes(COMPARED), IDENTITY_NOTE, DRIFT_NOTE, EMPTY_NOTE, *label_notes(shown))
     return Table(f"Paired differences, {names[1]}{MINUS}{names[0]}", tuple(header), tuple(rows), notes)
 
 

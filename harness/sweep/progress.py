@@ -8,101 +8,80 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
 
 SECONDS_BETWEEN_LINES = 15.0
-
-
-class Progress(Protocol):
-    """What a run reports while it works."""
-
-    def start(self, num_requests_total: int) -> None:
-        """The run begins; it will finish this many requests in all."""
-
-    def cell(self, label: str, index: int, num_cells: int) -> None:
-        """Work turns to cell `index` (0-based) of `num_cells`; a cell may take several turns."""
-
-    def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
-        """So many more requests are finished, and so many more tokens are out."""
-
-    def note(self, text: str) -> None:
-        """Something the user should know now."""
-
-    def finish(self) -> None:
-        """The run is over, or was given up; nothing moves after this, and a second call does nothing."""
 
 
 def progress_on(stream: TextIO | None = None) -> Progress:
     """The display that suits `stream` (default: standard error): live on a terminal, lines elsewhere."""
     stream = sys.stderr if stream is None else stream
-    return LiveProgress(stream) if stream.isatty() else LineProgress(stream)
+    return LiveProgress(stream) if stream.isatty() else Progress(stream)
 
 
-class LineProgress:
-    """A plain line now and then, for log files and pipes."""
+class Progress:
+    """What a run reports while it works, as a plain line now and then, for log files and pipes."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._clock = clock
+        self._stream, self._clock = stream, clock
         self._total = self._done = self._num_tokens = 0
         self._started_s = self._last_line_s = clock()
-        self._label = ""
+        self._place = self._label = ""
         self._is_running = False
 
     def start(self, num_requests_total: int) -> None:
+        """The run begins; it will finish this many requests in all."""
         self._total, self._done, self._num_tokens = num_requests_total, 0, 0
         self._started_s = self._last_line_s = self._clock()
         self._is_running = True
 
     def cell(self, label: str, index: int, num_cells: int) -> None:
-        self._label = f"cell {index + 1}/{num_cells} {label}"
-        self._line_if_due()
+        """Work turns to cell `index` (0-based) of `num_cells`; a cell may take several turns."""
+        self._place, self._label = f"{index + 1}/{num_cells}", label
+        self._show()
 
     def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
+        """So many more requests are finished, and so many more tokens are out."""
         self._done += num_requests
         self._num_tokens += num_tokens
-        self._line_if_due()
+        self._show()
 
     def note(self, text: str) -> None:
+        """Something the user should know now."""
         print(text, file=self._stream, flush=True)
 
     def finish(self) -> None:
+        """The run is over, or was given up; nothing moves after this, and a second call does nothing."""
         if self._is_running:
             elapsed_s = self._clock() - self._started_s
             self.note(f"{self._done}/{self._total} requests, {self._num_tokens} tokens in {duration(elapsed_s)}")
         self._is_running = False
 
-    def _line_if_due(self) -> None:
+    def _show(self) -> None:
         if self._clock() - self._last_line_s < SECONDS_BETWEEN_LINES:
             return
         self._last_line_s = self._clock()
-        elapsed_s = self._last_line_s - self._started_s
-        left = ""
+        elapsed_s, left = self._last_line_s - self._started_s, ""
         if self._done:
             left = f", {duration(elapsed_s * max(0, self._total - self._done) / self._done)} left"
-        label = f": {self._label}" if self._label else ""
+        cell = f": cell {self._place} {self._label}" if self._label else ""
         percent = 100 * self._done / max(1, self._total)
-        self.note(f"{self._done}/{self._total} requests ({percent:.0f} %), {duration(elapsed_s)}{left}{label}")
+        self.note(f"{self._done}/{self._total} requests ({percent:.0f} %), {duration(elapsed_s)}{left}{cell}")
 
 
-class LiveProgress:
+class LiveProgress(Progress):
     """One line that is redrawn in place: cell, bar, requests, tokens per second, time left."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._bar: RichProgress | None = None
-        self._task: TaskID | None = None
-        self._num_tokens = 0
-        self._started_s = time.monotonic()
+    _bar: RichProgress | None = None
 
     def start(self, num_requests_total: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+        super().start(num_requests_total)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -114,30 +93,25 @@ class LiveProgress:
             speed_estimate_period=60,
             transient=True,
         )
-        self._num_tokens, self._started_s = 0, time.monotonic()
-        self._task = self._bar.add_task("loading", total=num_requests_total, tokens_per_s=0.0)
+        self._bar.add_task("loading", total=num_requests_total, tokens_per_s=0.0)
         self._bar.start()
-
-    def cell(self, label: str, index: int, num_cells: int) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=f"[{index + 1}/{num_cells}] {label}")
-
-    def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
-        self._num_tokens += num_tokens
-        if self._bar is not None and self._task is not None:
-            rate = self._num_tokens / max(1e-9, time.monotonic() - self._started_s)
-            self._bar.update(self._task, advance=num_requests, tokens_per_s=rate)
 
     def note(self, text: str) -> None:
         if self._bar is None:
-            print(text, file=self._stream, flush=True)
+            super().note(text)
         else:
             self._bar.console.print(text, markup=False)
 
     def finish(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-            self._bar = self._task = None
+            self._bar = None
+
+    def _show(self) -> None:
+        if self._bar is not None:
+            rate = self._num_tokens / max(1e-9, self._clock() - self._started_s)
+            text = f"[{self._place}] {self._label}" if self._label else "loading"
+            self._bar.update(self._bar.task_ids[0], completed=self._done, description=text, tokens_per_s=rate)
 
 
 def duration(seconds: float) -> str:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.report.figures.style import DPI
 from harness.report.number_format import Number
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from harness.report.document import Document, Picture, Section
 
 
-@dataclass(frozen=True)
-class CellView:
+class CellView(NamedTuple):
     text: str
     """As printed, without the interval."""
     interval: str
@@ -34,23 +32,16 @@ class CellView:
     """What the cell sorts by: a number in a column of numbers, text elsewhere; empty where there is none."""
 
 
-@dataclass(frozen=True)
-class ColumnView:
-    label: str
-    kind: str
-    """number or text."""
+class TableView(NamedTuple):
+    """A table as the page shows it: every entry with the key it sorts by, values told apart from intervals."""
 
-
-@dataclass(frozen=True)
-class TableView:
     anchor: str
-    title: str
+    table: Table
     has_heading: bool
     """Whether its title stands above it; otherwise that of its section does."""
-    above: str
-    columns: tuple[ColumnView, ...]
+    columns: tuple[tuple[str, str], ...]
+    """(label, number or text)."""
     rows: tuple[tuple[CellView, ...], ...]
-    notes: tuple[str, ...]
 
 
 def table_view(table: Table, anchor: str, *, has_heading: bool = True) -> TableView:
@@ -61,12 +52,9 @@ def table_view(table: Table, anchor: str, *, has_heading: bool = True) -> TableV
     """
     table = table.compact
     numeric = [table.is_number_column(index) for index in range(len(table.header))]
-    columns = [
-        ColumnView(label, "number" if is_number else "text")
-        for label, is_number in zip(table.header, numeric, strict=True)
-    ]
+    columns = zip(table.header, ("number" if is_number else "text" for is_number in numeric), strict=True)
     rows = [tuple(_cell(entry, is_number) for entry, is_number in zip(row, numeric, strict=True)) for row in table.rows]
-    return TableView(anchor, table.title, has_heading, table.above, tuple(columns), tuple(rows), table.notes)
+    return TableView(anchor, table, has_heading, tuple(columns), tuple(rows))
 
 
 def _cell(entry: Entry, is_number: bool) -> CellView:
@@ -80,8 +68,7 @@ def _cell(entry: Entry, is_number: bool) -> CellView:
 CSS_PIXELS_PER_INCH = 96
 
 
-@dataclass(frozen=True)
-class FigureView:
+class FigureView(NamedTuple):
     source: str
     """data: URI."""
     caption: str
@@ -90,13 +77,9 @@ class FigureView:
     height: int
 
 
-@dataclass(frozen=True)
-class SectionView:
+class SectionView(NamedTuple):
+    section: Section
     anchor: str
-    title: str
-    paragraphs: tuple[str, ...]
-    items: tuple[str, ...]
-    is_warning: bool
     tables: tuple[TableView, ...]
     figures: tuple[FigureView, ...]
 
@@ -151,10 +134,7 @@ def _section(section: Section, number: int) -> SectionView:
         table_view(table, f"table-{number}-{index}", has_heading=section.has_heading(table))
         for index, table in enumerate(section.tables, start=1)
     ]
-    figures = tuple(map(_figure_view, section.pictures))
-    return SectionView(
-        anchor, section.title, section.paragraphs, section.items, section.is_warning, tuple(tables), figures
-    )
+    return SectionView(section, anchor, tuple(tables), tuple(map(_figure_view, section.pictures)))
 
 
 def _figure_view(picture: Picture) -> FigureView:

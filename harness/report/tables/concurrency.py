@@ -39,7 +39,7 @@ def concurrency_tables(cells: Sequence[Cell]) -> list[Table]:
     rows = [_row(line, cell, extra) for line in lines for cell in line.cells]
     shown = [cell for line in lines for cell in line.cells]
     without = ["– under baseline: see speedup."] if any(cell.baseline is None for cell in shown) else []
-    notes = (VERDICTS, *footnotes(list(METRICS)), *missing_value_notes(shown, METRICS), *without, *label_notes(cells))
+    notes = (VERDICTS, *footnotes(METRICS), *missing_value_notes(shown, METRICS), *without, *label_notes(cells))
     return [Table("Where speculation pays", tuple(header), tuple(rows), notes)]
 
 

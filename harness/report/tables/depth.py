@@ -14,9 +14,9 @@ from harness.metrics.cell import Cell
 from harness.metrics.comparison import Series, series_along
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate, paired_ratio
-from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
+from harness.report.cell_names import CONTEXT, column_name, varying
 from harness.report.entries import estimate_number, metric_number, setting, settings_of
-from harness.report.missing_values import missing_value_notes
+from harness.report.missing_values import missing_value_notes, table_notes
 from harness.report.table import NONE, Entry, Table
 
 BEST, EQUAL, WORSE = "best", "not told apart from the best", "worse"
@@ -120,5 +120,5 @@ def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table
             share = setting(1) if cell is choice.best else share
             rows.append((*_settings(choice, extra), setting(_depth(cell)), *shown, share, verdict))
     cells = [cell for choice in choices for cell in choice.cells]
-    notes = (SELECTION, ROUND, *footnotes(list(METRICS)), *missing_value_notes(cells, METRICS), *label_notes(cells))
+    notes = (SELECTION, ROUND, *table_notes(cells, METRICS))
     return Table("Throughput by draft depth", tuple(header), tuple(rows), notes)

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from harness.metrics.cell import Cell
 from harness.metrics.comparison import Group, groups
-from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import paired_difference
 from harness.metrics.recorded_terms import Recorded
-from harness.report.cell_names import group_title, label_notes
+from harness.report.cell_names import group_title
 from harness.report.entries import estimate_number, metric_number
-from harness.report.missing_values import missing_value_notes
+from harness.report.missing_values import table_notes
 from harness.report.number_format import Number, count, scaled
 from harness.report.table import NONE, Entry, Table
 from harness.report.tables.lossy import distance
@@ -82,15 +81,7 @@ def _table(group: Group, title: str, terms: Mapping[tuple[str, str], Recorded]) 
     for alike in by_method.values():
         ordered = sorted(alike, key=_rank)
         rows += [_row(cell, ordered[0], terms.get((cell["run"], cell["cell_id"]))) for cell in ordered]
-    notes = (
-        BIAS,
-        BOUND,
-        DIFFERENCE,
-        MEMORY,
-        *footnotes([METRIC]),
-        *missing_value_notes(group.cells, [METRIC]),
-        *label_notes(group.cells),
-    )
+    notes = (BIAS, BOUND, DIFFERENCE, MEMORY, *table_notes(group.cells, [METRIC]))
     return Table(title, HEADER, tuple(rows), notes)
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from harness.metrics.cell import Cell
 from harness.metrics.comparison import DRAFT_ORDER, METHOD_ORDER, Group, groups, law, method_name
-from harness.metrics.definitions import footnotes
-from harness.report.cell_names import group_title, label_notes
+from harness.report.cell_names import group_title
 from harness.report.entries import estimate_number
-from harness.report.missing_values import missing_value_notes
+from harness.report.missing_values import table_notes
 from harness.report.table import NONE, Entry, Table
 
 METRIC = "full_draft_length"
@@ -81,7 +80,6 @@ def _table(group: Group, title: str, reasons: Mapping[tuple[str, str], str]) -> 
             return NONE
         return f"no meaning ({numbers.setdefault(reason, str(len(numbers) + 1))})"
 
-    below = [*footnotes([METRIC]), *missing_value_notes(group.cells, [METRIC]), *label_notes(group.cells)]
     rows = tuple((name, *(entry(name, sampling) for sampling in SAMPLINGS)) for name in sorted(methods, key=_rank))
     notes = [
         f"({mark}): {', '.join(names)} follow one law, so any difference between them is noise." for mark, names in laws
@@ -90,7 +88,7 @@ def _table(group: Group, title: str, reasons: Mapping[tuple[str, str], str]) -> 
     if any(NONE in row for row in rows):
         notes.append(NOT_RUN)
     header = ("verification", *(f"{sampling} drafts" for sampling in SAMPLINGS))
-    return Table(title, header, rows, (SHOWN, *notes, *below))
+    return Table(title, header, rows, (SHOWN, *notes, *table_notes(group.cells, [METRIC])))
 
 
 def _marks(group: Group) -> tuple[dict[tuple[str, ...], str], list[tuple[str, list[str]]]]:

@@ -13,12 +13,11 @@ import numpy as np
 
 from harness.metrics.cell import Cell, Results
 from harness.metrics.comparison import groups
-from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate, paired_difference
 from harness.metrics.recorded_terms import Recorded, recorded_cells
-from harness.report.cell_names import column_name, group_title, label_notes
+from harness.report.cell_names import column_name, group_title
 from harness.report.entries import estimate_number, metric_number
-from harness.report.missing_values import missing_value_notes
+from harness.report.missing_values import table_notes
 from harness.report.number_format import Number, count, scaled
 from harness.report.table import NONE, Entry, Table
 
@@ -53,12 +52,11 @@ def lossy_tables(
             method = references.get(group.first["run"])
             reference = next((cell for cell in group.cells if cell["verification"] == method), None)
             rows = tuple(_row(cell, terms[cell["cell_id"]], reference) for cell in shown)
-            below = [*footnotes(list(METRICS)), *missing_value_notes(shown, METRICS), *label_notes(shown)]
             title = f"Acceptance against distance: {group_title(group, cells)}"
             header = ("verification", "distance (%)", "acceptance length, full drafts", f"{MINUS_REFERENCE}{method}")
-            tables.append(
-                Table(title, (*header, "acceptance rate (%)", "speedup"), rows, (DISTANCE, NO_DIFFERENCE, *below))
-            )
+            header += ("acceptance rate (%)", "speedup")
+            notes = (DISTANCE, NO_DIFFERENCE, *table_notes(shown, METRICS))
+            tables.append(Table(title, header, rows, notes))
     return tables
 
 

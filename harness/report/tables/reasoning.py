@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-import numpy as np
-
 from harness.metrics.cell import Cell
-from harness.metrics.definitions import INTERVALS, METRICS, TIME_INTERVALS
-from harness.metrics.estimates import NOT_AVAILABLE, Estimate, paired
-from harness.metrics.metric import Metric
+from harness.metrics.definitions import INTERVALS, TIME_INTERVALS, metric
+from harness.metrics.estimates import paired_ratio
 from harness.metrics.reasoning_metrics import PLACES
 from harness.report.cell_names import CONTEXT, baseline_name, drafter_name, label_notes, summary_order, varying
 from harness.report.entries import setting, settings_of
@@ -20,11 +17,10 @@ from harness.settings.constraint import PolicyKind
 
 POLICIES = tuple(item.value for item in PolicyKind)
 """In the order in which they are printed."""
-VALID = METRICS["answer_valid_rate"]
-BEFORE, AFTER = METRICS["acceptance_rate_in_reasoning"], METRICS["acceptance_rate_in_answer"]
-REFUSED = METRICS["refused_tokens_per_100_requests"]
-SPEED = {"before": METRICS["tokens_per_s_in_reasoning"], "after": METRICS["tokens_per_s_in_answer"]}
-HOST = {phase: METRICS[f"host_us_per_round_{place}"] for phase, place in PLACES.items()}
+VALID = "answer_valid_rate"
+OF_TOKENS = (VALID, "refused_tokens_per_100_requests", "acceptance_rate_in_reasoning", "acceptance_rate_in_answer")
+SPEED = ("tokens_per_s_in_reasoning", "tokens_per_s_in_answer")
+HOST = tuple(f"host_us_per_round_{place}" for place in PLACES.values())
 PATHS = {
     "rounds whole": "boundary_num_whole_rounds",
     "rounds with the host": "boundary_num_guarded_rounds",
@@ -52,25 +48,18 @@ def reasoning_table(cells: Sequence[Cell]) -> Table | None:
     if not shown:
         return None
     extra = [name for name in varying(shown, CONTEXT) if name != "constraint"]
-    metrics = [VALID, REFUSED, BEFORE, AFTER, *SPEED.values()]
     header = [*extra, "T", "drafter", "K", "verification", "policy", "finished", "cut by length", "no answer"]
-    header += [item.label for item in metrics] + ["before / none", "after / none"]
-    header += [*(item.label for item in HOST.values()), *PATHS, "labels"]
+    header += [metric(name).label for name in (*OF_TOKENS, *SPEED)] + ["before / none", "after / none"]
+    header += [*(metric(name).label for name in HOST), *PATHS, "labels"]
     rows = []
     for _, group in groupby(sorted(shown, key=_place), key=_place):
         members = sorted(group, key=lambda cell: POLICIES.index(cell["constraint"].split(" ", 1)[0]))
         reference = next((cell for cell in members if cell["constraint"].startswith("none")), None)
-        rows += [_row(cell, extra, metrics, reference) for cell in members]
-    notes = [f"{item.label}: {item.definition}." for item in [VALID, REFUSED, BEFORE, AFTER]]
-    notes += [f"tok/s before, after: {SPEED['before'].definition}.", f"before / none, after / none: {OVERHEAD}."]
-    notes += [
-        f"host us/round: {HOST['before'].definition}.",
-        f"{PATHS_NOTE}.",
-        GAPS,
-        INTERVALS,
-        TIME_INTERVALS,
-        *label_notes(shown),
-    ]
+        rows += [_row(cell, extra, reference) for cell in members]
+    notes = [f"{metric(name).label}: {metric(name).definition}." for name in OF_TOKENS]
+    notes += [f"tok/s before, after: {metric(SPEED[0]).definition}.", f"before / none, after / none: {OVERHEAD}."]
+    notes += [f"host us/round: {metric(HOST[0]).definition}.", f"{PATHS_NOTE}.", GAPS, INTERVALS, TIME_INTERVALS]
+    notes += label_notes(shown)
     return Table("The end of reasoning", tuple(header), tuple(rows), tuple(notes))
 
 
@@ -81,38 +70,30 @@ def _place(cell: Cell) -> tuple[str, ...]:
     return (*settings, drafter_name(cell), str(cell["draft_sampling"]))
 
 
-def _row(cell: Cell, extra: Sequence[str], metrics: Sequence[Metric], reference: Cell | None) -> tuple[Entry, ...]:
+def _row(cell: Cell, extra: Sequence[str], reference: Cell | None) -> tuple[Entry, ...]:
     settings = settings_of(cell, extra)
     settings += [NONE, NONE] if cell.is_baseline else [setting(cell["num_speculative_tokens"]), cell["verification"]]
     counts = [
         count(cell.estimates.total(f"boundary_{name}")) for name in ("num_finished", "num_length_cut", "num_unanswered")
     ]
-    values: list[Entry] = [_number(cell, item) for item in metrics]
-    values += [_ratio_number(reference, cell, item) for item in SPEED.values()]
-    values += [_number(cell, item) for item in HOST.values()]
+    values: list[Entry] = [_number(cell, name) for name in (*OF_TOKENS, *SPEED)]
+    values += [_ratio_number(reference, cell, name) for name in SPEED]
+    values += [_number(cell, name) for name in HOST]
     values += [count(cell.estimates.total(name)) for name in PATHS.values()]
     return (*settings, cell["constraint"], *counts, *values, cell["labels"])
 
 
-def _number(cell: Cell, item: Metric) -> Number:
-    return Number(*without_width_zero(cell.estimates.of(item)), style=item.style)
+def _number(cell: Cell, name: str) -> Number:
+    return Number(*without_width_zero(cell.estimate(name)), style=metric(name).style)
 
 
-def _ratio_number(reference: Cell | None, cell: Cell, item: Metric) -> Entry:
+def _ratio_number(reference: Cell | None, cell: Cell, name: str) -> Entry:
     """A speed over that of policy none, on the same prompts."""
     if reference is None or reference is cell:
         return NONE
     # what a policy costs before the boundary is a fraction of a percent
-    return Number(*without_width_zero(_ratio(reference, cell, item)), style="overhead")
-
-
-def _ratio(reference: Cell, cell: Cell, item: Metric) -> Estimate:
-    first, second = paired(reference.estimates, cell.estimates)
-    if not first.num_prompts:
-        return NOT_AVAILABLE
-    (first_value, first_replicates), (second_value, second_replicates) = first.ratio(item), second.ratio(item)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return first.with_interval(float(np.divide(second_value, first_value)), second_replicates / first_replicates)
+    ratio = paired_ratio(reference.estimates, cell.estimates, name)
+    return Number(*without_width_zero(ratio), style="overhead")
 
 
 COUNTS = {"finished": "boundary_num_finished", "cut by length": "boundary_num_length_cut"}
@@ -129,7 +110,7 @@ def _line(cell: Cell) -> str:
     depth = "" if cell.is_baseline else f" at K = {cell['num_speculative_tokens']}"
     name = baseline_name(cell) if cell.is_baseline else f"{cell.method}{depth}"
     counts = [f"{label} {count(cell.estimates.total(key))}" for label, key in COUNTS.items()]
-    valid = f"{VALID.label} {_number(cell, VALID)}"
+    valid = f"{metric(VALID).label} {_number(cell, VALID)}"
     advice = "" if cell.record.config["constraint"]["parser"] == "never" else ADVICE
     has_ended = any(item.num_reasoning_tokens is not None for item in cell.record.requests)
     notes = [] if has_ended else [NEVER_ENDED + advice]

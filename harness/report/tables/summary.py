@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import isnan
 
 from harness.metrics.cell import Cell
-from harness.metrics.definitions import footnotes, metric
+from harness.metrics.definitions import metric
 from harness.records.request import EXPECTED_METHODS
-from harness.report.cell_names import CONTEXT, label_notes, summary_order, varying
+from harness.report.cell_names import CONTEXT, summary_order, varying
 from harness.report.entries import estimate_number, setting, settings_of
-from harness.report.missing_values import missing_value_notes
+from harness.report.missing_values import table_notes
 from harness.report.number_format import Number
 from harness.report.table import NONE, Entry, Table
 
@@ -35,8 +35,7 @@ def summary_table(cells: Sequence[Cell]) -> Table:
         numbers = [estimate_number(cell, name) for name in shown]
         cache = Number(cell.draft_logit_cache_mib, style="length")
         rows.append((*settings_of(cell, extra), *settings, *numbers, *times, cache, cell["labels"]))
-    notes = (*footnotes([*shown, *timed]), *missing_value_notes(cells, [*shown, *timed]), *label_notes(cells))
-    return Table("All cells", tuple(header), tuple(rows), notes)
+    return Table("All cells", tuple(header), tuple(rows), table_notes(cells, [*shown, *timed]))
 
 
 def recorded_metrics(names: Sequence[str], cells: Sequence[Cell]) -> list[str]:
