@@ -20,6 +20,7 @@ from harness.replay.estimators import Estimator, reaching
 from harness.replay.replayed import num_ended_drafts, replay
 from harness.replay.rules import recorded_rule, replayed_rules, rule_name
 from harness.replay.tables import width_text
+from harness.replay.write import read_replay
 from kernels.contract import Verification, VerificationMethod
 from tests.own_process import output_of
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record, simulated_run
@@ -47,9 +48,9 @@ def copied_run(zoo_run, tmp_path) -> Path:
 
 def test_sampled_and_replayed_acceptance_agree_on_the_zoo(zoo_run):
     """The run's own accepted tokens less their expectation given the drafts, in standard errors of that excess."""
-    recording = read_recording(zoo_run)
-    assert len(recording.recorded) == 2 and not recording.without_terms
-    for item in recording.recorded:
+    _, recorded = read_recording(zoo_run)
+    assert len(recorded) == 2 and not read_replay(zoo_run, []).without_terms
+    for item in recorded:
         rounds = {request.key: request.rounds for request in item.cell.record.requests}
         terms = item.terms
         places = zip(terms.request, terms.round_index, strict=True)
@@ -62,7 +63,7 @@ def test_sampled_and_replayed_acceptance_agree_on_the_zoo(zoo_run):
 
 def test_replay_repeats_the_expected_lengths_of_the_record(zoo_run):
     """Which were worked out by other code, in torch; and all intervals hold their value."""
-    for item in read_recording(zoo_run).recorded:
+    for item in read_recording(zoo_run)[1]:
         replayed = replay(item, replayed_rules())
         for method in ("strict", "probabilistic", "block"):
             found = replayed.estimate(f"{method} given")

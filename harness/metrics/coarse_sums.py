@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.records.counts import PER_POSITION, DraftCounts, Knowledge, added
+from harness.records.request import EXPECTED_METHODS
 from harness.records.schema import CellRecord
 
 Floats = NDArray[np.float64]
@@ -20,12 +21,7 @@ UNKNOWN = (
     *("num_cut_eos", "num_cut_length", "num_cut_grammar"),
 )
 """Sums that only rounds tell."""
-NONE_RECORDED = (
-    "num_expected_drafts",
-    "expected_accepted_strict",
-    "expected_accepted_probabilistic",
-    "expected_accepted_block",
-)
+NONE_RECORDED = ("num_expected_drafts", *(f"expected_accepted_{method}" for method in EXPECTED_METHODS))
 
 
 def coarse_sums(cell: CellRecord) -> tuple[dict[str, Floats], dict[str, float], int]:

@@ -20,55 +20,56 @@ class Column:
 
     unit: str
     definition: str
+    is_text: bool = False
+
+
+def _text(definition: str) -> Column:
+    return Column("", definition, is_text=True)
 
 
 SETTINGS: dict[str, Column] = {
-    "run": Column("", "name of the run folder"),
-    "cell_id": Column("", "identity of the cell: hash of everything that determines its result"),
-    "target": Column("", "label of the target"),
-    "target_weights": Column("", "where the target's weights come from: checkpoint, or random"),
-    "drafter": Column("", "who proposes; none is the autoregressive baseline"),
-    "drafter_path": Column("", "checkpoint or named shape of the drafter; empty for the built-in one"),
-    "drafter_weights": Column("", "where the drafter's weights come from; empty for a drafter without a network"),
+    "run": _text("name of the run folder"),
+    "cell_id": _text("identity of the cell: hash of everything that determines its result"),
+    "target": _text("label of the target"),
+    "target_weights": _text("where the target's weights come from: checkpoint, or random"),
+    "drafter": _text("who proposes; none is the autoregressive baseline"),
+    "drafter_path": _text("checkpoint or named shape of the drafter; empty for the built-in one"),
+    "drafter_weights": _text("where the drafter's weights come from; empty for a drafter without a network"),
     "num_speculative_tokens": Column("tokens", "K, draft tokens proposed per round; 0 for the baseline"),
-    "draft_sampling": Column(
-        "", "how the proposal is drawn: greedy (one-hot), sampled, coupled; empty for the baseline"
+    "draft_sampling": _text("how the proposal is drawn: greedy (one-hot), sampled, coupled; empty for the baseline"),
+    "draft_cache_dtype": _text(
+        "floating-point type of the draft-logit cache; empty where there is none (greedy drafts, the baseline)"
     ),
-    "draft_cache_dtype": Column(
-        "", "floating-point type of the draft-logit cache; empty where there is none (greedy drafts, the baseline)"
-    ),
-    "drawn_from": Column(
-        "",
+    "drawn_from": _text(
         "what drafts are drawn from: stored (the cached logits) or unrounded (as the drafter gave them); empty without "
         "a draft-logit cache",
     ),
-    "verification": Column("", "verification method with its parameters; empty for the baseline"),
-    "guarantee": Column("", "what the method promises: lossless, lossy, biased, synthetic"),
-    "labels": Column("", "printed with every number of the cell; several are separated by a semicolon"),
+    "verification": _text("verification method with its parameters; empty for the baseline"),
+    "guarantee": _text("what the method promises: lossless, lossy, biased, synthetic"),
+    "labels": _text("printed with every number of the cell; several are separated by a semicolon"),
     "temperature": Column("", "temperature; 0 is greedy decoding"),
     "top_k": Column("tokens", "top-k; 0 is off"),
     "top_p": Column("", "top-p; 1 is off"),
     "min_p": Column("", "min-p; 0 is off"),
     "max_new_tokens": Column("tokens", "output tokens of a request at most"),
     "ignore_eos": Column("", "requests went on past the end-of-sequence token, which inflates acceptance"),
-    "workload": Column("", "prompts: builtin, a file or a data set"),
-    "knowledge": Column(
-        "", "finest level at which drafts are known: rounds, requests, blocks (counts), or arrivals (no counts)"
+    "workload": _text("prompts: builtin, a file or a data set"),
+    "knowledge": _text(
+        "finest level at which drafts are known: rounds, requests, blocks (counts), or arrivals (no counts)"
     ),
-    "constraint": Column(
-        "", "policy at the end of reasoning, with the parser and the kind of grammar; empty where none is looked for"
+    "constraint": _text(
+        "policy at the end of reasoning, with the parser and the kind of grammar; empty where none is looked for"
     ),
     "prompt_tokens": Column("tokens", "exact length that every prompt was cut or repeated to; 0: as they are"),
     "max_concurrency": Column("", "requests in flight at most"),
-    "other_settings": Column(
-        "",
+    "other_settings": _text(
         "further settings in which cells of the run differ whose columns are the same, as section.name=value; empty "
         "where there are none",
     ),
-    "device": Column("", "where the target ran"),
-    "dtype": Column("", "floating-point type of the target"),
+    "device": _text("where the target ran"),
+    "dtype": _text("floating-point type of the target"),
     "seed": Column("", "seed of the run"),
-    "baseline_cell_id": Column("", "the baseline that the speedup refers to; empty if the run has none"),
+    "baseline_cell_id": _text("the baseline that the speedup refers to; empty if the run has none"),
 }
 
 OF_RECORD: dict[str, Column] = {
@@ -98,17 +99,10 @@ COUNTS: dict[str, Column] = {
     "num_cut_length": Column("", "rounds cut by the length limit"),
     "num_cut_grammar": Column("", "rounds cut by a grammar"),
     **OF_RECORD,
-    "fallbacks": Column("", "what changed speed or results without being asked for; separated by a semicolon"),
+    "fallbacks": _text("what changed speed or results without being asked for; separated by a semicolon"),
 }
 
-TEXT_COLUMNS = frozenset(
-    (
-        *("run", "cell_id", "target", "target_weights", "drafter", "drafter_path", "drafter_weights"),
-        *("draft_sampling", "draft_cache_dtype", "drawn_from", "verification", "guarantee", "labels", "workload"),
-        *("knowledge", "constraint", "other_settings", "device", "dtype"),
-        *("baseline_cell_id", "fallbacks"),
-    )
-)
+TEXT_COLUMNS = frozenset(name for name, column in (SETTINGS | COUNTS).items() if column.is_text)
 """Columns that hold text; an empty text is a value of its own. The others hold numbers, ignore_eos a truth value."""
 
 POSITION_COUNTS: dict[str, Column] = {
@@ -120,12 +114,14 @@ POSITION_COUNTS: dict[str, Column] = {
 }
 
 
+GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "temperature")
+SIDE_COLUMNS = ("cell_id", "verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")
 PAIRED_COLUMNS: dict[str, Column] = {
-    **{name: SETTINGS[name] for name in ("run", "target", "drafter", "num_speculative_tokens", "temperature")},
+    **{name: SETTINGS[name] for name in GROUP_COLUMNS},
     **{
         f"{side}_{name}": Column("", f"{SETTINGS[name].definition.partition(';')[0]}, of the cell named {side}")
         for side in ("first", "second")
-        for name in ("cell_id", "verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")
+        for name in SIDE_COLUMNS
     },
     "num_prompts": Column("", "prompts that both cells have; only these are compared"),
     "metric": Column(

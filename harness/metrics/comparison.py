@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from harness.metrics.cell import CellResult
-from harness.metrics.columns import PAIRED_COLUMNS
+from harness.metrics.columns import GROUP_COLUMNS, PAIRED_COLUMNS, SIDE_COLUMNS
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate, paired, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
@@ -141,8 +141,6 @@ COMPARED = (
 )
 AS_RATIO = ("wall_s", "output_tokens_per_s")
 """Also compared as second / first."""
-SIDE_COLUMNS = ("cell_id", "verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")
-GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "temperature")
 
 
 def comparisons_frame(cells: Sequence[CellResult]) -> pd.DataFrame:

@@ -24,23 +24,11 @@ class Recorded:
     terms: RoundTerms
 
 
-@dataclass(frozen=True)
-class Recording:
-    """What lies at a path."""
-
-    cells: tuple[CellResult, ...]
-    """All of them, so that sampled estimates of others can be set beside a replay."""
-    recorded: tuple[Recorded, ...]
-
-    @property
-    def without_terms(self) -> list[CellResult]:
-        """Cells with drafts that recorded no terms."""
-        replayed = {(item.cell["run"], item.cell["cell_id"]) for item in self.recorded}
-        return [item for item in self.cells if not item.is_baseline and (item["run"], item["cell_id"]) not in replayed]
-
-
-def read_recording(path: Path) -> Recording:
+def read_recording(path: Path) -> tuple[list[CellResult], tuple[Recorded, ...]]:
     """Read the cells at a path (see `harness.records.runs.read_runs`) and their terms.
+
+    Returns:
+        All cells, so that sampled estimates of others can be set beside a replay, and those that have terms.
 
     Raises:
         ValueError: no cell has terms that hold a draft, or a file is inconsistent or does not belong to its record.
@@ -52,7 +40,10 @@ def read_recording(path: Path) -> Recording:
         raise ValueError(
             f"{path}: expected cells with recorded terms, found none; run with measurement.round_terms=true"
         )
-    return Recording(tuple(cells), _with_drafts(path, recorded))
+    kept = tuple(item for item in recorded if len(item.terms.request))
+    if not kept:
+        raise ValueError(f"{path}: expected drafts that count in full, found none; raise decoding.max_new_tokens")
+    return cells, kept
 
 
 def recorded_cells(runs: Sequence[Run], cells: Sequence[CellResult]) -> list[Recorded]:
@@ -76,10 +67,3 @@ def _terms_of(cell: CellResult, folder: Path) -> RoundTerms | None:
     except InconsistentRecordError as error:
         raise ValueError(f"{path}: {error}") from error
     return terms
-
-
-def _with_drafts(path: Path, recorded: Sequence[Recorded]) -> tuple[Recorded, ...]:
-    kept = tuple(item for item in recorded if len(item.terms.request))
-    if not kept:
-        raise ValueError(f"{path}: expected drafts that count in full, found none; raise decoding.max_new_tokens")
-    return kept

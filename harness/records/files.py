@@ -57,24 +57,15 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-_ROUND_COLUMNS = (
-    "num_proposed_tokens",
-    "num_draft_tokens",
-    "num_accepted_tokens",
-    "num_output_tokens",
-    "arrival_s",
-    "share_s",
-    "expected_accepted",
-)
 _OPTIONAL_ROUND_COLUMNS = {
-    "num_free_tokens": None,
-    "num_cut_tokens": 0,
-    "host_us": 0.0,
-    "is_whole": None,
-    "num_held_steps": 0,
-    "path": None,
+    item.name: item.default
+    for item in fields(RoundRecord)
+    if item.default is not MISSING and item.name != "expected_accepted"
 }
 """Columns that are written only where some round differs from these values, and may be missing."""
+_ROUND_COLUMNS = tuple(
+    item.name for item in fields(RoundRecord) if item.name not in (*_OPTIONAL_ROUND_COLUMNS, "cut_reason")
+)
 _OPTIONAL_REQUEST_FIELDS = ("num_reasoning_tokens", "answer_is_valid", "counts", "sampling", "logprobs")
 """Fields of a request that are written only where they are known."""
 _OPTIONAL_CELL_FIELDS = ("blocks", "more_provenances", "failures")

@@ -61,14 +61,11 @@ def read_replay(path: Path, rules: Sequence[Verification]) -> Replay:
     Raises:
         ValueError: nothing recorded, or files that contradict each other; the message says which.
     """
-    recording = read_recording(path)
-    replayed = tuple(replay(item, rules) for item in recording.recorded)
-    return Replay(
-        replayed,
-        tuple(recording.without_terms),
-        replay_frame(replayed),
-        differences_frame(replayed, recording.cells),
-    )
+    cells, recorded = read_recording(path)
+    replayed = tuple(replay(item, rules) for item in recorded)
+    found = {id(item.cell) for item in recorded}
+    without_terms = tuple(cell for cell in cells if not cell.is_baseline and id(cell) not in found)
+    return Replay(replayed, without_terms, replay_frame(replayed), differences_frame(replayed, cells))
 
 
 def write_replay(found: Replay, folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:

@@ -108,8 +108,13 @@ def label_suffix(cell: Cell) -> str:
 
 def group_title(group: Group, cells: Sequence[Cell]) -> str:
     """What the cells of a group share, as far as the other cells differ in it."""
-    first = group.first
-    parts = [target_name(first), drafter_name(first), f"K = {first['num_speculative_tokens']}"]
+    return shared_title(group.first, cells)
+
+
+def shared_title(first: Cell, cells: Sequence[Cell], *, with_depth: bool = True) -> str:
+    """The same of cells like the first; their K is left out where they do not share it."""
+    parts = [target_name(first), drafter_name(first)]
+    parts += [f"K = {first['num_speculative_tokens']}"] if with_depth else []
     parts.append(f"T = {first['temperature']:g}")
     parts += context_texts(first, [name for name in varying(cells, CONTEXT) if name != "target"])
     return " · ".join(parts)

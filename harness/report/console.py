@@ -15,15 +15,12 @@ from harness.metrics.comparison import expected_difference, groups, same_law
 from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
 from harness.report.cell_names import (
-    CONTEXT,
     baseline_name,
-    context_texts,
     drafter_name,
     label_notes,
     label_suffix,
+    shared_title,
     summary_order,
-    target_name,
-    varying,
 )
 from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import missing_value_notes
@@ -86,13 +83,9 @@ def blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
 
 
 def _print_block(console: Console, block: Sequence[Cell], cells: Sequence[Cell]) -> None:
-    depths = {cell["num_speculative_tokens"] for cell in block}
-    first = block[0]
-    parts = [target_name(first), drafter_name(first), *([f"K = {depths.pop()}"] if len(depths) == 1 else [])]
-    parts += [f"T = {first['temperature']:g}"]
-    parts += context_texts(first, [name for name in varying(cells, CONTEXT) if name != "target"])
-    console.print(" · ".join(parts), style="bold", markup=False)
-    console.print(_table(block, with_depth=bool(depths), width=console.width))
+    with_depth = len({cell["num_speculative_tokens"] for cell in block}) > 1
+    console.print(shared_title(block[0], cells, with_depth=not with_depth), style="bold", markup=False)
+    console.print(_table(block, with_depth=with_depth, width=console.width))
     for line in [*reasoning_lines(_shown(block)), *paired_lines(block)]:
         console.print(f"  {line}", style="cyan", markup=False)
     console.print()

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from enum import Enum
 from typing import Any
 
 from harness.settings.cell import CellConfig
-from harness.settings.imported import ImportPath
 from harness.settings.sections import VerificationConfig
-from harness.settings.usage import normal_form, without_settings
+from harness.settings.usage import normal_form, plain_values, without_settings
 
 _ADDED_LATER = (
     "constraint",
@@ -85,17 +83,6 @@ def with_rates(verification: VerificationConfig) -> dict[str, Any]:
     if verification.profile is not None:
         plain["synthetic_rates"] = list(verification.profile.rates)
     return plain
-
-
-def plain_values(value: Any) -> Any:
-    """Settings as plain JSON values: enums by value, tuples as lists."""
-    if isinstance(value, Enum | ImportPath):
-        return value.value
-    if isinstance(value, dict):
-        return {key: plain_values(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_values(item) for item in value]
-    return value
 
 
 def _value(config: Mapping[str, Any], key: str) -> Any:

@@ -8,11 +8,12 @@ shown, nor what identifies a cell.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
 from harness.settings.cell import CellConfig
+from harness.settings.imported import ImportPath
 from harness.settings.models import DRAFTERS, DrafterKind, DrafterTraits, Weights, drafter_traits
 from harness.settings.sections import cache_rounds
 from kernels.methods import METHODS, DraftSampling
@@ -40,13 +41,9 @@ class SettingsView:
     @classmethod
     def of_cell(cls, cell: CellConfig) -> SettingsView:
         """The view of a composed cell."""
-
-        def value(key: str) -> Any:
-            section, _, name = key.partition(".")
-            item = getattr(getattr(cell, section), name)
-            return item.value if isinstance(item, Enum) else item
-
-        return cls(value, cell.draft_sampling.value, cell.backend.device, cell.backend.dtype)
+        found = {"draft_sampling": cell.draft_sampling.value}
+        found |= {"device": cell.backend.device, "dtype": cell.backend.dtype}
+        return cls.of_record(plain_values(asdict(cell)) | found)
 
     @classmethod
     def of_record(cls, config: Mapping[str, Any]) -> SettingsView:
@@ -163,6 +160,17 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
 )
 """Settings, or whole sections, that many cells ignore: the cells that use them, and those cells in words. In records,
 draft_sampling stands beside the sections."""
+
+
+def plain_values(value: Any) -> Any:
+    """Settings as plain JSON values: enums by value, tuples as lists."""
+    if isinstance(value, Enum | ImportPath):
+        return value.value
+    if isinstance(value, dict):
+        return {key: plain_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_values(item) for item in value]
+    return value
 
 
 def unused_settings(view: SettingsView) -> set[str]:

@@ -17,7 +17,7 @@ from harness.metrics.cell import Cell
 from harness.metrics.comparison import groups, law
 from harness.metrics.definitions import metric
 from harness.report.entries import is_disturbed
-from harness.report.figures.axis import DEPTH, DRAFTER, METHOD, TEMPERATURE, VERIFICATION, HeatAxis
+from harness.report.figures.axis import DRAFTER, METHOD, VERIFICATION, HeatAxis
 from harness.report.figures.panels import LINE_INCHES, grid, with_title
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import HEAT_COLORS, NOT_RUN_LOOK
@@ -63,10 +63,9 @@ def draw_heat_map(sheet: Sheet, across: HeatAxis, down: HeatAxis, name: str) -> 
     Returns:
         None where the two were not swept against each other, or the metric has no value.
     """
-    numbers = [side.axis for side in (across, down) if side.axis]
-    sheet = sheet.narrowed([axis.name for axis in numbers])
-    fixed = [] if DEPTH in numbers else [f"K = {sheet.main_depth}"]
-    fixed += [] if TEMPERATURE in numbers else [f"T = {sheet.temperatures[-1]:g}"]
+    numbers = [side.axis.name for side in (across, down) if side.axis]
+    sheet = sheet.narrowed(numbers)
+    fixed = sheet.fixed(numbers)
     crossed = [cell for _, part in sheet.parts if _is_crossed(part, across, down) for cell in part.cells]
     sheet = replace(sheet, cells=tuple(crossed))
     if all(isnan(cell.estimate(name).value) for cell in sheet.cells):

@@ -44,7 +44,7 @@ def draw_methods(sheet: Sheet) -> Figure:
     return finish(
         figure,
         "Verification methods",
-        f"K = {sheet.main_depth}, T = {sheet.temperatures[0]:g}",
+        ", ".join(sheet.fixed(())),
         sheet,
         shows_times=True,
     )

@@ -116,6 +116,11 @@ class Sheet:
         narrow = self if "num_speculative_tokens" in axes else self.part(num_speculative_tokens=self.main_depth)
         return narrow if "temperature" in axes else narrow.part(temperature=narrow.temperatures[-1])
 
+    def fixed(self, axes: Collection[str]) -> list[str]:
+        """K and temperature of a narrowed sheet, as far as a figure has neither on its axes."""
+        fixed = [] if "num_speculative_tokens" in axes else [f"K = {self.main_depth}"]
+        return fixed + ([] if "temperature" in axes else [f"T = {self.temperatures[-1]:g}"])
+
 
 def of_series(cells: Sequence[Cell], key: tuple[str, str]) -> list[Cell]:
     """The cells of one series of a sheet."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import isnan
 from typing import TYPE_CHECKING
 
-from harness.report.figures.axis import DEPTH, TEMPERATURE, Axis
+from harness.report.figures.axis import Axis
 from harness.report.figures.panels import Panel, draw_points, finish, grid, offset, panel_rows, point
 from harness.report.figures.sheet import Sheet, of_series
 from harness.report.figures.style import REFERENCE_LINE
@@ -29,8 +29,6 @@ MIN_VALUES = 3
 def draw_sweep(sheet: Sheet, axis: Axis) -> Figure | None:
     """The sweep of one setting, the others at the main K and the highest temperature; None where it was not swept."""
     sheet = sheet.narrowed((axis.name,))
-    fixed = [] if axis is DEPTH else [f"K = {sheet.main_depth}"]
-    fixed += [] if axis is TEMPERATURE else [f"T = {sheet.temperatures[-1]:g}"]
     values = axis.values(sheet.cells)
     if len(values) < (MIN_VALUES if axis.is_context else 2):
         return None
@@ -42,7 +40,8 @@ def draw_sweep(sheet: Sheet, axis: Axis) -> Figure | None:
     for index, panels in enumerate(blocks):
         _draw_block(axes[len(rows) * index :][: len(rows)], panels, sheet, axis, values, rows)
     what = "Acceptance length and speedup" if len(rows) > 1 else "Acceptance length"
-    return finish(figure, f"{what} against {axis.short}", ", ".join(fixed), sheet, shows_times=len(rows) > 1)
+    where = ", ".join(sheet.fixed((axis.name,)))
+    return finish(figure, f"{what} against {axis.short}", where, sheet, shows_times=len(rows) > 1)
 
 
 def _draw_block(grid_rows, panels: Sequence[Panel], sheet: Sheet, axis: Axis, values: Sequence, rows) -> None:

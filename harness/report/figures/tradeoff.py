@@ -41,8 +41,7 @@ def draw_tradeoff(sheet: Sheet) -> Figure | None:
         for axes in row[len(panels) :]:
             axes.set_axis_off()
         row[0].set_ylabel(LENGTH_LABEL)
-    where = f"K = {sheet.main_depth}, T = {sheet.temperatures[0]:g}"
-    return finish(figure, "Acceptance length against distance", where, sheet)
+    return finish(figure, "Acceptance length against distance", ", ".join(sheet.fixed(())), sheet)
 
 
 def _distance(sheet: Sheet, cell: Cell) -> Estimate:

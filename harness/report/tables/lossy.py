@@ -53,10 +53,10 @@ def lossy_tables(
             reference = next((cell for cell in group.cells if cell["verification"] == method), None)
             rows = tuple(_row(cell, terms[cell["cell_id"]], reference) for cell in shown)
             title = f"Acceptance against distance: {group_title(group, cells)}"
-            header = ("verification", "distance (%)", "acceptance length, full drafts", f"{MINUS_REFERENCE}{method}")
-            header += ("acceptance rate (%)", "speedup")
+            header = ["verification", "distance (%)", "acceptance length, full drafts", f"{MINUS_REFERENCE}{method}"]
+            header += ["acceptance rate (%)", "speedup"]
             notes = (DISTANCE, NO_DIFFERENCE, *table_notes(shown, METRICS))
-            tables.append(Table(title, header, rows, notes))
+            tables.append(Table(title, tuple(header), rows, notes))
     return tables
 
 
