@@ -1,9 +1,13 @@
-"""Triton's interpreter without work that it repeats: tests of kernels on a CPU take half as long.
+"""Triton's interpreter without work that changes nothing: tests of kernels on a CPU take a third of the time.
 
 A launch puts interpreted functions into triton.language. The interpreter looks through its modules again in every call
-of a device function, which takes longer than most of these functions and finds nothing left to replace.
+of a device function, which takes longer than most of these functions and finds nothing left to replace. It computes
+every sum, difference and product of integers a second time for an overflow check that only a debug build evaluates.
+Each value, type and comparison builds the same constants anew.
 """
 
+import math
+from dataclasses import replace
 from functools import cache
 from types import FunctionType
 
@@ -31,3 +35,23 @@ def shorten() -> None:
     interpreter._get_np_dtype = lambda kind: (
         of_pointer if isinstance(kind.scalar, tl.pointer_type) else of_scalar(kind.scalar)
     )
+    builder = interpreter.interpreter_builder
+    if not builder.options.debug:
+        builder.options = replace(builder.options, sanitize_overflow=False)
+    tl.tensor.__init__ = initialize_tensor
+    tl.dtype.__eq__ = same_type
+
+
+@cache
+def shape_constants(shape: tuple[int, ...]) -> tuple[tl.constexpr, tl.tuple]:
+    return tl.constexpr(math.prod(shape)), tl.tuple([tl.constexpr(size) for size in shape])
+
+
+def initialize_tensor(self: tl.tensor, handle: object, type: tl.dtype) -> None:
+    self.handle, self.type, self.dtype = handle, type, type.scalar
+    self.numel, self.shape = shape_constants(tuple(type.shape) if type.is_block() else ())
+
+
+def same_type(self: tl.dtype, other: object) -> bool:
+    other = other.value if isinstance(other, tl.constexpr) else other
+    return self is other or (isinstance(other, tl.dtype) and self.name == other.name)

@@ -24,7 +24,8 @@ from kernels.reference.verify import verify
 from tests.toy_markov import exact_law, outputs, toy_engine, toy_requests, transitions
 
 NUM_REQUESTS = 10_000
-"""With as many the controls below are rejected with p-values below 1e-12; `harness.certification` plays millions."""
+"""With as many the p-values of the controls below are 1.2e-11 (shared noise), below 1e-300 (lossy) and 8e-30 (uniforms
+used again), far below the level of a false alarm; `harness.certification` plays millions."""
 NUM_TOKENS = 4
 FALSE_ALARM = 1e-6
 """Probability that one of these tests fails by chance; every seed is fixed, so a pass stays a pass."""
@@ -106,9 +107,9 @@ def test_output_does_not_depend_on_the_number_of_slots(method):
     results = [
         outputs(
             toy_engine(TARGET, DRAFT, method, sampling, num_speculative_tokens=3, max_new_tokens=9, num_slots=slots),
-            toy_requests(60),
+            toy_requests(20),
         )
-        for slots in (1, 7, 60)
+        for slots in (1, 7, 20)
     ]
     assert results[0] == results[1] == results[2]
 
