@@ -26,12 +26,14 @@ from tests.synthetic_cells import (
     simulated_run,
 )
 
-README = Path(__file__).parents[1] / "results" / "README.md"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+COLUMNS_PAGE = ROOT / "harness" / "metrics" / "COLUMNS.md"
 
 
 def rows_below(heading):
     """The rows of the first table below a heading of the README, (column, unit, definition)."""
-    text = README.read_text().split(heading)[1].split("\n#")[0]
+    text = COLUMNS_PAGE.read_text().split(heading)[1].split("\n#")[0]
     return re.findall(r"^\| `([^`]+)` \| (?:(.*?) \| )?(.+) \|$", text, re.MULTILINE)
 
 
@@ -45,9 +47,9 @@ def test_columns_of_the_other_tables_are_those_of_the_readme(tmp_path):
     assert rows_below("### Columns of the kernel benchmark\n") == [
         (name, item.unit, item.definition) for name, item in KERNEL_COLUMNS.items()
     ]
-    for table in README.parent.glob("kernel_bench*/table.csv"):
+    for table in RESULTS.glob("kernel_bench*/table.csv"):
         assert table.read_text().splitlines()[0] == ",".join(KERNEL_COLUMNS)
-    found = load_certification(README.parent / "certify_cpu")
+    found = load_certification(RESULTS / "certify_cpu")
     assert [(row[0], row[2]) for row in rows_below("### Columns of a certification\n")] == list(COLUMNS.items())
     assert list(found.columns) == list(COLUMNS) and found["is_control"].any() and not found["verdict"].isna().any()
 
@@ -193,10 +195,8 @@ def test_a_file_that_is_no_table_of_cells_is_named(tmp_path, content):
     assert str(tmp_path / "cells.csv") in str(error.value)
 
 
-UNTRACKED = README.parent / "runs"
-TRACKED = sorted(
-    path.parents[1] for path in README.parent.rglob("tables/cells.csv") if not path.is_relative_to(UNTRACKED)
-)
+UNTRACKED = RESULTS / "runs"
+TRACKED = sorted(path.parents[1] for path in RESULTS.rglob("tables/cells.csv") if not path.is_relative_to(UNTRACKED))
 
 
 @pytest.mark.parametrize("folder", TRACKED, ids=lambda path: path.name)

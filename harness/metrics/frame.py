@@ -1,6 +1,6 @@
 """The results of runs as a data frame: one row per cell, every metric with its interval.
 
-What the columns mean is in `harness.metrics.columns` (and results/README.md). This module does not know how results are
+What the columns mean is in `harness.metrics.columns` (and harness/metrics/COLUMNS.md). This module does not know how results are
 printed.
 """
 
@@ -27,7 +27,7 @@ def load_results(path: str | Path) -> pd.DataFrame:
             (raw records are not tracked), the report's tables/cells.csv, or a folder of reports.
 
     Returns:
-        The columns of results/README.md; each metric has `<metric>`, `<metric>_low` and `<metric>_high`. Columns that
+        The columns of harness/metrics/COLUMNS.md; each metric has `<metric>`, `<metric>_low` and `<metric>_high`. Columns that
         an older table lacks are empty.
 
     Raises:
@@ -38,7 +38,7 @@ def load_results(path: str | Path) -> pd.DataFrame:
 
 
 def results_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
-    """One row per cell with the columns of results/README.md."""
+    """One row per cell with the columns of harness/metrics/COLUMNS.md."""
     num_positions = max((cell.estimates.sums.num_positions for cell in cells), default=0)
     columns = column_names(num_positions)
     frame = pd.DataFrame([_row(cell, num_positions) for cell in cells], columns=columns)

@@ -37,7 +37,7 @@ def find_cell_tables(path: Path) -> list[Path]:
 
 
 def read_cell_tables(paths: Sequence[Path]) -> pd.DataFrame:
-    """The rows of some tables, with the columns of results/README.md.
+    """The rows of some tables, with the columns of harness/metrics/COLUMNS.md.
 
     Columns that an older table does not have are empty.
 
@@ -62,7 +62,7 @@ def _read(path: Path) -> pd.DataFrame:
     unknown = [name for name in frame.columns if name not in set(column_names(_num_positions(frame)))]
     if unknown or "cell_id" not in frame:
         found = f"the column {unknown[0]}" if unknown else "no column cell_id"
-        raise ValueError(f"{path}: expected the columns of results/README.md, found {found}")
+        raise ValueError(f"{path}: expected the columns of harness/metrics/COLUMNS.md, found {found}")
     return frame
 
 

@@ -34,7 +34,7 @@ def default_output(path: Path) -> Path:
 
 
 def rows(results: Results, row_format: str) -> str:
-    """One row per cell as text: csv and json hold every column of results/README.md, md the summary."""
+    """One row per cell as text: csv and json hold every column of harness/metrics/COLUMNS.md, md the summary."""
     if row_format == "md":
         return summary_table(results.cells).to_markdown()
     frame = results_frame(results.cells)
