@@ -1,6 +1,6 @@
 """The results of runs as a data frame: one row per cell, every metric with its interval.
 
-What the columns mean is in `harness.metrics.columns` (and harness/metrics/COLUMNS.md). This module does not know how results are
+What the columns mean is in `harness.metrics.columns` (and COLUMNS.md). This module does not know how results are
 printed.
 """
 
@@ -27,7 +27,7 @@ def load_results(path: str | Path) -> pd.DataFrame:
             (raw records are not tracked), the report's tables/cells.csv, or a folder of reports.
 
     Returns:
-        The columns of harness/metrics/COLUMNS.md; each metric has `<metric>`, `<metric>_low` and `<metric>_high`. Columns that
+        The columns of COLUMNS.md; each metric has `<metric>`, `<metric>_low` and `<metric>_high`. Columns that
         an older table lacks are empty.
 
     Raises:
