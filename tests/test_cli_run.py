@@ -66,7 +66,7 @@ def test_help_names_every_group_option_and_setting(capsys):
             ["drafter=mtp", "drafting.num_speculative_tokens=4,2000"],
             "drafting.num_speculative_tokens: expected 0 to 32, found 2000",
         ),
-        (["decoding.top_p=nan"], "decoding.top_p: expected a value in (0, 1], found nan"),
+        (["decoding.top_p=nan"], "decoding.top_p: expected a value in (0, 1]"),
         (
             ["drafter=eagle", "constraint=commit", "constraint.parser=qwen"],
             "constraint.parser: expected one of zoo, qwen3, glm,",

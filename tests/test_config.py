@@ -53,9 +53,13 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: DecodingConfig(temperature=-0.1), "decoding.temperature: expected 0 or more, found -0.1"),
-        (lambda: DecodingConfig(temperature=float("nan")), "decoding.temperature: expected 0 or more, found nan"),
+        (lambda: DecodingConfig(temperature=-0.1), "decoding.temperature: expected 0 or more"),
+        (lambda: DecodingConfig(temperature=float("nan")), "decoding.temperature: expected 0 or more"),
+        (lambda: DecodingConfig(temperature=1e-46), "decoding.temperature: expected 0 or more"),
+        (lambda: DecodingConfig(temperature=1e300), "decoding.temperature: expected 0 or more"),
         (lambda: DecodingConfig(top_k=-1), "decoding.top_k"),
+        (lambda: DecodingConfig(top_k=2**31), "decoding.top_k"),
+        (lambda: DecodingConfig(top_p=1e-46), "decoding.top_p"),
         (lambda: DecodingConfig(top_p=0.0), "decoding.top_p"),
         (lambda: DecodingConfig(min_p=1.0), "decoding.min_p"),
         (lambda: DecodingConfig(max_new_tokens=0), "decoding.max_new_tokens"),

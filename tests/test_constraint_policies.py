@@ -320,8 +320,8 @@ def test_late_fails_the_same_comparison():
 
 def test_guards_of_a_whole_step_share_one_time_and_rounds_alike_a_ruling():
     """Would catch time that is counted for one request only, or for each of them in full."""
-    rounds = {0: Round([5, 4], [5], False), 3: Round([4, 4], [5], False), 5: Round([5], [], False)}
-    rounds[8] = Round([5, MARKER], [4], False)
+    rounds = {0: Round([5, 4], [5], False, []), 3: Round([4, 4], [5], False, []), 5: Round([5], [], False, [])}
+    rounds[8] = Round([5, MARKER], [4], False, [])
     grammar_states = {slot: grammar_state_of("commit", DOUBLED) for slot in rounds}
     began = time.perf_counter()
     outcomes = after_unmasked_round(grammar_states, rounds)

@@ -335,6 +335,13 @@ def test_a_line_may_carry_sampling_of_its_own(tmp_path: Path):
     assert seeds[0][0] != seeds[1][0] and seeds[0][1] == seeds[1][1]
 
 
+def test_numbers_of_one_value_have_one_fingerprint(tmp_path: Path):
+    """Would catch a cell that is another one where a line says 1 in the place of 1.0."""
+    files = [write_lines(tmp_path / f"{name}.jsonl", {"prompt": "a", "sampling": {"temperature": number, "top_p": 1}})
+             for name, number in (("whole", 1), ("real", 1.0))]  # fmt: skip
+    assert len({fingerprint(read_prompts(path)) for path in files}) == 1
+
+
 @pytest.mark.parametrize(
     ("sampling", "message"),
     [
@@ -345,6 +352,9 @@ def test_a_line_may_carry_sampling_of_its_own(tmp_path: Path):
         ({"top_k": 2.5}, r"sampling\.top_k: expected a whole number"),
         ({"seed": True}, r"sampling\.seed: expected a whole number"),
         ({"top_p": 0}, r"sampling\.top_p: expected a value in"),
+        ({"top_k": 10**20}, r"sampling\.top_k: expected 0 .* below"),
+        ({"temperature": 10**400}, r"sampling\.temperature: expected 0 or more"),
+        ({"min_p": 1e-46}, r"sampling\.min_p: expected a value in"),
     ],
 )
 def test_wrong_sampling_is_refused_with_its_line(tmp_path: Path, sampling: object, message: str):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from harness.settings.models import require
+
+SMALLEST_NORMAL, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""Of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,16 @@ class SamplingSettings:
 
     def check(self, section: str) -> None:
         """Raises ValueError for a value out of range, called `section`.NAME."""
-        require(0 <= self.temperature < math.inf, f"{section}.temperature", "0 or more", self.temperature)
-        require(self.top_k >= 0, f"{section}.top_k", "0 (off) or more", self.top_k)
-        require(0 < self.top_p <= 1, f"{section}.top_p", "a value in (0, 1]", self.top_p)
-        require(0 <= self.min_p < 1, f"{section}.min_p", "a value in [0, 1)", self.min_p)
+        for name, is_in_range, expected in (
+            ("temperature", self.temperature >= 0, "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "a value in (0, 1]"),
+            ("min_p", 0 <= self.min_p < 1, "a value in [0, 1)"),
+        ):
+            value = getattr(self, name)
+            # kernels get it in float32, where a smaller number may be 0 and a larger one infinite
+            fits = is_in_range and (value == 0 or SMALLEST_NORMAL <= value <= LARGEST)
+            require(fits, f"{section}.{name}", f"{expected} that is 0 or a normal float32 number", value)
+        require(0 <= self.top_k < 2**31, f"{section}.top_k", "0 (off) or more, below 2**31", self.top_k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +66,9 @@ class GivenSampling:
             if isinstance(number, bool) or not isinstance(number, kinds):
                 words = "a whole number" if kinds == (int,) else "a number"
                 raise ValueError(f"sampling.{name}: expected {words}, found {number!r}")
-        given = cls(**value)
-        given.over(SamplingSettings()).check("sampling")
-        return given
+        cls(**value).over(SamplingSettings()).check("sampling")
+        # 1 and 1.0, and 0 and -0.0, are one setting with one fingerprint
+        return cls(**{name: number if name in ("top_k", "seed") else number + 0.0 for name, number in value.items()})
 
     @property
     def values(self) -> dict[str, Any]:
