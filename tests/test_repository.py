@@ -91,3 +91,24 @@ def test_without_a_python_make_says_so_before_it_makes_anything(python, message,
     assert result.returncode != 0
     assert message in result.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+def test_links_between_pages_lead_somewhere():
+    """Would catch a page that moved, and a heading that was reworded."""
+    pages = [path for path in tracked_files() if path.suffix == ".md" and path.name != "report.md"]
+    dead = []
+    for page in pages:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            path, _, anchor = target.partition("#")
+            if "://" in target:
+                continue
+            file = (page.parent / path).resolve() if path else page
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                dead.append(f"{page.relative_to(ROOT)}: {target}")
+    assert not dead
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
