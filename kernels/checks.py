@@ -101,8 +101,17 @@ def check_token_map(token_ids: Tensor | None, name: str, num_tokens: int) -> Non
         )
 
 
+def check_is_chain(draft: Draft) -> None:
+    """Raises ValueError where the draft is a tree, which no core verifies yet."""
+    if draft.parents is not None:
+        raise ValueError(
+            f"draft.parents: expected None, a chain, found {list(draft.parents.shape)}; trees are not verified yet"
+        )
+
+
 def check_draft(draft: Draft, target_logits: Tensor) -> None:
-    """Raises ValueError unless the fields of a draft fit each other and the target rows."""
+    """Raises ValueError unless the draft is a chain whose fields fit each other and the target rows."""
+    check_is_chain(draft)
     num_requests, width = draft.token_ids.shape
     most = num_requests * (width + 1)
     if len(target_logits) > most:

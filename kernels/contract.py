@@ -137,7 +137,8 @@ class Draft:
     parents: Tensor | None = None
     """[R, K] int64, index of the draft token that each one follows, smaller than its own; -1 for the children of the
     context. The K draft tokens are then the nodes of a tree, siblings in the order in which they were drawn, and target
-    row i + 1 is conditioned on the path to node i. None: a chain, in which each follows the one before it."""
+    row i + 1 is conditioned on the path to node i. None: a chain, in which each follows the one before it. Both
+    cores refuse trees with a ValueError: they are not verified yet."""
 
 
 @dataclass(frozen=True)

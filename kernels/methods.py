@@ -156,8 +156,8 @@ class OwnMethod:
     `odds`, u_i uniform and independent of all else; which tokens are accepted then follows from the traits. The token
     after them is drawn from `emission`, or without one from the target's distribution p where every draft token was
     accepted or `emits_from_target` holds, else from [p - q]+; a one-hot proposal (every proposal, unless `reads_draft`
-    holds) leaves p without the rejected token. A batch at temperature 0 accepts what is the target's argmax, without a
-    call.
+    holds) leaves p without the rejected token. A request at temperature 0 accepts and emits the target's argmax alone,
+    whatever the functions return; no request accepts or emits a token that a mask forbids. What they return is checked.
 
     A whole method, in my_rules.py: strict verification with half the acceptance, lossless.
 
@@ -183,11 +183,12 @@ class OwnMethod:
     """
 
     odds: Callable[[Proposal], Odds]
-    """The round (kernels.reference.proposal) -> [R, K] odds (kernels.reference.odds) that each draft token passes."""
+    """The round (kernels.reference.proposal) -> [R, K] odds (kernels.reference.odds) that each draft token passes;
+    finite numerators of 0 or more, denominators above 0."""
     traits: MethodTraits
     emission: Callable[[Proposal, Tensor], Tensor] | None = None
-    """The round and [R] int64 numbers of accepted tokens -> [R, V] float64 weights of the next token, with a positive
-    sum in each row."""
+    """The round and [R] int64 numbers of accepted tokens -> [R, V] float64 weights of the next token, finite, 0 or
+    more, with a positive sum in each row."""
     value: str = "own"
     """Its name in records: the path that it was imported by."""
 

@@ -86,8 +86,8 @@ def verify(
         workspace: scratch memory; None takes fresh memory for this call.
 
     Raises:
-        ValueError: a tensor's shape, type or layout is not as there, synthetic verification has too few rates, block
-            verification too many draft tokens, or the method is an OwnMethod.
+        ValueError: a tensor's shape, type or layout is not as there, the draft is a tree, synthetic verification has
+            too few rates, block verification too many draft tokens, or the method is an OwnMethod.
     """
     check_logits(target_logits, "target_logits", dimensions=2)
     check_draft(draft, target_logits)

@@ -30,6 +30,9 @@ def generous_odds(proposal: Proposal) -> Odds:
 
 half_strict = OwnMethod(half_odds, MethodTraits(Guarantee.lossless), half_left)
 lossy = OwnMethod(generous_odds, MethodTraits(Guarantee.lossy, reads_draft=True))
+lossy_to_last_success = OwnMethod(
+    generous_odds, MethodTraits(Guarantee.lossy, reads_draft=True, stops_at_first_failure=False)
+)
 liar = OwnMethod(generous_odds, MethodTraits(Guarantee.lossless, reads_draft=True))
 forgets_its_emission = OwnMethod(half_odds, MethodTraits(Guarantee.lossless))
 NUMBER = 7

@@ -100,6 +100,14 @@ def test_a_map_of_ids_that_does_not_fit_the_draft_logit_cache(wrong: torch.Tenso
         replace(batch, draft=wrong_draft).found(Verification(VerificationMethod.block))
 
 
+def test_a_tree_is_refused_by_both_cores():
+    batch = kernel_round([PLAIN], [2], VOCAB)
+    tree = replace(batch, draft=replace(batch.draft, parents=torch.full_like(batch.draft.token_ids, -1)))
+    for verified in (tree.found, tree.expected):
+        with pytest.raises(ValueError, match=r"draft\.parents: expected None"):
+            verified(Verification(VerificationMethod.strict))
+
+
 def test_a_method_of_ones_own_is_refused_where_the_reference_alone_runs_it():
     batch = kernel_round([PLAIN], [2], VOCAB)
     with pytest.raises(ValueError, match="only the reference core runs it"):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from experiments.certify import main as certify
+from experiments.replay import main as replay
 from experiments.run import main
 from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.certification.report import JSON
@@ -70,6 +71,12 @@ def test_the_report_shows_it_with_a_label_and_in_figures(run):
     assert HALF in (run / "report.md").read_text(encoding="utf-8")
     assert OWN_METHOD in (run / "report.md").read_text(encoding="utf-8")
     assert list((run / "figures").glob("*.png"))
+
+
+def test_its_drafts_can_be_replayed(run, tmp_path):
+    """Would catch a figure that knows the looks of our methods only."""
+    assert replay([str(run), f"--output={tmp_path}"]) == 0
+    assert list(tmp_path.rglob("replay.png"))
 
 
 def test_its_name_is_part_of_the_id_and_its_traits_decide_the_drafts():

@@ -4,11 +4,15 @@ import pytest
 import torch
 from scipy import stats
 
-from kernels.contract import Draft, Sampling, Streams, Verification
+from kernels.contract import Draft, Sampling, Streams, TokenMask, Verification, VerificationResult
+from kernels.methods import Guarantee, MethodTraits, OwnMethod
 from kernels.reference.draw import draw
+from kernels.reference.odds import Odds
+from kernels.reference.proposal import Proposal
 from kernels.reference.truncation import sampling_rows
 from kernels.reference.verify import verify
 from kernels.streams import Purpose
+from tests.own_methods import lossy, lossy_to_last_success
 from tests.random_round import (
     FALSE_ALARM,
     GREEDY,
@@ -99,9 +103,10 @@ def test_entries_beyond_the_draft_are_ignored(method: Method):
 @pytest.mark.parametrize(
     ("method", "num_sampled"),
     [(method, 0) for method in Method if method is not Method.synthetic]
-    + [(method, 1) for method in SAMPLED_METHODS if method is not Method.synthetic],
+    + [(method, 1) for method in SAMPLED_METHODS if method is not Method.synthetic]
+    + [(method, num_sampled) for method in (lossy, lossy_to_last_success) for num_sampled in (0, 1)],
 )
-def test_temperature_zero_accepts_the_argmax_under_every_method(method: Method, num_sampled: int):
+def test_temperature_zero_accepts_the_argmax_under_every_method(method: Method | OwnMethod, num_sampled: int):
     """In a batch of its own, and beside a sampled request."""
     batch = Round([GREEDY] * 6 + [PLAIN] * num_sampled, [3] * (6 + num_sampled), vocab_size=11)
     best = batch.target.argmax(dim=2)
@@ -197,3 +202,50 @@ def test_smaller_draft_vocabulary_equals_a_full_one_with_the_rest_cut(method: Me
     assert torch.equal(verdicts[0].token_ids, verdicts[1].token_ids)
     assert not verdicts[0].invalid.any()
     assert len(verdicts[0].num_accepted.unique()) > 1
+
+
+def own_round(method: OwnMethod, mask: TokenMask | None = None) -> VerificationResult:
+    """One request at temperature 1 whose draft is token 2, then 1, of four that are equally probable."""
+    streams = Streams(*[torch.zeros(1, dtype=torch.long)] * 3)
+    draft = Draft(torch.tensor([[2, 1]]), torch.tensor([2]))
+    return verify(torch.zeros(3, 4), draft, sampling_of(PLAIN), Verification(method), streams, mask)
+
+
+def always(proposal: Proposal) -> Odds:
+    return Odds(torch.full_like(proposal.target_logprobs, 2.0), torch.ones_like(proposal.target_logprobs))
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_method_of_ones_own_cannot_pass_a_forbidden_token(stops: bool):
+    """Neither accept it, nor what was drafted behind it, nor emit it."""
+    traits = MethodTraits(Guarantee.lossy, stops_at_first_failure=stops)
+    only_3 = TokenMask(torch.tensor([[0b1000]]).int(), torch.tensor([0, -1, -1]))
+    for emission in (None, lambda proposal, num_accepted: torch.ones(1, 4, dtype=torch.float64)):
+        method = OwnMethod(always, traits, emission)
+        assert own_round(method).num_accepted.tolist() == [2]
+        verdict = own_round(method, only_3)
+        assert verdict.num_accepted.tolist() == [0] and verdict.token_ids.tolist() == [[3, -1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("odds", "found"),
+    [
+        (torch.ones(1, 2), "tensor"),
+        (Odds(torch.ones(2), torch.ones(1, 2)), r"\[2\]"),
+        (Odds(torch.ones(1, 2), 1.0), "found 1.0"),
+        (Odds(torch.tensor([[1.0, torch.nan]]), torch.ones(1, 2)), "nan / 1.0 for draft token 2"),
+        (Odds(torch.tensor([[-1.0, 1.0]]), torch.ones(1, 2)), "-1.0 / 1.0"),
+        (Odds(torch.ones(1, 2), torch.zeros(1, 2)), "1.0 / 0.0"),
+    ],
+)
+def test_odds_that_are_none_name_the_method(odds: object, found: str):
+    with pytest.raises(ValueError, match=f"rules:mine: expected .*{found}"):
+        own_round(OwnMethod(lambda proposal: odds, MethodTraits(Guarantee.lossy), value="rules:mine"))
+
+
+@pytest.mark.parametrize("row", [[0.0] * 4, [1, 1, torch.nan, 1], [1, 1, torch.inf, 1], [-1.0, 1, 1, 1], [1.0] * 3])
+def test_weights_that_are_none_name_the_method(row: list[float]):
+    """Would catch a token outside the vocabulary, which a sum of 0 or NaN would draw."""
+    method = OwnMethod(always, MethodTraits(Guarantee.lossy), lambda *_: torch.tensor([row]), "rules:mine")
+    with pytest.raises(ValueError, match="rules:mine: expected `emission`"):
+        own_round(method)

@@ -94,7 +94,7 @@ def _series(replayed: Sequence[Replayed]) -> list[_Series]:
     spare, used, looks = spare_looks(), set(), {}
     for rule in dict.fromkeys(rule for item in replayed for rule in item.rules):
         name = rule.method.value
-        looks[rule] = LOOKS[name] if name not in used else next(spare)
+        looks[rule] = LOOKS[name] if name in LOOKS and name not in used else next(spare)
         used.add(name)
     step = 0.8 / len(looks)
     return [_Series(rule, look, step * (index + 1) - 0.4) for index, (rule, look) in enumerate(looks.items())]
@@ -105,7 +105,8 @@ def _draw_lengths(axes: Axes, items: Sequence[Replayed], series: Sequence[_Serie
         for rule, look, shift in series:
             if rule in item.rules:
                 _point(axes, place + shift, item.estimate(series_name(rule, Estimator.given)), look)
-        own = next((each.look for each in series if each.rule == item.own_rule), LOOKS[method_name(item.cell)])
+        name = method_name(item.cell)
+        own = next((each.look for each in series if each.rule == item.own_rule), LOOKS.get(name) or next(spare_looks()))
         _point(axes, place - 0.4, item.estimate(SAMPLED), own, **HOLLOW)
     axes.set_xlim(-0.6, len(items) - 0.4)
     axes.grid(axis="x", visible=False)

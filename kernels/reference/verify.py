@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.checks import check_is_chain
 from kernels.contract import (
     Draft,
     Sampling,
@@ -27,6 +28,7 @@ from kernels.reference.choose import choose
 from kernels.reference.coupled import verify_coupled
 from kernels.reference.greedy import verify_greedy
 from kernels.reference.odds import Odds, up_to_first_failure, up_to_last_success
+from kernels.reference.own_method import own_emission, own_odds
 from kernels.reference.pr35461 import shared_choice, shared_uniforms
 from kernels.reference.probabilistic import probabilistic_odds
 from kernels.reference.proposal import Proposal, propose
@@ -45,8 +47,8 @@ Method = VerificationMethod
 def acceptance_odds(proposal: Proposal, verification: Verification) -> Odds:
     """[R, K] the probability with which the method lets each draft token pass."""
     match verification.method:
-        case OwnMethod(odds=odds):
-            return odds(proposal)
+        case OwnMethod() as method:
+            return own_odds(method, proposal)
         case Method.block:
             return block_odds(proposal, log_prefix_ratios(proposal))
         case Method.lenient:
@@ -69,7 +71,7 @@ def emission_weights(proposal: Proposal, verification: Verification, num_accepte
     """[R, V] float64 unnormalised law of the token that follows `num_accepted` ([R] int64) accepted ones."""
     method = verification.method
     if isinstance(method, OwnMethod) and method.emission is not None:
-        return method.emission(proposal, num_accepted)
+        return own_emission(method, proposal, num_accepted)
     if method.traits.emits_from_target:
         return emission(proposal, num_accepted, scale=None)
     if method is Method.block:
@@ -126,9 +128,11 @@ def verify(
         accepted, and the token emitted in its place comes from the target (token 0 if the target has no distribution).
 
     Raises:
-        ValueError: the rows do not add up, the mask does not fit them, greedy verification meets a temperature above 0
-            (which kernels.verify flags, as it cannot look), or synthetic verification has too few rates.
+        ValueError: the rows do not add up, the mask does not fit them, the draft is a tree, greedy verification meets a
+            temperature above 0 (which kernels.verify flags, as it cannot look), synthetic verification has too few
+            rates, or an OwnMethod returns something else than it should.
     """
+    check_is_chain(draft)
     if mask is not None:
         target_logits = without_forbidden(target_logits, mask)
     packed = present_slots(target_logits, draft)
