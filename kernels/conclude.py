@@ -111,7 +111,7 @@ def emit_from_target(
     Args:
         stats: of that row: maximum, normalizer, threshold.
     """
-    # No draft row is looked into, nothing was summed for the token, and nobody raced for it.
+    # No draft row is looked into, nothing was summed for the token, and no Gumbel noise was compared for it.
     opened = open_rows(target, draft, tokens, state, temperature, request, 0, index, plan, stats, METHOD, False)
     sample_next(
         target, draft, tokens, temperature, rows, state, output, request, 0, index, plan, 0, 0,

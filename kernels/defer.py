@@ -1,9 +1,8 @@
 """How many drafts each row of a round verifies, and which rows wait for the host. Twin of kernels.reference.defer.
 
-A row is held back where the tokens that every end of its reasoning ends with stand at its last token or at one of its
-drafts. Nothing is decided for it then: what it holds may need masks or a cut, which only the host can make. Steps in
-which nobody is held count their drafts in the same launch, so that a grammar which waits for the end of reasoning costs
-no operation of its own.
+A row is deferred where the tokens that every end of its reasoning ends with stand at its last token or at one of its
+drafts. Nothing is decided for it then: it may need masks or a cut, which only the host can make. Steps without deferred
+rows count their drafts in the same launch, so that waiting for the end of reasoning costs no operation of its own.
 """
 
 from __future__ import annotations

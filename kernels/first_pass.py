@@ -4,9 +4,9 @@
     row      M = max m_b, S = sum s_b exp((m_b - M) / T); judge X                the row's last program
     request  number of accepted tokens; next token, or plan of the second pass  the last row's last program
 
-Programs are ordered by position: the rows after everybody's first draft token come first. A rule that stops at the
+Programs are ordered by position: the rows after the first draft tokens come first. A rule that stops at the
 first failure lets the programs of later rows see it and read nothing; which rows are read then depends on timing,
-what comes out does not, because nothing behind the failure is looked at.
+what comes out does not, because nothing after the failure is used.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _first_pass_kernel(
                         group, METHOD, False, SETS, PARTS, CHUNK, GROUP, UNROLL,
                     )  # fmt: skip
         if is_last(state.row_arrivals + row, PROGRAMS):
-            # Read at once, needed or not: a skipped row leaves rubbish here, which nobody looks at.
+            # Read at once, needed or not: a skipped row leaves an unused value here.
             if DRAFTED:
                 prepared = load_prepared(state, row)
             uniform_number = load_uniform(state, row)

@@ -119,7 +119,7 @@ def gumbel_argmax_of_logits(
 
 @triton.jit
 def finish(scores, winners, at, num_groups, GROUPS_PADDED: tl.constexpr):
-    """The winner among the leaders of a row's groups, -1 if nobody could win; the lowest id among equals."""
+    """The winner among the leaders of a row's groups, -1 if there is none; the lowest id among equals."""
     groups = tl.arange(0, GROUPS_PADDED)
     found = tl.load(scores + at + groups, mask=groups < num_groups, other=-float("inf"), cache_modifier=".cg")
     tokens = tl.load(winners + at + groups, mask=groups < num_groups, other=-1, cache_modifier=".cg")

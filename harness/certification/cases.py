@@ -42,7 +42,7 @@ TRUNCATIONS: dict[str, tuple[ToyModels, tuple[Profile, ...]]] = {
     ),
 }
 """Truncation of a cell: the pair, and the sampling parameters that its requests take in turn. `none` takes two
-temperatures, because at 1 nobody sees one that is forgotten. `mixed` mixes greedy requests with sampled ones that cut
+temperatures, because at 1 a forgotten one does not show. `mixed` mixes greedy requests with sampled ones that cut
 differently."""
 UNCUT_BESIDE_CUT = (Profile(temperature=1.4), Profile(temperature=0.9, top_k=4, top_p=0.85))
 Drafts = tuple[methods.Method, DraftSampling, bool]

@@ -7,7 +7,7 @@ Token ids that a subject gets and gives are the ones it sees (ToyModels.token_id
 own numbers.
 Every slot serves a fixed number of requests, so that quick requests count no more than slow ones. A request begins in
 state 0 at a position of its own, with its own seed, in round 1. A batch holds all slots that are not done yet, in an
-order that has nothing to do with the slots; a few that are done fill it up, with requests that nobody counts. All
+order that has nothing to do with the slots; a few that are done fill it up, with requests that are not counted. All
 bookkeeping stays on the device; the host learns only how many slots are still busy.
 """
 
@@ -36,7 +36,7 @@ WATCHED_ROUNDS = 4
 NUM_POSITIONS = 7
 """Requests begin at positions 1 .. NUM_POSITIONS in turn."""
 NOT_A_TOKEN = -7
-"""Stands where nobody may look."""
+"""Stands where nothing may be read."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class SlotTable:
             models.rows_seen(models.draft_logits),
         )
         self.tokens = torch.zeros(num_slots, self.length + self.depth, dtype=torch.long, device=device)
-        # The last bin takes the requests that go on, and those that nobody counts.
+        # The last bin takes the requests that go on, and those that are not counted.
         self.counts = torch.zeros(len(case.profiles) * 2 * models.num_codes + 1, dtype=torch.long, device=device)
         self.tallies = torch.zeros(3, dtype=torch.long, device=device)
         shape = (num_slots, self.depth, self.draft_rows.shape[1])
@@ -245,7 +245,7 @@ def simulate_round(subject: Subject, table: SlotTable, slots: Tensor) -> None:
         rows, row_states = rows[columns <= counts[:, None]], states[columns <= counts[:, None]]
     real = slots
     if case.padded_slots:
-        # The values that nobody may read come from slot 0.
+        # The values that may not be read come from slot 0.
         num_rows = max(len(table.order), len(slots) + BATCH_STEP)
         token_ids, counts = _pad(token_ids, num_rows, NOT_A_TOKEN), _pad(counts, num_rows, -1)
         slots = _pad(slots, num_rows, 0)
@@ -274,7 +274,7 @@ def simulate_round(subject: Subject, table: SlotTable, slots: Tensor) -> None:
 
 
 def num_faults(verdict: VerificationResult, draft: Draft, numbers: Tensor) -> Tensor:
-    """[] int64, the verdicts that are flagged, not what kernels.contract promises, or emit what nobody can draw.
+    """[] int64, the verdicts that are flagged, not what kernels.contract promises, or emit what cannot be drawn.
 
     Args:
         verdict: fields [R].

@@ -135,10 +135,10 @@ def every_method(dtype: torch.dtype) -> Iterator[Launch]:
 
 
 def deferring() -> Iterator[Launch]:
-    """With and without drafts, with and without anybody who may be held."""
+    """With and without drafts, with and without rows that may be deferred."""
     for num_drafts, words in ((0, "no drafts"), (NUM_DRAFTS, f"{NUM_DRAFTS} drafts")):
-        yield f"hold, {words}", partial(_defer, num_drafts)
-        yield f"hold nobody, {words}", partial(_defer, num_drafts, defers=False)
+        yield f"defer, {words}", partial(_defer, num_drafts)
+        yield f"defer none, {words}", partial(_defer, num_drafts, defers=False)
 
 
 def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:

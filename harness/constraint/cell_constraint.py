@@ -74,6 +74,6 @@ class CellConstraint:
         return RequestConstraint(GrammarState(self.parser, matcher, self._policy), None)
 
     def validate(self, grammar: str, answer_ids: Collection[int]) -> bool | None:
-        """Whether an answer is valid; None where nobody can say."""
+        """Whether an answer is valid; None where no validator exists."""
         text = self._tokenizer.decode(list(answer_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return is_valid(self.config.kind, grammar, str(text))

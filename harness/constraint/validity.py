@@ -1,7 +1,7 @@
 """Whether an answer is what its grammar asks for, judged by others than the grammar's library.
 
-JSON schemas are judged by the package jsonschema on the decoded text, regular expressions by Python's `re`. Nobody
-else here can judge a Lark grammar.
+JSON schemas are judged by the package jsonschema on the decoded text, regular expressions by Python's `re`. Lark
+answers are not judged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_validator(kind: GrammarKind) -> None:
 
 
 def is_valid(kind: GrammarKind, grammar: str, text: str) -> bool | None:
-    """Whether the text of an answer is valid; None where nobody can say.
+    """Whether the text of an answer is valid; None where no validator exists.
 
     Args:
         kind: the language of the grammar.

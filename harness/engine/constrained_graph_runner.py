@@ -74,7 +74,7 @@ class ConstrainedGraphRunner(GraphRunner):
         drafting: set[int],
         in_answer: dict[int, GrammarState],
     ) -> Launched:
-        """A step in which somebody in the answer drafts, from its drafts to its end."""
+        """A step in which a request in its answer drafts, from its drafts to its end."""
         step = self.step
         num_rows = parts.given.decides.numel()
         masked = ConstrainedDrafts(

@@ -4,12 +4,11 @@ The autoregressive baseline is the same engine with a drafter that proposes noth
 and time; it does not know text, configurations or files. Batch composition does not reach the random streams: they are
 functions of a request's seed, position and own round count.
 
-With CUDA graphs the next step is launched before the last one has been read, so that the host's work is hidden behind
-the device's. A request that ended in the step just read is then in the next one too; what that step made of it is
-thrown away and counted nowhere. A request in whose round reasoning may end is deferred by the device: the step decides
-nothing of it, and the host takes part in the next one. Where the engine also measures what the methods expect on the
-drafts, it works one step after another: it looks at a step's drafts and logits, the clock stopped, before the next one
-overwrites them.
+With CUDA graphs the next step is launched before the last one has been read, which hides the host's work behind the
+device's. A request that ended in the step just read is then in the next one too; its output there is discarded and
+counted nowhere. The device defers a request in whose round reasoning may end: the step decides nothing of it, and the
+host takes part in the next one. Where expected acceptance is measured, steps run one after another: a step's drafts and
+logits are read with the clock stopped, before the next one overwrites them.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class Engine:
         wanted = returns_at_once if settings.overlaps is None else settings.overlaps
         measures = settings.expected_acceptance and settings.num_speculative_tokens > 0
         self._overlaps = wanted and not measures and (settings.graphs or not settings.constrained)
-        # one slot more than there are takes what nobody wants
+        # one spare slot receives the writes of padding rows
         self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
         self.step = Step(
             target=target,
@@ -163,7 +162,7 @@ class Engine:
             under_way = launched
         wall_s = self._now() - start_s
         if under_way is not None:
-            # nobody needs it, and its time must not be the next run's
+            # its output is discarded, and its time must not count for the next run
             under_way.launched.wait()
         # made now, so that they take no time of the run
         records = tuple(request_record(item) for item in finished)
@@ -174,7 +173,7 @@ class Engine:
         return time.perf_counter() - self._began
 
     def _idle(self, seconds: float) -> None:
-        """Wait for the next request; time without one is nobody's share."""
+        """Wait for the next request; idle time is charged to no request."""
         time.sleep(seconds)
         self._read_s = self._now()
 

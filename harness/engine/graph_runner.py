@@ -135,7 +135,7 @@ class GraphRunner:
         """Memory for the inputs of a size, and the inputs in it."""
         step = self.step
         num_fields = 5 * size.num_slots
-        # all zeros: nobody decides, and every row lies at the start of a slot
+        # all zeros: no slot decides, and every row lies at the start of a slot
         inputs = torch.zeros(
             num_fields + size.num_prompt_rows * (self.row_width + 3), dtype=torch.int64, device=step.target.device
         )
@@ -163,7 +163,7 @@ class GraphRunner:
         return CapturedStep(inputs, given, replay)
 
     def _rehearse(self, captured: CapturedStep) -> None:
-        """Launch a step in which nobody decides, as often as steps are under way at once.
+        """Launch a step in which no slot decides, as often as steps are under way at once.
 
         The first replay of a graph brings it to the device, and the first copies of a size take pinned memory: time
         that belongs to no request, and to no arm of a comparison that happens to come first.

@@ -31,7 +31,7 @@ class Launched(NamedTuple):
     outcomes: Mapping[int, ConstraintOutcome] = {}
     """What constraints say of the round, by slot."""
     grammar_states: Mapping[int, GrammarState] = {}
-    """Guards, by slot, that have not seen yet what verification emitted; while a request goes on, none of it is cut."""
+    """Grammar states by slot that have not seen what verification emitted; nothing is cut while a request goes on."""
     ran_as_one_graph: bool = False
     """The grammar states have not seen the drafts either; where they had to, the device held the slot back."""
 
@@ -66,7 +66,7 @@ class EagerRunner:
     max_prefill_tokens = 4096
     """Prompt tokens that a step can read, unless a single prompt is longer; bounds the memory of activations."""
     max_prefill_tokens_with_decodes = None
-    """Prompt tokens of a step in which somebody decodes; None for no limit: prompts have a forward of their own here,
+    """Prompt tokens of a step in which a request decodes; None for no limit: prompts have a forward of their own here,
     and every portion would read the weights once more."""
     graph_bytes = 0
     """Memory that captured steps took."""

@@ -43,7 +43,7 @@ class Scheduler:
         return admitted
 
     def release(self, sequence: Sequence, follow_up: Request | None) -> None:
-        """Free the slot; a follow-up (the next turn of a conversation) goes before everybody who waits."""
+        """Free the slot; a follow-up (the next turn of a conversation) goes before all that wait."""
         del self.running[sequence.slot]
         self.constrained.pop(sequence.slot, None)
         heapq.heappush(self._free, sequence.slot)

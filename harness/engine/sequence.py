@@ -121,7 +121,7 @@ class Sequence:
 
     def defer(self, share_s: float) -> None:
         """Take in that the oldest step under way held the sequence back: it is as if it had not been, but for time."""
-        # nobody would ever see its drafts, and it would be held for good
+        # no host code would see its drafts, and it would be deferred forever
         assert self.request.grammar_state is not None, "a request without a guard was held back"
         self._under_way.popleft()
         self.carry(share_s)

@@ -205,7 +205,7 @@ class Step:
         rows: slice | Tensor = slice(0, num_rows)
         if self.joins:
             rows = torch.where(inputs.decides == DECODES, self.cache.slot_ids[:num_rows], state.spare)
-        # a row that idles drafts and reads from position 0 on, and nobody looks at it
+        # an idle row drafts and reads from position 0 on; its output is discarded
         lengths = torch.where(inputs.decides == DECODES, state.lengths[:num_rows], 1)
         return Batch(
             rows=rows,

@@ -33,7 +33,7 @@ class StepPlan(NamedTuple):
     chunks: tuple[Chunk, ...]
     """In the order in which their requests were admitted."""
     may_be_constrained: bool
-    """False only where no request that runs has one: nobody then asks each of them in every step."""
+    """False only where no running request has one, which saves asking each of them in every step."""
 
     @property
     def deciding(self) -> list[Sequence]:
@@ -58,7 +58,7 @@ def make_plan(
     max_prefill_tokens_with_decodes: int | None = None,
     may_be_constrained: bool = True,
 ) -> StepPlan | None:
-    """The next step; None when nobody can go on before the step under way has been read.
+    """The next step; None when no request can go on before the step under way has been read.
 
     A sequence that will have reached its length with what is under way does not decode again. Prompts are read in the
     order given, in rows of `row_width` tokens, as many as fit into the step; the first one always gets a row.

@@ -1,7 +1,7 @@
 """Reading checkpoints: a local folder or a Hugging Face id, config.json, safetensors weights, key by key.
 
-Pickled weights (.bin, .pt) are refused: unpickling runs code. Every tensor is asked for by name and shape, and what
-nobody asked for can be reported. This module does not know what the keys mean.
+Pickled weights (.bin, .pt) are refused: unpickling runs code. Every tensor is asked for by name and shape; unused
+ones can be reported. This module does not know what the keys mean.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def no_weights(folder: Path) -> str:
 
 
 def report_unused(source: object, unused: list[str], run_prefixes: tuple[str, ...]) -> tuple[str, ...]:
-    """Warn about tensors that nobody asked for, and return their names.
+    """Warn about unused tensors, and return their names.
 
     run_prefixes: prefixes of the parts that are run; a tensor of theirs left over (a bias, another norm) means that
     the model computes something else: CheckpointError. Rotary tables of old checkpoints are computed, not read.

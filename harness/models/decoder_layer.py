@@ -117,7 +117,7 @@ def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
 def layer_config(data: dict[str, Any], source: object) -> PreTrainedConfig:
     """The configuration of a drafter's layers from the fields of its file; no model_type means llama.
 
-    Raises ValueError when such layers do not run; warns about fields that nobody reads.
+    Raises ValueError when such layers do not run; warns about unused fields.
     """
     model_type = data.get("model_type") or LlamaConfig.model_type
     if model_type not in HEAD_LAYERS:

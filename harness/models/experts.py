@@ -8,7 +8,7 @@ Importing this module registers the implementation "slots_experts" with transfor
 The grouped product of torch runs on the device alone for bfloat16 on GPUs of compute capability 9 and 10; elsewhere on
 a GPU it copies the groups' sizes to the host, which a graph cannot hold. There every expert runs: E / k times the
 arithmetic, hidden behind reading the weights in forwards of up to about 200 tokens (N operations for each byte of
-16-bit weights), and slow in longer ones. On a CPU there is nobody to wait for.
+16-bit weights), and slow in longer ones. On a CPU nothing waits.
 
 Layers that run through the fused operations come here only with more tokens than their kernels take, in prompts and in
 rounds of many slots: see harness.models.fused.expert_layer.

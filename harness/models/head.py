@@ -52,7 +52,7 @@ class Head(nn.Module):
     path: Path | None = None
     """Folder it was loaded from; None for a head made in memory."""
     unused_keys: tuple[str, ...] = ()
-    """Tensors of the checkpoint that nobody asked for."""
+    """Unused tensors of the checkpoint."""
     random_fingerprint: str | None = None
     """Identifies random weights; None for those of a checkpoint."""
     draft_to_target: Tensor | None = None

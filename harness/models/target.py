@@ -82,7 +82,7 @@ class TargetModel:
         self.name = name
         self.path = None if path is None else Path(path)
         self.unused_keys: tuple[str, ...] = ()
-        """Tensors of the checkpoint that nobody asked for."""
+        """Unused tensors of the checkpoint."""
         slots_config = with_slots(self.config)
         for layer in causal_lm.model.layers:
             use_slots(layer, slots_config)

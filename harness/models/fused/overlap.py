@@ -5,7 +5,7 @@ and each of its programs waits for the kernel before to have completed (gdc_wait
 
 - What it reads is there: a kernel has completed when all its programs have ended, each of which has waited for the
   kernel before it. So when gdc_wait returns, every earlier kernel has completed, not the last one only.
-- What it writes nobody reads any more, for the same reason.
+- What it writes is not read any more, for the same reason.
 - A kernel that is not of the chain starts when all before it have completed, and lets none start before it has.
 - No program keeps an earlier one from starting: a kernel starts when all programs of the one before it have.
 
