@@ -62,23 +62,13 @@ def _run(options: argparse.Namespace) -> int:
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text(text)
     else:
-        _write(options)
+        from harness.report.console import print_summary
+        from harness.sweep.whole_run import write_report
+
+        output = default_output(options.path) if options.output is None else options.output
+        formats = ("png", "pdf") if options.pdf else ("png",)
+        write_report(options.path, lambda results: print_summary(results.cells), output, formats, html=options.html)
     return SUCCESS
-
-
-def _write(options: argparse.Namespace) -> None:
-    """Write the report, print the summary, and say where the report is."""
-    from harness.metrics.cell import read_results
-    from harness.report.console import print_summary
-    from harness.report.warnings import warnings
-    from harness.report.write import default_output, write_results
-
-    results = read_results(options.path)
-    output = default_output(options.path) if options.output is None else options.output
-    paths = write_results(results, output, ("png", "pdf") if options.pdf else ("png",), html=options.html)
-    print_summary(results.cells)
-    say(*(f"note: {line}" for line in warnings(results)))
-    say(f"report: {paths[0]} (and {len(paths) - 1} files beside it, in tables/ and figures/)")
 
 
 if __name__ == "__main__":

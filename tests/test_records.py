@@ -15,8 +15,7 @@ from harness.metrics import load_results
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts, Knowledge
 from harness.records.files import identity, read_cell, write_atomically, write_cell
-from harness.records.logprobs import TokenLogprobs
-from harness.records.request import CutReason, RoundRecord
+from harness.records.request import CutReason, RoundRecord, TokenLogprobs
 from harness.records.schema import SCHEMA_VERSION, Block, Failure
 from tests.synthetic_cells import cell_record, request_record, round_record, row_of
 

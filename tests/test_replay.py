@@ -14,8 +14,7 @@ import pytest
 from experiments import replay as command
 from experiments import run as run_command
 from harness.metrics.recorded_terms import read_recording
-from harness.records.acceptance_terms import COLUMNS
-from harness.records.terms_file import TERMS_SUFFIX
+from harness.records.acceptance_terms import COLUMNS, TERMS_SUFFIX
 from harness.replay.estimators import Estimator, reaching
 from harness.replay.replayed import num_ended_drafts, replay
 from harness.replay.rules import recorded_rule, replayed_rules, rule_name

@@ -14,8 +14,10 @@ from harness.records.acceptance_terms import (
     TermColumn,
     check_terms_of,
     collect_terms,
+    read_terms,
+    terms_path,
+    write_terms,
 )
-from harness.records.terms_file import read_terms, terms_path, write_terms
 from harness.settings.sections import MeasurementConfig
 from tests.synthetic_cells import cell_record, request_record, round_record
 
@@ -125,7 +127,7 @@ def test_a_damaged_file_is_named(tmp_path):
 
 def test_another_version_is_refused(tmp_path, monkeypatch):
     path = write_terms(terms_of_two(), tmp_path)
-    monkeypatch.setattr("harness.records.terms_file.TERMS_VERSION", 99)
+    monkeypatch.setattr("harness.records.acceptance_terms.TERMS_VERSION", 99)
     with pytest.raises(ValueError, match="terms of version 1, this version reads 99"):
         read_terms(path)
 

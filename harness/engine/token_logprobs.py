@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.records.logprobs import TokenLogprobs
+from harness.records.request import TokenLogprobs
 from kernels.contract import Sampling, TokenMask
 from kernels.core import Core
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from harness.metrics.cell import CellResult, analyse
 from harness.records import InconsistentRecordError
-from harness.records.acceptance_terms import RoundTerms, check_terms_of
+from harness.records.acceptance_terms import RoundTerms, check_terms_of, read_terms, terms_path
 from harness.records.runs import CELLS, Run, read_runs
-from harness.records.terms_file import read_terms, terms_path
 
 
 @dataclass(frozen=True)

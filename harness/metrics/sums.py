@@ -7,7 +7,7 @@ This module knows records; it does not know which sums a metric divides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from operator import attrgetter
 
 import numpy as np
@@ -16,20 +16,14 @@ from numpy.typing import NDArray
 from harness.metrics.coarse_sums import coarse_sums
 from harness.metrics.reasoning_sums import boundary_values
 from harness.records.counts import Knowledge
-from harness.records.request import EXPECTED_METHODS, CutReason, RequestRecord
+from harness.records.request import EXPECTED_METHODS, CutReason, RequestRecord, RoundRecord
 from harness.records.schema import CellRecord
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-ROUND_FIELDS = (
-    "num_proposed_tokens",
-    "num_draft_tokens",
-    "num_accepted_tokens",
-    "num_output_tokens",
-    "arrival_s",
-    "share_s",
-)
+ROUND_FIELDS = tuple(item.name for item in fields(RoundRecord) if item.default is MISSING and item.name != "cut_reason")
+"""The numbers that every round has."""
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,22 @@ request's key and the index of its round there. To record one more number per po
 (`is_required=False`) and give its values in `harness.engine.measure_drafts`; nothing else needs to know it.
 
 Shapes: D drafts, N draft positions of all drafts, draft after draft, K the largest number of draft tokens.
-This module knows records; it does not know how terms are worked out or what follows from them.
+This module knows records and the file beside them; it does not know how terms are worked out or what follows from them.
 """
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.records import InconsistentRecordError
+from harness.records.files import write_atomically
 from harness.records.request import ROUNDING, RequestRecord
 from harness.records.schema import CellRecord
 
@@ -224,3 +228,58 @@ def full_drafts(request: RequestRecord) -> list[tuple[int, int]]:
         for index, item in enumerate(request.rounds)
         if item.num_draft_tokens == item.num_proposed_tokens > 0
     ]
+
+
+TERMS_VERSION = 1
+TERMS_SUFFIX = ".terms.npz"
+
+
+def terms_path(folder: Path, cell_id: str) -> Path:
+    """Where the terms of a cell lie, in the folder of its record."""
+    return folder / f"{cell_id}{TERMS_SUFFIX}"
+
+
+def write_terms(terms: RoundTerms, folder: Path) -> Path:
+    """Write terms to `folder`/<cell_id>.terms.npz, atomically; returns the path."""
+    prompts, turns, samples = zip(*terms.keys, strict=True) if terms.keys else ((), (), ())
+    arrays = {
+        "version": np.array(TERMS_VERSION),
+        "cell_id": np.array(terms.cell_id),
+        "prompt_id": np.array(prompts, dtype=np.str_),
+        "turn": np.array(turns, dtype=np.int64),
+        "sample": np.array(samples, dtype=np.int64),
+        "request": terms.request,
+        "round_index": terms.round_index,
+        "num_draft_tokens": terms.num_draft_tokens,
+    } | {f"term.{name}": values for name, values in terms.values.items()}
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    path = terms_path(folder, terms.cell_id)
+    write_atomically(path, stream.getvalue())
+    return path
+
+
+def read_terms(path: Path) -> RoundTerms:
+    """Read terms; raises ValueError with the path when the file does not hold consistent terms of this version."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        if int(arrays["version"]) != TERMS_VERSION:
+            raise InconsistentRecordError(
+                f"terms of version {int(arrays['version'])}, this version reads {TERMS_VERSION}; run the cell again"
+            )
+        keys = zip(*(arrays[name].tolist() for name in ("prompt_id", "turn", "sample")), strict=True)
+        return RoundTerms(
+            cell_id=str(arrays["cell_id"]),
+            keys=tuple(keys),
+            request=arrays["request"],
+            round_index=arrays["round_index"],
+            num_draft_tokens=arrays["num_draft_tokens"],
+            values={name.removeprefix("term."): arrays[name] for name in arrays if name.startswith("term.")},
+        )
+    except InconsistentRecordError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except (OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"{path}: expected terms of version {TERMS_VERSION}, found {type(error).__name__}: {error}"
+        ) from error

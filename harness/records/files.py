@@ -19,8 +19,7 @@ from typing import Any
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts, Knowledge
-from harness.records.logprobs import TokenLogprobs
-from harness.records.request import CutReason, FinishReason, RequestRecord, RoundRecord
+from harness.records.request import CutReason, FinishReason, RequestRecord, RoundRecord, TokenLogprobs
 from harness.records.schema import (
     COUNTED_FIELDS,
     READABLE_VERSIONS,

@@ -1,4 +1,4 @@
-"""One request and its rounds, which cannot be built inconsistent; knows no cells.
+"""One request, its rounds and its log-probabilities, which cannot be built inconsistent; knows no cells.
 
 Definitions of the counts: `harness.metrics.columns`.
 """
@@ -10,11 +10,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
+from typing import Any
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts
-from harness.records.logprobs import TokenLogprobs
 from kernels.methods import METHODS
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Columns with an entry for each output token; log-probabilities in nats.
+
+    They are of the row that the token was drawn from, raw or processed as the cell's decoding.logprobs_mode says.
+    """
+
+    token: tuple[float | None, ...]
+    """Of the token itself; None where it has no probability there."""
+    rank: tuple[int, ...]
+    """1 + the number of more probable tokens."""
+    top_token_ids: tuple[tuple[int, ...], ...]
+    """The most probable tokens of the row, the best first; fewer where no more have a probability."""
+    top: tuple[tuple[float, ...], ...]
+    """Theirs."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TokenLogprobs:
+        """The columns from lists."""
+        ids, top = (tuple(map(tuple, data[name])) for name in ("top_token_ids", "top"))
+        return cls(tuple(data["token"]), tuple(data["rank"]), ids, top)
 
 
 class CutReason(Enum):

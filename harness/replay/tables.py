@@ -5,12 +5,12 @@ This module knows what to show; numbers with all their digits are in `harness.re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from harness.metrics.cell import CellResult
 from harness.metrics.columns import with_interval
 from harness.metrics.definitions import INTERVALS
 from harness.metrics.estimates import Estimate
@@ -57,74 +57,67 @@ DIFFERENCE_TEXT = (
     "one. The two differ in what they estimate: each sampled length is on its own drafts. – where the run did not play "
     "both methods, or neither made these drafts."
 )
+_Row = Mapping[Any, Any]
 WIDTH = "replayed interval"
 TITLES = {Estimator.given: "length, given the drafts", Estimator.before: "length, before the draw"}
 
 
 def replay_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Table:
     """One row per cell and method."""
-    cells = [item.cell for item in replayed]
-    extra = varying(cells, CONTEXT)
-    header = [*extra, "T", "drafter", "K", "drafts of", "drafts", "method", *TITLES.values(), "by position (%)"]
-    rows = []
-    for cell, group in _by_cell(cells, frame):
-        for method, found in group.groupby("verification", sort=False):
-            rows.append((*_settings(cell, extra), *_method_entries(str(method), found)))
-    header += ["sampled", WIDTH, "left out", "labels"]
+    header = ("drafts", "method", *TITLES.values(), "by position (%)", "sampled", WIDTH, "left out", "labels")
     by_position = "by position: probability that at least i tokens are accepted, given the drafts."
     left_out = "left out: drafts with a drafted end-of-sequence token."
     notes = (BASIS, ESTIMATORS, by_position, SAMPLED_TEXT, left_out, LIMITS, SAME_LAW_NOTE, INTERVALS)
-    return Table("Every method on the same drafts", tuple(header), tuple(rows), (*notes, *label_notes(cells)))
-
-
-def _by_cell(cells: Sequence[CellResult], frame: pd.DataFrame) -> Iterator[tuple[CellResult, pd.DataFrame]]:
-    for cell in cells:
-        yield cell, frame[(frame["run"] == cell["run"]) & (frame["cell_id"] == cell["cell_id"])]
-
-
-def _settings(cell: CellResult, extra: Sequence[str]) -> list[Entry]:
-    return [*settings_of(cell, extra), setting(cell["num_speculative_tokens"]), cell.method]
-
-
-def _method_entries(method: str, found: pd.DataFrame) -> list[Entry]:
-    """The columns of one method, `found` its rows by estimator."""
-    rows = {row["estimator"]: row for row in found.to_dict("records")}
-    given = rows[Estimator.given.value]
-    lengths: list[Entry] = [_number(rows[item.value], "length") if item.value in rows else NONE for item in TITLES]
-    positions = [name for name in given if name.startswith("acceptance_per_pos_") and name[-1].isdigit()]
-    rates = " / ".join(format_value(given[name], "percent") for name in positions if not pd.isna(given[name]))
-    sampled: Entry = NONE
-    width: Entry = NONE
-    if given["is_own"]:
-        sampled, width = _number(given, "sampled_length"), width_text(given["width_ratio"])
-    labels = [str(given["recorded_labels"])]
-    labels += [str(given["guarantee"])] if given["guarantee"] != Guarantee.lossless.value else []
-    label = "; ".join(dict.fromkeys(item for item in labels if item))
-    return [
-        count(given["num_drafts"]),
-        method,
-        *lengths,
-        rates,
-        sampled,
-        width,
-        count(given["num_ended_drafts"]),
-        label,
-    ]
+    table = _table(replayed, frame, ["verification"], header, _method_entries)
+    return replace(table, title="Every method on the same drafts", notes=(*notes, *table.notes))
 
 
 def differences_table(replayed: Sequence[Replayed], frame: pd.DataFrame) -> Table:
     """One row per cell and pair of methods: the lossless ones with each other, the lossy ones with probabilistic."""
+    header = ("comparison", *(title.replace("length, ", "") for title in TITLES.values()), "sampled", WIDTH)
+    shown = frame.loc[[_is_shown(*pair) for pair in zip(frame["first"], frame["second"], strict=True)]]
+    table = _table(replayed, shown, ["first", "second"], header, _difference_entries)
+    notes = (BASIS, ESTIMATORS, DIFFERENCE_TEXT, LIMITS, SAME_LAW_NOTE, INTERVALS)
+    return replace(table, title="Differences on the same drafts", notes=(*notes, *table.notes))
+
+
+def _table(
+    replayed: Sequence[Replayed],
+    frame: pd.DataFrame,
+    keys: list[str],
+    header: Sequence[str],
+    entries: Callable[[Mapping[str, _Row]], list[Entry]],
+) -> Table:
+    """A row per cell and keys; `entries` gets the rows of the frame by estimator."""
     cells = [item.cell for item in replayed]
-    extra = varying(cells, CONTEXT)
-    titles = [title.replace("length, ", "") for title in TITLES.values()]
-    header = (*extra, "T", "drafter", "K", "drafts of", "comparison", *titles, "sampled", WIDTH)
-    rows = []
-    for cell, group in _by_cell(cells, frame):
-        for (first, second), found in group.groupby(["first", "second"], sort=False):
-            if _is_shown(first, second):
-                rows.append((*_settings(cell, extra), f"{second}{MINUS}{first}", *_difference_entries(found)))
-    notes = (BASIS, ESTIMATORS, DIFFERENCE_TEXT, LIMITS, SAME_LAW_NOTE, INTERVALS, *label_notes(cells))
-    return Table("Differences on the same drafts", header, tuple(rows), notes)
+    extra, rows = varying(cells, CONTEXT), []
+    for cell in cells:
+        of_cell = frame[(frame["run"] == cell["run"]) & (frame["cell_id"] == cell["cell_id"])]
+        settings = (*settings_of(cell, extra), setting(cell["num_speculative_tokens"]), cell.method)
+        for _, group in of_cell.groupby(keys, sort=False):
+            by_estimator = {row["estimator"]: row for row in group.to_dict("records")}
+            rows.append((*settings, *entries(by_estimator)))
+    header = (*extra, "T", "drafter", "K", "drafts of", *header)
+    return Table("", header, tuple(rows), tuple(label_notes(cells)))
+
+
+def _of_estimators(rows: Mapping[str, _Row], name: str, *, signed: bool = False) -> list[Entry]:
+    return [_number(rows[item.value], name, signed=signed) if item.value in rows else NONE for item in TITLES]
+
+
+def _method_entries(rows: Mapping[str, _Row]) -> list[Entry]:
+    """The columns of one method."""
+    given = rows[Estimator.given.value]
+    positions = [name for name in given if name.startswith("acceptance_per_pos_") and name[-1].isdigit()]
+    rates = " / ".join(format_value(given[name], "percent") for name in positions if not pd.isna(given[name]))
+    sampled: list[Entry] = [NONE, NONE]
+    if given["is_own"]:
+        sampled = [_number(given, "sampled_length"), width_text(given["width_ratio"])]
+    labels = [str(given["recorded_labels"])]
+    labels += [str(given["guarantee"])] if given["guarantee"] != Guarantee.lossless.value else []
+    label = "; ".join(dict.fromkeys(item for item in labels if item))
+    shown = [count(given["num_drafts"]), given["verification"], *_of_estimators(rows, "length"), rates]
+    return [*shown, *sampled, count(given["num_ended_drafts"]), label]
 
 
 def _is_shown(first: str, second: str) -> bool:
@@ -132,18 +125,16 @@ def _is_shown(first: str, second: str) -> bool:
     return not lossy or (len(lossy) == 1 and VerificationMethod.probabilistic.value in (first, second))
 
 
-def _difference_entries(found: pd.DataFrame) -> list[Entry]:
-    rows = {row["estimator"]: row for row in found.to_dict("records")}
+def _difference_entries(rows: Mapping[str, _Row]) -> list[Entry]:
     given = rows[Estimator.given.value]
-    shown: list[Entry] = [
-        _number(rows[item.value], "difference", signed=True) if item.value in rows else NONE for item in TITLES
-    ]
+    shown: list[Entry] = [f"{given['second']}{MINUS}{given['first']}"]
+    shown += _of_estimators(rows, "difference", signed=True)
     if pd.isna(given["sampled_difference"]):
         return [*shown, NONE, NONE]
     return [*shown, _number(given, "sampled_difference", signed=True), width_text(given["width_ratio"])]
 
 
-def _number(row: dict[Any, Any], name: str, *, signed: bool = False) -> Number:
+def _number(row: _Row, name: str, *, signed: bool = False) -> Number:
     return Number(*Estimate(*(row[item] for item in with_interval(name))), style="length", signed=signed)
 
 

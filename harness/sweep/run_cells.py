@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 from harness.backends.backend import Backend, BackendRun, OnRequest, backend_class
 from harness.compose.run_plan import RunPlan
-from harness.records.acceptance_terms import collect_terms
+from harness.records.acceptance_terms import collect_terms, write_terms
 from harness.records.files import identity, write_atomically, write_cell
 from harness.records.provenance import provenance
 from harness.records.schema import SCHEMA_VERSION, Block, CellRecord
-from harness.records.terms_file import write_terms
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
 from harness.settings.identity import determinants, key_without, plain_values, with_rates

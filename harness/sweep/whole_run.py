@@ -63,9 +63,9 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None]) -> None:
         except (Exception, KeyboardInterrupt) as error:
             say(f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'stopped'}: {_kept(plan, finished)}")
             if _lists_only(plan.folder, finished):
-                _report(plan.folder, show)
+                write_report(plan.folder, show, plan.folder)
             raise
-        _report(plan.folder, show)
+        write_report(plan.folder, show, plan.folder)
 
 
 def run_plan(plan: RunPlan, finished: list[str]) -> None:
@@ -81,16 +81,19 @@ def run_plan(plan: RunPlan, finished: list[str]) -> None:
         progress.finish()
 
 
-def _report(folder: Path, show: Callable[[Results], None]) -> None:
+def write_report(
+    path: Path, show: Callable[[Results], None], output: Path, formats: Sequence[str] = ("png",), *, html: bool = False
+) -> None:
+    """Write the report of the records at a path to a folder, show the results, and tell where the report is."""
     from harness.metrics.cell import read_results
     from harness.report.warnings import warnings as remarks
     from harness.report.write import write_results
 
-    results = read_results(folder)
-    page, *others = write_results(results, folder)
+    results = read_results(path)
+    page, *others = write_results(results, output, formats, html=html)
     show(results)
     say(*(f"note: {line}" for line in remarks(results)))
-    say(f"report: {page} (and {len(others)} files in tables/ and figures/)")
+    say(f"report: {page} (and {len(others)} files beside it, in tables/ and figures/)")
 
 
 def _kept(plan: RunPlan, finished: Sequence[str]) -> str:

@@ -51,12 +51,8 @@ class _Choice:
         return cls(cells, best, tuple(ratios))
 
     def verdicts(self) -> list[str]:
-        return [self._verdict(cell, ratio) for cell, ratio in zip(self.cells, self.ratios, strict=True)]
-
-    def _verdict(self, cell: Cell, ratio: Estimate) -> str:
-        if cell is self.best:
-            return BEST
-        return WORSE if ratio.high < 1 else EQUAL
+        pairs = zip(self.cells, self.ratios, strict=True)
+        return [BEST if cell is self.best else WORSE if ratio.high < 1 else EQUAL for cell, ratio in pairs]
 
     @property
     def equals(self) -> list[str]:
@@ -87,7 +83,7 @@ def _settings(choice: _Choice, extra: Sequence[str]) -> list[Entry]:
 
 
 def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
-    header = (
+    header = [
         *extra,
         "T",
         "drafter",
@@ -96,16 +92,17 @@ def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
         "not told apart from it",
         "throughput (tok/s)",
         "speedup",
-    )
-    rows = []
-    for choice in choices:
-        numbers = [estimate_number(choice.best, name) for name in ("output_tokens_per_s", "speedup")]
-        rows.append(
-            (*_settings(choice, extra), setting(_depth(choice.best)), ", ".join(choice.equals) or "none", *numbers)
+    ]
+    names = ("output_tokens_per_s", "speedup")
+    rows = [
+        (
+            *(*_settings(choice, extra), setting(_depth(choice.best)), ", ".join(choice.equals) or "none"),
+            *(estimate_number(choice.best, name) for name in names),
         )
-    names = ["output_tokens_per_s", "speedup"]
+        for choice in choices
+    ]
     notes = (SELECTION, *footnotes(names), *missing_value_notes([choice.best for choice in choices], names))
-    return Table("Best draft depth", header, tuple(rows), notes)
+    return Table("Best draft depth", tuple(header), tuple(rows), notes)
 
 
 def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
