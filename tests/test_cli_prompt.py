@@ -7,7 +7,7 @@ import pytest
 from experiments import prompt as command
 from harness.records.request import CutReason
 from harness.report.token_colours import (
-    COLOURS,
+    LOOKS,
     Piece,
     TokenKind,
     acceptance_line,
@@ -92,20 +92,20 @@ def test_without_colour_marks_tell_the_kinds_apart():
 
 def test_with_colour_the_text_is_left_as_it_is():
     text = [Piece(ACCEPTED, " a\n"), Piece(RECOVERED, "b"), Piece(BONUS, "c")]
-    shown = render(text, colour=True)
+    shown, colours = render(text, colour=True), [look.colour for look in LOOKS.values()]
     for kind in (ACCEPTED, RECOVERED, BONUS):
-        assert COLOURS[kind] in shown
-    for code in [*COLOURS.values(), "\x1b[0m"]:
+        assert LOOKS[kind].colour in shown
+    for code in [*colours, "\x1b[0m"]:
         shown = shown.replace(code, "")
     assert shown == " a\nbc"
-    assert len(set(COLOURS.values())) == len(TokenKind)
+    assert len(set(colours)) == len(TokenKind)
 
 
 def test_the_legend_explains_every_kind_in_one_line():
     assert legend(colour=False) == (
         "accepted draft  ‹recovered after a rejection›  «bonus after a fully accepted draft»  [target alone]"
     )
-    assert all(code in legend(colour=True) for code in COLOURS.values())
+    assert all(look.colour in legend(colour=True) for look in LOOKS.values())
 
 
 @pytest.mark.parametrize(

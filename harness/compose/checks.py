@@ -35,8 +35,7 @@ def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None
     _check_shapes(cells)
     _check_target_names(cells)
     _check_effect(given, cells)
-    _check_constraints(cells)
-    _check_imports(cells)
+    _check_objects(cells)
     check_model_configs(cells)
 
 
@@ -61,17 +60,6 @@ def _check_shapes(cells: Sequence[CellConfig]) -> None:
         if shape is not None and shape not in shape_names():
             hint = did_you_mean(shape, shape_names())
             raise SettingsError(f"{key}: expected one of {', '.join(shape_names())}, found {shape}{hint}")
-
-
-def _check_imports(cells: Sequence[CellConfig]) -> None:
-    """Objects of the user's own can be imported."""
-    named = [("drafter.kind", cell.drafter.kind) for cell in cells]
-    for key, found in dict.fromkeys(named):
-        if isinstance(found, ImportPath):
-            try:
-                found.load(key)
-            except ValueError as error:
-                raise SettingsError(str(error)) from error
 
 
 def _is_hub_id(path: str) -> bool:
@@ -105,8 +93,9 @@ def _check_effect(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> No
         )
 
 
-def _check_constraints(cells: Sequence[CellConfig]) -> None:
-    """A parser that can be imported, a grammar that can be followed, and something installed to follow it with."""
+def _check_objects(cells: Sequence[CellConfig]) -> None:
+    """What can be imported: a parser, a drafter of one's own; a grammar that can be followed, and something installed
+    to follow it with."""
     used = [cell.constraint for cell in cells if cell.constraint.policy is not None]
     try:
         for parser in dict.fromkeys(item.parser for item in used):
@@ -114,5 +103,8 @@ def _check_constraints(cells: Sequence[CellConfig]) -> None:
         for kind, grammar in dict.fromkeys((item.kind, item.grammar) for item in used):
             if grammar is not None:
                 check_given_grammar(kind, grammar)
+        for drafter in dict.fromkeys(cell.drafter.kind for cell in cells):
+            if isinstance(drafter, ImportPath):
+                drafter.load("drafter.kind")
     except ValueError as error:
         raise SettingsError(str(error)) from error

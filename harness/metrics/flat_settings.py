@@ -47,8 +47,6 @@ def plain_text(value: Any) -> str:
         return " ".join(f"{name}={plain_text(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return "[" + ", ".join(plain_text(item) for item in value) + "]"
-    return (
-        {None: "–", True: "true", False: "false"}.get(value, str(value))
-        if isinstance(value, bool | None)
-        else str(value)
-    )
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "true", False: "false"}[value]
+    return str(value)

@@ -160,11 +160,7 @@ COUNTED_FIELDS = tuple(item.name for item in fields(CellRecord) if "definition" 
 
 def unreadable(schema_version: Any) -> str:
     """The message for another schema."""
-    newest = READABLE_VERSIONS[-1]
-    advice = (
-        "run the cell again"
-        if not isinstance(schema_version, int) or schema_version < newest
-        else "update this program"
-    )
+    is_newer = isinstance(schema_version, int) and schema_version > READABLE_VERSIONS[-1]
+    advice = "update this program" if is_newer else "run the cell again"
     known = " and ".join(map(str, READABLE_VERSIONS))
     return f"record has schema {schema_version}, this version reads {known}; {advice}"

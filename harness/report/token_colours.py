@@ -34,25 +34,22 @@ class Piece(NamedTuple):
     text: str
 
 
-MARKS = {
-    TokenKind.target: ("[", "]"),
-    TokenKind.accepted: ("", ""),
-    TokenKind.recovered: ("‹", "›"),
-    TokenKind.bonus: ("«", "»"),
-}
+class _Look(NamedTuple):
+    """How tokens of a kind are told apart."""
+
+    meaning: str
+    marks: tuple[str, str]
+    colour: str
+
+
 _RESET = "\x1b[0m"
-COLOURS = {
-    TokenKind.target: "\x1b[90m",
-    TokenKind.accepted: "\x1b[32m",
-    TokenKind.recovered: "\x1b[1;31m",
-    TokenKind.bonus: "\x1b[1;36m",
+LOOKS = {
+    TokenKind.accepted: _Look("accepted draft", ("", ""), "\x1b[32m"),
+    TokenKind.recovered: _Look("recovered after a rejection", ("‹", "›"), "\x1b[1;31m"),
+    TokenKind.bonus: _Look("bonus after a fully accepted draft", ("«", "»"), "\x1b[1;36m"),
+    TokenKind.target: _Look("target alone", ("[", "]"), "\x1b[90m"),
 }
-_MEANINGS = {
-    TokenKind.accepted: "accepted draft",
-    TokenKind.recovered: "recovered after a rejection",
-    TokenKind.bonus: "bonus after a fully accepted draft",
-    TokenKind.target: "target alone",
-}
+"""In the order of the legend."""
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
@@ -125,14 +122,14 @@ def render(text: Sequence[Piece], colour: bool) -> str:
 
 
 def _coloured(piece: Piece) -> str:
-    return f"{COLOURS[piece.kind]}{piece.text}{_RESET}"
+    return f"{LOOKS[piece.kind].colour}{piece.text}{_RESET}"
 
 
 def _marked(piece: Piece) -> str:
     """A line break inside marks is shown as a sign and done after them, so that marks never span lines."""
     if piece.kind is TokenKind.accepted:
         return piece.text
-    opening, closing = MARKS[piece.kind]
+    opening, closing = LOOKS[piece.kind].marks
     body = piece.text.rstrip("\n")
     breaks = len(piece.text) - len(body)
     return f"{opening}{body}{'⏎' * breaks}{closing}{chr(10) * breaks}"
@@ -140,7 +137,7 @@ def _marked(piece: Piece) -> str:
 
 def legend(colour: bool) -> str:
     """One line that says what the colours or marks mean."""
-    return "  ".join(render([Piece(kind, meaning)], colour) for kind, meaning in _MEANINGS.items())
+    return "  ".join(render([Piece(kind, look.meaning)], colour) for kind, look in LOOKS.items())
 
 
 def logprob_lines(record: RequestRecord, decode: Callable[[Sequence[int]], str]) -> list[str]:
