@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from harness.replay.rules import LENIENCIES, THRESHOLDS, replayed_rules
+    from harness.replay.estimators import LENIENCIES, THRESHOLDS, replayed_rules
     from harness.replay.write import read_replay, write_replay
     from harness.report.write import default_output
 

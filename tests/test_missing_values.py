@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.metrics.cell import Results, analyse
-from harness.metrics.definitions import METRICS
-from harness.metrics.reasoning_metrics import REASONING_METRICS
+from harness.metrics.definitions import METRICS, REASONING_METRICS
 from harness.records.runs import Run
 from harness.report.missing_values import (
     NO_BASELINE,

@@ -15,9 +15,8 @@ from experiments import replay as command
 from experiments import run as run_command
 from harness.metrics.recorded_terms import read_recording
 from harness.records.acceptance_terms import COLUMNS, TERMS_SUFFIX
-from harness.replay.estimators import Estimator, reaching
+from harness.replay.estimators import Estimator, reaching, recorded_rule, replayed_rules, rule_name
 from harness.replay.replayed import num_ended_drafts, replay
-from harness.replay.rules import recorded_rule, replayed_rules, rule_name
 from harness.replay.tables import width_text
 from harness.replay.write import read_replay
 from kernels.contract import Verification, VerificationMethod

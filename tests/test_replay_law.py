@@ -7,8 +7,15 @@ import pytest
 import torch
 
 from harness.records.acceptance_terms import check_terms_of, collect_terms
-from harness.replay.estimators import Estimator, _some_passes, estimators_of, reaching
-from harness.replay.rules import REPLAYED, replayed_rules, rule_name
+from harness.replay.estimators import (
+    REPLAYED,
+    Estimator,
+    _some_passes,
+    estimators_of,
+    reaching,
+    replayed_rules,
+    rule_name,
+)
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from kernels.reference.masses import coupled_agreement

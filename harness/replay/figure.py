@@ -16,9 +16,8 @@ from harness.metrics.cell import CellResult
 from harness.metrics.columns import with_interval
 from harness.metrics.comparison import method_name, method_rank
 from harness.metrics.estimates import Estimate
-from harness.replay.estimators import Estimator
+from harness.replay.estimators import Estimator, rule_name
 from harness.replay.replayed import SAMPLED, Replayed, series_name
-from harness.replay.rules import rule_name
 from harness.report.cell_names import drafter_name
 from harness.report.figures.style import LOOKS, RC, REFERENCE_LINE, Look, spare_looks
 from harness.report.figures.write import save_figure

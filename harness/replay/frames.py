@@ -15,9 +15,8 @@ from harness.metrics.cell import CellResult
 from harness.metrics.columns import with_interval
 from harness.metrics.comparison import groups
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate, paired_difference
-from harness.replay.estimators import Estimator, estimators_of
+from harness.replay.estimators import Estimator, estimators_of, rule_name
 from harness.replay.replayed import SAMPLED, Replayed, num_ended_drafts, series_name, width
-from harness.replay.rules import rule_name
 from kernels.methods import Verification
 
 CELL_COLUMNS = ("run", "cell_id", "target", "drafter", "num_speculative_tokens", "temperature")

@@ -23,8 +23,7 @@ from harness.metrics.sums import CellSums
 from harness.records import InconsistentRecordError
 from harness.records.acceptance_terms import Floats, Integers, RoundTerms
 from harness.records.request import EXPECTED_METHODS
-from harness.replay.estimators import Estimator, estimators_of, reaching
-from harness.replay.rules import recorded_rule, rule_name
+from harness.replay.estimators import Estimator, estimators_of, reaching, recorded_rule, rule_name
 from kernels.methods import Verification
 
 SAMPLED = "sampled"

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from math import isnan
 
 from harness.metrics.cell import Cell
-from harness.metrics.definitions import footnotes, metric
-from harness.metrics.reasoning_metrics import REASONING_METRICS
+from harness.metrics.definitions import REASONING_METRICS, footnotes, metric
 from harness.records.counts import Knowledge
 from harness.report.cell_names import label_notes
 from harness.report.number_format import NOT_AVAILABLE

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from harness.metrics.cell import Cell
-from harness.metrics.definitions import INTERVALS, TIME_INTERVALS, metric
+from harness.metrics.definitions import INTERVALS, PLACES, TIME_INTERVALS, metric
 from harness.metrics.estimates import paired_ratio
-from harness.metrics.reasoning_metrics import PLACES
 from harness.report.cell_names import CONTEXT, baseline_name, drafter_name, label_notes, summary_order, varying
 from harness.report.entries import setting, settings_of
 from harness.report.number_format import Number, count, without_width_zero
