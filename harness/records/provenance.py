@@ -22,20 +22,17 @@ ROOT = Path(__file__).resolve().parents[2]
 _TIMEOUT_S = 10
 
 
-def provenance(
-    config_hash: str | None = None, sampling_core: str | None = None, draft_core: str | None = None
-) -> dict[str, Any]:
+def provenance(sampling_core: str | None = None, draft_core: str | None = None) -> dict[str, Any]:
     """Describe the code, the libraries and the hardware of this process, as plain JSON values.
 
     Args:
-        config_hash: digest of the settings, kept as given.
         sampling_core: which implementation of the sampling core ran, triton or reference; kept as given.
         draft_core: which one drew the drafts; kept as given, left out if None.
 
     Returns:
         time_utc: ISO 8601, to the second. git: commit and whether tracked files differ from it, or None outside a
         checkout. python, packages: versions, None for a package that is not installed. platform, cpu. torch_threads
-        and gpu: None unless torch has been imported (and sees a GPU). sampling_core, config_hash.
+        and gpu: None unless torch has been imported (and sees a GPU). sampling_core; config_hash: None, kept for its readers.
     """
     return {
         "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -47,7 +44,7 @@ def provenance(
         "torch_threads": _torch_threads(),
         "gpu": _gpu(),
         "sampling_core": sampling_core,
-        "config_hash": config_hash,
+        "config_hash": None,
         **({} if draft_core is None else {"draft_core": draft_core}),
     }
 
