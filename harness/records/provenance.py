@@ -32,7 +32,7 @@ def provenance(sampling_core: str | None = None, draft_core: str | None = None) 
     Returns:
         time_utc: ISO 8601, to the second. git: commit and whether tracked files differ from it, or None outside a
         checkout. python, packages: versions, None for a package that is not installed. platform, cpu. torch_threads
-        and gpu: None unless torch has been imported (and sees a GPU). sampling_core; config_hash: None, kept for its readers.
+        and gpu: None unless torch has been imported (and sees a GPU). sampling_core. config_hash: always None.
     """
     return {
         "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
