@@ -40,37 +40,51 @@ def run_folder(tmp_path_factory):
     return simulated_run(folder, drafters=("eagle", "eagle3"), num_prompts=6)
 
 
-def test_report_writes_tables_figures_and_a_page_that_links_them(run_folder, tmp_path):
-    paths = write_report(run_folder, tmp_path)
-    assert paths[0] == tmp_path / "report.md" and all(path.stat().st_size for path in paths)
-    names = {path.relative_to(tmp_path).as_posix() for path in paths}
+@pytest.fixture(scope="module")
+def written(run_folder, tmp_path_factory):
+    """The files of the report of `run_folder`, its page first."""
+    return write_report(run_folder, tmp_path_factory.mktemp("written"))
+
+
+@pytest.fixture
+def small_folder(tmp_path):
+    """A run whose report takes little time."""
+    return simulated_run(tmp_path / "runs" / "small", temperatures=(1.0,), methods=("strict",), num_prompts=2)
+
+
+def test_report_writes_tables_figures_and_a_page_that_links_them(run_folder, written):
+    folder = written[0].parent
+    assert written[0] == folder / "report.md" and all(path.stat().st_size for path in written)
+    names = {path.relative_to(folder).as_posix() for path in written}
     assert {"tables/cells.csv", "tables/paired.csv", "tables/summary.md", "figures/methods.png"} <= names
     assert "tables/methods/zoo-eagle3-K-3-T-1.csv" in names
-    page = paths[0].read_text()
+    page = written[0].read_text()
     for name in names:
         if name.startswith("figures/"):
             assert f"]({name})" in page
     assert "# A simulated run" in page and "skipped drafter=ngram verification=pr35461: ngram has no" in page
-    settings = (tmp_path / "tables" / "settings.md").read_text()
+    settings = (folder / "tables" / "settings.md").read_text()
     assert "| decoding.temperature | 0.0, 1.0 |" in settings and "| libraries.numpy |" in settings
-    assert all((tmp_path / link).is_file() for link in re.findall(r"\]\(([^)]+)\)", page))
-    assert len(page.splitlines()) < 200 and str(tmp_path) not in page and str(run_folder) not in page
+    assert all((folder / link).is_file() for link in re.findall(r"\]\(([^)]+)\)", page))
+    assert len(page.splitlines()) < 200 and str(folder) not in page and str(run_folder) not in page
 
 
-def test_table_of_cells_holds_every_digit(run_folder, tmp_path):
+def test_table_of_cells_holds_every_digit(run_folder, written):
     """Would catch rounding in the file that notebooks and spreadsheets start from."""
-    write_report(run_folder, tmp_path)
     loaded = load_results(run_folder)
-    with (tmp_path / "tables/cells.csv").open() as stream:
-        written = list(csv.DictReader(stream))
+    with (written[0].parent / "tables/cells.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
     for name in ("tpot_mean_ms", "output_tokens_per_s_low", "speedup_high"):
-        assert [float(row[name]) for row in written] == list(loaded[name])
+        assert [float(row[name]) for row in rows] == list(loaded[name])
 
 
-def test_report_goes_beside_its_records(tmp_path):
-    folder = simulated_run(tmp_path / "runs" / "a", temperatures=(1.0,), methods=("strict",), num_prompts=2)
-    assert write_report(folder / "cells")[0] == folder / "report.md"
-    assert write_report(tmp_path / "runs")[0] == tmp_path / "runs" / "report.md"
+def test_report_goes_beside_its_records_in_every_format_that_is_asked_for(small_folder):
+    for path in write_report(small_folder / "cells", None, ("png", "pdf")):
+        assert path.suffix != ".png" or path.with_suffix(".pdf").is_file()
+    assert (small_folder / "report.md").is_file() and (small_folder / "figures" / "methods.pdf").is_file()
+    assert len(list((small_folder / "cells").iterdir())) == 2
+    runs = small_folder.parent
+    assert default_output(runs) == runs
 
 
 def test_a_page_of_one_cell_has_no_empty_table_of_pairs(tmp_path):
@@ -81,10 +95,10 @@ def test_a_page_of_one_cell_has_no_empty_table_of_pairs(tmp_path):
     assert "comparison" not in page
 
 
-def test_report_prints_the_summary_or_the_rows(run_folder, tmp_path, capsys):
-    assert command.main([str(run_folder), "--output", str(tmp_path)]) == 0
+def test_report_prints_the_summary_or_the_rows(small_folder, tmp_path, capsys):
+    assert command.main([str(small_folder), "--output", str(tmp_path / "report")]) == 0
     assert "zoo · eagle3 · K = 3 · T = 1" in capsys.readouterr().out
-    assert command.main([str(run_folder), "--format", "csv"]) == 0
+    assert command.main([str(small_folder), "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("run,cell_id,target,")
 
 
@@ -142,17 +156,10 @@ def test_a_report_leaves_nothing_of_an_earlier_one_behind(tmp_path):
     assert "by_depth.png" not in names and "methods.pdf" not in names and "zoo-eagle3-K-1-T-1.csv" not in names
 
 
-def test_every_file_of_a_report_is_known_as_its_own(run_folder, tmp_path):
+def test_every_file_of_a_report_is_known_as_its_own(written):
     """Would catch a file that is written under a name by which it is never removed."""
-    for path in write_report(run_folder, tmp_path)[1:]:
-        assert own_files()[path.parent.relative_to(tmp_path).as_posix()].fullmatch(path.name)
-
-
-def test_a_report_of_several_formats_keeps_all_of_them(tmp_path):
-    folder = simulated_run(tmp_path / "run", temperatures=(1.0,), methods=("strict",), num_prompts=2)
-    for path in write_report(folder, None, ("png", "pdf")):
-        assert path.suffix != ".png" or path.with_suffix(".pdf").is_file()
-    assert (folder / "figures" / "methods.pdf").is_file() and len(list((folder / "cells").iterdir())) == 2
+    for path in written[1:]:
+        assert own_files()[path.parent.relative_to(written[0].parent).as_posix()].fullmatch(path.name)
 
 
 def test_summary_says_where_methods_coincide(run_folder):
@@ -227,11 +234,11 @@ def loaded_modules(*arguments):
     return set(output_of(script).splitlines()[-1].split())
 
 
-def test_report_needs_no_torch_and_rows_need_no_matplotlib(run_folder, tmp_path):
+def test_report_needs_no_torch_and_rows_need_no_matplotlib(small_folder, tmp_path):
     """Would catch an import that makes the report slow, or impossible on a laptop without torch."""
     heavy = {"torch", "transformers", "hydra", "omegaconf", "datasets"}
-    assert not loaded_modules(str(run_folder), "--output", str(tmp_path)) & heavy
-    assert not loaded_modules(str(run_folder), "--format", "csv") & (heavy | {"matplotlib", "rich"})
+    assert not loaded_modules(str(small_folder), "--output", str(tmp_path / "report")) & heavy
+    assert not loaded_modules(str(small_folder), "--format", "csv") & (heavy | {"matplotlib", "rich"})
     assert not loaded_modules("--help") & (heavy | {"pandas", "numpy", "matplotlib", "rich"})
 
 
