@@ -27,8 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(config: ReasoningCostConfig) -> int:
     """Measure, print the table and write it."""
     say("loading PyTorch, then timing every parser")
-    from harness.profiling.reasoning_cost import measure
-    from harness.profiling.reasoning_report import table, write_costs
+    from harness.profiling.reasoning_cost import measure, table, write_costs
 
     costs = measure(config)
     page = write_costs(config, costs)

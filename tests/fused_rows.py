@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.models.fused.reference.slot_attention import slot_attention as reference_slot_attention
+from harness.models.fused.reference import slot_attention as reference_slot_attention
 from tests.kernel_rounds import DEVICE, poisoned_allocations
 
 HALF_UNIT = 2.0**-24

@@ -7,7 +7,7 @@ import torch
 
 from harness.agreement.draw_law import boundary_shift, total_variation
 from harness.agreement.kernel_law import kernel_law, law_of_chunks
-from harness.agreement.law_rows import ROWS
+from harness.agreement.law_run import ROWS
 from kernels.contract import Sampling
 from kernels.core import reference_core
 from kernels.reference.draw import draw

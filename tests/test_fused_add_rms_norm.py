@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from harness.models.fused.reference.add_rms_norm import add_rms_norm as reference_add_rms_norm
+from harness.models.fused.reference import add_rms_norm as reference_add_rms_norm
 from tests.fused_rows import DEVICE, DTYPES, HALF_UNIT, assert_rounded_alike, normal, same
 from tests.kernel_rounds import poisoned_allocations
 

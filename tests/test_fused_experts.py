@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers.models.glm4_moe_lite.modeling_glm4_moe_lite import Glm4MoeLiteMoE
 
-from harness.models.fused.expert_layer import expert_feed_forward
 from harness.models.fused.fuse import gate_and_up, pack
+from harness.models.fused.layer import expert_feed_forward
 from harness.models.fused.operations import named_operations
 from harness.models.fused.routing import MAX_TOKENS, Choice, Routing
 from tests.fused_rows import DEVICE, normal, same

@@ -14,7 +14,7 @@ from harness.models.decoder_layer import LAYER_TYPES
 from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import LayerOutput, decoder_layer
 from harness.models.fused.operations import Operations, named_operations
-from harness.models.fused.reference.gated_activation import silu_mul as reference_silu_mul
+from harness.models.fused.reference import silu_mul as reference_silu_mul
 from harness.models.fused.rope_table import rope_table
 from tests.fused_rows import (
     HALF_UNIT,

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from harness.models.fused.reference.rotate_and_store import rotate_and_store as reference_rotate_and_store
+from harness.models.fused.reference import rotate_and_store as reference_rotate_and_store
 from harness.models.fused.rope_table import rope_table
 from tests.fused_rows import DEVICE, DTYPES, HALF_UNIT, Rows, assert_rounded_alike, normal, rows_of, same
 from tests.kernel_rounds import poisoned_allocations

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from harness.models.fused.reference.gated_activation import silu_mul as reference_silu_mul
+from harness.models.fused.reference import silu_mul as reference_silu_mul
 from tests.fused_rows import DTYPES, assert_rounded_alike, normal, same, silu_error
 from tests.kernel_rounds import DEVICE, poisoned_allocations
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.models.fused.reference.skinny_linear import gated_linear as reference_gated_linear
-from harness.models.fused.reference.skinny_linear import linear as reference_linear
+from harness.models.fused.reference import gated_linear as reference_gated_linear
+from harness.models.fused.reference import linear as reference_linear
 from harness.models.fused.tilings import MAX_TOKENS, MIN_FEATURES, Tiling, tiling_for
 from tests.fused_rows import HALF_UNIT, normal, same
 from tests.kernel_rounds import poisoned_allocations

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.models.attention import slots_attention
-from harness.models.fused.reference.slot_attention import slot_attention as reference_slot_attention
+from harness.models.fused.reference import slot_attention as reference_slot_attention
 from harness.models.slot_cache import causal_mask
 from tests.fused_rows import DEVICE, DTYPES, Rows, attention_error, check_attention, normal, rows_of
 

@@ -13,7 +13,7 @@ from harness.kernel_bench import bench
 from harness.kernel_bench.case import Case, Truncation, Work
 from harness.kernel_bench.check import Disagreement, spread_over
 from harness.kernel_bench.config import BenchConfig, Preset
-from harness.kernel_bench.footprint import extra_memory, num_launches
+from harness.kernel_bench.measure import extra_memory, num_launches
 from harness.kernel_bench.questions import gathered
 from harness.kernel_bench.records import (
     AgreementCount,

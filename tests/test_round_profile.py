@@ -12,9 +12,15 @@ from harness.engine import engine as engine_module
 from harness.engine.request import Limits
 from harness.engine.runner import EagerRunner
 from harness.engine.sequence import rounds_of
-from harness.profiling import wall_time as round_time_module
-from harness.profiling.profile import Phases, prefill_slots, profile_round, where_a_round_starts
-from harness.profiling.wall_time import output_tokens_needed, round_time
+from harness.profiling import profile as profile_module
+from harness.profiling.profile import (
+    Phases,
+    output_tokens_needed,
+    prefill_slots,
+    profile_round,
+    round_time,
+    where_a_round_starts,
+)
 from harness.timing.clock import WallClock, clock_for
 from tests.tiny_engines import KINDS, NUM_SLOTS, tiny_engine, tiny_requests
 from tests.tiny_models import random_target
@@ -98,7 +104,7 @@ def test_the_time_of_a_round_is_of_those_in_which_all_requests_decode(overlaps, 
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
     monkeypatch.setattr(engine.target, "forward", second_long)
     monkeypatch.setattr(EagerRunner, "max_prefill_tokens", 10)
-    monkeypatch.setattr(round_time_module, "MAX_PREFILL_TOKENS", 5)
+    monkeypatch.setattr(profile_module, "MAX_PREFILL_TOKENS", 5)
     found = round_time(engine, tiny_requests(NUM_SLOTS, NUM_PROMPT), num_rounds=3)
     assert found.num_repeats == 3
     assert (found.min_us, found.median_us, found.upper_us) == (1e6, 1e6, 1e6)

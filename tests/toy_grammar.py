@@ -34,7 +34,7 @@ def chain(token_ids: Sequence[int]) -> Automaton:
 
 
 class ToyMatcher:
-    """See harness.constraint.matcher.Matcher; it also remembers what it was fed."""
+    """See harness.constraint.masks.Matcher; it also remembers what it was fed."""
 
     def __init__(self, automaton: Automaton = ANSWERS) -> None:
         self.automaton = automaton

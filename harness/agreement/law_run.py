@@ -1,4 +1,7 @@
-"""Measure the law of a draw over rows, dtypes, temperatures and truncations."""
+"""Measure the law of a draw over rows (flat, peaked and in between), dtypes, temperatures and truncations.
+
+Shapes: V the vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,41 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
+from torch import Tensor
 
 from harness.agreement.config import TRUNCATIONS, AgreementConfig
 from harness.agreement.draw_law import Shift, boundary_shift, total_variation
-from harness.agreement.law_rows import ROWS
+from harness.agreement.rows import EXPONENTS
 from harness.agreement.run import device_of, tested_core
 from kernels.contract import Sampling
+
+
+def _normal(vocab_size: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(vocab_size, generator=generator, device=generator.device)
+
+
+def _zipf(vocab_size: int, generator: torch.Generator) -> Tensor:
+    """As in harness.agreement.rows, in the middle of its exponents."""
+    logits = torch.empty(vocab_size, device=generator.device).exponential_(generator=generator)
+    return logits * (sum(EXPONENTS) / 2)
+
+
+def _peaked(vocab_size: int, generator: torch.Generator) -> Tensor:
+    """At temperature 1, above a nearly flat rest."""
+    logits = 0.1 * _normal(vocab_size, generator)
+    logits[vocab_size // 3] = float(logits.logsumexp(dim=0)) + torch.tensor(0.999 / 0.001).log().item()
+    return logits
+
+
+ROWS: dict[str, Callable[[int, torch.Generator], Tensor]] = {
+    "all equal": lambda vocab_size, generator: torch.zeros(vocab_size, device=generator.device),
+    "nearly flat": lambda vocab_size, generator: 0.1 * _normal(vocab_size, generator),
+    "normal": lambda vocab_size, generator: 3 * _normal(vocab_size, generator),
+    "Zipf": _zipf,
+    "one token with .999": _peaked,
+}
+"""Name -> (V, generator) -> [V] float32 logits on the generator's device."""
+
 
 LAW_DTYPES = ("bfloat16", "float32")
 LAW_TEMPERATURES = (0.7, 1.0, 2.0)

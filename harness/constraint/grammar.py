@@ -15,7 +15,7 @@ from harness.settings.constraint import GrammarKind
 
 
 class GrammarMatcher:
-    """One answer's matcher; see `harness.constraint.matcher.Matcher`."""
+    """One answer's matcher; see `harness.constraint.masks.Matcher`."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness.constraint.lookahead import Lookahead
-from harness.constraint.masks import FREE, Masks
-from harness.constraint.matcher import Matcher
+from harness.constraint.masks import FREE, Masks, Matcher
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies import Policy
 

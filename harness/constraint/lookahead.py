@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.constraint.masks import FREE, Masks
-from harness.constraint.matcher import Matcher
+from harness.constraint.masks import FREE, Masks, Matcher
 
 
 class Lookahead:

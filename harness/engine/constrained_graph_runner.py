@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
-from harness.engine.constrained_step import ConstrainedStep, drafting_slots, grammar_states_of
-from harness.engine.draft_masks import ConstrainedDrafts
+from harness.engine.constrained_step import ConstrainedDrafts, ConstrainedStep, drafting_slots, grammar_states_of
 from harness.engine.graph_runner import CapturedStep, GraphRunner, StepSize, copy_in
 from harness.engine.runner import Launched, fetch
 from harness.engine.slots import StepInputs, ending_row

@@ -13,8 +13,7 @@ from functools import cache
 import torch
 
 from harness.kernel_bench.case import Acceptance, Case
-from harness.kernel_bench.parameters import sampling_of
-from harness.kernel_bench.rows import drafted_rows, head_of, llm_rows
+from harness.kernel_bench.rows import drafted_rows, head_of, llm_rows, sampling_of
 from kernels.contract import Draft, Streams
 from kernels.reference.acceptance import acceptance_terms
 from kernels.reference.draw import draw

@@ -1,7 +1,11 @@
-"""Measure the sampling core on one case: check it against the reference, then time it, then count what it costs."""
+"""Measure the sampling core on one case: check it against the reference, then time it, then count what it costs.
+
+Beside time it costs launches, and memory beyond its arguments; both are counted on a GPU only.
+"""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,11 +16,10 @@ from harness.agreement.round_inputs import RoundInputs
 from harness.kernel_bench.accounting import RowCounts, count_rows
 from harness.kernel_bench.case import Case, Work
 from harness.kernel_bench.check import check_drawn, check_verdict
-from harness.kernel_bench.footprint import extra_memory, num_launches
-from harness.kernel_bench.parameters import sampling_of, streams_of
 from harness.kernel_bench.records import Measurement
+from harness.kernel_bench.rows import sampling_of, streams_of
 from harness.kernel_bench.workload import draw_logits, make_round, verification_of
-from harness.timing.clock import Clock
+from harness.timing.clock import Clock, captured
 from kernels.contract import Drawn, RowStats, Sampling, Streams, VerificationResult
 from kernels.core import Core
 from kernels.streams import Purpose
@@ -91,3 +94,31 @@ def measure(
         agreement=agreement,
     )
     return measurement, counts
+
+
+def extra_memory(work: Callable[[], object]) -> int:
+    """Most bytes that the allocator held during one call, beyond those held before it."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    kept = work()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated()
+    del kept
+    return peak - before
+
+
+def num_launches(work: Callable[[], object]) -> int | None:
+    """Kernels, copies and fills of one call, as nodes of its graph; None if they cannot be counted.
+
+    Args:
+        work: can be captured in a graph.
+    """
+    count = ctypes.c_size_t()
+    try:
+        graph = captured(work, keep_graph=True)
+        driver = ctypes.CDLL("libcuda.so.1")
+        code = driver.cuGraphGetNodes(ctypes.c_void_p(graph.raw_cuda_graph()), None, ctypes.byref(count))
+    except (AttributeError, OSError, RuntimeError):
+        return None
+    return count.value if code == 0 else None

@@ -1,20 +1,27 @@
-"""Times what the core is compared with, on the very batch that the core was timed on."""
+"""Times what the core is compared with, on the very batch that the core was timed on.
+
+FlashInfer is one where it is importable: softmax in float32 (`flashinfer.sampling.softmax`), truncation by renormalised
+probabilities, then `chain_speculative_sampling`, or `sampling_from_probs` for a draw. It draws with its own random
+numbers, from a seed that is given, so that it can be captured in a graph.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from harness.agreement.round_inputs import RoundInputs
-from harness.kernel_bench import flashinfer_peer, separate
+from harness.kernel_bench import separate
 from harness.kernel_bench.accounting import RowCounts
 from harness.kernel_bench.case import Case, Truncation, Work
-from harness.kernel_bench.footprint import extra_memory, num_launches
-from harness.kernel_bench.measure import Rows
+from harness.kernel_bench.measure import Rows, extra_memory, num_launches
 from harness.kernel_bench.records import Measurement, Status
+from harness.kernel_bench.rows import TOP_K, TOP_P
 from harness.timing.clock import Clock
 from harness.timing.measured import Timing
 from kernels.contract import DraftSampling, VerificationMethod
@@ -49,8 +56,8 @@ def peers_of(case: Case, device: torch.device) -> list[Peer]:
         return found
     if case.truncation is Truncation.off and (case.work is Work.verify or case.num_requests == 256):
         found.append(Peer("torch.compile", _compiled("verify_logits"), _compiled("draw_logits")))
-    if flashinfer_peer.is_importable():
-        found.append(Peer("FlashInfer", flashinfer_peer.verify_logits, flashinfer_peer.draw_logits))
+    if importlib.util.find_spec("flashinfer") is not None:
+        found.append(Peer("FlashInfer", _flashinfer_verify, _flashinfer_draw))
     return found
 
 
@@ -112,3 +119,47 @@ def first_line(error: Exception) -> str:
     """What an error says, in one line."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__
+
+
+def _probabilities(sampling: Any, logits: Tensor, temperature: float, truncation: Truncation) -> Tensor:
+    """[N, V] -> [N, V] float32."""
+    probs = sampling.softmax(logits, temperature=temperature)
+    if truncation is Truncation.top_p:
+        return sampling.top_p_renorm_probs(probs, TOP_P)
+    if truncation is Truncation.top_k:
+        return sampling.top_k_renorm_probs(probs, TOP_K)
+    return probs
+
+
+def _flashinfer_verify(
+    target_logits: Tensor, cache: Tensor, slots: Tensor, token_ids: Tensor, temperature: float, truncation: Truncation
+) -> tuple[Tensor, Tensor]:
+    """As harness.kernel_bench.separate.verify_logits; the second result is all output tokens, [R, K + 1] int32."""
+    from flashinfer import sampling
+
+    num_requests, width = token_ids.shape
+    vocab_size = target_logits.shape[1]
+    target = _probabilities(sampling, target_logits, temperature, truncation)
+    proposed = _probabilities(sampling, cache[slots].flatten(0, 1), temperature, truncation)
+    # the counts are added to, so they begin at 0
+    accepted = torch.zeros(num_requests, dtype=torch.int32, device=target.device)
+    emitted = torch.zeros_like(accepted)
+    output, accepted, emitted = sampling.chain_speculative_sampling(
+        proposed.view(num_requests, width, vocab_size),
+        token_ids.int(),
+        target.view(num_requests, width + 1, vocab_size),
+        accepted,
+        emitted,
+        seed=0,
+        offset=0,
+    )
+    return emitted, output
+
+
+def _flashinfer_draw(logits: Tensor, temperature: float, truncation: Truncation) -> Tensor:
+    """[N, V] -> [N] int32, one token of each row."""
+    from flashinfer import sampling
+
+    probs = _probabilities(sampling, logits, temperature, truncation)
+    tokens: Tensor = sampling.sampling_from_probs(probs, seed=0, offset=0)
+    return tokens

@@ -14,7 +14,7 @@ import torch
 
 from harness.kernel_bench.case import Case
 from harness.kernel_bench.check import Disagreement
-from harness.kernel_bench.footprint import extra_memory, num_launches
+from harness.kernel_bench.measure import extra_memory, num_launches
 from harness.kernel_bench.records import Variant
 from harness.kernel_bench.separate import probabilities, verify_probabilities
 from harness.kernel_bench.workload import make_round, verification_of

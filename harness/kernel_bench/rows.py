@@ -1,4 +1,4 @@
-"""Rows of logits like a language model's, and drafts whose rows are the target's with an error.
+"""Rows of logits like a language model's, and drafts whose rows are the target's with an error; how they are sampled.
 
     logit(v) = 2.5 * normal                                    the bulk
     logit(v) = head + wobble - log(rank) + 0.5 * normal        64 tokens, if that is more: Zipf's law
@@ -19,14 +19,16 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from harness.kernel_bench.case import RowKind
+from harness.kernel_bench.case import RowKind, Truncation
+from kernels.contract import Sampling, Streams
 
 BULK_STD, HEAD_STD, WOBBLE_STD = 2.5, 0.5, 1.0
 NUM_HEAD = 64
 LARGEST = 20.0
 KEPT_PART = {RowKind.wide: 900 / 128_256, RowKind.peaked: 60 / 128_256}
 """Part of the vocabulary that top-p 0.95 keeps at temperature 0.7."""
-TOP_P, TEMPERATURE = 0.95, 0.7
+TOP_K, TOP_P, MIN_P = 50, 0.95, 0.05
+TEMPERATURE = 0.7
 NUM_TRIED, NUM_HALVINGS = 24, 14
 HEAD_RANGE = (0.0, 40.0)
 
@@ -69,3 +71,25 @@ def drafted_rows(target_rows: Tensor, error: float, generator: torch.Generator) 
     assert error >= 0 and math.isfinite(error)
     noise = torch.randn(target_rows.shape, generator=generator, device=target_rows.device)
     return noise.mul_(error).add_(target_rows)
+
+
+def sampling_of(num_rows: int, temperature: float, truncation: Truncation, device: torch.device) -> Sampling:
+    """Fields [num_rows]."""
+    return Sampling.same_for_all(
+        num_rows,
+        temperature,
+        top_k=TOP_K if truncation is Truncation.top_k else 0,
+        top_p=TOP_P if truncation is Truncation.top_p else 1.0,
+        min_p=MIN_P if truncation is Truncation.min_p else 0.0,
+        device=device,
+    )
+
+
+def streams_of(num_rows: int, seed: int, device: torch.device) -> Streams:
+    """Fields [num_rows]: a seed of its own for each request, anywhere in its text."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return Streams(
+        torch.randint(2**62, (num_rows,), generator=generator, device=device),
+        torch.randint(8192, (num_rows,), generator=generator, device=device),
+        torch.randint(4096, (num_rows,), generator=generator, device=device),
+    )

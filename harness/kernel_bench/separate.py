@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.kernel_bench.case import Truncation
-from harness.kernel_bench.parameters import MIN_P, TOP_K, TOP_P
+from harness.kernel_bench.rows import MIN_P, TOP_K, TOP_P
 
 
 def probabilities(logits: Tensor, temperature: float, truncation: Truncation) -> Tensor:

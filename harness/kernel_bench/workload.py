@@ -17,8 +17,7 @@ from torch import Tensor
 from harness.agreement.round_inputs import RoundInputs, streams_at
 from harness.kernel_bench.case import Acceptance, Case
 from harness.kernel_bench.drafter_error import GOALS, WIDTH, error_for
-from harness.kernel_bench.parameters import sampling_of, streams_of
-from harness.kernel_bench.rows import drafted_rows, head_of, llm_rows
+from harness.kernel_bench.rows import drafted_rows, head_of, llm_rows, sampling_of, streams_of
 from kernels.contract import Draft, DraftSampling, RowStats, Streams, Verification, VerificationMethod
 from kernels.core import Core
 from kernels.streams import Purpose

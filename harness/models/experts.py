@@ -11,7 +11,7 @@ arithmetic, hidden behind reading the weights in forwards of up to about 200 tok
 16-bit weights), and slow in longer ones. On a CPU nothing waits.
 
 Layers that run through the fused operations come here only with more tokens than their kernels take, in prompts and in
-rounds of many slots: see harness.models.fused.expert_layer.
+rounds of many slots: see harness.models.fused.layer.
 
 Shapes: N tokens, k experts of a token, E experts, D hidden size, I width of an expert.
 """

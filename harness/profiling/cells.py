@@ -11,8 +11,7 @@ import torch
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.drafters.registry import check_capture
-from harness.profiling.profile import RoundProfile, profile_round
-from harness.profiling.wall_time import num_rounds_of, output_tokens_needed
+from harness.profiling.profile import RoundProfile, num_rounds_of, output_tokens_needed, profile_round
 from harness.settings.cell import CellConfig
 from harness.settings.device import resolve_device
 from harness.settings.workload import TooLong

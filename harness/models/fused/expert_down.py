@@ -14,8 +14,7 @@ import triton.language as tl
 from torch import Tensor, empty
 
 from harness.models.fused.checks import check_dtype, check_tensor
-from harness.models.fused.expert_tiling import ExpertTiling, rows_of_tile
-from harness.models.fused.routing import Routing
+from harness.models.fused.routing import ExpertTiling, Routing, rows_of_tile
 
 TILINGS = {2: ExpertTiling(64, 128, 4, 4), 4: ExpertTiling(32, 32, 2, 4)}
 """By bytes of a component; blocks of 16 kB in 2-byte types, as in harness.models.fused.expert_gate_up."""

@@ -19,8 +19,7 @@ import triton.language as tl
 from torch import Tensor, empty
 
 from harness.models.fused.checks import check_dtype, check_tensor
-from harness.models.fused.expert_tiling import ExpertTiling, rows_of_tile
-from harness.models.fused.routing import Routing
+from harness.models.fused.routing import ExpertTiling, Routing, rows_of_tile
 
 TILINGS = {2: ExpertTiling(64, 128, 3, 4), 4: ExpertTiling(32, 32, 2, 4)}
 """By bytes of a component. In 2-byte types a program has 2 blocks of 32 kB, of gate and up together, under way, and two

@@ -1,13 +1,21 @@
 """A decoder layer of transformers run through the fused operations: what targets and draft heads call.
 
-    linear (queries, keys, values) -> rotate_and_store -> slot_attention -> linear
-    gated_linear (gate, up) -> linear                                                add_rms_norm before each
+    attention        linear (queries, keys, values) -> rotate_and_store -> slot_attention -> linear
+    latent           linear (latents of queries, of keys and values) -> norm_latents -> linear -> absorb_queries
+                     -> latent_attention -> expand_values -> linear
+    feed-forward     gated_linear (gate, up) -> linear
+    with experts     route_tokens -> expert_gate_up -> expert_down -> sum_experts
 
-A product may be left as shares, [P, R, T, H] float32, where the operation that takes it sums them: rotate_and_store and
-add_rms_norm do. Latent attention and experts have ways of their own: see latent_layer and expert_layer.
+An add_rms_norm stands before each. A product may be left as shares, [P, R, T, H] float32, where the operation that
+takes it sums them: rotate_and_store and add_rms_norm do. Forwards of more tokens than MAX_TOKENS, prompts and rounds of
+many slots, run experts as transformers has them: the routing kernel holds no more, and the more tokens, the less the
+products are bound by reading weights.
 
 It expects a packed layer (pack_layer) without an obstacle (fusion_obstacle). Each function takes the operations of the
 states' device unless others are given.
+
+Shapes: R rows, T tokens of a row, N tokens, H hidden size, L width of a latent, P rotated width, S slots, C positions
+of a slot.
 """
 
 from __future__ import annotations
@@ -15,11 +23,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.nn import functional
 
-from harness.models.fused.expert_layer import expert_feed_forward
-from harness.models.fused.fuse import gate_and_up, packed, query_key_value
-from harness.models.fused.latent_layer import attend_to_latents
-from harness.models.fused.operations import Operations, operations_for
+from harness.models.fused.fuse import gate_and_up, latent_projections, packed, query_key_value
+from harness.models.fused.operations import Operations, named_operations, operations_for
+from harness.models.fused.routing import MAX_TOKENS, Choice
 from harness.models.latent_attention import LatentAttention
 
 
@@ -118,3 +126,74 @@ def add_norm(
     flat = None if residual is None else residual.flatten(0, 1)
     normed, total = operations.add_rms_norm(states.flatten(-3, -2), flat, norm.weight, norm.variance_epsilon)
     return normed.view(states.shape[-3:]), total.view(states.shape[-3:])
+
+
+def attend_to_latents(
+    attention: Any,
+    # [R, T, H]
+    states: Tensor,
+    # [C', P] float32
+    table: Tensor,
+    # [S, 1, C, L + P]
+    keys: Tensor,
+    # [R] int64
+    slots: Tensor,
+    # [R] int64
+    starts: Tensor,
+    name: str,
+) -> Tensor:
+    """[R, T, H]; the rows' keys are written to the cache.
+
+    Args:
+        attention: a LatentAttention whose latent projections are packed.
+        name: of the operations, triton or reference.
+    """
+    operations = named_operations(name)
+    norm, latent_width = attention.kv_a_layernorm, attention.latent_dim
+    query_norm = getattr(attention, "q_a_layernorm", None)
+    joint = functional.linear(states.flatten(0, 1), *packed(latent_projections(attention)))
+    queries = operations.norm_latents(
+        joint,
+        None if query_norm is None else query_norm.weight,
+        0.0 if query_norm is None else query_norm.variance_epsilon,
+        norm.weight,
+        norm.variance_epsilon,
+        table,
+        keys,
+        slots,
+        starts,
+        attention.interleaved,
+    )
+    if queries is None:
+        queries = joint[:, : -keys.shape[-1]]
+    else:
+        queries = functional.linear(queries, attention.q_b_proj.weight)
+    heads = queries.unflatten(-1, (attention.num_heads, -1))
+    expansion = attention.kv_b_proj.weight.unflatten(0, (attention.num_heads, -1))
+    absorbed = operations.absorb_queries(heads, expansion, table, starts, latent_width, attention.interleaved)
+    attended = operations.latent_attention(absorbed, keys, slots, starts, latent_width, attention.scaling)
+    values = operations.expand_values(attended.flatten(0, 1), expansion, attention.value_dim)
+    output = functional.linear(values, attention.o_proj.weight, attention.o_proj.bias)
+    return output.view(states.shape)
+
+
+def expert_feed_forward(
+    moe: Any,
+    # [N, H]
+    states: Tensor,
+    name: str,
+) -> Tensor:
+    """[N, H], without norm and residual.
+
+    Args:
+        moe: a Glm4MoeLiteMoE of transformers whose shared experts are packed.
+        name: of the operations, triton or reference.
+    """
+    if len(states) > MAX_TOKENS:
+        return moe(states[None])[0]
+    operations, experts = named_operations(name), moe.experts
+    shared, _ = packed(gate_and_up(moe.shared_experts))
+    routing = operations.route_tokens(states, moe.gate.weight, moe.gate.e_score_correction_bias, Choice.of(moe.gate))
+    activated = operations.expert_gate_up(states, experts.gate_up_proj, shared, routing)
+    results = operations.expert_down(activated, experts.down_proj, moe.shared_experts.down_proj.weight, routing)
+    return operations.sum_experts(results, routing)

@@ -47,9 +47,10 @@ _FILES = {"linear": "skinny_linear", "gated_linear": "skinny_linear"}
 @cache
 def named_operations(name: str) -> Operations:
     """triton, the kernels; or reference, the executable specification on any device."""
-    folder = __package__ + ("" if name == "triton" else f".{name}")
     names = [item.name for item in fields(Operations) if item.name != "name"]
-    return Operations(name, *(getattr(import_module(f"{folder}.{_FILES.get(each, each)}"), each) for each in names))
+    files = ["reference" if name == "reference" else _FILES.get(each, each) for each in names]
+    modules = (import_module(f"{__package__}.{file}") for file in files)
+    return Operations(name, *(getattr(module, each) for module, each in zip(modules, names, strict=True)))
 
 
 def operations_for(device: torch.device) -> Operations:

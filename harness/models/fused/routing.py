@@ -1,5 +1,7 @@
 """Which tokens go to which experts, ordered by expert: what routing returns and the products of experts read.
 
+Beside it how these products are cut: a function of shapes alone.
+
 A pair is a token and one of its experts; its place is its number where pairs are ordered by expert, then by token.
 
 Shapes: N tokens, E experts, k experts of a token.
@@ -48,3 +50,27 @@ class Routing(NamedTuple):
     """[N, k] int32, the places of a token's pairs, its experts ascending."""
     weights: Tensor
     """[N, k] float32, of the pairs at these places."""
+
+
+class ExpertTiling(NamedTuple):
+    """The work of a program of one of the two products."""
+
+    columns: int
+    """Rows of the weight, which are components of the result."""
+    depth: int
+    """Components of a row that a block holds."""
+    num_stages: int
+    """Blocks in work: one that is multiplied, and the others under way."""
+    num_warps: int
+
+
+MIN_ROWS = 16
+"""Tokens of the smallest tile."""
+ROWS_FROM = {16: 0, 32: 128}
+"""Tokens of a tile, and of how many tokens of a call on. Of 64 experts, 4 a token, each has N / 16 tokens on average;
+one with more than a tile holds reads its weights again, from the L2 cache where they still lie there."""
+
+
+def rows_of_tile(num_tokens: int) -> int:
+    """Tokens that a program multiplies at a time."""
+    return max(rows for rows, least in ROWS_FROM.items() if num_tokens >= least)
