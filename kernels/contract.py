@@ -8,6 +8,7 @@ not at import time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,11 @@ class Sampling:
             min_p=torch.full((num_rows,), min_p, dtype=torch.float32, device=device),
             truncates=top_k > 0 or top_p < 1 or min_p > 0,
         )
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Sampling:
+        """The same promises of other requests: every field is changed in the same way."""
+        cuts = change(self.top_k), change(self.top_p), change(self.min_p)
+        return Sampling(change(self.temperature), *cuts, self.truncates, self.is_mixed)
 
 
 @dataclass(frozen=True)

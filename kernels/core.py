@@ -51,9 +51,8 @@ def reference_core() -> Core:
 
 def triton_core() -> Core:
     """The kernels, with a workspace that all calls share: they must follow one another on one stream of work."""
-    from kernels.coupled import coupled_draw
     from kernels.defer import defer
-    from kernels.draw import draw
+    from kernels.draw import coupled_draw, draw
     from kernels.logprobs import logprobs
     from kernels.verify import verify
     from kernels.workspace import Workspace

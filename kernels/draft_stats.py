@@ -51,15 +51,12 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
     no_drafts = torch.zeros(num_rows, dtype=torch.int64, device=device)
     unread = torch.empty(num_rows, dtype=torch.int64, device=device)
     invalid = torch.empty(num_rows, dtype=torch.bool, device=device)
-    repeated = {
-        name: getattr(sampling, name).repeat_interleave(width) for name in ("temperature", "top_k", "top_p", "min_p")
-    }
     round_ = Round(
         method=VerificationMethod.strict,
         target=TargetRows(cache, cache.stride(1), vocab_size, first_rows, *_mask_of_rows(draft, cache)),
         draft=no_draft(),
         tokens=DraftTokens(no_drafts, 0, no_drafts, num_rows, 0),
-        sampling=replace(sampling, **repeated),
+        sampling=sampling.each(lambda field: field.repeat_interleave(width)),
         streams=StreamState(no_drafts, no_drafts, no_drafts),
         rule=no_drafts,
         rows=workspace.row_buffers(shape, device, found),

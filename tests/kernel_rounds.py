@@ -257,8 +257,7 @@ def checked_draw(
     draft_to_target: Tensor | None = None,
 ) -> Drawn:
     """What the kernels draw, after it has been compared with what the reference draws."""
-    from kernels.coupled import coupled_draw
-    from kernels.draw import draw
+    from kernels.draw import coupled_draw, draw
 
     vocab_size = vocab_size or logits.shape[1]
     if coupled:

@@ -12,10 +12,10 @@ from scipy import stats
 from experiments.agreement import main
 from harness.agreement.compare import compare_draw, compare_verify, num_accept_decisions
 from harness.agreement.config import AgreementConfig, Candidate
-from harness.agreement.counts import Agreement, Disagreement, total
+from harness.agreement.counts import ROUNDING, Agreement, Disagreement, total
 from harness.agreement.rates import excessive_rates, lower_bound, upper_bound
 from harness.agreement.report import headline, is_green
-from harness.agreement.rounding import ROUNDING
+from harness.agreement.round_inputs import DrawInputs
 from harness.agreement.rows import DraftedRound, RoundShape, drafted_round
 from harness.agreement.run import Cell, CellResult, cells_of, compare_cell
 from harness.settings.device import Device
@@ -25,7 +25,7 @@ from kernels.core import Core, reference_core
 from kernels.reference.draw import draw
 from kernels.reference.truncation import process
 from kernels.reference.verify import verify
-from kernels.streams import Purpose, gumbel
+from kernels.streams import gumbel
 from tests.random_round import PLAIN, SAMPLED_METHODS, SHARES_NOISE, Method, sampling_of, verification_of
 
 ALL_BUT_GREEDY = pytest.mark.parametrize("method", SAMPLED_METHODS, ids=lambda method: method.value)
@@ -94,9 +94,7 @@ def test_a_wrong_draw_is_found_out(wrong):
     broken: Core = replace(reference_core(), draw=wrong)
     unexplained = 0
     for seed in range(5):
-        batch = batch_of(seed)
-        arguments = (batch.draft_logits, batch.draft_sampling, batch.draft_streams, Purpose.draft, 400)
-        unexplained += compare_draw(broken, reference_core(), *arguments).num_unexplained
+        unexplained += compare_draw(broken, reference_core(), batch_of(seed).drafts).num_unexplained
     assert unexplained > 0
 
 
@@ -184,7 +182,7 @@ def test_coupled_draws_must_agree_in_float64(gap: float, explained: bool):
         return replace(best, token_ids=best.token_ids - 1)
 
     core = replace(reference_core(), coupled_draw=second_best)
-    found = compare_draw(core, reference_core(), logits, sampling_of(PLAIN), streams, None, 3)
+    found = compare_draw(core, reference_core(), DrawInputs(logits, sampling_of(PLAIN), streams, None, 3))
     assert [each.found for each in found.disagreements] == [(0,)]
     assert [each.expected for each in found.disagreements] == [(1,)]
     assert found.largest_margin == pytest.approx(gap, rel=1e-4)
@@ -194,7 +192,7 @@ def test_coupled_draws_must_agree_in_float64(gap: float, explained: bool):
 def test_rows_look_like_a_language_model_s():
     """Less entropy than a flat row's 10 nats, and drafts of which most are accepted, some not."""
     batch = batch_of(vocab_size=20_000)
-    logprobs = process(batch.draft_logits, batch.draft_sampling)
+    logprobs = process(batch.drafts.logits, batch.drafts.sampling)
     entropy = -(logprobs.exp() * logprobs).sum(dim=1)
     assert 2 < float(entropy.mean()) < 6
     assert float(entropy.max()) < 9

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from harness.agreement.counts import ROUNDING
 from harness.agreement.margins import drawn_margins, verdict_margins
-from harness.agreement.round_inputs import RoundInputs
-from harness.agreement.rounding import ROUNDING
+from harness.agreement.round_inputs import DrawInputs, RoundInputs
 from harness.agreement.token_margin import interval_distance
 from kernels.contract import Draft, Drawn, Streams, VerificationResult
 from kernels.reference.coupled import coupled_draw
@@ -135,7 +135,7 @@ def test_drawn_tokens(purpose: Purpose | None, mapped: bool):
         drawn = draw(logits, sampling, streams, purpose, ids)
 
     def margins(found: Drawn) -> torch.Tensor:
-        return drawn_margins(logits, sampling, streams, purpose, found, 50, ids)
+        return drawn_margins(DrawInputs(logits, sampling, streams, purpose, 50, ids), found)
 
     assert margins(drawn).tolist() == [0.0] * 40
     worst = logits.argmin(dim=1) if ids is None else ids[logits.argmin(dim=1)]
@@ -163,7 +163,7 @@ def test_a_token_that_truncation_keeps_or_cuts(setting, wider, explained: bool):
     found = draw(logits, sampling_of(*[wider] * 64), streams, Purpose.draft)
     kept = found.token_ids >= 2
     assert bool(kept.any())
-    margins = drawn_margins(logits, sampling_of(*[setting] * 64), streams, Purpose.draft, found, 4)
+    margins = drawn_margins(DrawInputs(logits, sampling_of(*[setting] * 64), streams, Purpose.draft, 4), found)
     assert bool((margins[kept] <= ROUNDING).all()) == explained
 
 

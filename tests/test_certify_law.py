@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from harness.certification.cases import DTYPES, TRUNCATIONS, full_cases, small_cases, spread_cases
-from harness.certification.law import Profile, exact_law, processed_row
 from harness.certification.toy_models import (
     CONTROL,
     MASKED,
@@ -15,7 +14,10 @@ from harness.certification.toy_models import (
     NARROW_DRAFT,
     PLAIN,
     WIDE,
+    Profile,
     ToyModels,
+    exact_law,
+    processed_row,
 )
 from kernels.contract import Sampling
 from kernels.reference.truncation import process

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from harness.kernel_bench.accounting import count_rows
 from harness.kernel_bench.case import Acceptance, Case, RowKind, Truncation, Work
 from harness.kernel_bench.cases import bar_cases, cases_of
 from harness.kernel_bench.config import Preset
 from harness.kernel_bench.drafter_error import GOALS, error_for, mean_accepted
+from harness.kernel_bench.measure import count_rows
 from harness.kernel_bench.rows import KEPT_PART, head_of, llm_rows, num_kept
 from harness.kernel_bench.workload import constant_rate, make_round, verification_of
 from kernels.contract import DraftSampling, VerificationMethod

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from kernels.contract import RowStats, Verification, VerificationMethod
-from kernels.coupled import coupled_draw
-from kernels.draw import draw
+from kernels.draw import coupled_draw, draw
 from kernels.streams import Purpose
 from tests.kernel_rounds import DEVICE, kernel_round, streams_of
 from tests.own_methods import half_strict

@@ -141,8 +141,7 @@ def test_row_statistics(layout: str):
 
 
 def test_workspace_is_reused_by_calls_of_other_sizes():
-    from kernels.coupled import coupled_draw
-    from kernels.draw import draw
+    from kernels.draw import coupled_draw, draw
     from kernels.workspace import Workspace
 
     workspace = Workspace()

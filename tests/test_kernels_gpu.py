@@ -84,8 +84,7 @@ def test_large_vocabulary_under_masks(method: Method, settings: list, kind: str,
     ids=str,
 )
 def test_draws_from_a_large_vocabulary(coupled: bool, settings: list, vocab_size: int, dtype: torch.dtype):
-    from kernels.coupled import coupled_draw
-    from kernels.draw import draw
+    from kernels.draw import coupled_draw, draw
 
     arguments = draw_arguments(32, vocab_size, dtype, settings)
     if coupled:
@@ -160,8 +159,7 @@ def test_graph_replays_on_changed_inputs(method: Method, settings: list, masked:
 @DRAWS
 @SETTINGS_OF_BATCHES
 def test_graph_of_a_draw_replays_on_changed_inputs(coupled: bool, settings: list):
-    from kernels.coupled import coupled_draw
-    from kernels.draw import draw
+    from kernels.draw import coupled_draw, draw
     from kernels.workspace import Workspace
 
     logits, sampling, streams = draw_arguments(8, 5000, torch.bfloat16, settings)
@@ -232,8 +230,7 @@ def test_draft_cache_beyond_2_31_elements(method: Method):
 
 @DRAWS
 def test_drawn_rows_beyond_2_31_elements(coupled: bool):
-    from kernels.coupled import coupled_draw
-    from kernels.draw import draw
+    from kernels.draw import coupled_draw, draw
 
     logits, sampling, streams = draw_arguments(8, 5000, torch.bfloat16)
     far = far_apart(logits)

@@ -68,8 +68,7 @@ def with_statistics(batch: KernelRound) -> KernelRound:
 @pytest.mark.parametrize("setting", [PLAIN, GREEDY, CUT], ids=["sampled", "greedy", "truncated"])
 @pytest.mark.parametrize("coupled", [False, True], ids=["draw", "coupled draw"])
 def test_draws(launches: Launches, coupled: bool, setting: Setting):
-    from kernels.coupled import coupled_draw
-    from kernels.draw import draw
+    from kernels.draw import coupled_draw, draw
 
     truncates = setting is CUT
     sampling = moved(replace(sampling_of(*[setting] * 3), truncates=truncates), DEVICE)

@@ -12,9 +12,8 @@ from kernels.contract import RowStats, Sampling, TokenMask
 from kernels.reference.coupled import coupled_draw as reference_coupled_draw
 from kernels.reference.draw import draw as reference_draw
 from kernels.reference.logprobs import logprobs as reference_logprobs
-from kernels.reference.row_stats import keep_row_stats
 from kernels.reference.token_mask import without_forbidden
-from kernels.reference.truncation import processed
+from kernels.reference.truncation import keep_row_stats, processed
 from kernels.streams import Purpose
 from tests.kernel_rounds import (
     DEVICE,
@@ -202,7 +201,7 @@ def assert_same_law(found: RowStats, expected: RowStats) -> None:
 @CUT_OR_NOT
 @pytest.mark.parametrize("mapped", [False, True], ids=["same ids", "mapped ids"])
 def test_coupled_draws(settings: list[Setting], mapped: bool):
-    from kernels.coupled import coupled_draw
+    from kernels.draw import coupled_draw
 
     logits, sampling, mask, ids = draw_arguments(settings, mapped)
     arguments = (logits, sampling, moved(streams_of(6, 42), DEVICE), 300, ids)

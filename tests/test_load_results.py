@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from experiments import replay, report, reproduce
-from harness.kernel_bench.columns import KERNEL_COLUMNS
+from harness.kernel_bench.report import KERNEL_COLUMNS
 from harness.metrics.cell import read_results
 from harness.metrics.certification import COLUMNS, load_certification
 from harness.metrics.columns import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary

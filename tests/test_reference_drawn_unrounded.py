@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from kernels.contract import Draft, Streams, TokenMask, Verification
-from kernels.reference.draft_tv import draft_tv
 from kernels.reference.draw import draw
-from kernels.reference.on_target_vocab import on_target_vocab
-from kernels.reference.output_tv import has_closed_form, output_tv
+from kernels.reference.output_tv import draft_tv, has_closed_form, output_tv
+from kernels.reference.proposal import on_target_vocab
 from kernels.reference.truncation import process, sampling_rows
 from kernels.reference.verify import acceptance_odds, count_accepted, emission_weights, verify
 from kernels.streams import Purpose

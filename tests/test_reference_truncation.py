@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from kernels.contract import Draft, RowStats, Streams, Verification, VerificationMethod
 from kernels.reference import thresholds as thresholds_module
-from kernels.reference.row_stats import keep_row_stats
-from kernels.reference.truncation import process, processed
+from kernels.reference.truncation import keep_row_stats, process, processed
 from kernels.reference.verify import verify
 from tests.random_round import Setting, sampling_of
 

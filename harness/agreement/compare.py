@@ -8,15 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from harness.agreement.counts import Agreement, Disagreement
+from harness.agreement.counts import ROUNDING, SCORE_ROUNDING, Agreement, Disagreement, tolerance_of
 from harness.agreement.margins import drawn_margins, verdict_margins
-from harness.agreement.round_inputs import RoundInputs, streams_at
-from harness.agreement.rounding import ROUNDING, SCORE_ROUNDING, tolerance_of
-from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationResult
+from harness.agreement.round_inputs import DrawInputs, RoundInputs
+from kernels.contract import Drawn, Verification, VerificationResult
 from kernels.core import Core
 from kernels.methods import Method, methods_with
-from kernels.reference.truncation import sampling_rows
-from kernels.streams import Purpose
 
 DRAWS_ONLY = methods_with(lambda traits: traits.greedy_only or (traits.decided_by_noise and not traits.reads_draft))
 """Methods that accept a draft token iff they have drawn the same."""
@@ -69,52 +66,18 @@ def compare_verify(tested: Core, reference: Core, inputs: RoundInputs, verificat
     return Agreement(decisions, drawn, tuple(disagreements))
 
 
-def compare_draw(
-    tested: Core,
-    reference: Core,
-    logits: Tensor,
-    sampling: Sampling,
-    streams: Streams,
-    purpose: Purpose | None,
-    vocab_size: int,
-    draft_to_target: Tensor | None = None,
-) -> Agreement:
-    """Draw one token per row with both cores.
-
-    Args:
-        tested: the core under test.
-        reference: kernels.core.reference_core().
-        logits: [N, V_draft].
-        sampling: fields [N].
-        streams: fields [N].
-        purpose: of the draw; None for the coupled draw.
-        vocab_size: V of the target.
-        draft_to_target: as for `draw`.
-    """
-    found, expected = (
-        core.coupled_draw(logits, sampling, streams, vocab_size, draft_to_target)
-        if purpose is None
-        else core.draw(logits, sampling, streams, purpose, draft_to_target)
-        for core in (tested, reference)
-    )
+def compare_draw(tested: Core, reference: Core, inputs: DrawInputs) -> Agreement:
+    """Draw one token per row with both cores; arguments as of `compare_verify`."""
+    found, expected = inputs.drawn_by(tested), inputs.drawn_by(reference)
     same = (found.token_ids == expected.token_ids) & (found.invalid == expected.invalid)
+    what, tolerance = ("coupled_draw", SCORE_ROUNDING) if inputs.purpose is None else ("draw", ROUNDING)
     disagreements = []
     for rows in (~same).nonzero()[:, 0].split(ROWS_AT_A_TIME):
         if len(rows):
             part = Drawn(found.token_ids[rows], found.logprobs[rows], found.invalid[rows])
-            margins = drawn_margins(
-                logits[rows],
-                sampling_rows(sampling, rows),
-                streams_at(streams, rows),
-                purpose,
-                part,
-                vocab_size,
-                draft_to_target,
-            )
-            what = "coupled_draw" if purpose is None else "draw"
+            margins = drawn_margins(inputs.take(rows), part)
             token_ids = (found.token_ids[:, None], expected.token_ids[:, None])
             decides = torch.zeros_like(rows, dtype=torch.bool)
-            tolerance = SCORE_ROUNDING if purpose is None else ROUNDING
             disagreements += _listed(what, *token_ids, rows, decides, margins, tolerance)
     return Agreement(0, len(same), tuple(disagreements))
 

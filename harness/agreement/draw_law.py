@@ -74,9 +74,7 @@ def _shift(probs: Tensor, uniforms: Tensor, token_ids: Tensor) -> Shift:
 def _drawn(core: Core, logits: Tensor, sampling: Sampling, seeds: Tensor) -> Tensor:
     """[n] int64, one token of the row for each of `seeds` ([n] int64), at position and round 0."""
     zeros = torch.zeros_like(seeds)
-    fields = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
-    temperature, top_k, top_p, min_p = (field.expand(len(seeds)).contiguous() for field in fields)
-    everywhere = Sampling(temperature, top_k, top_p, min_p, sampling.truncates)
+    everywhere = sampling.each(lambda field: field.expand(len(seeds)).contiguous())
     rows = logits.expand(len(seeds), -1)
     return core.draw(rows, everywhere, Streams(seeds, zeros, zeros), Purpose.draft).token_ids
 

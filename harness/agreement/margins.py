@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from harness.agreement.acceptance_margin import acceptance_margin
-from harness.agreement.round_inputs import RoundInputs
-from harness.agreement.rounding import ROUNDING
+from harness.agreement.counts import ROUNDING
+from harness.agreement.round_inputs import DrawInputs, RoundInputs
 from harness.agreement.token_margin import interval_distance, token_margin
 from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationMethod, VerificationResult
 from kernels.reference.proposal import Proposal, propose, to_draft_ids
 from kernels.reference.truncation import processed
-from kernels.streams import Purpose, gumbel, uniform
+from kernels.streams import gumbel, uniform
 
 
 def score_margin(logprobs: Tensor, noise: Tensor, token_ids: Tensor) -> Tensor:
@@ -125,35 +125,24 @@ def _verdict_margin(inputs: RoundInputs, verification: Verification, found: Veri
     return torch.where(possible, margin, torch.inf)
 
 
-def drawn_margins(
-    logits: Tensor,
-    sampling: Sampling,
-    streams: Streams,
-    purpose: Purpose | None,
-    found: Drawn,
-    vocab_size: int,
-    draft_to_target: Tensor | None = None,
-) -> Tensor:
+def drawn_margins(inputs: DrawInputs, found: Drawn) -> Tensor:
     """The margin of each drawn token.
 
     Args:
-        logits: [N, V_draft].
-        sampling: fields [N].
-        streams: fields [N].
-        purpose: of the draw; None for the coupled draw.
+        inputs: N rows.
         found: fields [N].
-        vocab_size: V of the target.
-        draft_to_target: as for `draw`.
 
     Returns:
         [N] float64; infinity where no rounding can explain the token, as at temperature 0.
     """
+    logits, streams, purpose = inputs.logits, inputs.streams, inputs.purpose
+    vocab_size, draft_to_target = inputs.vocab_size, inputs.draft_to_target
     inside = (found.token_ids >= 0) & (found.token_ids < vocab_size)
     known = to_draft_ids(found.token_ids.where(inside, 0), draft_to_target, vocab_size, logits.shape[1])
     possible = inside & (known >= 0)
     token_ids = known.where(possible, 0)
     margins = []
-    for each in nearby(sampling):
+    for each in nearby(inputs.sampling):
         rows = processed(logits, each)
         index = torch.arange(len(token_ids), device=token_ids.device)
         valid = possible & (found.invalid == rows.invalid) & (rows.logprobs_at(index, token_ids) > -torch.inf)

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.agreement.config import AgreementConfig
-from harness.agreement.counts import Agreement, total
+from harness.agreement.counts import ROUNDING, SCORE_ROUNDING, Agreement, total
 from harness.agreement.law_run import MAX_TOTAL_VARIATION, LawResult
 from harness.agreement.rates import excessive_rates, rates_text, upper_bound
-from harness.agreement.rounding import ROUNDING, SCORE_ROUNDING
 from harness.agreement.run import CellResult
 from harness.records.files import write_atomically
 from harness.records.provenance import provenance

@@ -1,6 +1,7 @@
-"""The arguments of one verification, and the part of them that belongs to some of the requests.
+"""The arguments of one verification or one draw, and the part of them that belongs to some of the requests.
 
-Shapes: R requests, K the largest number of draft tokens, V the target's vocabulary.
+Shapes: R requests, K the largest number of draft tokens, V the target's vocabulary, V_draft the
+drafter's, N rows.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from kernels.contract import Draft, Sampling, Streams
+from kernels.contract import Draft, Drawn, Sampling, Streams
+from kernels.core import Core
 from kernels.reference.target_rows import target_rows
 from kernels.reference.truncation import sampling_rows
+from kernels.streams import Purpose
 
 
 def streams_at(streams: Streams, index: Tensor) -> Streams:
@@ -45,3 +48,30 @@ class RoundInputs:
             sampling_rows(self.sampling, requests),
             streams_at(self.streams, requests),
         )
+
+
+@dataclass(frozen=True)
+class DrawInputs:
+    """The arguments of one draw of N rows."""
+
+    logits: Tensor
+    """[N, V_draft]."""
+    sampling: Sampling
+    streams: Streams
+    purpose: Purpose | None
+    """Of the draw; None for the coupled draw."""
+    vocab_size: int
+    """V of the target."""
+    draft_to_target: Tensor | None = None
+    """As for `draw`."""
+
+    def take(self, rows: Tensor) -> DrawInputs:
+        """Some of the rows ([n] int64)."""
+        sampling = sampling_rows(self.sampling, rows)
+        return replace(self, logits=self.logits[rows], sampling=sampling, streams=streams_at(self.streams, rows))
+
+    def drawn_by(self, core: Core) -> Drawn:
+        """What a core draws."""
+        if self.purpose is None:
+            return core.coupled_draw(self.logits, self.sampling, self.streams, self.vocab_size, self.draft_to_target)
+        return core.draw(self.logits, self.sampling, self.streams, self.purpose, self.draft_to_target)

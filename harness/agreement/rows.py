@@ -12,9 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from harness.agreement.round_inputs import RoundInputs
+from harness.agreement.round_inputs import DrawInputs, RoundInputs
 from kernels.contract import Draft, RowStats, Sampling, Streams
 from kernels.core import Core
 from kernels.streams import Purpose
@@ -61,12 +60,8 @@ class DraftedRound:
     """A round, and the draws that its drafts came from."""
 
     inputs: RoundInputs
-    draft_logits: Tensor
-    """[R * K, V], the rows that drafts were drawn from, request after request."""
-    draft_sampling: Sampling
-    """Fields [R * K]."""
-    draft_streams: Streams
-    """Fields [R * K]."""
+    drafts: DrawInputs
+    """Of R * K rows, request after request."""
 
 
 def drafted_round(shape: RoundShape, core: Core, generator: torch.Generator) -> DraftedRound:
@@ -104,4 +99,5 @@ def drafted_round(shape: RoundShape, core: Core, generator: torch.Generator) -> 
         row_stats=None if shape.one_hot else stats,
     )
     inputs = RoundInputs(target.to(shape.dtype).flatten(0, 1), draft, _sampling(shape, requests, device), streams)
-    return DraftedRound(inputs, rows, sampling, here)
+    purpose = None if shape.shared_noise else Purpose.draft
+    return DraftedRound(inputs, DrawInputs(rows, sampling, here, purpose, shape.vocab_size))

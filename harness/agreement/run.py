@@ -22,7 +22,6 @@ from harness.settings.device import resolve_device
 from harness.settings.schema import SettingsError
 from kernels.contract import Verification, VerificationMethod
 from kernels.core import Core, reference_core, triton_core
-from kernels.streams import Purpose
 
 Method = VerificationMethod
 
@@ -124,21 +123,10 @@ def compare_cell(cell: Cell, config: AgreementConfig, tested: Core, num_decision
     generator = torch.Generator(device).manual_seed(config.seed * 2**32 + crc32(cell.name.encode()))
     shape = shape_of(cell, config)
     verification = verification_of(cell.method, config.draft_tokens)
-    purpose = None if shape.shared_noise else Purpose.draft
     verified, drafted, begin = [Agreement()], [Agreement()], time.perf_counter()
     while total([*verified, *drafted]).num_decisions < num_decisions:
         batch = drafted_round(shape, tested, generator)
-        drafted.append(
-            compare_draw(
-                tested,
-                reference,
-                batch.draft_logits,
-                batch.draft_sampling,
-                batch.draft_streams,
-                purpose,
-                config.vocab_size,
-            )
-        )
+        drafted.append(compare_draw(tested, reference, batch.drafts))
         verified.append(compare_verify(tested, reference, batch.inputs, verification))
     return CellResult(cell, total(verified), total(drafted), time.perf_counter() - begin)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from harness.certification.law import Profile
 from harness.certification.subject import Features
 from harness.certification.toy_models import (
     ABOVE_ZEROS,
@@ -16,6 +15,7 @@ from harness.certification.toy_models import (
     PLAIN,
     SPREAD,
     WIDE,
+    Profile,
     ToyModels,
 )
 from kernels import methods

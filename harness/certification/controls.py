@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from harness.certification.cases import COUPLED, RAGGED, SAMPLED, Case, Method
-from harness.certification.law import Profile
 from harness.certification.subject import Functions, Subject
-from harness.certification.toy_models import CONTROL, MASKED_CONTROL, ToyModels
+from harness.certification.toy_models import CONTROL, MASKED_CONTROL, Profile, ToyModels
 from kernels.contract import Draft, Sampling, Streams, Verification, VerificationResult
 from kernels.reference.block import block_odds, log_prefix_ratios
 from kernels.reference.choose import choose

@@ -17,9 +17,9 @@ from harness.certification.cases import DTYPES, Case
 from harness.certification.config import CertifyConfig, Size
 from harness.certification.controls import Control
 from harness.certification.goodness_of_fit import Fit, detectable_variation, fit, power_at, samples_needed
-from harness.certification.law import exact_law
 from harness.certification.simulate import Simulated, simulate
 from harness.certification.subject import Subject, project_core
+from harness.certification.toy_models import exact_law
 
 FALSE_ALARM = 1e-6
 """Probability that any lossless cell of a subject without a flaw fails."""
@@ -112,24 +112,32 @@ def evaluate(subject: Subject, job: Case | Control, conditions: Conditions) -> O
         job: what to play.
         conditions: of the certification.
     """
-    return _evaluate_control(job, conditions) if isinstance(job, Control) else _evaluate_case(subject, job, conditions)
-
-
-def _evaluate_case(subject: Subject, case: Case, conditions: Conditions) -> Outcome:
-    started = time.perf_counter()
-    simulated, found = _simulated(subject, case, _samples(case, conditions), conditions)
-    reasons = _reasons(simulated, found, conditions.level)
-    verdict = CaseVerdict.failed if reasons else CaseVerdict.passed
-    return _outcome(case, case.name, verdict, "; ".join(reasons), simulated, found, conditions.level, started)
-
-
-def _evaluate_control(control: Control, conditions: Conditions) -> Outcome:
-    started = time.perf_counter()
-    by_size = CONTROL_SAMPLES if conditions.size is Size.full else SMALL_SAMPLES
-    altered = control.alter(project_core(conditions.device))
-    simulated, found = _simulated(altered, control.case, conditions.config.samples or by_size, conditions)
-    verdict = CaseVerdict.rejected if found.p_value < conditions.level else CaseVerdict.not_rejected
-    return _outcome(control.case, control.name, verdict, "", simulated, found, conditions.level, started)
+    started, level, config = time.perf_counter(), conditions.level, conditions.config
+    if isinstance(job, Control):
+        case, subject, is_control = job.case, job.alter(project_core(conditions.device)), True
+        samples = config.samples or (CONTROL_SAMPLES if conditions.size is Size.full else SMALL_SAMPLES)
+    else:
+        case, samples, is_control = job, _samples(job, conditions), False
+    simulated = simulate(subject, case, samples, _batch(case, conditions), config.seed, conditions.device)
+    found = fit(simulated.counts, laws(case))
+    reasons = [] if is_control else _reasons(simulated, found, level)
+    if is_control:
+        verdict = CaseVerdict.rejected if found.p_value < level else CaseVerdict.not_rejected
+    else:
+        verdict = CaseVerdict.failed if reasons else CaseVerdict.passed
+    return Outcome(
+        name=job.name,
+        verdict=verdict,
+        reason="; ".join(reasons),
+        fit=found,
+        num_faults=simulated.num_faults,
+        acceptance_rate=simulated.num_accepted / max(1, simulated.num_draft_tokens),
+        power=power_at(VARIATION, found.num_samples, level, found.df),
+        detectable=detectable_variation(found.num_samples, level, found.df, POWER),
+        num_profiles=len(case.profiles),
+        is_spread=case.is_spread,
+        wall_s=time.perf_counter() - started,
+    )
 
 
 def _samples(case: Case, conditions: Conditions) -> int:
@@ -142,12 +150,6 @@ def _samples(case: Case, conditions: Conditions) -> int:
     law = laws(case)
     df = int((law > 0).sum()) - len(law)
     return samples_needed(VARIATION, conditions.level, df, FULL_POWER)
-
-
-def _simulated(subject: Subject, case: Case, samples: int, conditions: Conditions) -> tuple[Simulated, Fit]:
-    config, device = conditions.config, conditions.device
-    simulated = simulate(subject, case, samples, _batch(case, conditions), config.seed, device)
-    return simulated, fit(simulated.counts, laws(case))
 
 
 def _batch(case: Case, conditions: Conditions) -> int:
@@ -171,28 +173,3 @@ def _reasons(simulated: Simulated, found: Fit, level: float) -> Sequence[str]:
     if found.p_value < level and not found.num_impossible:
         reasons.append("another law than the target's")
     return reasons
-
-
-def _outcome(
-    case: Case,
-    name: str,
-    verdict: CaseVerdict,
-    reason: str,
-    simulated: Simulated,
-    found: Fit,
-    level: float,
-    started: float,
-) -> Outcome:
-    return Outcome(
-        name=name,
-        verdict=verdict,
-        reason=reason,
-        fit=found,
-        num_faults=simulated.num_faults,
-        acceptance_rate=simulated.num_accepted / max(1, simulated.num_draft_tokens),
-        power=power_at(VARIATION, found.num_samples, level, found.df),
-        detectable=detectable_variation(found.num_samples, level, found.df, POWER),
-        num_profiles=len(case.profiles),
-        is_spread=case.is_spread,
-        wall_s=time.perf_counter() - started,
-    )

@@ -16,9 +16,8 @@ from harness.compile_check.compile import Launch
 from harness.engine.slots import MAX_ENDING_TOKENS
 from kernels.contract import Draft, RowStats, Sampling, Streams, TokenMask, Verification
 from kernels.contract import VerificationMethod as Method
-from kernels.coupled import coupled_draw
 from kernels.defer import defer
-from kernels.draw import draw
+from kernels.draw import coupled_draw, draw
 from kernels.logprobs import logprobs
 from kernels.streams import Purpose
 from kernels.verify import verify

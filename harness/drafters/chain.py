@@ -17,6 +17,7 @@ from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
 from harness.drafters.protocol import Batch, DrafterCost, TargetStep
 from harness.models.cost import total
 from harness.models.head import Head
+from harness.models.slot_cache import SlotCache
 from kernels.contract import Draft, DraftSampling
 
 
@@ -33,7 +34,30 @@ class DrafterShape(NamedTuple):
         return self.num_slots, self.num_speculative_tokens, vocab_size
 
 
-class ChainDrafter:
+class NetworkDrafter:
+    """What a drafter with a network owns: its key-value cache and the persistent draft-logit cache."""
+
+    _cache: SlotCache
+    _logits: DraftLogits
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache.num_bytes
+
+    @property
+    def logit_cache_bytes(self) -> int:
+        return self._logits.num_bytes
+
+    @property
+    def drawn_rows(self) -> Tensor | None:
+        return self._logits.drawn_rows
+
+    def clear(self, slot: int) -> None:
+        """Zero a slot's keys and values, so that a NaN in them does not reach its next request."""
+        self._cache.clear(slice(slot, slot + 1))
+
+
+class ChainDrafter(NetworkDrafter):
     """Drafts with a head, and owns its key-value cache and the persistent draft-logit cache with its statistics."""
 
     def __init__(
@@ -58,18 +82,6 @@ class ChainDrafter:
             caching,
         )
 
-    @property
-    def cache_bytes(self) -> int:
-        return self._cache.num_bytes
-
-    @property
-    def logit_cache_bytes(self) -> int:
-        return self._logits.num_bytes
-
-    @property
-    def drawn_rows(self) -> Tensor | None:
-        return self._logits.drawn_rows
-
     def extend(self, step: TargetStep) -> None:
         """Feed the known pairs of a target step; keeps the last pair's output as the start of the next chain."""
         hidden, features = [], []
@@ -83,7 +95,7 @@ class ChainDrafter:
 
     def clear(self, slot: int) -> None:
         """Zero a slot's keys, values and states, so that a NaN in them does not reach its next request."""
-        self._cache.clear(slice(slot, slot + 1))
+        super().clear(slot)
         self._hidden[slot] = 0
         self._features[slot] = 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from harness.drafters.chain import DrafterShape
+from harness.drafters.chain import DrafterShape, NetworkDrafter
 from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
 from harness.drafters.protocol import Batch, DrafterCost, TargetStep
 from harness.models.cost import total
@@ -17,7 +17,7 @@ from harness.models.target import TargetModel
 from kernels.contract import Draft, DraftSampling
 
 
-class DraftModelDrafter:
+class DraftModelDrafter(NetworkDrafter):
     """Drafts with a language model, and owns its key-value cache and the persistent draft-logit cache."""
 
     aux_layers: tuple[int, ...] = ()
@@ -34,28 +34,12 @@ class DraftModelDrafter:
             draft_sampling, size, shape.target_vocab_size, None, model.dtype, model.device, caching
         )
 
-    @property
-    def cache_bytes(self) -> int:
-        return self._cache.num_bytes
-
-    @property
-    def logit_cache_bytes(self) -> int:
-        return self._logits.num_bytes
-
-    @property
-    def drawn_rows(self) -> Tensor | None:
-        return self._logits.drawn_rows
-
     def extend(self, step: TargetStep) -> None:
         """Read prompts; what a round added is read with the next drafts."""
         for part in step.parts:
             if part.has_prompts:
                 view = self._cache.view(part.rows, part.positions, part.length)
                 self.model.forward(part.token_ids, part.positions, view)
-
-    def clear(self, slot: int) -> None:
-        """Zero a slot's keys and values, so that a NaN in them does not reach its next request."""
-        self._cache.clear(slice(slot, slot + 1))
 
     def state(self) -> tuple[Tensor, ...]:
         return ()

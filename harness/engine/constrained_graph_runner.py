@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
-from harness.engine.constrained_step import ConstrainedDrafts, ConstrainedStep, drafting_slots, grammar_states_of
+from harness.engine.constrained_step import ConstrainedStep, drafting_slots, grammar_states_of
 from harness.engine.graph_runner import CapturedStep, GraphRunner, StepSize, copy_in
 from harness.engine.runner import Launched, fetch
 from harness.engine.slots import StepInputs, ending_row
@@ -74,12 +74,8 @@ class ConstrainedGraphRunner(GraphRunner):
         in_answer: dict[int, GrammarState],
     ) -> Launched:
         """A step in which a request in its answer drafts, from its drafts to its end."""
-        step = self.step
-        num_rows = parts.given.decides.numel()
-        masked = ConstrainedDrafts(
-            in_answer, self._constrained.masks, num_rows, step.num_speculative_tokens, step.target.device
-        )
-        draft = step.draft(parts.given, masked).draft
+        masked = self._constrained.masked_drafts(in_answer, parts.given)
+        draft = self.step.draft(parts.given, masked).draft
         drafts, counts = draft.token_ids.tolist(), draft.num_draft_tokens.tolist()
         parts.write(draft.token_ids, counts)
         parts.score()
@@ -126,11 +122,7 @@ class ConstrainedGraphRunner(GraphRunner):
         boundary, in its time. Those of a step that may cut are the captured ones, launched one by one.
         """
         self._constrained.masks.clear()
-        step, num_rows = self.step, parts.given.decides.numel()
-        masked = ConstrainedDrafts(
-            {}, self._constrained.masks, num_rows, step.num_speculative_tokens, step.target.device
-        )
-        draft = step.draft(parts.given, masked).draft
+        draft = self.step.draft(parts.given, self._constrained.masked_drafts({}, parts.given)).draft
         parts.write(draft.token_ids, draft.num_draft_tokens.tolist())
 
     def _run(self, given: StepInputs) -> StepOutput:

@@ -41,16 +41,18 @@ class ConstrainedStep:
         """Run a step from its drafts to its end, the host at every turn."""
         step, grammar_states, drafting = self.step, grammar_states_of(plan), drafting_slots(plan)
         in_answer = {slot: grammar_states[slot] for slot in drafting if grammar_states[slot].in_answer}
-        num_rows, num_tokens = inputs.decides.numel(), step.num_speculative_tokens
         self.masks.clear()
-        masked = (
-            ConstrainedDrafts(in_answer, self.masks, num_rows, num_tokens, step.target.device) if in_answer else None
-        )
+        masked = self.masked_drafts(in_answer, inputs) if in_answer else None
         drafted = step.draft(inputs, masked)
         scored = step.score(inputs, drafted)
         counts, token_ids = drafted.draft.num_draft_tokens.tolist(), drafted.draft.token_ids.tolist()
         rows = self.before_verification(grammar_states, drafting, counts, token_ids, masked)
         return self.verify(inputs, drafted, scored, grammar_states, counts, rows)
+
+    def masked_drafts(self, in_answer: Mapping[int, GrammarState], inputs: StepInputs) -> ConstrainedDrafts:
+        """The masks of a step's drafts; the grammar states, by slot, are all in the answer."""
+        num_rows, num_tokens = inputs.decides.numel(), self.step.num_speculative_tokens
+        return ConstrainedDrafts(in_answer, self.masks, num_rows, num_tokens, self.step.target.device)
 
     def before_verification(
         self,

@@ -17,8 +17,7 @@ from harness.engine.step import Step, StepOutput
 from harness.records.acceptance_terms import Floats
 from kernels.contract import Sampling, Verification
 from kernels.reference.acceptance import AcceptanceTerms, acceptance_terms, expected_accepted
-from kernels.reference.draft_tv import draft_tv
-from kernels.reference.output_tv import has_closed_form, output_tv
+from kernels.reference.output_tv import draft_tv, has_closed_form, output_tv
 
 
 class Measures(NamedTuple):

@@ -6,7 +6,6 @@ Shapes: B slots, T tokens of a round at most, n best tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -54,9 +53,7 @@ def packed_logprobs(
     num_rows, width = token_ids.shape
     rows, row_mask = None, None
     if settings.is_processed:
-        names = ("temperature", "top_k", "top_p", "min_p")
-        repeated = {name: getattr(sampling, name).repeat_interleave(width) for name in names}
-        rows, row_mask = replace(sampling, **repeated), mask
+        rows, row_mask = sampling.each(lambda field: field.repeat_interleave(width)), mask
     found = core.logprobs(logits, token_ids.clamp_min(0).flatten(), settings.num_top, rows, row_mask)
     floats = torch.cat([found.token_logprob.unsqueeze(1), found.top_logprobs], dim=1)
     columns = [found.rank.unsqueeze(1), found.top_token_ids, floats.view(torch.int32).long()]

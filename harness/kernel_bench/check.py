@@ -13,12 +13,11 @@ from torch import Tensor
 
 from harness.agreement.compare import compare_draw, compare_verify
 from harness.agreement.counts import Agreement
-from harness.agreement.round_inputs import RoundInputs, streams_at
+from harness.agreement.round_inputs import DrawInputs, RoundInputs
 from harness.kernel_bench.case import Case, Work
 from harness.kernel_bench.records import AgreementCount
 from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationResult
 from kernels.core import Core, reference_core
-from kernels.reference.truncation import sampling_rows
 from kernels.streams import Purpose
 
 
@@ -59,15 +58,10 @@ def check_drawn(
     """The same for a draw of `Purpose.draft`, or a coupled one; `logits` is [R, V]."""
     rows = spread_over(case.num_requests, num_checked, logits.device)
     part = Drawn(drawn.token_ids[rows], drawn.logprobs[rows], drawn.invalid[rows])
-    agreement = compare_draw(
-        _returning(draw=lambda *_: part, coupled_draw=lambda *_: part),
-        reference_core(),
-        logits[rows],
-        sampling_rows(sampling, rows),
-        streams_at(streams, rows),
-        Purpose.draft if case.work is Work.draw else None,
-        case.vocab_size,
-    )
+    core = _returning(draw=lambda *_: part, coupled_draw=lambda *_: part)
+    purpose = Purpose.draft if case.work is Work.draw else None
+    inputs = DrawInputs(logits, sampling, streams, purpose, case.vocab_size).take(rows)
+    agreement = compare_draw(core, reference_core(), inputs)
     return _counted(case, agreement, len(rows))
 
 

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from harness.agreement.round_inputs import RoundInputs
 from harness.kernel_bench import separate
-from harness.kernel_bench.accounting import RowCounts
 from harness.kernel_bench.case import Case, Truncation, Work
-from harness.kernel_bench.measure import Rows, extra_memory, num_launches
+from harness.kernel_bench.measure import RowCounts, Rows, extra_memory, num_launches
 from harness.kernel_bench.records import Measurement, Status
 from harness.kernel_bench.rows import TOP_K, TOP_P
 from harness.timing.clock import Clock

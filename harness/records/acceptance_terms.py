@@ -66,7 +66,7 @@ COLUMNS: dict[str, TermColumn] = {
     ),
     "draft_tv": TermColumn(
         "total variation between the distribution that the first draft token was drawn from and the one in the cache, "
-        "of drafts that are drawn unrounded (kernels/reference/draft_tv.py)",
+        "of drafts that are drawn unrounded (kernels/reference/output_tv.py)",
         is_of_draft=True,
         is_required=False,
     ),

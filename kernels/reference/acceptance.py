@@ -10,12 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Sampling, TokenMask
+from kernels.contract import Draft, Sampling
 from kernels.reference.block import block_odds, log_prefix_ratios
 from kernels.reference.masses import masses
 from kernels.reference.proposal import leading, propose
 from kernels.reference.target_rows import present_slots
-from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import sampling_rows
 from kernels.reference.typical import entropies
 
@@ -48,7 +47,6 @@ def acceptance_terms(
     draft: Draft,
     sampling: Sampling,
     with_masses: bool = True,
-    mask: TokenMask | None = None,
 ) -> AcceptanceTerms:
     """The closed-form terms of a round.
 
@@ -57,14 +55,11 @@ def acceptance_terms(
         draft: the proposals.
         sampling: fields [R].
         with_masses: also work out what reads every row in full: masses and entropy; None if not asked for.
-        mask: of the target rows, as for `verify`.
 
     Returns:
         AcceptanceTerms. Draft tokens that verification would cut off (see proposal) count as missing, except in
         `target_prob`; padded slots have none.
     """
-    if mask is not None:
-        target_logits = without_forbidden(target_logits, mask)
     packed = present_slots(target_logits, draft)
     if packed is not None:
         target_logits, left, present = packed

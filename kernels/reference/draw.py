@@ -7,9 +7,8 @@ from torch import Tensor
 
 from kernels.contract import Drawn, RowStats, Sampling, Streams, TokenMask
 from kernels.reference.choose import choose
-from kernels.reference.row_stats import keep_row_stats
 from kernels.reference.token_mask import without_forbidden
-from kernels.reference.truncation import Processed, processed
+from kernels.reference.truncation import Processed, keep_row_stats, processed
 from kernels.streams import Purpose, uniform
 
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.reference.block import log_prefix_ratios
-from kernels.reference.on_target_vocab import on_target_vocab
-from kernels.reference.proposal import Proposal
+from kernels.reference.proposal import Proposal, on_target_vocab
 from kernels.reference.truncation import rows_per_chunk
 
 NUM_COPIES = 12

@@ -9,12 +9,12 @@ that are needed in full are worked out again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kernels.contract import Sampling
+from kernels.contract import RowStats, Sampling
 from kernels.reference.thresholds import thresholds
 
 ELEMENTS_PER_CHUNK = 65536
@@ -31,8 +31,7 @@ def rows_per_chunk(rows: Tensor) -> int:
 
 def sampling_rows(sampling: Sampling, index: Tensor | slice) -> Sampling:
     """The sampling parameters of the requests in `index` ([N] int64), with fields [N]."""
-    fields = ("temperature", "top_k", "top_p", "min_p")
-    return replace(sampling, **{name: getattr(sampling, name)[index] for name in fields})
+    return sampling.each(lambda field: field[index])
 
 
 @dataclass(frozen=True)
@@ -153,3 +152,33 @@ def process(logits: Tensor, sampling: Sampling) -> Tensor:
         [N, V] float64, -inf where cut. A row that is all -inf or holds NaN or +inf comes back with all mass on token 0.
     """
     return processed(logits, sampling).logprobs()
+
+
+def _smallest_survivors(rows: Processed) -> Tensor:
+    """[N] float32, the smallest raw logit that survives truncation; -inf where nothing is cut."""
+    found = torch.full_like(rows.log_normalizer, -torch.inf, dtype=torch.float32)
+    if rows.threshold is None:
+        return found
+    for part in torch.arange(len(found), device=found.device).split(rows_per_chunk(rows.logits)):
+        # A token is cut by comparing its scaled logit, so it is those that say which raw logits survive.
+        survives = rows.scaled(part) >= rows.threshold[part, None]
+        smallest = torch.where(survives, rows.logits[part].float(), torch.inf).amin(dim=1)
+        found[part] = torch.where(survives.all(dim=1), -torch.inf, smallest)
+    return found
+
+
+def keep_row_stats(rows: Processed, sampling: Sampling, row_stats: RowStats) -> None:
+    """Write the statistics of N rows into `row_stats`.
+
+    Args:
+        rows: the processed rows.
+        sampling: fields [N], as they were processed with.
+        row_stats: fields [N], written in place. At temperature 0 the normalizer is 1 and nothing is cut; a row without
+            a distribution has the normalizer NaN.
+    """
+    maximum = rows.logits.amax(dim=1).float()
+    greedy = sampling.temperature == 0
+    normalizer = rows.log_normalizer.exp().masked_fill(greedy, 1.0).masked_fill(rows.invalid, torch.nan)
+    row_stats.maximum.copy_(maximum)
+    row_stats.normalizer.copy_(normalizer)
+    row_stats.threshold.copy_(_smallest_survivors(rows).masked_fill(greedy | rows.invalid, -torch.inf))

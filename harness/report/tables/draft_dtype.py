@@ -1,7 +1,7 @@
 """Table of the draft-logit cache: what its type, and drawing from other values than it holds, do to the output.
 
 Bias and bound are those of a round's first token given its context, in closed form (`kernels.reference.output_tv`,
-`kernels.reference.draft_tv`), averaged over the rounds whose drafts count in full; recorded with
+`kernels.reference.output_tv`), averaged over the rounds whose drafts count in full; recorded with
 `measurement.round_terms`. This module knows what to show; it does not know where it is written.
 """
 
