@@ -114,10 +114,6 @@ def _estimates(record: CellRecord) -> Estimates:
     )
 
 
-Cell = CellResult
-"""Former name."""
-
-
 @dataclass(frozen=True)
 class Results:
     """Runs and the cells in them."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.flat_settings import flattened, listed
 from harness.report.cell_names import summary_order
 from harness.settings.identity import key_without
@@ -32,8 +32,8 @@ CONSEQUENCES = ("guarantee", "draft_sampling")
 class Pair(NamedTuple):
     """A cell of the first run and its partner in the second."""
 
-    first: Cell
-    second: Cell
+    first: CellResult
+    second: CellResult
 
     @property
     def num_common_prompts(self) -> int:
@@ -45,7 +45,7 @@ class Side:
     """One of the two runs."""
 
     name: str
-    cells: tuple[Cell, ...]
+    cells: tuple[CellResult, ...]
 
     def part(self, *, is_baseline: bool) -> Side:
         return Side(self.name, tuple(cell for cell in self.cells if cell.is_baseline is is_baseline))
@@ -81,7 +81,7 @@ def matching_cells(first: Side, second: Side) -> list[Pair]:
     return sorted(pairs, key=lambda pair: summary_order(pair.first))
 
 
-def why_unmatched(cell: Cell, own: Side, other: Side) -> str:
+def why_unmatched(cell: CellResult, own: Side, other: Side) -> str:
     """Why a cell of one run has no partner in the other, in words."""
     if own.prompts != other.prompts:
         return OTHER_PROMPTS
@@ -161,7 +161,7 @@ def _kind(is_baseline: bool) -> str:
     return "baseline" if is_baseline else "cells with a drafter"
 
 
-def _flat(cell: Cell) -> dict[str, str]:
+def _flat(cell: CellResult) -> dict[str, str]:
     return flattened(used_settings(cell.record.config))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.comparison import Group, method_rank
 from harness.metrics.definitions import LABEL_NOTES
 from harness.settings.acceptance_profiles import AcceptanceProfile
@@ -22,7 +22,7 @@ MINUS = " − "
 _TEXT_AND_NUMBER = re.compile(r"(\D*)(\d+(?:\.\d+)?)?")
 
 
-def varying(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
+def varying(cells: Sequence[CellResult], names: Sequence[str]) -> list[str]:
     """Those settings that are not the same in all cells."""
     return [name for name in names if len({cell[name] for cell in cells}) > 1]
 
@@ -47,12 +47,12 @@ CONTEXT = (
 """Settings that a table or title names only where they vary."""
 
 
-def context_texts(cell: Cell, names: Sequence[str]) -> list[str]:
+def context_texts(cell: CellResult, names: Sequence[str]) -> list[str]:
     """Settings of a cell as parts of a title; other_settings name themselves."""
     return [cell[name] if name == "other_settings" else f"{name} = {cell[name]}" for name in names if cell[name] != ""]
 
 
-def target_name(cell: Cell) -> str:
+def target_name(cell: CellResult) -> str:
     """The target, and whether its weights are random."""
     return cell["target"] + _weights_suffix(cell["target_weights"])
 
@@ -61,7 +61,7 @@ def _weights_suffix(weights: str) -> str:
     return f" ({RANDOM_WEIGHTS})" if weights == Weights.random.value else ""
 
 
-def drafter_name(cell: Cell) -> str:
+def drafter_name(cell: CellResult) -> str:
     """The drafter with its own settings, its checkpoint or shape where one was named, and whether its weights are
     random."""
     name = drafter_traits(cell["drafter"]).name.format(**cell.record.config["drafter"])
@@ -69,28 +69,28 @@ def drafter_name(cell: Cell) -> str:
     return (f"{name} ({path})" if path else name) + _weights_suffix(cell["drafter_weights"])
 
 
-def column_name(cell: Cell) -> str:
+def column_name(cell: CellResult) -> str:
     """A method as the header of a column: method, draft sampling, draft-logit cache, labels."""
     return f"{cell['verification']}, {drafts_text(cell)}" + label_suffix(cell)
 
 
-def drafts_text(cell: Cell) -> str:
+def drafts_text(cell: CellResult) -> str:
     """How drafts are drawn and kept, in words."""
     return f"{cell['draft_sampling']} drafts" + (f", {cell.cache_text}" if cell.cache_text else "")
 
 
-def baseline_name(cell: Cell) -> str:
+def baseline_name(cell: CellResult) -> str:
     """The baseline as the header of a column or row, with its labels."""
     return "baseline" + label_suffix(cell)
 
 
-def label_notes(cells: Sequence[Cell]) -> list[str]:
+def label_notes(cells: Sequence[CellResult]) -> list[str]:
     """What the labels of some cells mean, and where the acceptance profiles among their settings come from."""
     notes = [text for label, text in LABEL_NOTES.items() if any(label in cell["labels"] for cell in cells)]
     return list(dict.fromkeys([*notes, *(note for cell in cells for note in _profile_note(cell))]))
 
 
-def _profile_note(cell: Cell) -> list[str]:
+def _profile_note(cell: CellResult) -> list[str]:
     """The rates of a cell's acceptance profile, as recorded, and their source where this version knows it."""
     config = cell.record.config["verification"]
     name = config.get("profile")
@@ -101,17 +101,17 @@ def _profile_note(cell: Cell) -> list[str]:
     return [f"profile {name}: acceptance rates {rates} by position; {sources.get(name, 'source not known here')}."]
 
 
-def label_suffix(cell: Cell) -> str:
+def label_suffix(cell: CellResult) -> str:
     """The labels of a cell in brackets, or nothing."""
     return f" [{cell['labels']}]" if cell["labels"] else ""
 
 
-def group_title(group: Group, cells: Sequence[Cell]) -> str:
+def group_title(group: Group, cells: Sequence[CellResult]) -> str:
     """What the cells of a group share, as far as the other cells differ in it."""
     return shared_title(group.first, cells)
 
 
-def shared_title(first: Cell, cells: Sequence[Cell], *, with_depth: bool = True) -> str:
+def shared_title(first: CellResult, cells: Sequence[CellResult], *, with_depth: bool = True) -> str:
     """The same of cells like the first; their K is left out where they do not share it."""
     parts = [target_name(first), drafter_name(first)]
     parts += [f"K = {first['num_speculative_tokens']}"] if with_depth else []
@@ -120,7 +120,7 @@ def shared_title(first: Cell, cells: Sequence[Cell], *, with_depth: bool = True)
     return " · ".join(parts)
 
 
-def summary_order(cell: Cell) -> tuple:
+def summary_order(cell: CellResult) -> tuple:
     """Sorts cells for a summary: target, settings, temperature, baseline first, drafter, K, method."""
     context_key = tuple(_in_order(cell[name]) for name in CONTEXT)
     drafter = ("" if cell.is_baseline else drafter_name(cell), cell["num_speculative_tokens"])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import IO, TYPE_CHECKING
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.comparison import expected_difference, groups, same_law
 from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
@@ -48,7 +48,7 @@ SHOWN_METRICS = (
 )
 
 
-def print_summary(cells: Sequence[Cell], stream: IO[str] | None = None) -> None:
+def print_summary(cells: Sequence[CellResult], stream: IO[str] | None = None) -> None:
     """Print the summary of some cells.
 
     Args:
@@ -70,9 +70,9 @@ def _console(stream: IO[str] | None) -> Console:
     return console if console.is_terminal else Console(file=stream, highlight=False, width=WIDTH)
 
 
-def blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
+def blocks(cells: Sequence[CellResult]) -> list[list[CellResult]]:
     """The cells with a drafter, a list for every drafter, temperature and surroundings; baselines apart, if alone."""
-    found: dict[tuple[str, ...], list[Cell]] = {}
+    found: dict[tuple[str, ...], list[CellResult]] = {}
     for cell in sorted(cells, key=summary_order):
         key = (cell.context_key, drafter_name(cell))
         if not cell.is_baseline:
@@ -82,7 +82,7 @@ def blocks(cells: Sequence[Cell]) -> list[list[Cell]]:
     return [*alone, *found.values()]
 
 
-def _print_block(console: Console, block: Sequence[Cell], cells: Sequence[Cell]) -> None:
+def _print_block(console: Console, block: Sequence[CellResult], cells: Sequence[CellResult]) -> None:
     with_depth = len({cell["num_speculative_tokens"] for cell in block}) > 1
     console.print(shared_title(block[0], cells, with_depth=not with_depth), style="bold", markup=False)
     console.print(_table(block, with_depth=with_depth, width=console.width))
@@ -91,13 +91,13 @@ def _print_block(console: Console, block: Sequence[Cell], cells: Sequence[Cell])
     console.print()
 
 
-def _shown(block: Sequence[Cell]) -> list[Cell]:
+def _shown(block: Sequence[CellResult]) -> list[CellResult]:
     """The cells of a block, their baseline first."""
     baseline = block[0].baseline
     return [*([baseline] if baseline else []), *(cell for cell in block if not cell.is_baseline)]
 
 
-def _table(block: Sequence[Cell], *, with_depth: bool, width: int) -> RichTable:
+def _table(block: Sequence[CellResult], *, with_depth: bool, width: int) -> RichTable:
     from rich.table import Table
     from rich.text import Text
 
@@ -117,7 +117,7 @@ def _table(block: Sequence[Cell], *, with_depth: bool, width: int) -> RichTable:
     return table
 
 
-def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
+def _texts(cell: CellResult, *, with_depth: bool) -> list[str]:
     """One line of a block."""
     timed = [str(estimate_number(cell, name)) for name in ("output_tokens_per_s", "speedup")]
     if cell.is_baseline:
@@ -137,7 +137,7 @@ def _texts(cell: Cell, *, with_depth: bool) -> list[str]:
     ]
 
 
-def paired_lines(block: Sequence[Cell]) -> list[str]:
+def paired_lines(block: Sequence[CellResult]) -> list[str]:
     """Paired differences of neighbouring methods that can differ and draw their drafts alike."""
     lines = []
     depths = {cell["num_speculative_tokens"] for cell in block}
@@ -152,11 +152,11 @@ def paired_lines(block: Sequence[Cell]) -> list[str]:
     return lines
 
 
-def _has_drafts(cell: Cell) -> bool:
+def _has_drafts(cell: CellResult) -> bool:
     return cell.estimates.total("num_drafts") > 0
 
 
-def _paired_line(first: Cell, second: Cell, *, with_depth: bool) -> str:
+def _paired_line(first: CellResult, second: CellResult, *, with_depth: bool) -> str:
     length = paired_difference(first.estimates, second.estimates, "full_draft_length")
     expected = expected_difference(first, second)
     ratio: Estimate = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate
 from harness.report.cell_names import drafter_name
@@ -22,12 +22,12 @@ def setting(value: Any) -> Entry:
     return Number(value, style=PLAIN) if is_number else str(value)
 
 
-def settings_of(cell: Cell, names: Sequence[str]) -> list[Entry]:
+def settings_of(cell: CellResult, names: Sequence[str]) -> list[Entry]:
     """Some settings of a cell, its temperature and its drafter."""
     return [*(setting(cell[name]) for name in [*names, "temperature"]), drafter_name(cell)]
 
 
-def estimate_number(cell: Cell, name: str) -> Number:
+def estimate_number(cell: CellResult, name: str) -> Number:
     """A metric with its interval; the speedup of a baseline is 1 by definition."""
     if cell.is_baseline and name == "speedup":
         return Number(1, style=PLAIN)
@@ -41,7 +41,7 @@ def metric_number(
     style: str | None = None,
     signed: bool = False,
     sign: str = "",
-    cells: Sequence[Cell] = (),
+    cells: Sequence[CellResult] = (),
 ) -> Number:
     """A value, difference or ratio of a metric with its interval; that of a time is n/a where it has no width.
 
@@ -55,6 +55,6 @@ def metric_number(
     return Number(*shown, style=style or item.style, signed=signed, sign=sign, note=note)
 
 
-def is_disturbed(cell: Cell) -> bool:
+def is_disturbed(cell: CellResult) -> bool:
     """Whether its speed changed between the blocks of its run by more than its prompts explain."""
     return cell.drift is not None

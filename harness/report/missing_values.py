@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isnan
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.definitions import REASONING_METRICS, footnotes, metric
 from harness.records.counts import Knowledge
 from harness.report.cell_names import label_notes
@@ -29,12 +29,12 @@ UNKNOWN = {
 NO_INTERVAL = "no interval: counts are known for all requests together, not by prompt"
 
 
-def table_notes(cells: Sequence[Cell], names: Sequence[str]) -> tuple[str, ...]:
+def table_notes(cells: Sequence[CellResult], names: Sequence[str]) -> tuple[str, ...]:
     """All that stands below a table of these metrics: what they mean, why some have no value, what labels mean."""
     return (*footnotes(names), *missing_value_notes(cells, names), *label_notes(cells))
 
 
-def missing_value_notes(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
+def missing_value_notes(cells: Sequence[CellResult], names: Sequence[str]) -> list[str]:
     """Why some of these metrics have no value in some of the cells; nothing where all have one.
 
     Args:
@@ -55,11 +55,11 @@ def missing_value_notes(cells: Sequence[Cell], names: Sequence[str]) -> list[str
     return [*([OF_BASELINE] if of_baseline else []), *notes]
 
 
-def _is_counted_by_block(cell: Cell, name: str) -> bool:
+def _is_counted_by_block(cell: CellResult, name: str) -> bool:
     return cell.record.knowledge is Knowledge.blocks and metric(name).of_tokens
 
 
-def _why(cell: Cell, name: str) -> str:
+def _why(cell: CellResult, name: str) -> str:
     if name == "speedup":
         return NO_BASELINE
     if cell.record.knowledge in UNKNOWN and metric(name).of_tokens:

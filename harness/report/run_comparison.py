@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.metrics.cell import Cell, Results, analyse
+from harness.metrics.cell import CellResult, Results, analyse
 from harness.metrics.definitions import footnotes, metric
 from harness.metrics.estimates import paired_difference, paired_ratio
 from harness.metrics.flat_settings import distinct_values, listed
@@ -80,7 +80,9 @@ def _with_own_names(first: Run, second: Run) -> tuple[Run, Run]:
     return replace(first, name=f"{first.name} (first)"), replace(second, name=f"{second.name} (second)")
 
 
-def compare_runs(first_name: str, first: Sequence[Cell], second_name: str, second: Sequence[Cell]) -> RunComparison:
+def compare_runs(
+    first_name: str, first: Sequence[CellResult], second_name: str, second: Sequence[CellResult]
+) -> RunComparison:
     """Compare the cells of two runs."""
     sides = Side(first_name, tuple(first)), Side(second_name, tuple(second))
     pairs, names = matching_cells(*sides), (first_name, second_name)
@@ -174,13 +176,13 @@ def _difference_row(pair: Pair) -> tuple[Entry, ...]:
     return tuple(shown)
 
 
-def _difference(first: Cell, second: Cell, name: str) -> Number:
+def _difference(first: CellResult, second: CellResult, name: str) -> Number:
     if name in AS_RATIO:
         return metric_number(paired_ratio(first.estimates, second.estimates, name), name, style="length")
     return metric_number(paired_difference(first.estimates, second.estimates, name), name, signed=True)
 
 
-def _same_answers(first: Cell, second: Cell) -> str:
+def _same_answers(first: CellResult, second: CellResult) -> str:
     left, right = ({item.key: item.output_token_ids for item in cell.record.requests} for cell in (first, second))
     common = left.keys() & right.keys()
     return f"{sum(left[key] == right[key] for key in common)} of {len(common)}"
@@ -190,11 +192,11 @@ def _both(first: str, second: str) -> str:
     return first if first == second else f"{first} → {second}"
 
 
-def _method(cell: Cell) -> str:
+def _method(cell: CellResult) -> str:
     return baseline_name(cell) if cell.is_baseline else cell["verification"] + label_suffix(cell)
 
 
-def _cell_text(cell: Cell) -> str:
+def _cell_text(cell: CellResult) -> str:
     if cell.is_baseline:
         return f"{_method(cell)}, T = {cell['temperature']:g}"
     return (

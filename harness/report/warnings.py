@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.cell import Cell, Results
+from harness.metrics.cell import CellResult, Results
 from harness.metrics.flat_settings import plain_text
 from harness.metrics.intervals import MIN_PROMPTS
 from harness.report.cell_names import CONTEXT, baseline_name, column_name, context_texts, drafter_name, varying
@@ -54,29 +54,29 @@ def warnings(results: Results) -> list[str]:
     return found + _by_cells("label", labelled, num_cells)
 
 
-def _place(cell: Cell, cells: Sequence[Cell]) -> str:
+def _place(cell: CellResult, cells: Sequence[CellResult]) -> str:
     """A cell in words, with the settings in which these cells differ."""
     around = [name for name in varying(cells, CONTEXT) if name != "constraint"]
     inner = [f"{SHORT[name]} = {cell[name]:g}" for name in varying(cells, list(SHORT))]
     return ", ".join([_name(cell), *context_texts(cell, around), *inner])
 
 
-def _by_cells(what: str, items: Sequence[tuple[str, Cell]], num_cells: int) -> list[str]:
+def _by_cells(what: str, items: Sequence[tuple[str, CellResult]], num_cells: int) -> list[str]:
     """One line per text, with the cells it applies to, of so many in all."""
-    found: dict[str, dict[str, Cell]] = {}
+    found: dict[str, dict[str, CellResult]] = {}
     for text, cell in items:
         found.setdefault(text, {})[cell["cell_id"]] = cell
     return [f"{what}: {text} ({_names(list(cells.values()), num_cells)})" for text, cells in found.items()]
 
 
-def _names(cells: Sequence[Cell], num_cells: int) -> str:
+def _names(cells: Sequence[CellResult], num_cells: int) -> str:
     """The cells in words."""
     if 1 < len(cells) == num_cells:
         return "all cells"
     return "; ".join(dict.fromkeys(_name(cell) for cell in cells))
 
 
-def _name(cell: Cell) -> str:
+def _name(cell: CellResult) -> str:
     """A cell in words, with its policy where it has one."""
     name = baseline_name(cell) if cell.is_baseline else f"{drafter_name(cell)} {column_name(cell)}"
     return f"{name}, constraint {cell['constraint']}" if cell["constraint"] else name

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.report.cell_names import drafter_name
 from harness.report.figures.sheet import Sheet, series_key
 
@@ -33,7 +33,7 @@ class Axis:
     """The value that turns it off; it stands at the end where nothing is cut."""
     off_is_last: bool = False
 
-    def values(self, cells: Sequence[Cell]) -> list[Any]:
+    def values(self, cells: Sequence[CellResult]) -> list[Any]:
         """The values that occur, in the order of the axis."""
         return sorted({cell[self.name] for cell in cells}, key=self._rank)
 
@@ -67,7 +67,7 @@ class HeatAxis:
     label: str
     short: str
     stem: str
-    place: Callable[[Sheet, Cell], Any]
+    place: Callable[[Sheet, CellResult], Any]
     """Where a cell lies on the axis."""
     places: Callable[[Sheet], Sequence[Any]]
     """The places that occur, in order."""
@@ -100,7 +100,7 @@ def number(axis: Axis) -> HeatAxis:
     )
 
 
-def _category(label: str, stem: str, place: Callable[[Sheet, Cell], str]) -> HeatAxis:
+def _category(label: str, stem: str, place: Callable[[Sheet, CellResult], str]) -> HeatAxis:
     """A setting that holds a name; its places come in the order of the series."""
 
     def places(sheet: Sheet) -> list[str]:

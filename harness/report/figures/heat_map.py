@@ -13,7 +13,7 @@ from itertools import product
 from math import ceil, isnan
 from typing import TYPE_CHECKING, Any
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.comparison import groups, law
 from harness.metrics.definitions import metric
 from harness.report.entries import is_disturbed
@@ -139,7 +139,7 @@ def _is_crossed(sheet: Sheet, across: HeatAxis, down: HeatAxis) -> bool:
     return all(max(map(side.count, set(side))) >= 2 for side in (firsts, seconds))
 
 
-def _panels(sheet: Sheet, across: HeatAxis, down: HeatAxis, by_method: bool) -> dict[str, list[Cell]]:
+def _panels(sheet: Sheet, across: HeatAxis, down: HeatAxis, by_method: bool) -> dict[str, list[CellResult]]:
     """Title -> cells, for every part of the sheet, drafter and method that is on neither axis."""
     by_drafter = DRAFTER not in (across, down) and len(DRAFTER.places(sheet)) > 1
     drafters = DRAFTER.places(sheet) if by_drafter else [None]
@@ -158,7 +158,12 @@ def _panels(sheet: Sheet, across: HeatAxis, down: HeatAxis, by_method: bool) -> 
 
 
 def _draw_panels(
-    panel_axes: Sequence[Axes], panels: dict[str, list[Cell]], sides, name: str, marks: Mapping[str, str], sheet: Sheet
+    panel_axes: Sequence[Axes],
+    panels: dict[str, list[CellResult]],
+    sides,
+    name: str,
+    marks: Mapping[str, str],
+    sheet: Sheet,
 ) -> Any:
     """Draw every panel on one scale of colours; returns the last image, for the colour bar."""
     shown = [cell.estimate(name).value for cells in panels.values() for cell in cells]
@@ -199,7 +204,9 @@ def _disturbed(sheet: Sheet, name: str) -> set[str]:
     return set() if metric(name).of_tokens else {cell.record.cell_id for cell in sheet.cells if is_disturbed(cell)}
 
 
-def _draw_panel(axes: Axes, sheet: Sheet, cells: Sequence[Cell], sides, name, limits, marks: Mapping[str, str]) -> Any:
+def _draw_panel(
+    axes: Axes, sheet: Sheet, cells: Sequence[CellResult], sides, name, limits, marks: Mapping[str, str]
+) -> Any:
     across, down = sides
     columns, rows = list(across.places(sheet)), list(down.places(sheet))
     values = [[float("nan")] * len(columns) for _ in rows]
@@ -220,7 +227,7 @@ def _draw_panel(axes: Axes, sheet: Sheet, cells: Sequence[Cell], sides, name, li
     return image
 
 
-def _cell_text(cell: Cell, name: str, mark: str) -> str:
+def _cell_text(cell: CellResult, name: str, mark: str) -> str:
     """The value with its mark and, below it, half the width of its interval."""
     item, estimate = metric(name), cell.estimate(name)
     shown = estimate if item.of_tokens else without_width_zero(estimate)

@@ -10,7 +10,7 @@ from math import ceil, isnan
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate
 from harness.report.entries import is_disturbed
@@ -80,7 +80,7 @@ class Point(NamedTuple):
     """Drawn hollow."""
 
 
-def point(place: float, cell: Cell, name: str) -> Point:
+def point(place: float, cell: CellResult, name: str) -> Point:
     """A metric of a cell."""
     return Point(place, cell.estimate(name), not metric(name).of_tokens and is_disturbed(cell))
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.comparison import method_name, method_rank
 from harness.metrics.estimates import Estimate
 from harness.report.cell_names import (
@@ -29,7 +29,7 @@ from harness.report.figures.style import LOOKS, Look, spare_looks
 class Sheet:
     """Cells that go into the same figure."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[CellResult, ...]
     place: str
     """The target, if they share it."""
     distances: Mapping[str, Estimate] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Sheet:
     @property
     def parts(self) -> list[tuple[str, Sheet]]:
         """What tells a part apart, empty where it is the only one, and the part."""
-        found: dict[str, list[Cell]] = {}
+        found: dict[str, list[CellResult]] = {}
         for cell in self.cells:
             texts = context_texts(cell, [name for name in self.names if name != "target"])
             place = ", ".join([*([target_name(cell)] if "target" in self.names else []), *texts])
@@ -75,7 +75,7 @@ class Sheet:
     @property
     def series(self) -> dict[tuple[str, str], tuple[str, Look]]:
         """`series_key` -> (label, look), in the order of the methods."""
-        keys: dict[tuple[str, str], Cell] = {}
+        keys: dict[tuple[str, str], CellResult] = {}
         for cell in sorted(self.cells, key=method_rank):
             keys.setdefault(series_key(cell), cell)
         samplings = Counter(verification for verification, _ in keys)
@@ -89,7 +89,7 @@ class Sheet:
             found[key] = (label + label_suffix(cell), look)
         return found
 
-    def select(self, **settings: Any) -> list[Cell]:
+    def select(self, **settings: Any) -> list[CellResult]:
         """The cells with these settings; `drafter` is compared with `drafter_name`."""
         drafter = settings.pop("drafter", None)
         return [
@@ -122,18 +122,18 @@ class Sheet:
         return fixed + ([] if "temperature" in axes else [f"T = {self.temperatures[-1]:g}"])
 
 
-def of_series(cells: Sequence[Cell], key: tuple[str, str]) -> list[Cell]:
+def of_series(cells: Sequence[CellResult], key: tuple[str, str]) -> list[CellResult]:
     """The cells of one series of a sheet."""
     return [cell for cell in cells if series_key(cell) == key]
 
 
-def series_key(cell: Cell) -> tuple[str, str]:
+def series_key(cell: CellResult) -> tuple[str, str]:
     """What tells the series of a sheet apart: verification, and how drafts are drawn and kept."""
     return cell["verification"], cell.drafts
 
 
 def sheet_of(
-    cells: Sequence[Cell], along: Collection[str] = (), distances: Mapping[str, Estimate] | None = None
+    cells: Sequence[CellResult], along: Collection[str] = (), distances: Mapping[str, Estimate] | None = None
 ) -> Sheet | None:
     """The cells with drafts, in parts by whatever a run varies but no figure has on an axis; None if there are none.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.estimates import Estimate
 from harness.report.figures.panels import finish, grid, panel_rows
 from harness.report.figures.sheet import Sheet, of_series
@@ -44,7 +44,7 @@ def draw_tradeoff(sheet: Sheet) -> Figure | None:
     return finish(figure, "Acceptance length against distance", ", ".join(sheet.fixed(())), sheet)
 
 
-def _distance(sheet: Sheet, cell: Cell) -> Estimate:
+def _distance(sheet: Sheet, cell: CellResult) -> Estimate:
     """In percent; lossless methods have none by definition, whatever rounding leaves."""
     return NO_DISTANCE if cell["guarantee"] == "lossless" else scaled(sheet.distances[cell.record.cell_id], 100)
 

@@ -7,7 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.estimates import Estimate
 from harness.report.figures.kinds import FIGURES, FigureKind
 from harness.report.figures.sheet import sheet_of
@@ -28,7 +28,7 @@ class Drawn(NamedTuple):
 
 
 def write_figures(
-    cells: Sequence[Cell],
+    cells: Sequence[CellResult],
     folder: Path,
     formats: Sequence[str] = ("png",),
     distances: Mapping[str, Estimate] | None = None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.comparison import Series, series_along
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate
@@ -24,7 +24,7 @@ VERDICTS = (
 )
 
 
-def concurrency_tables(cells: Sequence[Cell]) -> list[Table]:
+def concurrency_tables(cells: Sequence[CellResult]) -> list[Table]:
     """The speedup against the number of requests in flight; nothing where that does not vary.
 
     Args:
@@ -43,7 +43,7 @@ def concurrency_tables(cells: Sequence[Cell]) -> list[Table]:
     return [Table("Where speculation pays", tuple(header), tuple(rows), notes)]
 
 
-def _row(line: Series, cell: Cell, extra: Sequence[str]) -> tuple[Entry, ...]:
+def _row(line: Series, cell: CellResult, extra: Sequence[str]) -> tuple[Entry, ...]:
     first = line.first
     settings = [*settings_of(first, extra), setting(first["num_speculative_tokens"])]
     settings += [column_name(first), setting(cell["max_concurrency"])]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.comparison import Series, series_along
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate, paired_ratio
@@ -36,9 +36,9 @@ METRICS = ("full_draft_length", "tokens_per_forward", "itl_mean_ms", "output_tok
 class _Choice:
     """The candidates of one setting and how each compares with the best."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[CellResult, ...]
     """By K, the baseline first where there is one."""
-    best: Cell
+    best: CellResult
     ratios: tuple[Estimate, ...]
     """Throughput of each candidate / that of the best."""
 
@@ -60,7 +60,7 @@ class _Choice:
         return [str(_depth(cell)) for cell, verdict in pairs if verdict == EQUAL]
 
 
-def depth_tables(cells: Sequence[Cell]) -> list[Table]:
+def depth_tables(cells: Sequence[CellResult]) -> list[Table]:
     """The best K of each setting, and the throughput of every K; nothing where K does not vary.
 
     Args:
@@ -73,7 +73,7 @@ def depth_tables(cells: Sequence[Cell]) -> list[Table]:
     return [_best_table(choices, extra), _throughput_table(choices, extra)]
 
 
-def _depth(cell: Cell) -> int:
+def _depth(cell: CellResult) -> int:
     return int(cell["num_speculative_tokens"])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.comparison import Group, groups
 from harness.metrics.estimates import paired_difference
 from harness.metrics.recorded_terms import Recorded
@@ -46,7 +46,7 @@ HEADER = (
 )
 
 
-def draft_dtype_tables(cells: Sequence[Cell], recorded: Sequence[Recorded]) -> list[Table]:
+def draft_dtype_tables(cells: Sequence[CellResult], recorded: Sequence[Recorded]) -> list[Table]:
     """One table for each target, drafter, K and decoding in which some method was run with several caches.
 
     Args:
@@ -64,17 +64,17 @@ def _varies(group: Group) -> bool:
     return len({_cache(cell) for cell in kept}) > 1 and len({_method(cell) for cell in kept}) < len(kept)
 
 
-def _cache(cell: Cell) -> tuple[str, str]:
+def _cache(cell: CellResult) -> tuple[str, str]:
     return cell["draft_cache_dtype"], cell["drawn_from"]
 
 
-def _method(cell: Cell) -> tuple[str, str]:
+def _method(cell: CellResult) -> tuple[str, str]:
     return cell["verification"], cell["draft_sampling"]
 
 
 def _table(group: Group, title: str, terms: Mapping[tuple[str, str], Recorded]) -> Table:
     rows = []
-    by_method: dict[tuple[str, str], list[Cell]] = {}
+    by_method: dict[tuple[str, str], list[CellResult]] = {}
     for cell in group.cells:
         if cell["draft_cache_dtype"]:
             by_method.setdefault(_method(cell), []).append(cell)
@@ -85,13 +85,13 @@ def _table(group: Group, title: str, terms: Mapping[tuple[str, str], Recorded]) 
     return Table(title, HEADER, tuple(rows), notes)
 
 
-def _rank(cell: Cell) -> tuple[bool, int, str]:
+def _rank(cell: CellResult) -> tuple[bool, int, str]:
     """The more precise and the unbiased first."""
     dtype = cell["draft_cache_dtype"]
     return cell["drawn_from"] != "stored", DTYPE_ORDER.index(dtype), dtype
 
 
-def _row(cell: Cell, first: Cell, item: Recorded | None) -> tuple[Entry, ...]:
+def _row(cell: CellResult, first: CellResult, item: Recorded | None) -> tuple[Entry, ...]:
     is_stored = cell["drawn_from"] == "stored"
     difference: Entry = NONE
     if cell is not first:

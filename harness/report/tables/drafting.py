@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.comparison import DRAFT_ORDER, METHOD_ORDER, Group, groups, law, method_name
 from harness.report.cell_names import group_title
 from harness.report.entries import estimate_number
@@ -25,7 +25,7 @@ Skipped = tuple[Mapping[str, Any], str]
 """The swept values of a combination that was left out, and why."""
 
 
-def drafting_tables(cells: Sequence[Cell], skipped: Sequence[Skipped] = ()) -> list[Table]:
+def drafting_tables(cells: Sequence[CellResult], skipped: Sequence[Skipped] = ()) -> list[Table]:
     """One table for each target, drafter, K and decoding in which some method was run with several draft samplings.
 
     Args:

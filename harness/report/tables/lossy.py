@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from harness.metrics.cell import Cell, Results
+from harness.metrics.cell import CellResult, Results
 from harness.metrics.comparison import groups
 from harness.metrics.estimates import Estimate, paired_difference
 from harness.metrics.recorded_terms import Recorded, recorded_cells
@@ -35,7 +35,7 @@ METRICS = ("full_draft_length", "acceptance_rate", "speedup")
 
 
 def lossy_tables(
-    cells: Sequence[Cell], recorded: Sequence[Recorded], references: Mapping[str, str | None]
+    cells: Sequence[CellResult], recorded: Sequence[Recorded], references: Mapping[str, str | None]
 ) -> list[Table]:
     """Acceptance against distance in each setting of which a lossy cell recorded its distance.
 
@@ -86,7 +86,7 @@ def distance(item: Recorded, column: str = COLUMN) -> Estimate:
     return estimates.with_interval(value, replicates)
 
 
-def _row(cell: Cell, item: Recorded, reference: Cell | None) -> tuple[Entry, ...]:
+def _row(cell: CellResult, item: Recorded, reference: CellResult | None) -> tuple[Entry, ...]:
     length = METRICS[0]
     difference: Entry = NONE
     if reference is not None and cell is not reference:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.comparison import SAME_LAW, Group, expected_difference, groups, method_name, same_law
 from harness.metrics.definitions import footnotes, metric
 from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
@@ -59,7 +59,7 @@ PER_METHOD_COUNTS = {
 }
 
 
-def method_tables(cells: Sequence[Cell], references: Mapping[str, str | None] | None = None) -> list[Table]:
+def method_tables(cells: Sequence[CellResult], references: Mapping[str, str | None] | None = None) -> list[Table]:
     """For each target, drafter, K and temperature the methods side by side, as in the table of vLLM PR 35461.
 
     The columns are the baseline, the method that the others are compared with, and each other method with its paired
@@ -76,11 +76,11 @@ def method_tables(cells: Sequence[Cell], references: Mapping[str, str | None] | 
     ]
 
 
-def _reference(group: Group, method: str | None) -> Cell:
+def _reference(group: Group, method: str | None) -> CellResult:
     return next((cell for cell in group.cells if method_name(cell) == method), group.first)
 
 
-def _method_table(group: Group, first: Cell, title: str) -> Table:
+def _method_table(group: Group, first: CellResult, title: str) -> Table:
     others = [cell for cell in group.cells if cell is not first]
     shown = [*([group.baseline] if group.baseline else []), first, *others]
     header = ["metric", *([baseline_name(group.baseline)] if group.baseline else []), column_name(first)]
@@ -88,7 +88,9 @@ def _method_table(group: Group, first: Cell, title: str) -> Table:
         header += [column_name(cell), f"{column_name(cell)}{MINUS}{first.method}"]
     positions = [f"acceptance_rate_per_pos_{position}" for position in range(1, group.num_positions + 1)]
 
-    def row(label: str, value: Callable[[Cell], Entry], difference: Callable[[Cell], Entry]) -> tuple[Entry, ...]:
+    def row(
+        label: str, value: Callable[[CellResult], Entry], difference: Callable[[CellResult], Entry]
+    ) -> tuple[Entry, ...]:
         leading = [value(cell) for cell in shown[: len(shown) - len(others)]]
         return label, *leading, *(entry for cell in others for entry in (value(cell), difference(cell)))
 
@@ -111,7 +113,7 @@ def _method_table(group: Group, first: Cell, title: str) -> Table:
     return Table(title, tuple(header), tuple(rows), (*notes, *_law_notes(group.cells), *label_notes(shown), PR_NAMES))
 
 
-def _law_notes(cells: Sequence[Cell]) -> list[str]:
+def _law_notes(cells: Sequence[CellResult]) -> list[str]:
     """Notes that the cells of a comparison need."""
     warnings = []
     if any(same_law(first, second) for first, second in combinations(cells, 2)):
@@ -121,7 +123,7 @@ def _law_notes(cells: Sequence[Cell]) -> list[str]:
     return warnings
 
 
-def _value(cell: Cell, name: str) -> Entry:
+def _value(cell: CellResult, name: str) -> Entry:
     """A metric without its interval; a dash for what a baseline does not have."""
     if cell.is_baseline and metric(name).of_tokens:
         return NONE
@@ -129,7 +131,7 @@ def _value(cell: Cell, name: str) -> Entry:
     return replace(shown, value=cell.estimate(name).value, style=metric(name).style, low=None, high=None)
 
 
-def _difference(first: Cell, second: Cell, name: str) -> Entry:
+def _difference(first: CellResult, second: CellResult, name: str) -> Entry:
     """second - first with its interval; an exact 0 where the law is the same and the noise would be all there is."""
     if metric(name).of_tokens and same_law(first, second):
         return same_law_number(first, second, name)
@@ -139,7 +141,7 @@ def _difference(first: Cell, second: Cell, name: str) -> Entry:
     return metric_number(difference, name, signed=True, cells=[first, second])
 
 
-def same_law_number(first: Cell, second: Cell, name: str) -> Number:
+def same_law_number(first: CellResult, second: CellResult, name: str) -> Number:
     """The difference of two cells of the same law: 0, and at temperature 0 whatever else was observed."""
     observed = paired_difference(first.estimates, second.estimates, name)
     if first["temperature"] == 0 and any(abs(item) > 1e-12 for item in observed):
@@ -147,18 +149,18 @@ def same_law_number(first: Cell, second: Cell, name: str) -> Number:
     return count(0, "same law")
 
 
-def _speedup_ratio(first: Cell, second: Cell) -> Entry:
+def _speedup_ratio(first: CellResult, second: CellResult) -> Entry:
     if first.baseline is None:
         return NOT_AVAILABLE
     ratio = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
     return metric_number(ratio, "output_tokens_per_s", style="length", sign="×", cells=[first, second])
 
 
-def _count(cell: Cell, name: str) -> Entry:
+def _count(cell: CellResult, name: str) -> Entry:
     return NONE if cell.is_baseline else count(cell.estimates.total(name))
 
 
-def _count_difference(first: Cell, second: Cell, name: str) -> Entry:
+def _count_difference(first: CellResult, second: CellResult, name: str) -> Entry:
     difference = second.estimates.total(name) - first.estimates.total(name)
     if same_law(first, second) and (difference == 0 or first["temperature"] > 0):
         return count(0, "same law")
@@ -168,7 +170,7 @@ def _count_difference(first: Cell, second: Cell, name: str) -> Entry:
 PAIRED_METRICS = ("acceptance_rate", "mean_acceptance_length", "full_draft_length")
 
 
-def paired_table(cells: Sequence[Cell]) -> Table:
+def paired_table(cells: Sequence[CellResult]) -> Table:
     """Every two methods of a group: paired differences of acceptance, and the ratio of their throughputs."""
     extra = varying(cells, CONTEXT)
     header = [*extra, "T", "drafter", "K", "comparison", "drafts"]
@@ -194,7 +196,7 @@ def paired_table(cells: Sequence[Cell]) -> Table:
     return Table("Paired differences", tuple(header), tuple(rows), tuple(notes))
 
 
-def _paired_numbers(first: Cell, second: Cell) -> list[Entry]:
+def _paired_numbers(first: CellResult, second: CellResult) -> list[Entry]:
     shown = [_difference(first, second, name) for name in PAIRED_METRICS]
     expected: Estimate | None = expected_difference(first, second)
     if expected is None:

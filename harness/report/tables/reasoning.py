@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.definitions import INTERVALS, PLACES, TIME_INTERVALS, metric
 from harness.metrics.estimates import paired_ratio
 from harness.report.cell_names import CONTEXT, baseline_name, drafter_name, label_notes, summary_order, varying
@@ -41,7 +41,7 @@ GAPS = (
 )
 
 
-def reasoning_table(cells: Sequence[Cell]) -> Table | None:
+def reasoning_table(cells: Sequence[CellResult]) -> Table | None:
     """One row per cell that looks for the end of reasoning; None when none does."""
     shown = sorted((cell for cell in cells if "boundary_num_judged" in cell.estimates.sums.sums), key=summary_order)
     if not shown:
@@ -62,14 +62,14 @@ def reasoning_table(cells: Sequence[Cell]) -> Table | None:
     return Table("The end of reasoning", tuple(header), tuple(rows), tuple(notes))
 
 
-def _place(cell: Cell) -> tuple[str, ...]:
+def _place(cell: CellResult) -> tuple[str, ...]:
     """Equal for cells that differ in their policy only."""
     names = [name for name in CONTEXT if name != "constraint"]
     settings = [str(cell[name]) for name in [*names, "temperature", "num_speculative_tokens", "verification"]]
     return (*settings, drafter_name(cell), str(cell["draft_sampling"]))
 
 
-def _row(cell: Cell, extra: Sequence[str], reference: Cell | None) -> tuple[Entry, ...]:
+def _row(cell: CellResult, extra: Sequence[str], reference: CellResult | None) -> tuple[Entry, ...]:
     settings = settings_of(cell, extra)
     settings += [NONE, NONE] if cell.is_baseline else [setting(cell["num_speculative_tokens"]), cell["verification"]]
     counts = [
@@ -82,11 +82,11 @@ def _row(cell: Cell, extra: Sequence[str], reference: Cell | None) -> tuple[Entr
     return (*settings, cell["constraint"], *counts, *values, cell["labels"])
 
 
-def _number(cell: Cell, name: str) -> Number:
+def _number(cell: CellResult, name: str) -> Number:
     return Number(*without_width_zero(cell.estimate(name)), style=metric(name).style)
 
 
-def _ratio_number(reference: Cell | None, cell: Cell, name: str) -> Entry:
+def _ratio_number(reference: CellResult | None, cell: CellResult, name: str) -> Entry:
     """A speed over that of policy none, on the same prompts."""
     if reference is None or reference is cell:
         return NONE
@@ -100,12 +100,12 @@ NEVER_ENDED = "no request reached the end of its reasoning, so no answer was jud
 ADVICE = "; raise decoding.max_new_tokens"
 
 
-def reasoning_lines(cells: Sequence[Cell]) -> list[str]:
+def reasoning_lines(cells: Sequence[CellResult]) -> list[str]:
     """A line for each of the cells that looks for the end of reasoning: answers finished, cut, and valid."""
     return [_line(cell) for cell in cells if "boundary_num_judged" in cell.estimates.sums.sums]
 
 
-def _line(cell: Cell) -> str:
+def _line(cell: CellResult) -> str:
     depth = "" if cell.is_baseline else f" at K = {cell['num_speculative_tokens']}"
     name = baseline_name(cell) if cell.is_baseline else f"{cell.method}{depth}"
     counts = [f"{label} {count(cell.estimates.total(key))}" for label, key in COUNTS.items()]

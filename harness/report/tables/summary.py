@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isnan
 
-from harness.metrics.cell import Cell
+from harness.metrics.cell import CellResult
 from harness.metrics.definitions import metric
 from harness.records.request import EXPECTED_METHODS
 from harness.report.cell_names import CONTEXT, summary_order, varying
@@ -17,7 +17,7 @@ from harness.report.table import NONE, Entry, Table
 EXPECTED_LENGTHS = tuple(f"expected_length_{method}" for method in EXPECTED_METHODS)
 
 
-def summary_table(cells: Sequence[Cell]) -> Table:
+def summary_table(cells: Sequence[CellResult]) -> Table:
     """One row per cell, baselines first within each temperature."""
     extra = varying(cells, CONTEXT)
     shown = ["acceptance_rate", "mean_acceptance_length", "full_draft_length"]
@@ -38,7 +38,7 @@ def summary_table(cells: Sequence[Cell]) -> Table:
     return Table("All cells", tuple(header), tuple(rows), table_notes(cells, [*shown, *timed]))
 
 
-def recorded_metrics(names: Sequence[str], cells: Sequence[Cell]) -> list[str]:
+def recorded_metrics(names: Sequence[str], cells: Sequence[CellResult]) -> list[str]:
     """The metrics without the expected lengths that no cell recorded, as in runs with expected_acceptance=false."""
     return [
         name
