@@ -14,10 +14,9 @@ from scipy import stats
 
 from harness.drafters.ngram import NgramDrafter
 from harness.engine.engine import Engine
-from harness.engine.slots import SlotSampling
 from harness.records.request import EXPECTED_METHODS
 from harness.settings.sampling import SamplingSettings
-from kernels.contract import DraftSampling, VerificationMethod
+from kernels.contract import DraftSampling, Sampling, VerificationMethod
 from kernels.core import Core, reference_core
 from kernels.reference.truncation import process
 from kernels.reference.verify import verify
@@ -161,7 +160,7 @@ def test_law_with_truncation_and_a_smaller_draft_vocabulary(method, sampling, dr
         draft_ids=torch.tensor([0, 2, 3]),
         drafter=NgramDrafter(2, 1) if drafter == "ngram" else None,
     )
-    rows = SlotSampling(len(WIDE_TARGET), settings, False, torch.device("cpu")).rows(len(WIDE_TARGET))
+    rows = Sampling.same_for_all(len(WIDE_TARGET), settings.temperature, 0, settings.top_p, settings.min_p)
     processed = process(WIDE_TARGET.log(), rows).exp()
     requests = toy_requests(10_000, prompt=(1, 0, 2, 3, 1, 0))
     assert fit(outputs(engine, requests).values(), processed, NUM_TOKENS) > FALSE_ALARM

@@ -1,5 +1,7 @@
 """The drawing kernels against the reference on the same streams."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch import Tensor
 from kernels.contract import RowStats, Sampling, Streams
 from kernels.reference.coupled import coupled_draw as reference_coupled_draw
 from kernels.reference.draw import draw as reference_draw
+from kernels.reference.truncation import sampling_rows
 from kernels.streams import Purpose
 from tests.kernel_rounds import (
     DEVICE,
@@ -38,6 +41,19 @@ def inputs(settings: list[Setting], seed: int) -> tuple[Sampling, Streams]:
 @pytest.mark.parametrize("vocab_size", always(63, on_a_gpu=[300]))
 def test_mixed_batch(coupled: bool, dtype: torch.dtype, vocab_size: int):
     checked_draw(rows_of(6, vocab_size, dtype, seed=1), *inputs(MIXED, 1), coupled=coupled)
+
+
+@COUPLED
+def test_each_kind_of_a_mixed_batch_draws_what_it_draws_alone(coupled: bool):
+    """Would catch a launch that serves requests of the other kind, or that leaves one out."""
+    logits, (sampling, streams) = rows_of(6, 63, seed=20), inputs(MIXED, 20)
+    mixed = checked_draw(logits, replace(sampling, is_mixed=True), streams, coupled=coupled)
+    cuts = torch.tensor([each[1:] != PLAIN[1:] for each in MIXED], device=DEVICE)
+    for kind, truncates in ((~cuts, False), (cuts, True)):
+        rows = replace(sampling_rows(sampling, kind.nonzero()[:, 0]), truncates=truncates)
+        here = Streams(streams.seeds[kind], streams.positions[kind], streams.rounds[kind])
+        alone = checked_draw(logits[kind], rows, here, coupled=coupled)
+        assert torch.equal(mixed.token_ids[kind], alone.token_ids)
 
 
 @COUPLED

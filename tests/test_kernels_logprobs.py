@@ -1,5 +1,7 @@
 """The log-probability kernel against the reference."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -35,10 +37,10 @@ def tokens_of(vocab_size: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("processed", [False, True], ids=["raw", "processed"])
-def test_token_and_alternatives(processed: bool, dtype: torch.dtype):
-    sampling = moved(sampling_of(*MIXED), DEVICE) if processed else None
-    check(rows_of(300, dtype), tokens_of(300), 5, sampling)
+@pytest.mark.parametrize("kind", ["raw", "processed", "mixed"])
+def test_token_and_alternatives(kind: str, dtype: torch.dtype):
+    sampling = replace(moved(sampling_of(*MIXED), DEVICE), is_mixed=kind == "mixed")
+    check(rows_of(300, dtype), tokens_of(300), 5, None if kind == "raw" else sampling)
 
 
 @pytest.mark.parametrize("num_top", [0, 1, 20])

@@ -36,7 +36,7 @@ def test_ragged_mixed_batch(method: Method, vocab_size: int):
 
 
 @pytest.mark.parametrize("one_hot", [False, True], ids=["cached", "one-hot"])
-@sampled_methods(Method.probabilistic, Method.coupled)
+@sampled_methods(Method.probabilistic, Method.block, Method.coupled)
 def test_each_kind_of_a_mixed_batch_gets_what_it_gets_alone(method: Method, one_hot: bool):
     """Would catch a launch that serves requests of the other kind, or that leaves a request or padded slot out."""
     batch = kernel_round(MIXED, LENGTHS, 63, one_hot=one_hot, padded=True, shared_noise=method in SHARES_NOISE, seed=20)

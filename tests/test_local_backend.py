@@ -55,6 +55,13 @@ def test_prompts_with_sampling_of_their_own_are_answered_with_it(store):
     assert any("some requests cut" in note for note in subject.facts().fallbacks)
 
 
+def test_requests_that_all_cut_are_not_mixed(store):
+    """Would catch a comparison with the cell, of whose sampling no request is; they must be answered all the same."""
+    subject = backend(store)
+    run = subject.generate([own_sampling("one", temperature=1, top_k=2), own_sampling("two", temperature=1, top_p=0.5)])
+    assert len(run.requests) == 2 and not any("some requests cut" in note for note in subject.facts().fallbacks)
+
+
 def test_sampling_that_breaks_the_promise_of_the_cell_is_refused(store):
     """Would catch temperature 1 under greedy verification, which is not defined there."""
     cell = CellConfig(

@@ -55,7 +55,7 @@ def test_the_next_request_of_a_slot_takes_the_default_again():
 def test_an_engine_for_plain_requests_refuses_one_that_cuts():
     """Would catch truncation ignored on a GPU, whose kernels were promised that nothing is cut."""
     asked = [replace(request, sampling=SamplingSettings(top_k=3)) for request in tiny_requests(1, num_tokens=5)]
-    with pytest.raises(ValueError, match="is_mixed"):
+    with pytest.raises(ValueError, match="truncates"):
         tiny_engine("none").run(asked, lambda answer: None)
 
 

@@ -305,6 +305,22 @@ def test_a_difference_at_temperature_zero_is_not_hidden():
     assert shown.endswith("(same law)") and shown != "0 (same law)"
 
 
+def test_requests_with_a_temperature_of_their_own_do_not_follow_the_law_of_the_argmax():
+    """Would catch a noise of sampling that is called a defect, and a claim of a law that does not hold."""
+
+    def own(method, temperature):
+        cell = drafted(method, temperature=0.0, seed=1)
+        sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        first, *others = cell.requests
+        return replace(cell, requests=(replace(first, sampling=sampling), *others))
+
+    for temperature, alike in ((0.0, True), (1.0, False)):
+        cells = analysed(own("strict", temperature), own("probabilistic", temperature))
+        (table,) = method_tables(cells)
+        assert same_law(*cells) is alike
+        assert any(note.startswith("own sampling") for note in table.notes)
+
+
 def test_labels_stand_in_the_headers_and_rows():
     """Would catch a lossy or biased method beside lossless ones without a word."""
     biased = drafted("pr35461", "coupled", guarantee="biased")

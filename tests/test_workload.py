@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.settings.sampling import SamplingSettings
+from harness.settings.sampling import GivenSampling, SamplingSettings
 from harness.settings.workload import Layout, WorkloadConfig
 from harness.workload.conversations import BUILTIN_PROMPTS, Conversation, conversations, fingerprint, load_prompts
 from harness.workload.formats import MT_BENCH_CATEGORIES, detect_layout, read_prompts
@@ -333,6 +333,15 @@ def test_a_line_may_carry_sampling_of_its_own(tmp_path: Path):
     assert fingerprint([own]) != fingerprint([replace(own, sampling=None)])
     seeds = [[item.seed for item in conversations([plain, own], WorkloadConfig(), seed)] for seed in (0, 1)]
     assert seeds[0][0] != seeds[1][0] and seeds[0][1] == seeds[1][1]
+
+
+def test_sampling_is_read_in_every_layout(tmp_path: Path):
+    """Would catch a line's sampling that is dropped without a word."""
+    path = tmp_path / "own.jsonl"
+    fields = {"question_id": 1, "category": "qa", "turns": ["b"], "task_id": "c", "prompt": "c", "question": "d"}
+    for layout in set(Layout) - {Layout.auto, Layout.plain}:
+        write_lines(path, {**fields, "id": "e", "split": "f", "schema": {}, "sampling": {"top_k": 5}})
+        assert read_prompts(path, layout)[0].sampling == GivenSampling(top_k=5), layout
 
 
 def test_numbers_of_one_value_have_one_fingerprint(tmp_path: Path):

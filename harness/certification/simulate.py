@@ -126,8 +126,8 @@ class SlotTable:
     def sampling(self, slots: Tensor) -> Sampling:
         index = self.digits(slots).profile
         temperature, top_k, top_p, min_p = (column[index] for column in self.profiles)
-        truncates = any(profile.truncates for profile in self.case.profiles)
-        return Sampling(temperature, top_k, top_p, min_p, truncates)
+        cuts = {profile.truncates for profile in self.case.profiles}
+        return Sampling(temperature, top_k, top_p, min_p, truncates=True in cuts, is_mixed=len(cuts) > 1)
 
     def digits(self, slots: Tensor) -> Digits:
         """What sets the requests in some slots apart."""

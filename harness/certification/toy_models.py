@@ -181,7 +181,7 @@ class Profile(NamedTuple):
 
     @property
     def truncates(self) -> bool:
-        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
 
 def processed_row(logits: Tensor, profile: Profile) -> Tensor:

@@ -89,6 +89,7 @@ def _draw(
     *,
     vocab_size: int = VOCAB_SIZE,
     truncates: bool = False,
+    is_mixed: bool = False,
     small_vocabulary: bool = False,
     masked: bool = False,
     num_requests: int = NUM_REQUESTS,
@@ -96,7 +97,7 @@ def _draw(
     mask = _mask(masked, vocab_size, num_requests)
     vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (vocab_size, None)
     logits, stats = torch.empty(num_requests, vocab_size, dtype=dtype), RowStats.empty(num_requests)
-    sampling = _sampling(num_requests, truncates)
+    sampling = _sampling(num_requests, truncates, is_mixed)
     draw(logits, sampling, _streams(num_requests), Purpose.draft, target_ids, stats, mask=mask)
 
 
@@ -109,18 +110,30 @@ def _defer(num_drafts: int, *, defers: bool = True) -> None:
 
 
 def _coupled_draw(
-    dtype: torch.dtype, *, truncates: bool = False, small_vocabulary: bool = False, masked: bool = False
+    dtype: torch.dtype,
+    *,
+    truncates: bool = False,
+    is_mixed: bool = False,
+    small_vocabulary: bool = False,
+    masked: bool = False,
 ) -> None:
     vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (VOCAB_SIZE, None)
-    logits, sampling = torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype), _sampling(NUM_REQUESTS, truncates)
+    logits, sampling = torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype), _sampling(NUM_REQUESTS, truncates, is_mixed)
     mask = _mask(masked, VOCAB_SIZE, NUM_REQUESTS)
     coupled_draw(logits, sampling, _streams(NUM_REQUESTS), VOCAB_SIZE, target_ids, mask=mask)
 
 
-def _logprobs(dtype: torch.dtype, *, sampling: bool = False, truncates: bool = False, masked: bool = False) -> None:
+def _logprobs(
+    dtype: torch.dtype,
+    *,
+    sampling: bool = False,
+    truncates: bool = False,
+    is_mixed: bool = False,
+    masked: bool = False,
+) -> None:
     logits, token_ids = torch.empty(NUM_REQUESTS, VOCAB_SIZE, dtype=dtype), torch.zeros(NUM_REQUESTS, dtype=torch.int64)
     mask = _mask(masked, VOCAB_SIZE, NUM_REQUESTS)
-    logprobs(logits, token_ids, 5, _sampling(NUM_REQUESTS, truncates) if sampling else None, mask)
+    logprobs(logits, token_ids, 5, _sampling(NUM_REQUESTS, truncates, is_mixed) if sampling else None, mask)
 
 
 def every_method(dtype: torch.dtype) -> Iterator[Launch]:
@@ -141,13 +154,14 @@ def deferring() -> Iterator[Launch]:
 
 
 def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:
-    """The same on batches that may cut."""
-    for method in methods:
-        yield f"verify {method.value}, truncated", partial(_verify, method, dtype, truncates=True)
-        yield f"verify {method.value}, mixed", partial(_verify, method, dtype, truncates=True, is_mixed=True)
-    yield "draw, truncated", partial(_draw, dtype, truncates=True)
-    yield "coupled draw, truncated", partial(_coupled_draw, dtype, truncates=True)
-    yield "logprobs, truncated", partial(_logprobs, dtype, sampling=True, truncates=True)
+    """The same on batches that may cut, and on those of which some requests do."""
+    for words, is_mixed in {"truncated": False, "mixed": True}.items():
+        chosen = {"truncates": True, "is_mixed": is_mixed}
+        for method in methods:
+            yield f"verify {method.value}, {words}", partial(_verify, method, dtype, **chosen)
+        yield f"draw, {words}", partial(_draw, dtype, **chosen)
+        yield f"coupled draw, {words}", partial(_coupled_draw, dtype, **chosen)
+        yield f"logprobs, {words}", partial(_logprobs, dtype, sampling=True, **chosen)
 
 
 def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
@@ -181,10 +195,11 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
 
 
 def masked(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:
-    """Rows with masks, on batches that cut nothing and on batches that may cut."""
+    """Rows with masks, on batches that cut nothing, that may cut, and of which some requests do."""
     name = str(dtype).removeprefix("torch.")
-    for words, truncates in {"masked": False, "masked and truncated": True}.items():
-        chosen = {"masked": True, "truncates": truncates}
+    kinds = {"masked": (False, False), "masked and truncated": (True, False), "masked and mixed": (True, True)}
+    for words, (truncates, is_mixed) in kinds.items():
+        chosen = {"masked": True, "truncates": truncates, "is_mixed": is_mixed}
         for method in methods:
             yield f"verify {method.value}, {words}, {name}", partial(_verify, method, dtype, **chosen)
         for small in (False, True):

@@ -92,7 +92,7 @@ class Engine:
         self.drafter = drafter
         self.settings = settings
         self.core = core if core is not None else core_for(target.device)
-        sampling = SlotSampling(settings.num_slots, settings.sampling, settings.is_mixed, target.device)
+        sampling = SlotSampling(settings, target.device)
         returns_at_once = target.device.type == "cuda" and settings.graphs
         wanted = returns_at_once if settings.overlaps is None else settings.overlaps
         measures = settings.expected_acceptance and settings.num_speculative_tokens > 0

@@ -24,8 +24,10 @@ class EngineSettings:
     limits: Limits
     logprobs: LogprobsSettings | None = None
     """Log-probabilities of the output tokens; None if not requested."""
+    truncates: bool | None = None
+    """Some requests cut their distribution (top-k, top-p, min-p); None: if `sampling` does."""
     is_mixed: bool = False
-    """Some requests cut their distribution (top-k, top-p, min-p) and others do not; see SlotSampling."""
+    """Some requests cut theirs and others do not; see SlotSampling."""
     expected_acceptance: bool = False
     """Compute, per round, the acceptance that each chain method expects on the same drafts."""
     round_terms: bool = False

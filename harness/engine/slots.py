@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from harness.engine.settings import EngineSettings
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import ANY_TOKEN, NO_TOKEN, Sampling
 
@@ -45,12 +46,13 @@ class SlotSampling:
     each kind the kernels of a batch of its own; a step then launches both, and a slot costs what it costs alone.
     """
 
-    def __init__(self, num_slots: int, default: SamplingSettings, is_mixed: bool, device: torch.device) -> None:
-        self._default = default
-        self._truncates = default.truncates or is_mixed
-        self._is_mixed = is_mixed
+    def __init__(self, settings: EngineSettings, device: torch.device) -> None:
+        self._default = default = settings.sampling
+        given = settings.truncates
+        self._is_mixed = settings.is_mixed
+        self._truncates = self._is_mixed or (default.truncates if given is None else given)
         # every field begins at a multiple of 16 bytes, which kernels are specialized for
-        self._given = [default] * (-(-num_slots // 16) * 16)
+        self._given = [default] * (-(-settings.num_slots // 16) * 16)
         """What the device holds."""
         self._memory = _packed(self._given).to(device)
         num_places = len(self._given)
@@ -81,7 +83,7 @@ class SlotSampling:
             self._given[slot] = given = own or self._default
             if given.truncates and not self._truncates:
                 raise ValueError(
-                    f"a request's sampling: expected none that cuts (EngineSettings.is_mixed), found {given}"
+                    f"a request's sampling: expected none that cuts (EngineSettings.truncates), found {given}"
                 )
         if self._given != before:
             source = _packed(self._given)

@@ -39,6 +39,18 @@ class CellResult:
         return self.settings["drafter"] == "none"
 
     @cached_property
+    def has_own_sampling(self) -> bool:
+        """Whether a request has sampling parameters of its own."""
+        return any(request.sampling is not None for request in self.record.requests)
+
+    @cached_property
+    def is_argmax(self) -> bool:
+        """Whether every request is decoded at temperature 0."""
+        default = self.settings["temperature"]
+        own = [default if item.sampling is None else item.sampling["temperature"] for item in self.record.requests]
+        return not any(own or [default])
+
+    @cached_property
     def context_key(self) -> str:
         """The run and everything but drafter, drafting and verification: equal for cells that compare."""
         return self.key_without(*AXES)

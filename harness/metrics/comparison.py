@@ -81,7 +81,7 @@ def groups(cells: Sequence[CellResult]) -> list[Group]:
 def law(cell: CellResult) -> tuple[str, ...]:
     """Equal for two cells of a group whose output and acceptance follow the same law."""
     method = "probabilistic" if cell["verification"] == "lenient(leniency=1)" else method_name(cell)
-    if cell["temperature"] == 0 and not _has(method, "ignores_tokens"):
+    if cell.is_argmax and not _has(method, "ignores_tokens"):
         return ("argmax", *_rounding(cell, compares=False))
     if cell["draft_sampling"] == "greedy" and _has(method, "is_strict_on_one_hot"):
         return ("one-hot drafts",)

@@ -84,9 +84,17 @@ def baseline_name(cell: CellResult) -> str:
     return "baseline" + label_suffix(cell)
 
 
+OWN_SAMPLING = (
+    "own sampling: some requests have sampling parameters of their own, which the workload gives; the temperature and "
+    "truncation shown are those of the others."
+)
+
+
 def label_notes(cells: Sequence[CellResult]) -> list[str]:
-    """What the labels of some cells mean, and where the acceptance profiles among their settings come from."""
+    """What the labels of some cells mean, where their acceptance profiles come from, and whether requests had sampling
+    parameters of their own."""
     notes = [text for label, text in LABEL_NOTES.items() if any(label in cell["labels"] for cell in cells)]
+    notes += [OWN_SAMPLING] if any(cell.has_own_sampling for cell in cells) else []
     return list(dict.fromkeys([*notes, *(note for cell in cells for note in _profile_note(cell))]))
 
 

@@ -8,9 +8,9 @@
 | humaneval  | task_id, prompt                                           | `humaneval`                                 |
 | json_schemas | id, split, schema; the prompt asks for such an object   | the file's split                            |
 | plain      | one of prompt, text, turns; or the line is a bare string; | the file's, else `plain`                    |
-|            | prompt_id, category, json_schema and sampling (an object  |                                             |
-|            | of temperature, top_k, top_p, min_p, seed) where given    |                                             |
+|            | prompt_id, category and json_schema where given           |                                             |
 
+A record of any layout may have `sampling`: an object of temperature, top_k, top_p, min_p and seed.
 Fields that a layout does not name (reference answers, tests) are left alone. A record without an id is named after
 its line. This module knows neither tokenizers nor the order in which prompts are run.
 """
@@ -21,6 +21,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ def read_prompts(path: Path, layout: Layout = Layout.auto) -> list[Prompt]:
     for line, row in rows:
         try:
             prompt = read(row, line)
+            if isinstance(row, dict) and "sampling" in row:
+                prompt = replace(prompt, sampling=GivenSampling.from_json(row["sampling"]))
         except ValueError as error:
             raise ValueError(f"{path}:{line}: layout {layout.value}: {error}") from error
         if prompt.prompt_id in lines:
@@ -196,8 +199,7 @@ def _plain(row: Any, line: int) -> Prompt:
     turns = _turns(row[name]) if name == "turns" else (_text(row[name], name),)
     prompt_id = _identifier(row.get("prompt_id", line), "prompt_id")
     schema = _schema(row["json_schema"]) if "json_schema" in row else None
-    sampling = GivenSampling.from_json(row["sampling"]) if "sampling" in row else None
-    return Prompt(prompt_id, _text(row.get("category", "plain"), "category"), turns, schema, sampling)
+    return Prompt(prompt_id, _text(row.get("category", "plain"), "category"), turns, schema)
 
 
 def _json_schemas(row: Any, _line: int) -> Prompt:

@@ -37,7 +37,7 @@ class EngineOfCell:
         self._cell = cell
         self._models = models
         self._kept = _Kept()
-        self._limit, self._is_mixed = 0, False
+        self._limit, self._cuts = 0, frozenset[bool]()
         self.cache_bytes = CacheBytes()
         self.num_drafter_parameters = 0
         self.sampling_core: str | None = None
@@ -50,10 +50,10 @@ class EngineOfCell:
         self.draft_core: str | None = None
         """The engine's core draws the drafts too; None for a drafter without a network."""
 
-    def set_limit(self, num_tokens: int, is_mixed: bool = False) -> None:
-        """Tokens of prompt and output that a slot holds, and whether only some requests cut their distribution; forgets
-        the engine that was kept."""
-        self._limit, self._is_mixed, self._kept = num_tokens, is_mixed, _Kept()
+    def set_limit(self, num_tokens: int, cuts: frozenset[bool] = frozenset()) -> None:
+        """Tokens of prompt and output that a slot holds, and whether requests cut their distribution, of all of them;
+        forgets the engine that was kept."""
+        self._limit, self._cuts, self._kept = num_tokens, cuts, _Kept()
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -88,7 +88,7 @@ class EngineOfCell:
         """Cells of equal keys can have one engine: those that keep it, and differ in their constraint alone."""
         if not self.uses_graphs:
             return self
-        return key_without(self._cell, "constraint"), self._limit, self._is_mixed, self._is_constrained
+        return key_without(self._cell, "constraint"), self._limit, self._cuts, self._is_constrained
 
     def share(self, other: EngineOfCell) -> None:
         """Have one engine with another cell from here on; both have their limits and equal keys."""
@@ -127,7 +127,8 @@ class EngineOfCell:
             capacity=capacity,
             num_speculative_tokens=num_tokens,
             sampling=decoding.sampling,
-            is_mixed=self._is_mixed,
+            truncates=True in self._cuts if self._cuts else None,
+            is_mixed=len(self._cuts) > 1,
             logprobs=None
             if decoding.logprobs is None
             else LogprobsSettings(decoding.logprobs, decoding.logprobs_mode is LogprobsMode.processed),

@@ -15,6 +15,7 @@ from harness.models.target import TargetModel
 from harness.records.request import RequestRecord
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import guarantee
+from harness.settings.sampling import SamplingSettings
 from harness.settings.workload import TooLong
 from harness.workload.chat import EncodedChat, chat_messages, encode_chat
 from harness.workload.conversations import Conversation, exact_length
@@ -38,8 +39,8 @@ class CellRequests:
         self._longest_sequence = positions if configured is None else min(positions, configured)
         self.limit = self._longest_sequence
         """Tokens of prompt and output that a slot holds."""
-        self.is_mixed = False
-        """Some requests cut their distribution, and others do not."""
+        self.cuts: frozenset[bool] = frozenset()
+        """Whether requests cut their distribution: of all requests."""
         self.num_skipped_turns = 0
         self._notes: dict[str, None] = {target.name + STAND_IN_NOTE: None} if target.tokenizer_stands_in else {}
         self._constraint = (
@@ -67,8 +68,9 @@ class CellRequests:
         self.limit = longest
         # a prompt is looked at once, however often it is played
         played = {item.prompt.prompt_id: item for item in conversations}
-        self.is_mixed = any([self._mixes(item.prompt) for item in played.values()])
+        sampling = [self._sampling(item.prompt) for item in played.values()]
         requests = [self.first(item) for item in played.values()]
+        self.cuts = frozenset(own.truncates for own, request in zip(sampling, requests, strict=True) if request)
         if all(request is None for request in requests):
             raise ValueError(self._nothing_fits(conversations, longest - num_new))
         self.limit = min(longest, max(map(self._max_tokens, conversations)))
@@ -103,15 +105,15 @@ class CellRequests:
         )
         return request if self._constraint is None else self._constrained(request, prompt, self._constraint)
 
-    def _mixes(self, prompt: Prompt) -> bool:
-        """Whether the prompt's requests cut their distribution where the cell's do not, or the other way round.
+    def _sampling(self, prompt: Prompt) -> SamplingSettings:
+        """The sampling parameters of the prompt's requests.
 
         Raises:
             ValueError: its sampling and the cell's settings have no meaning together, or promise something else about
                 the output than the cell does.
         """
         if prompt.sampling is None:
-            return False
+            return self._cell.decoding.sampling
         cell, own = self._cell, prompt.sampling.over(self._cell.decoding.sampling)
         try:
             as_cell = replace(cell, decoding=replace(cell.decoding, **asdict(own)))
@@ -123,7 +125,7 @@ class CellRequests:
                 f"prompt {prompt.prompt_id}: expected sampling under which verification is {promised}, as in the rest "
                 f"of the cell, found one under which it is {found}; run it in a cell of its own"
             )
-        return own.truncates != cell.decoding.sampling.truncates
+        return own
 
     def validated(self, record: RequestRecord) -> RequestRecord:
         """The record with the validator's verdict on its answer, where there is a grammar."""
@@ -136,7 +138,7 @@ class CellRequests:
     @property
     def notes(self) -> tuple[str, ...]:
         """What readers of the results must know about the prompts."""
-        notes = (*self._notes, *([MIXED_NOTE] if self.is_mixed else []))
+        notes = (*self._notes, *([MIXED_NOTE] if len(self.cuts) > 1 else []))
         if not self._unusable:
             return notes
         return (

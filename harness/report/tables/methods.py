@@ -144,7 +144,7 @@ def _difference(first: CellResult, second: CellResult, name: str) -> Entry:
 def same_law_number(first: CellResult, second: CellResult, name: str) -> Number:
     """The difference of two cells of the same law: 0, and at temperature 0 whatever else was observed."""
     observed = paired_difference(first.estimates, second.estimates, name)
-    if first["temperature"] == 0 and any(abs(item) > 1e-12 for item in observed):
+    if first.is_argmax and any(abs(item) > 1e-12 for item in observed):
         return replace(metric_number(observed, name, signed=True), note="same law")
     return count(0, "same law")
 
@@ -162,7 +162,7 @@ def _count(cell: CellResult, name: str) -> Entry:
 
 def _count_difference(first: CellResult, second: CellResult, name: str) -> Entry:
     difference = second.estimates.total(name) - first.estimates.total(name)
-    if same_law(first, second) and (difference == 0 or first["temperature"] > 0):
+    if same_law(first, second) and (difference == 0 or not first.is_argmax):
         return count(0, "same law")
     return Number(difference, style="count", signed=True)
 
