@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.compose.compose import compose_plan
 from harness.metrics import load_results
 from harness.metrics.cell import read_results
 from harness.records.counts import Knowledge, added
@@ -25,6 +26,7 @@ from harness.settings.cell import (
     VerificationConfig,
     WorkloadConfig,
 )
+from harness.settings.schema import SettingsError
 from harness.sweep.run_cells import run_cells
 from kernels.contract import VerificationMethod
 from tests.fake_servers import NUM_STEPS
@@ -66,6 +68,11 @@ def test_results_of_any_knowledge_become_a_report(tmp_path, name, capsys):
     assert frame["num_rounds"].isna().all() and frame["num_cut_eos"].isna().all()
     assert ("failed: TimeoutError: no answer in 60 s" in text) == (name == "LosesRequests")
     capsys.readouterr()
+
+
+def test_a_backend_that_cannot_be_imported_is_found_before_anything_runs():
+    with pytest.raises(SettingsError, match=r"backend\.kind: .*can be imported"):
+        compose_plan(["backend.kind=tests.fake_servers:Missing"])
 
 
 def test_counts_per_request_have_intervals_over_prompts(tmp_path):

@@ -38,6 +38,8 @@ SMALL = [
     "measurement.num_resamples=100",
 ]
 
+ON_GPU = [item.replace("device=cpu", "device=cuda") for item in SMALL]
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -126,19 +128,25 @@ def test_certification_takes_it_and_a_lie_fails(name, passes, tmp_path):
     assert any(cell["verdict"] == "FAIL" for cell in cells) is not passes
 
 
-@pytest.mark.parametrize("graphs", [None, True])
-def test_on_a_gpu_it_runs_without_graphs_and_never_silently(graphs):
+@pytest.mark.parametrize("graphs", [None, True, False])
+def test_on_a_gpu_it_asks_for_a_run_without_graphs(graphs):
+    """Would catch a cell whose baseline has graphs, and is therefore not found."""
     cell = CellConfig(
         drafter=DrafterConfig(DrafterKind.ngram),
         verification=VerificationConfig(ImportPath(HALF)),
         backend=BackendConfig(graphs=graphs),
     )
     models = SimpleNamespace(loaded=SimpleNamespace(device=torch.device("cuda")))
-    if graphs:
-        with pytest.raises(ValueError, match=r"backend\.graphs: expected false"):
-            EngineOfCell(cell, models)
-    else:
+    words = "null" if graphs is None else str(graphs).lower()
+    arguments = [f"verification.method={HALF}", *ON_GPU, f"backend.graphs={words}"]
+    if graphs is False:
         assert not EngineOfCell(cell, models).uses_graphs
+        assert {cell.backend.graphs for cell in compose_plan(arguments).cells} == {False}
+        return
+    with pytest.raises(ValueError, match=r"backend\.graphs: expected false"):
+        EngineOfCell(cell, models)
+    with pytest.raises(SettingsError, match=rf"backend\.graphs: expected false .* found {words}"):
+        compose_plan(arguments)
 
 
 def test_only_a_promise_of_losslessness_can_be_certified(tmp_path):

@@ -198,13 +198,36 @@ def test_a_coarse_cell_is_consistent(changes, message):
         coarse_cell(**changes)
 
 
-def test_counts_contradict_neither_themselves_nor_each_other():
-    with pytest.raises(InconsistentRecordError, match="accepted"):
-        DraftCounts(1, 2, 3)
-    with pytest.raises(InconsistentRecordError, match="add up to 3"):
-        DraftCounts(2, 6, 3, num_accepted_tokens_per_pos=(1, 2))
-    with pytest.raises(InconsistentRecordError, match="no rounds and no arrivals"):
-        request_record([])
+LOGPROBS = {"token": (-0.5, None), "rank": (1, 3), "top_token_ids": ((1,), ()), "top": ((-0.5,), ())}
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: DraftCounts(1, 2, 3), "accepted"),
+        (lambda: DraftCounts(-1, 2, 1), "-1 drafts"),
+        (lambda: DraftCounts(0, 0, -1), "-1 accepted"),
+        (lambda: DraftCounts(2, 6, 3, num_accepted_tokens_per_pos=(1, 2)), "add up to 3"),
+        (lambda: DraftCounts(2, 6, 3, num_accepted_tokens_per_pos=(4, -1)), "0 or more"),
+        (lambda: DraftCounts(2, 4, 3, (2, 2), (3, 0)), "accepted <= drafted by position"),
+        (lambda: request_record([]), "no rounds and no arrivals"),
+        (lambda: request_record([round_record(0, 0, 0.1)], counts=DraftCounts()), "no counts beside rounds"),
+        (lambda: replace(coarse_cell().blocks[0], wall_s=-1.0), "wall_s"),
+        (lambda: replace(coarse_cell().blocks[0], wall_s=math.inf), "wall_s"),
+        (lambda: replace(coarse_cell().blocks[0], end_unix_s=0.0), "not before the start"),
+        (lambda: replace(coarse_cell().blocks[0], num_output_tokens=-1), "num_output_tokens"),
+        (lambda: coarse_cell(knowledge=Knowledge.blocks, blocks=()), "expected blocks with counts"),
+        (lambda: TokenLogprobs(**LOGPROBS | {"rank": (1,)}), "each column"),
+        (lambda: TokenLogprobs(**LOGPROBS | {"top": ((), ())}), "a value for each id"),
+        (lambda: TokenLogprobs(**LOGPROBS | {"token": (0.1, None)}), "0 or less"),
+        (lambda: TokenLogprobs(**LOGPROBS | {"top": ((math.nan,), ())}), "0 or less"),
+        (lambda: TokenLogprobs(**LOGPROBS | {"rank": (0, 1)}), "1 or more"),
+    ],
+)
+def test_counts_blocks_and_logprobs_do_not_contradict_themselves(build, message):
+    TokenLogprobs(**LOGPROBS)
+    with pytest.raises(InconsistentRecordError, match=message):
+        build()
 
 
 def test_records_of_schema_2_keep_ids_and_every_value():

@@ -1,4 +1,4 @@
-"""What every kind of backend offers, and the registry of kinds. Knows no kind, no sweep and no torch."""
+"""What every kind of backend offers, and the class of a kind. Knows no kind, no sweep and no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.records.request import RequestRecord
 from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
 from harness.settings.imported import ImportPath
-from harness.settings.sections import BackendConfig
+from harness.settings.sections import BACKENDS, BackendConfig
 from harness.workload.conversations import Conversation
 
 OnRequest = Callable[[int], None]
@@ -99,15 +99,11 @@ class Backend(Protocol):
         """The text of output tokens."""
 
 
-KINDS = {"local": "harness.backends.local.local:LocalBackend"}
-"""backend.kind -> class, imported when a cell asks for it; other names are PACKAGE.MODULE:NAME themselves."""
-
-
 def backend_class(kind: str) -> type[Backend]:
     """The class of a kind.
 
     Raises:
         ValueError: it cannot be imported.
     """
-    found: type[Backend] = ImportPath(KINDS.get(kind, kind)).load("backend.kind")
+    found: type[Backend] = ImportPath(BACKENDS.get(kind, kind)).load("backend.kind")
     return found

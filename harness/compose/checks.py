@@ -15,8 +15,9 @@ from harness.constraint.registry import check_parser
 from harness.models.check_model_configs import check_model_configs
 from harness.models.shape import shape_names
 from harness.settings.cell import CellConfig
-from harness.settings.imported import ImportPath
+from harness.settings.device import asks_for_gpu
 from harness.settings.schema import SettingsError, did_you_mean
+from harness.settings.sections import BACKENDS
 from harness.settings.usage import without_effect
 from harness.workload.formats import prompt_file
 
@@ -36,6 +37,7 @@ def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None
     _check_target_names(cells)
     _check_effect(given, cells)
     _check_objects(cells)
+    _check_own_methods(cells)
     check_model_configs(cells)
 
 
@@ -60,6 +62,19 @@ def _check_shapes(cells: Sequence[CellConfig]) -> None:
         if shape is not None and shape not in shape_names():
             hint = did_you_mean(shape, shape_names())
             raise SettingsError(f"{key}: expected one of {', '.join(shape_names())}, found {shape}{hint}")
+
+
+def _check_own_methods(cells: Sequence[CellConfig]) -> None:
+    """On a GPU a method of the user's own needs a run without CUDA graphs, so that its baseline has none either."""
+    for cell in cells:
+        method, backend = cell.imported.get("verification.method"), cell.backend
+        is_eager = backend.graphs is False or backend.kind not in BACKENDS
+        if method is not None and not is_eager and asks_for_gpu(backend.device):
+            raise SettingsError(
+                "backend.graphs: expected false with a verification method of your own on a GPU: CUDA graphs cannot "
+                f"hold the reference core; found {'null' if backend.graphs is None else 'true'} with "
+                f"verification.method={method}; set backend.graphs=false, which its baseline takes too"
+            )
 
 
 def _is_hub_id(path: str) -> bool:
@@ -94,8 +109,7 @@ def _check_effect(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> No
 
 
 def _check_objects(cells: Sequence[CellConfig]) -> None:
-    """What can be imported: a parser, a drafter of one's own; a grammar that can be followed, and something installed
-    to follow it with."""
+    """Objects of the user's own can be imported, and grammars can be followed with what is installed."""
     used = [cell.constraint for cell in cells if cell.constraint.policy is not None]
     try:
         for parser in dict.fromkeys(item.parser for item in used):
@@ -103,8 +117,7 @@ def _check_objects(cells: Sequence[CellConfig]) -> None:
         for kind, grammar in dict.fromkeys((item.kind, item.grammar) for item in used):
             if grammar is not None:
                 check_given_grammar(kind, grammar)
-        for drafter in dict.fromkeys(cell.drafter.kind for cell in cells):
-            if isinstance(drafter, ImportPath):
-                drafter.load("drafter.kind")
+        for key, path in dict.fromkeys(item for cell in cells for item in cell.imported.items()):
+            path.load(key)
     except ValueError as error:
         raise SettingsError(str(error)) from error

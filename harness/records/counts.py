@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise, zip_longest
+from operator import lt
 from typing import NamedTuple
 
 from harness.records import InconsistentRecordError
@@ -48,7 +49,9 @@ class DraftCounts:
     """Drafts whose token at position 1, 2, .. was accepted; None where unknown."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.num_accepted_tokens <= self.num_draft_tokens or self.num_drafts > self.num_draft_tokens:
+        if not (
+            0 <= self.num_accepted_tokens <= self.num_draft_tokens and 0 <= self.num_drafts <= self.num_draft_tokens
+        ):
             raise InconsistentRecordError(
                 "expected 0 <= accepted <= drafted and a token in every draft, found "
                 f"{self.num_accepted_tokens} accepted, {self.num_draft_tokens} drafted, {self.num_drafts} drafts"
@@ -56,11 +59,16 @@ class DraftCounts:
         drafted, accepted = self.num_draft_tokens_per_pos, self.num_accepted_tokens_per_pos
         for total, by_position in ((self.num_draft_tokens, drafted), (self.num_accepted_tokens, accepted)):
             if by_position is not None and (
-                sum(by_position) != total or any(later > earlier for earlier, later in pairwise(by_position))
+                sum(by_position) != total
+                or any(later > earlier for earlier, later in pairwise(by_position))
+                or min(by_position, default=0) < 0
             ):
                 raise InconsistentRecordError(
-                    f"expected counts by position that do not increase and add up to {total}, found {by_position}"
+                    "expected counts by position of 0 or more that do not increase and add up to "
+                    f"{total}, found {by_position}"
                 )
+        if drafted and accepted and any(map(lt, drafted, accepted)):
+            raise InconsistentRecordError(f"expected accepted <= drafted by position, found {accepted}, {drafted}")
 
 
 def added(counts: Iterable[DraftCounts]) -> DraftCounts:

@@ -9,12 +9,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts
 from kernels.methods import METHODS
+
+LOGPROB_ROUNDING = 1e-3
+"""By which float32 may lift the log-probability of a certain token above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,19 @@ class TokenLogprobs:
     """The most probable tokens of the row, the best first; fewer where no more have a probability."""
     top: tuple[tuple[float, ...], ...]
     """Theirs."""
+
+    def __post_init__(self) -> None:
+        lengths = [len(column) for column in (self.token, self.rank, self.top_token_ids, self.top)]
+        if len(set(lengths)) != 1 or list(map(len, self.top_token_ids)) != list(map(len, self.top)):
+            raise InconsistentRecordError(
+                f"logprobs: expected an entry of each column for each token, and a value for each id, found {lengths}"
+            )
+        values = chain((value for value in self.token if value is not None), *self.top)
+        wrong = [value for value in values if not value <= LOGPROB_ROUNDING]
+        if wrong:
+            raise InconsistentRecordError(f"logprobs: expected log-probabilities of 0 or less, found {wrong[0]}")
+        if min(self.rank, default=1) < 1:
+            raise InconsistentRecordError(f"logprobs: expected ranks of 1 or more, found {min(self.rank)}")
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TokenLogprobs:
@@ -208,6 +224,8 @@ class RequestRecord:
                 f"request {self.key}: expected rounds (at least the prefill's) or arrivals, found "
                 f"{'both' if self.rounds else 'no rounds and no arrivals'}"
             )
+        if self.rounds and self.counts is not None:
+            raise InconsistentRecordError(f"request {self.key}: expected no counts beside rounds, found {self.counts}")
         num_emitted = self.num_output_tokens
         if num_emitted != len(self.output_token_ids) and (self.rounds or self.output_token_ids):
             raise InconsistentRecordError(

@@ -42,6 +42,18 @@ class Block:
     reported: Mapping[str, float] = field(default_factory=dict)
     """What the server itself counted meanwhile, by its own names."""
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.wall_s < math.inf and self.start_unix_s <= self.end_unix_s < math.inf):
+            raise InconsistentRecordError(
+                f"block {self.index}: expected a finite wall_s of 0 or more and an end that is not before the start, "
+                f"found wall_s = {self.wall_s}, {self.start_unix_s} to {self.end_unix_s}"
+            )
+        for name in ("index", "provenance", "num_requests", "num_output_tokens"):
+            if getattr(self, name) < 0:
+                raise InconsistentRecordError(
+                    f"block {self.index}: {name}: expected 0 or more, found {getattr(self, name)}"
+                )
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -137,7 +149,10 @@ class CellRecord:
         missing = {
             Knowledge.rounds: ("rounds", any(not item.rounds for item in self.requests)),
             Knowledge.requests: ("counts", any(item.counts is None for item in self.requests)),
-            Knowledge.blocks: ("counts", any(item.counts is None for item in self.blocks)),
+            Knowledge.blocks: (
+                "blocks with counts",
+                bool(self.requests and not self.blocks) or any(item.counts is None for item in self.blocks),
+            ),
             Knowledge.arrivals: ("", False),
         }
         what, is_missing = missing[self.knowledge]

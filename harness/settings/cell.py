@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.settings.constraint import ConstraintConfig
+from harness.settings.imported import ImportPath, is_import_path
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
 from harness.settings.sections import (
     BackendConfig,
@@ -53,6 +54,16 @@ class CellConfig:
         reason = self.invalid_reason()
         if reason is not None:
             raise InvalidCombinationError(reason)
+
+    @property
+    def imported(self) -> dict[str, ImportPath]:
+        """The objects of the user's own that it uses, by setting."""
+        named: dict[str, object] = {"backend.kind": self.backend.kind, "drafter.kind": self.drafter.kind}
+        if not self.is_baseline:
+            named["verification.method"] = self.verification.method
+        if self.constraint.policy is not None:
+            named["constraint.parser"] = self.constraint.parser
+        return {key: ImportPath(name) for key, name in named.items() if isinstance(name, str) and is_import_path(name)}
 
     @property
     def is_baseline(self) -> bool:

@@ -47,6 +47,11 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
     return dtype
 
 
+def resolve_graphs(graphs: bool | None, device: torch.device) -> bool:
+    """Whether steps have fixed sizes, captured as CUDA graphs on a GPU; null does so on a GPU."""
+    return device.type == "cuda" if graphs is None else graphs
+
+
 def asks_for_gpu(name: str) -> bool:
     """Whether a device is a GPU, or will be if it can be had."""
     return resolve_device(name).type != "cpu" if name == "auto" else name != "cpu"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import POLICY_GUARANTEES
-from harness.settings.imported import ImportPath
 from harness.settings.models import Weights
 from kernels.methods import Guarantee
 
@@ -43,7 +42,7 @@ def labels(cell: CellConfig) -> tuple[str, ...]:
     weights = weights_label(cell.target.weights.value, drafter)
     kept = "" if promise is Guarantee.lossless else promise.value
     drafts = OTHER_DRAFTS if compares_with_another(cell) else ""
-    own = OWN_METHOD if isinstance(cell.verification.method, ImportPath) and not cell.is_baseline else ""
+    own = OWN_METHOD if "verification.method" in cell.imported else ""
     return tuple(label for label in (kept, own, drafts, weights) if label)
 
 

@@ -172,6 +172,10 @@ class VerificationConfig:
         return Verification(self.rule, self.epsilon, self.delta, self.leniency, tuple(rates))
 
 
+BACKENDS = {"local": "harness.backends.local.local:LocalBackend"}
+"""backend.kind -> class, imported when a cell asks for it; other names are PACKAGE.MODULE:NAME themselves."""
+
+
 @dataclass
 class BackendConfig:
     """What generates, and on which device."""
@@ -195,7 +199,7 @@ class BackendConfig:
     sets no limit. Moves output tokens by rounding alone."""
 
     def __post_init__(self) -> None:
-        named("backend.kind", {"local": "local"}, self.kind)
+        named("backend.kind", BACKENDS, self.kind)
         require(
             self.dtype in ("auto", "float32", "bfloat16", "float16"),
             "backend.dtype",

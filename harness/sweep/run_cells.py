@@ -56,7 +56,8 @@ class _Arm:
                 session=session,
                 provenance=0,
                 start_unix_s=start_unix_s,
-                end_unix_s=time.time(),
+                # the system's clock may be set back meanwhile
+                end_unix_s=max(start_unix_s, time.time()),
                 num_requests=len(run.requests),
                 num_output_tokens=sum(item.num_output_tokens for item in run.requests),
                 wall_s=run.wall_s,

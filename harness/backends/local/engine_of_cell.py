@@ -17,8 +17,8 @@ from harness.engine.settings import EngineSettings, draft_slack
 from harness.engine.token_logprobs import LogprobsSettings
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
+from harness.settings.device import resolve_graphs
 from harness.settings.identity import key_without
-from harness.settings.imported import ImportPath
 from harness.settings.sections import LogprobsMode
 from kernels.core import reference_core
 
@@ -44,8 +44,8 @@ class EngineOfCell:
         check_capture(cell.drafter, self.uses_graphs, models.loaded.device)
         if self.runs_own_method and self.uses_graphs and models.loaded.device.type == "cuda":
             raise ValueError(
-                "backend.graphs: expected false or null with a verification method of one's own, whose reference core "
-                f"CUDA graphs cannot hold, found true with verification.method={cell.verification.method.value}"
+                "backend.graphs: expected false with a verification method of your own, whose reference core CUDA "
+                f"graphs cannot hold, found true with verification.method={cell.verification.method.value}"
             )
         self.draft_core: str | None = None
         """The engine's core draws the drafts too; None for a drafter without a network."""
@@ -62,14 +62,12 @@ class EngineOfCell:
     @property
     def runs_own_method(self) -> bool:
         """Whether it verifies by a method of the user's own, which the reference core alone runs."""
-        return isinstance(self._cell.verification.method, ImportPath) and not self._cell.is_baseline
+        return "verification.method" in self._cell.imported
 
     @property
     def uses_graphs(self) -> bool:
         """Whether its steps have fixed sizes, captured as CUDA graphs on a GPU."""
-        configured = self._cell.backend.graphs
-        by_itself = self._models.loaded.device.type == "cuda" and not self.runs_own_method
-        return by_itself if configured is None else configured
+        return resolve_graphs(self._cell.backend.graphs, self._models.loaded.device)
 
     @property
     def graph_bytes(self) -> int:

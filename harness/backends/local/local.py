@@ -16,7 +16,7 @@ from harness.engine.request import Answer, Request
 from harness.models.fingerprint import fingerprint
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
-from harness.settings.device import resolve_device, resolve_dtype
+from harness.settings.device import resolve_device, resolve_dtype, resolve_graphs
 from harness.workload.chat import decode_answer
 from harness.workload.conversations import Conversation
 
@@ -46,8 +46,7 @@ class LocalBackend:
     def resolved(cell: CellConfig) -> CellConfig:
         """The cell with device and graphs, and the dtype where the checkpoint does not decide it."""
         backend, device = cell.backend, resolve_device(cell.backend.device)
-        dtype = resolve_dtype(backend.dtype, device)
-        graphs = device.type == "cuda" if backend.graphs is None else backend.graphs
+        dtype, graphs = resolve_dtype(backend.dtype, device), resolve_graphs(backend.graphs, device)
         name = backend.dtype if dtype is None else str(dtype).removeprefix("torch.")
         return replace(cell, backend=replace(backend, device=device.type, dtype=name, graphs=graphs))
 
