@@ -5,6 +5,9 @@ than the record says, or a rule that is certified though it lies.
 """
 
 import json
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +21,7 @@ from harness.certification.report import JSON
 from harness.compose.compose import compose_plan
 from harness.metrics import load_results
 from harness.records.runs import read_runs
+from harness.records.same_tokens import same_tokens
 from harness.settings.cell import BackendConfig, CellConfig, DrafterConfig, DrafterKind, VerificationConfig
 from harness.settings.guarantee import OWN_METHOD, labels
 from harness.settings.identity import determinants
@@ -56,6 +60,17 @@ def test_records_name_the_method_its_promise_and_its_core(run):
     assert by_method[HALF].config["guarantee"] == "lossless" and by_method[HALF].labels == (OWN_METHOD,)
     assert by_method[LOSSY].config["guarantee"] == "lossy" and by_method[LOSSY].labels == ("lossy", OWN_METHOD)
     assert all(record.provenance["sampling_core"] == "reference" for record in by_method.values())
+    digest = sha256(Path(own_methods.__file__).read_bytes()).hexdigest()
+    assert all(record.provenance["imported"] == {name: digest} for name, record in by_method.items())
+    assert all("imported" not in record.provenance for record in found.cells if not record.labels)
+
+
+def test_a_changed_source_is_said_of_cells_run_again(run):
+    cells = read_runs(run)[0].cells
+    edited = [replace(cell, provenance=cell.provenance | {"imported": {HALF: "other"}}) for cell in cells]
+    assert same_tokens(cells, cells).changed == ()
+    found = same_tokens(cells, edited)
+    assert found.is_same and found.changed == (HALF,) and found.lines[0].startswith(f"{HALF}: its source file")
 
 
 def test_it_changes_no_greedy_token_and_accepts_by_its_own_odds(run):

@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -22,12 +23,17 @@ ROOT = Path(__file__).resolve().parents[2]
 _TIMEOUT_S = 10
 
 
-def provenance(sampling_core: str | None = None, draft_core: str | None = None) -> dict[str, Any]:
+def provenance(
+    sampling_core: str | None = None,
+    draft_core: str | None = None,
+    imported: Mapping[str, str | None] | None = None,
+) -> dict[str, Any]:
     """Describe the code, the libraries and the hardware of this process, as plain JSON values.
 
     Args:
         sampling_core: which implementation of the sampling core ran, triton or reference; kept as given.
         draft_core: which one drew the drafts; kept as given, left out if None.
+        imported: PACKAGE.MODULE:NAME of each object of the user's own -> SHA-256 of its source file; left out if empty.
 
     Returns:
         time_utc: ISO 8601, to the second. git: commit and whether tracked files differ from it, or None outside a
@@ -46,6 +52,7 @@ def provenance(sampling_core: str | None = None, draft_core: str | None = None) 
         "sampling_core": sampling_core,
         "config_hash": None,
         **({} if draft_core is None else {"draft_core": draft_core}),
+        **({"imported": dict(imported)} if imported else {}),
     }
 
 

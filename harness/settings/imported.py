@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 FORM = "PACKAGE.MODULE:NAME"
@@ -42,6 +44,15 @@ class ImportPath(str):
         if not isinstance(found, kind):
             raise ValueError(f"{key}: expected {self} to be a {kind.__module__}.{kind.__qualname__}, found {found!r}")
         return found
+
+    def source_digest(self) -> str | None:
+        """SHA-256 of the source file of its module, as hexadecimal digits; None for a module without one.
+
+        Raises:
+            ImportError: there is no such module.
+        """
+        source = getattr(import_module(self.partition(":")[0]), "__file__", None)
+        return None if source is None else sha256(Path(source).read_bytes()).hexdigest()
 
 
 Ours = TypeVar("Ours")

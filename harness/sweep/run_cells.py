@@ -214,7 +214,11 @@ def _record(arm: _Arm, played: Sequence[Conversation], warnings: Sequence[str]) 
     return CellRecord(
         cell_id=identity(determinants(resolved, prompts, facts.models)),
         config=config,
-        provenance=provenance(sampling_core=facts.sampling_core, draft_core=facts.draft_core),
+        provenance=provenance(
+            sampling_core=facts.sampling_core,
+            draft_core=facts.draft_core,
+            imported={path: path.source_digest() for path in cell.imported.values()},
+        ),
         requests=tuple(item for run in arm.runs for item in run.requests),
         wall_s=arm.wall_s,
         num_skipped_turns=sum(run.num_skipped_turns for run in arm.runs),
