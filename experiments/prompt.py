@@ -4,7 +4,6 @@ Answers the prompts side by side and shows every answer with accepted, recovered
 on a terminal and by marks elsewhere or with NO_COLOR set, and its acceptance below. With decoding.logprobs=N every
 token follows with its log-probability, its rank and the N best tokens in its place. Without a PROMPT and without --file
 the prompts come from standard input, one a line. Everything after -- is a prompt, also what looks like a setting.
-drafter=eagle3 is taken unless another is given.
 
 examples:
   rejection-lab prompt "What is a prime number?" "Write a haiku about rivers."
@@ -39,6 +38,7 @@ from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
 from harness.settings.schema import SettingsError, all_settings, group_options
 
+DEFAULT_DRAFTER = "eagle3"
 SECTIONS = ("target", "drafter", "drafting", "decoding", "verification", "backend", "seed")
 OWN_SETTINGS = ("measurement.baseline=false", "measurement.num_warmup_requests=0", "workload.too_long=error")
 Decode = Callable[[Sequence[int]], str]
@@ -48,7 +48,10 @@ def main(arguments: Sequence[str] | None = None, stdin: TextIO | None = None) ->
     """Run the command; returns its exit code."""
     shown = [name for name in group_options() if name in SECTIONS]
     parser = CommandParser(
-        "prompt", __doc__, "[PROMPT ..] [group=OPTION ..] [setting=VALUE ..]", lambda: settings_help(shown)
+        "prompt",
+        __doc__,
+        "[PROMPT ..] [group=OPTION ..] [setting=VALUE ..]",
+        lambda: settings_help(shown, defaults={"drafter": DEFAULT_DRAFTER}),
     )
     parser.add_argument("--file", metavar="FILE", help="read the prompts from a file, one a line")
     before, after = split_at_dashes(sys.argv[1:] if arguments is None else arguments)
@@ -96,7 +99,7 @@ def compose_cell(overrides: Sequence[str]) -> CellConfig:
         if item.is_sweep:
             raise SettingsError(f"{key}: expected one value, found {len(item.values)}; rejection-lab run does sweeps")
     if not {"drafter", "drafter.kind"} & set(given):
-        overrides = ["drafter=eagle3", *overrides]
+        overrides = [f"drafter={DEFAULT_DRAFTER}", *overrides]
     return compose_plan([*overrides, *OWN_SETTINGS]).cells[0]
 
 

@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser("run", __doc__, OVERRIDES, lambda: settings_help([*group_options(), "output", ""]))
     rows = "print one row per cell with intervals; everything else goes to standard error"
     parser.add_argument("--format", choices=("csv", "json", "md"), help=rows)
-    parser.add_argument("--list", "--dry-run", action="store_true", help="print the cells and stop")
+    parser.add_argument(
+        "--list", "--dry-run", action="store_true", help="print the cells, say what is skipped, and stop"
+    )
     return parser.call(_run, arguments)
 
 
@@ -44,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
     plan = compose_plan(options.overrides)
     if options.list:
         print(cell_table(plan.cells))
-        say(*plan.warnings)
+        say(*plan.warnings, *plan.skipped_lines)
         return SUCCESS
     from harness.sweep.whole_run import run_and_report
 

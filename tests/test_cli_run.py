@@ -154,6 +154,12 @@ def test_the_list_shows_what_differs(capsys):
     assert len(lines) == 1 + 2 + 4
 
 
+def test_the_list_says_what_is_skipped(capsys):
+    sweep = ["drafter=mtp,ngram", "verification=strict,pr35461", "invalid_cells=skip"]
+    assert command.main(["--list", *sweep]) == 0
+    assert "skipped drafter=ngram verification=pr35461: " in capsys.readouterr().err
+
+
 def finished(folder, error=None):
     """Stands for the sweep: cells are written, and then something may stop it."""
 

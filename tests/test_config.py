@@ -53,10 +53,10 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: DecodingConfig(temperature=-0.1), "decoding.temperature: expected 0 or more"),
-        (lambda: DecodingConfig(temperature=float("nan")), "decoding.temperature: expected 0 or more"),
-        (lambda: DecodingConfig(temperature=1e-46), "decoding.temperature: expected 0 or more"),
-        (lambda: DecodingConfig(temperature=1e300), "decoding.temperature: expected 0 or more"),
+        (lambda: DecodingConfig(temperature=-0.1), "decoding.temperature: expected 0, or a positive number"),
+        (lambda: DecodingConfig(temperature=float("nan")), "decoding.temperature: expected 0, or a positive number"),
+        (lambda: DecodingConfig(temperature=1e-46), "decoding.temperature: expected 0, or a positive number"),
+        (lambda: DecodingConfig(temperature=1e300), "decoding.temperature: expected 0, or a positive number"),
         (lambda: DecodingConfig(top_k=-1), "decoding.top_k"),
         (lambda: DecodingConfig(top_k=2**31), "decoding.top_k"),
         (lambda: DecodingConfig(top_p=1e-46), "decoding.top_p"),

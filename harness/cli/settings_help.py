@@ -6,7 +6,7 @@ Reads the schema and the names of the files in conf/; imports neither Hydra nor 
 from __future__ import annotations
 
 from argparse import Action
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.cli.arguments import shown
@@ -17,14 +17,17 @@ OVERRIDES = "[experiment=NAME] [group=OPTION ..] [setting=VALUE ..]"
 """Arguments of a command that composes cells, for its usage."""
 
 
-def settings_help(groups: Iterable[str], takes: Callable[[str], bool] = lambda key: True) -> str:
+def settings_help(
+    groups: Iterable[str], takes: Callable[[str], bool] = lambda key: True, defaults: Mapping[str, str] | None = None
+) -> str:
     """Groups with their options and settings with default and meaning, wrapped to the terminal.
 
     Args:
         groups: names of the groups and sections to show, and `""` for the settings at the root.
         takes: whether the command takes a setting; those that it refuses are left out.
+        defaults: options that the command takes where conf/config.yaml takes others, by group.
     """
-    asked, chosen = list(groups), _chosen_options()
+    asked, chosen = list(groups), _chosen_options() | dict(defaults or {})
     options = {group: names for group, names in group_options().items() if group in asked and len(names) > 1}
     rows = [
         (group, ", ".join(f"{name}*" if name == chosen.get(group) else name for name in _in_order(group, names)))

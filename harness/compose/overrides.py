@@ -37,6 +37,9 @@ ONE_FOR_THE_RUN = (
 )
 """Groups, sections and settings that belong to the whole run and cannot be swept."""
 
+_SYMBOLS = {"K": "drafting.num_speculative_tokens"}
+"""Letters that the field uses, and the settings they mean."""
+
 
 @dataclass(frozen=True)
 class Given:
@@ -97,6 +100,8 @@ def _parse(argument: str) -> Override:
         override = OverridesParser.create().parse_override(argument)
     except HydraException as error:
         hint = f"""put quotes around a value with special characters: '{key}="{value}"'"""
+        if value.endswith(","):
+            hint = f"write no space after the comma: {key}=first,second"
         raise SettingsError(f"cannot read {argument!r} ({_first_line(error)}); {hint}") from error
     if override.type is not OverrideType.CHANGE or override.package is not None:
         raise SettingsError(f"{argument!r}: every setting exists already; write {key.lstrip('+~')}=value")
@@ -142,7 +147,7 @@ def _unknown(key: str) -> str:
     else:
         roots = dict.fromkeys([*groups, *(name if "." not in name else name.partition(".")[0] for name in keys)])
         listed = f"there are {', '.join(roots)} (--help lists all)"
-    return f"unknown setting {key!r}{did_you_mean(key, [*groups, *keys])}; {listed}"
+    return f"unknown setting {key!r}{did_you_mean(_SYMBOLS.get(key, key), [*groups, *keys])}; {listed}"
 
 
 def _option(group: str, value: Any) -> str:
@@ -151,9 +156,9 @@ def _option(group: str, value: Any) -> str:
         return "null"
     name = str(value)
     if name not in options:
-        raise SettingsError(
-            f"{group}={name}: no such option{did_you_mean(name, options)}; choices: {', '.join(options)}"
-        )
+        own = [item.key for item in all_settings().values() if ":" in name and item.imports and item.section == group]
+        hint = f" (use {own[0]}={name}?)" if own else did_you_mean(name, options)
+        raise SettingsError(f"{group}={name}: no such option{hint}; choices: {', '.join(options)}")
     return name
 
 

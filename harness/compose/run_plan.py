@@ -45,6 +45,14 @@ class RunPlan:
     warnings: tuple[str, ...] = ()
     """What makes this run another than the one asked for: a smaller size, a model that stands in."""
 
+    @property
+    def skipped_lines(self) -> list[str]:
+        """One line for each combination that was left out, for the console."""
+        return [
+            f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}"
+            for values, reason in self.skipped
+        ]
+
 
 def with_baselines(cells: Sequence[CellConfig]) -> tuple[CellConfig, ...]:
     """The cells in canonical form, each once, with the baselines they need in front of the cells of their target.

@@ -33,14 +33,14 @@ class SamplingSettings:
     def check(self, section: str) -> None:
         """Raises ValueError for a value out of range, called `section`.NAME."""
         for name, is_in_range, expected in (
-            ("temperature", self.temperature >= 0, "0 or more"),
+            ("temperature", self.temperature >= 0, "0, or a positive number"),
             ("top_p", 0 < self.top_p <= 1, "a value in (0, 1]"),
             ("min_p", 0 <= self.min_p < 1, "a value in [0, 1)"),
         ):
             value = getattr(self, name)
             # kernels get it in float32, where a smaller number may be 0 and a larger one infinite
             fits = is_in_range and (value == 0 or SMALLEST_NORMAL <= value <= LARGEST)
-            require(fits, f"{section}.{name}", f"{expected} that is 0 or a normal float32 number", value)
+            require(fits, f"{section}.{name}", f"{expected} that float32 can hold", value)
         require(0 <= self.top_k < 2**31, f"{section}.top_k", "0 (off) or more, below 2**31", self.top_k)
 
 

@@ -52,8 +52,7 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None]) -> None:
         plan: the cells.
         show: gets the results when the report is written; also those that were finished before an interruption.
     """
-    for values, reason in plan.skipped:
-        say(f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}")
+    say(*plan.skipped_lines)
     with made_folder(plan.folder):
         say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
         say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.warnings)
