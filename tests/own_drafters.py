@@ -46,6 +46,13 @@ class FixedLogits(StatelessDrafter):
         return self._logits.draft(drafted, batch)
 
 
+class NoDraft(LastToken):
+    """Returns token ids instead of a Draft."""
+
+    def propose(self, batch: Batch) -> list[int]:  # type: ignore[override]
+        return [1] * batch.num_speculative_tokens
+
+
 class Incomplete:
     """Lacks most of the protocol."""
 

@@ -246,3 +246,4 @@ def test_help_names_the_settings_that_are_used(capsys):
     shown = capsys.readouterr().out
     assert "decoding.temperature" in shown
     assert "workload.num_prompts" not in shown
+    assert "eagle3*" in shown and "none*" not in shown

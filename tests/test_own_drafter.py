@@ -3,6 +3,8 @@
 Would catch: a place that takes drafters of ours only, an id that two drafters share, or a mistake found too late.
 """
 
+import textwrap
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from harness.backends.local.local import LocalBackend
 from harness.compose.compose import compose_plan
 from harness.compose.from_records import recorded_cell
 from harness.compose.run_plan import cell_table
+from harness.drafters import registry
 from harness.drafters.chain import DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED
 from harness.drafters.registry import DrafterSetup, build_drafter, check_capture
@@ -118,6 +121,28 @@ def test_a_wrong_name_is_found_before_anything_is_loaded(name, words):
 def test_an_object_that_is_no_drafter_is_refused_with_what_it_lacks(name, words):
     with pytest.raises(ValueError, match=words):
         build(name)
+
+
+def test_what_is_no_draft_is_refused_in_a_line(tmp_path, capsys):
+    settings = ["drafter.kind=tests.own_drafters:NoDraft", "measurement.baseline=false", *SMALL]
+    assert main([*settings, f"output.folder={tmp_path}"]) != 0
+    errors = capsys.readouterr().err
+    assert "drafter.kind: expected propose of NoDraft" in errors and "found a list" in errors
+    assert "Traceback" not in errors
+
+
+def test_the_example_of_the_registry_runs_as_pasted():
+    """Would catch an example without its imports."""
+    text = registry.__doc__
+    example = text[text.index("    import torch") : text.index("\nA drafter with a distribution")]
+    names = {}
+    exec(textwrap.dedent(example), names)
+    setup = DrafterSetup(DrafterConfig(), ToyTarget(TARGET), None, DraftSampling.greedy, None, AS_DRAFTED)
+    engine = toy_engine(
+        TARGET, TARGET, VerificationMethod.strict, DraftSampling.greedy, num_speculative_tokens=2, max_new_tokens=4,
+        num_slots=2, drafter=names["LastToken"](setup),
+    )  # fmt: skip
+    assert len(outputs(engine, toy_requests(3))) == 3
 
 
 def test_only_a_drafter_that_says_so_is_captured_on_a_gpu():

@@ -115,7 +115,7 @@ def evaluate(subject: Subject, job: Case | Control, conditions: Conditions) -> O
     started, level, config = time.perf_counter(), conditions.level, conditions.config
     if isinstance(job, Control):
         case, subject, is_control = job.case, job.alter(project_core(conditions.device)), True
-        samples = config.samples or (CONTROL_SAMPLES if conditions.size is Size.full else SMALL_SAMPLES)
+        samples = config.samples or control_samples(conditions.size)
     else:
         case, samples, is_control = job, _samples(job, conditions), False
     simulated = simulate(subject, case, samples, _batch(case, conditions), config.seed, conditions.device)
@@ -138,6 +138,11 @@ def evaluate(subject: Subject, job: Case | Control, conditions: Conditions) -> O
         is_spread=case.is_spread,
         wall_s=time.perf_counter() - started,
     )
+
+
+def control_samples(size: Size) -> int:
+    """Samples of a control, unless the settings say otherwise."""
+    return CONTROL_SAMPLES if size is Size.full else SMALL_SAMPLES
 
 
 def _samples(case: Case, conditions: Conditions) -> int:

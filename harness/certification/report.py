@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.certification.certify import Certification
-from harness.certification.evaluate import FALSE_ALARM, POWER, RESERVE, VARIATION, CaseVerdict, Outcome
+from harness.certification.evaluate import FALSE_ALARM, POWER, RESERVE, VARIATION, CaseVerdict, Outcome, control_samples
 from harness.certification.toy_models import NUM_SPREAD_IDS
 from harness.records.files import write_atomically
 from harness.records.provenance import provenance
@@ -85,7 +85,14 @@ def headline(result: Certification) -> str:
     )
     if num_of[CaseVerdict.unsupported]:
         parts.append(f"{num_of[CaseVerdict.unsupported]} cells are not supported by the subject")
-    return f"{'GREEN' if result.is_green else 'RED'}: {', '.join(parts)}."
+    usual, given = control_samples(result.size), result.config.samples
+    few = ""
+    if num_of[CaseVerdict.not_rejected] and 0 < given < usual:
+        few = (
+            f" With --samples {given:,} the power may be too small to reject a control: size {result.size.value} "
+            f"plays {usual:,} of each; leave --samples out."
+        )
+    return f"{'GREEN' if result.is_green else 'RED'}: {', '.join(parts)}.{few}"
 
 
 def notes(result: Certification) -> list[str]:

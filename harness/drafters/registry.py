@@ -3,6 +3,13 @@
 A drafter of one's own is named PACKAGE.MODULE:NAME: a function of a `DrafterSetup` that returns a Drafter, or a class
 made with one. `can_be_captured = True` on it promises that its drafts can be captured in CUDA graphs.
 
+    import torch
+
+    from harness.drafters.protocol import Batch, StatelessDrafter
+    from harness.drafters.registry import DrafterSetup
+    from kernels.contract import Draft
+
+
     class LastToken(StatelessDrafter):
         def __init__(self, setup: DrafterSetup) -> None: ...
 
@@ -10,6 +17,9 @@ made with one. `can_be_captured = True` on it promises that its drafts can be ca
             last = batch.token_ids.gather(1, batch.lengths.unsqueeze(1) - 1)
             token_ids = last.expand(-1, batch.num_speculative_tokens).contiguous()
             return Draft(token_ids, torch.full_like(batch.lengths, batch.num_speculative_tokens))
+
+A drafter with a distribution draws each token by `draw` of harness.drafters.draft_logits.DraftLogits, which keeps the
+logits, and returns that object's `draft`, whose `Draft.logits` are those kept; drafting.sampling=greedy needs none.
 """
 
 from __future__ import annotations

@@ -111,10 +111,20 @@ class Step:
         return self.commit(scored, verified)
 
     def draft(self, inputs: StepInputs, masks: DraftMasks | None = None) -> Drafted:
-        """Take in what the host says, and propose K tokens for each row, under masks where there are any."""
+        """Take in what the host says, and propose K tokens for each row, under masks where there are any.
+
+        Raises:
+            ValueError: a drafter of one's own returns no Draft.
+        """
         self._begin(inputs)
         batch = replace(self._batch(inputs), masks=masks)
-        return Drafted(batch, self.drafter.propose(batch))
+        draft = self.drafter.propose(batch)
+        if not isinstance(draft, Draft):
+            raise ValueError(
+                f"drafter.kind: expected propose of {type(self.drafter).__name__} to return a kernels.contract.Draft, "
+                f"found a {type(draft).__name__}"
+            )
+        return Drafted(batch, draft)
 
     def score(self, inputs: StepInputs, drafted: Drafted) -> Scored:
         """The target's forward over the drafts and the prompts, and the logits that verification reads."""
