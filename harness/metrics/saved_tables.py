@@ -56,7 +56,7 @@ def read_cell_tables(paths: Sequence[Path]) -> pd.DataFrame:
 def _read(path: Path) -> pd.DataFrame:
     try:
         # an empty text is no missing value
-        frame = pd.read_csv(path, dtype=dict.fromkeys(TEXT_COLUMNS, str), float_precision="round_trip")
+        frame = pd.read_csv(path, dtype=dict.fromkeys(TEXT_COLUMNS, str), engine="python")
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: expected a table of cells, found {type(error).__name__}: {error}") from error
     unknown = [name for name in frame.columns if name not in set(column_names(_num_positions(frame)))]
