@@ -15,7 +15,7 @@ from kernels.decide import FROM_TARGET, NOTHING, decide, write_verdict
 from kernels.residual_weights import open_rows
 from kernels.sample_next import load_chunks, load_uniform, sample_next
 
-SERVED_ELSEWHERE: tl.constexpr = tl.constexpr(-2)
+SERVED_ELSEWHERE: tl.constexpr = tl.constexpr(-(2**31))
 """In the place of a number of draft tokens: another launch serves the request."""
 
 
@@ -36,6 +36,15 @@ def served_count(count, request, temperature, cutting, CUTS: tl.constexpr):
         cuts = (temperature > 0) & ((top_k > 0) | (top_p < 1) | (min_p > 0))
         count = tl.where(cuts == CUTS, count, SERVED_ELSEWHERE)
     return count
+
+
+@triton.jit
+def is_padding(count, cutting):
+    """Whether `count`, from `served_count`, is that of a slot without a request; it is if negative."""
+    padding = count < 0
+    if cutting[0] is not None:
+        padding = padding & (count != SERVED_ELSEWHERE)
+    return padding
 
 
 @triton.jit

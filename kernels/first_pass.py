@@ -17,7 +17,16 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from kernels.acceptance_test import keep_prepared, load_prepared, load_proposal, prepare
 from kernels.addresses import row_address
-from kernels.conclude import arrive, conclude_only_row, conclude_row, is_last, served_count, skip_slot, stop_index
+from kernels.conclude import (
+    arrive,
+    conclude_only_row,
+    conclude_row,
+    is_last,
+    is_padding,
+    served_count,
+    skip_slot,
+    stop_index,
+)
 from kernels.device_streams import load_stream
 from kernels.device_weights import inverse, scale, weigh
 from kernels.gumbel_argmax import finish, gumbel_argmax_of_logits
@@ -239,5 +248,5 @@ def _first_pass_kernel(
                     target, draft, tokens, rows, state, output, temperature, request, index, stats, chunks,
                     uniform_number, METHOD, EMITS, CHUNK, CHUNKS_PADDED,
                 )  # fmt: skip
-    elif (count == -1) & (index == 0) & (group <= 0):
+    elif is_padding(count, cutting) & (index == 0) & (group <= 0):
         skip_slot(tokens, state, output, request, WIDTH_PADDED)

@@ -12,7 +12,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from kernels.acceptance_test import load_proposal, prepare
 from kernels.addresses import row_address
-from kernels.conclude import arrive, conclude_row, served_count, skip_slot, stop_index
+from kernels.conclude import arrive, conclude_row, is_padding, served_count, skip_slot, stop_index
 from kernels.device_streams import load_stream
 from kernels.device_weights import divisor, scale, weigh
 from kernels.gumbel_argmax import gumbel_argmax_of_logits
@@ -177,5 +177,5 @@ def _truncated_rows_kernel(
             target, draft, tokens, streams, rows, state, output, temperature, request, count,
             METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED, EMITS_FROM_TARGET,
         )  # fmt: skip
-    elif (count == -1) & (index == 0):
+    elif is_padding(count, cutting) & (index == 0):
         skip_slot(tokens, state, output, request, WIDTH_PADDED)
