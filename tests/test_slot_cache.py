@@ -112,6 +112,36 @@ def test_causal_mask_lets_each_query_see_up_to_its_position():
     assert set(mask.unique().tolist()) == {0.0, float("-inf")}
 
 
+def test_every_path_of_a_tree_equals_a_forward_of_that_sequence_alone(target):
+    """Catches a node that sees a sibling or misses a grandparent, and one that lies at its position, over a sibling."""
+    prefix, tree = random_tokens(2, 5), random_tokens(2, 7, seed=1)
+    # two shapes in one batch: children at three depths; and a chain beside a second root
+    parents = torch.tensor([[-1, 0, 0, 1, 1, 3, 2], [-1, 0, 1, -1, 3, 2, 5]])
+    starts = [5, 3]  # the second row has rolled two tokens back
+    depths = torch.zeros_like(parents)
+    for token in range(1, 7):
+        parent = parents[:, token]
+        above = depths.gather(1, parent.clamp(min=0)[:, None])[:, 0]
+        depths[:, token] = torch.where(parent < 0, 0, above + 1)
+    cache = target.new_cache(num_slots=2, capacity=16)
+    step(target, cache, slice(0, 2), prefix, [0, 0])
+    positions = torch.tensor(starts)[:, None] + depths
+    hidden = target.forward(tree, positions, cache.view(slice(0, 2), positions, 12, parents)).hidden
+    for row, start in enumerate(starts):
+        for token in range(7):
+            path = [token]
+            while parents[row, path[0]] >= 0:
+                path.insert(0, int(parents[row, path[0]]))
+            expected = whole(target, torch.cat((prefix[row, :start], tree[row, path])))[-1]
+            torch.testing.assert_close(hidden[row, token], expected, **TOLERANCE)
+
+
+def test_a_tree_is_refused_where_layers_are_fused():
+    cache = SlotCache(1, 1, 8, 1, 4, torch.float32, "cpu", rope_table=torch.zeros(8, 4))
+    with pytest.raises(ValueError, match="chains only"):
+        cache.view(slice(0, 1), positions_from([0], 2), 2, torch.tensor([[-1, 0]]))
+
+
 def test_too_long_a_view_is_refused(target):
     cache = target.new_cache(num_slots=1, capacity=8)
     with pytest.raises(ValueError, match="hold 8 positions, found a forward that needs 9"):

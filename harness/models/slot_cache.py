@@ -1,10 +1,11 @@
 """The key-value cache of the local engine: one slot per request, each with its own length.
 
 A view of the cache (some slots, the positions of this forward's tokens) is what attention modules of transformers get
-as `past_key_values`. Keys and values go to (slot, position); a query sees the positions up to its own. So padding
-needs no mask of its own: a padding token takes the positions after the last valid one, no valid query looks there
-before something valid has been written, and rolling back rejected tokens is only lowering a length, which the engine
-keeps. The cache does not know lengths, tokens or requests.
+as `past_key_values`. Keys and values go to (slot, place). The tokens of a chain lie at their positions, and a query
+sees the places up to its own. So padding needs no mask of its own: a padding token takes the places after the last
+valid one, no valid query looks there before something valid has been written, and rolling back rejected tokens is only
+lowering a length, which the engine keeps. The tokens of a tree share positions and lie one after the other; a query
+sees what came before the tree and its own ancestors. The cache does not know lengths, tokens or requests.
 
 Shapes: S slots, C capacity of a slot, B rows of a forward, T tokens of a row, H key heads, D width of a head's key, V
 of its value.
@@ -28,11 +29,14 @@ class SlotView:
         # [B, T] int64
         positions: Tensor,
         length: int,
+        # [B, T] int64
+        parents: Tensor | None = None,
     ) -> None:
         self._cache = cache
         self._rows = rows
         self._positions = positions
         self._length = length
+        self._parents = parents
         self.slots = cache.slot_ids[rows] if isinstance(rows, slice) else rows
         """[B] int64, the slot of each row."""
 
@@ -43,13 +47,15 @@ class SlotView:
 
     @cached_property
     def starts(self) -> Tensor:
-        """[B] int64 without gaps, the position of each row's first token; fused rows have successive positions."""
+        """[B] int64 without gaps, the position of each row's first token, which is its place too."""
         return self._positions[:, 0].contiguous()
 
     @cached_property
     def mask(self) -> Tensor:
-        """[B, 1, T, length], additive: 0 up to the query's position, -inf after it."""
-        return causal_mask(self._positions, self._length, self._cache.dtype)
+        """[B, 1, T, length], additive: 0 where the query sees the key, -inf elsewhere."""
+        if self._parents is None:
+            return causal_mask(self._positions, self._length, self._cache.dtype)
+        return tree_mask(self.starts, self._parents, self._length, self._cache.dtype)
 
     def layer(self, layer_idx: int) -> tuple[Tensor, Tensor]:
         """One layer's keys and values in the cache, [S, H, C, D] and [S, H, C, V]: of all slots, at full length."""
@@ -57,8 +63,11 @@ class SlotView:
 
     @cached_property
     def _index(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a scatter by (slot, head, position): the three broadcast to [B, H, T]."""
-        return self.slots[:, None, None], self._cache.head_ids[None, :, None], self._positions[:, None, :]
+        """Of a scatter by (slot, head, place): the three broadcast to [B, H, T]."""
+        places = self._positions
+        if self._parents is not None:
+            places = self.starts[:, None] + torch.arange(places.shape[1], device=places.device)
+        return self.slots[:, None, None], self._cache.head_ids[None, :, None], places[:, None, :]
 
     def update(
         self,
@@ -127,13 +136,25 @@ class SlotCache:
         # [B, T] int64
         positions: Tensor,
         length: int,
+        # [B, T] int64
+        parents: Tensor | None = None,
     ) -> SlotView:
         """The slots of one forward.
 
-        rows: the slots, as a slice (keys are then read in place) or as an int64 tensor [B] (they are gathered).
-        positions: the absolute position of each token. length: the highest of them plus 1, known on the host.
-        Raises ValueError when the slots cannot hold that length or the rows do not fit the positions.
+        Args:
+            rows: the slots, as a slice (keys are then read in place) or as an int64 tensor [B] (they are gathered).
+            positions: the absolute position of each token.
+            length: the highest place plus 1, known on the host; the place of a chain's token is its position.
+            parents: of tokens that are a tree, the index in the row of each token's parent, which comes before it; -1
+                for what follows the tokens before this forward. Token t of a row lies at the place of token 0 plus t,
+                which is a -1 itself.
+
+        Raises:
+            ValueError: the slots cannot hold that length, the rows do not fit the positions, or a tree goes to a cache
+                of fused layers, which run chains only.
         """
+        if parents is not None and self.rope_table is not None:
+            raise ValueError("fused layers run chains only, found a tree; make the cache without a rope_table")
         if not 0 < length <= self.capacity:
             raise ValueError(
                 f"slots hold {self.capacity} positions, found a forward that needs {length}; "
@@ -144,7 +165,7 @@ class SlotCache:
             raise ValueError(
                 f"expected positions of {num_rows} rows (of {self.num_slots} slots), found {list(positions.shape)}"
             )
-        return SlotView(self, rows, positions, length)
+        return SlotView(self, rows, positions, length, parents)
 
     def clear(self, rows: slice | Tensor) -> None:
         """Zero some slots: only needed after a model produced NaN there, which masking does not hide."""
@@ -161,3 +182,25 @@ def causal_mask(
     """[B, 1, T, length], additive: 0 for keys up to each query's position, -inf after it."""
     hidden = torch.arange(length, device=positions.device) > positions[:, None, :, None]
     return torch.zeros(hidden.shape, dtype=dtype, device=positions.device).masked_fill_(hidden, float("-inf"))
+
+
+def tree_mask(
+    # [B] int64
+    starts: Tensor,
+    # [B, T] int64
+    parents: Tensor,
+    length: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """[B, 1, T, length], additive: 0 for keys before `starts` and for each query and its ancestors, -inf elsewhere."""
+    num_tokens = parents.shape[1]
+    index = torch.arange(num_tokens, device=parents.device)
+    sees = (index == index[:, None]) | (index == parents[:, :, None])
+    for _ in range((num_tokens - 1).bit_length()):
+        # every step doubles the number of generations
+        sees = (sees.float() @ sees.float()) > 0
+    place = torch.arange(length, device=parents.device) - starts[:, None]
+    is_token = ((place >= 0) & (place < num_tokens))[:, None, :]
+    own = sees.gather(2, place.clamp(0, num_tokens - 1)[:, None, :].expand(-1, num_tokens, -1))
+    visible = ((place < 0)[:, None, :] | (is_token & own))[:, None]
+    return torch.zeros(visible.shape, dtype=dtype, device=parents.device).masked_fill_(~visible, float("-inf"))
