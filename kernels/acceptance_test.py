@@ -6,7 +6,7 @@
     coupled                          X is what the target draws with the same noise, known as its row's argmax
     block                            no test yet: log p(X) and log q(X) are kept for kernels.decide
     temperature 0                    X is the argmax, under every method but synthetic
-    greedy above temperature 0       not defined: every draft token is faulty
+    greedy above temperature 0       not defined: every draft token is impossible
 
 All of it is float64 arithmetic on single tokens. The reference twin is kernels.reference.verify.
 """
@@ -102,7 +102,7 @@ def prepare(target, draft, proposal, stream, temperature, index, row_logits, mas
 
 @triton.jit
 def keep_prepared(state, row, prepared):
-    """Leave the result of `prepare` for whoever finishes the row."""
+    """Store the result of `prepare` for the program that finishes the row."""
     token, logit, proposed, uniform_number = prepared
     tl.store(state.draft_tokens + row, token)
     tl.store(state.draft_token_logits + row, logit)
@@ -112,7 +112,7 @@ def keep_prepared(state, row, prepared):
 
 @triton.jit
 def load_prepared(state, row):
-    """What `keep_prepared` left."""
+    """What `keep_prepared` stored."""
     return (
         tl.load(state.draft_tokens + row, cache_modifier=".cg"),
         tl.load(state.draft_token_logits + row, cache_modifier=".cg"),
@@ -123,7 +123,7 @@ def load_prepared(state, row):
 
 @triton.jit
 def accept_or_reject(target, rule, state, temperature, index, row, prepared, stats, METHOD: tl.constexpr):
-    """Whether the draft token at `index` passes, is rejected or is faulty.
+    """PASSED, REJECTED or IMPOSSIBLE, for the draft token at `index`.
 
     Args:
         prepared: from `prepare`.

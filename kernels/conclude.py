@@ -1,6 +1,6 @@
 """The end of a row and of a request in the first pass, whichever way the row was read.
 
-`conclude_row` judges the row's draft token; `arrive` counts the request's finished rows, and the last one decides.
+`conclude_row` tests the row's draft token; `arrive` counts the request's finished rows, and the last one decides.
 Without drafts `conclude_only_row` takes the place of both: a row that is the only one is also the last. What follows a
 decision is the next token, if the first pass knows enough to draw it (EMITS), else a plan for the second pass.
 """
@@ -65,7 +65,7 @@ def stop_index(tokens, state, request):
 
 @triton.jit
 def keep_stats(rows, row, stats):
-    """Leave the statistics of a row: maximum, normalizer, threshold, argmax, entropy."""
+    """Store the statistics of a row: maximum, normalizer, threshold, argmax, entropy."""
     maximum, normalizer, threshold, argmax, _ = stats
     tl.store(rows.maximum + row * rows.stride, maximum)
     tl.store(rows.normalizer + row * rows.stride, normalizer)
@@ -75,7 +75,7 @@ def keep_stats(rows, row, stats):
 
 @triton.jit
 def load_stats(rows, row):
-    """(maximum, normalizer, threshold) as `keep_stats` left them."""
+    """(maximum, normalizer, threshold) as `keep_stats` stored them."""
     return (
         tl.load(rows.maximum + row * rows.stride, cache_modifier=".cg"),
         tl.load(rows.normalizer + row * rows.stride, cache_modifier=".cg"),
@@ -133,12 +133,12 @@ def conclude_only_row(
     target, draft, tokens, rows, state, output, temperature, request, index, stats, chunks, uniform_number,
     METHOD: tl.constexpr, EMITS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Settle a request without drafts by the statistics of its only row, which need not be read again.
+    """Decide a request without drafts from the statistics of its only row, which need not be read again.
 
     Args:
         index: 0.
         chunks: of the row, as `load_chunks` gives them.
-        chance: as `load_uniform` gives it.
+        uniform_number: as `load_uniform` gives it.
     """
     maximum, normalizer, threshold, argmax, _ = stats
     keep_stats(rows, request.to(tl.int64), stats)

@@ -136,7 +136,7 @@ class Draft:
     draft_to_target: Tensor | None = None
     """[V_draft] int64, target id of each draft id; None when the vocabularies are the same."""
     row_stats: RowStats | None = None
-    """Of the rows of `logits`, as `draw` left them; None: whoever needs them reads the rows again."""
+    """Of the rows of `logits`, as `draw` wrote them; None: verification reads the rows again."""
     mask: TokenMask | None = None
     """That the rows of `logits` were drawn under, `rows` [S, >= K]; None when they were all free. Where it is another
     than they were drawn under, so is the distribution that verification takes for theirs."""
@@ -170,10 +170,10 @@ class VerificationResult:
     """[R] int64; the token after them is recovered if num_accepted < num_draft_tokens, else bonus; 0 for a padded
     slot."""
     invalid: Tensor
-    """[R] bool, verification got as far as a row without a distribution (all -inf or forbidden, NaN or +inf), or as a
-    draft token that its own draft distribution cannot have produced; that draft token and those after it were not
-    accepted. Greedy verification is not defined at a temperature above 0: there a core flags the request and accepts
-    nothing, or, where it looks at temperatures first, raises a ValueError as the reference does."""
+    """[R] bool, verification reached a row without a distribution (all -inf or forbidden, NaN or +inf), or a draft
+    token that its own draft distribution cannot have produced; that draft token and those after it were not accepted.
+    Greedy verification is not defined at a temperature above 0: there a core flags the request and accepts nothing, or,
+    where it reads temperatures on the host, raises a ValueError as the reference does."""
     path: Tensor | None = None
     """[R, K] int64, index in the draft of each accepted token, root first; -1 beyond num_accepted. The token after them
     has target row path[num_accepted - 1] + 1. None: a chain, of which the first num_accepted were accepted."""
@@ -188,7 +188,7 @@ class Deferred:
     """Which rows of a round wait for the host."""
 
     num_draft_tokens: Tensor
-    """[R] int64; -1 for rows that emit nothing, the held ones among them."""
+    """[R] int64; -1 for rows that emit nothing, the deferred ones among them."""
     is_undecided: Tensor
     """[R] bool, these rows."""
 

@@ -4,7 +4,7 @@ Runs once all rows of the request that matter have been judged. Where block veri
 it leaves the decision to the second pass and says which positions are needed. The plan says what the next token is
 drawn from, at once or in the second pass:
 
-    FROM_TARGET           the target's distribution: every draft token was accepted, or the next one was faulty
+    FROM_TARGET           the target's distribution: every draft token was accepted, or the next one was impossible
     FROM_TARGET_WITHOUT   the target's distribution with the rejected draft token removed: one-hot proposals
     FROM_RESIDUAL         [p - q]+
     UNDECIDED             block: the second pass decides
@@ -42,13 +42,13 @@ def write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED: 
 
 @triton.jit
 def block_length(tokens, streams, state, request, num_usable, one_hot):
-    """Block verification as far as single tokens decide it.
+    """The part of block verification that single tokens decide.
 
     h_i <= P_i, so a position whose uniform is not below P_i fails without a look at its rows.
 
     Returns:
         (number accepted, bit mask of the positions whose residual mass is needed): one of them is final. The mask is 0
-        when the number is settled; otherwise it holds bit 0, for the residual after nothing was accepted.
+        when the number is final; otherwise it has bit 0, for the residual after nothing was accepted.
     """
     row = request.to(tl.int64) * (tokens.width + 1)
     seed, round_index = tl.load(streams.seeds + request), tl.load(streams.rounds + request)
@@ -96,7 +96,7 @@ def decide(
     normalizers = tl.load(
         rows.normalizer + (row + columns) * rows.stride, mask=columns <= count, other=0.0, cache_modifier=".cg"
     )
-    # Rows behind the first failure may have been skipped and hold an older judgement, which the minimum never reaches.
+    # Rows after the first failure may have been skipped and hold an older result, which the minimum never reaches.
     stop = tl.min(tl.where((judged != PASSED) & (columns < count), columns, WIDTH_PADDED))
     stop = tl.minimum(stop, count)
     is_impossible = tl.sum(((columns == stop) & (columns < count) & (judged == IMPOSSIBLE)).to(tl.int32)) > 0

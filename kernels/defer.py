@@ -74,10 +74,10 @@ def defer(
         token_ids: [>= R, C] int64, the tokens of each row so far.
         lengths: [R] int64, how many; at least 1 in a round.
         endings: [>= R, M] int64, the tokens at the end of every end of reasoning; ANY_TOKEN fits every token, NO_TOKEN
-            none, so that a row with one is never held. None: no row is.
+            none, so that a row with one is never deferred. None: no row is.
 
     Returns:
-        What `verify` takes for `num_draft_tokens`, and which rows emit nothing: those held and those
+        What `verify` takes for `num_draft_tokens`, and which rows emit nothing: those deferred and those
         with nothing to decide.
 
     Raises:

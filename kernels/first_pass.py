@@ -40,7 +40,7 @@ def _read_chunks(
     METHOD: tl.constexpr, GREEDY: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
     UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Statistics of PARTS chunks of one row, a chunk for each warp; returns the leader of the race for coupled noise.
+    """Statistics of PARTS chunks of one row, a chunk for each warp; returns the Gumbel argmax of coupled noise.
 
     Every thread keeps a maximum and a sum of its own, in units of that maximum, until the chunk has been read: threads
     meet once a chunk and not once a step.

@@ -1,7 +1,7 @@
 """Launches the passes over a round, for verification and for a plain draw alike: a draw is a round without drafts.
 
-    first pass    kernels.first_pass       reads every target row that matters, judges and decides
-    second pass   kernels.second_pass        reads the rows at the rejected position, draws the next token
+    first pass    kernels.first_pass    reads every target row that matters, tests the draft tokens and decides
+    second pass   kernels.second_pass   reads the rows at the rejected position, draws the next token
 
 Where the first pass leaves nothing to be summed (`Round.sums`) it draws the next token itself, and is the only launch.
 In a mixed batch (`Sampling.is_mixed`) the requests that cut nothing get these launches, and then those that cut: each
@@ -139,7 +139,7 @@ def read_rows(round_: Round) -> None:
 
 
 def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
-    """Read the target rows, judge the draft tokens, decide how many are accepted.
+    """Read the target rows, test the draft tokens, decide how many are accepted.
 
     Args:
         round_: the arguments.
@@ -208,8 +208,8 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     group = SHORT_GROUP if is_short else 16 // logits.element_size()
     depth = SHORT_DEPTH if is_short else DEPTH
     is_aligned = round_.target.is_aligned
-    # 16 warps leave 128 registers to a thread: too few for the race of coupled noise, for tokens with an address each,
-    # for masks, and on other generations.
+    # 16 warps leave 128 registers to a thread: too few for the Gumbel argmax of coupled noise, for tokens with an
+    # address each, for masks, and on other generations.
     is_light = round_.method is not Method.coupled and is_aligned and not round_.is_masked
     max_warps = 16 if capability() == 90 and is_light else 8
     # A short row takes no more than read it at once: many of its programs then share a multiprocessor.

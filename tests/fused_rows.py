@@ -1,6 +1,6 @@
 """Rows of a slot cache for the tests of the fused operations, and how far a kernel may be from its twin.
 
-Shapes as in harness.models.fused. What nobody may read is NaN.
+Shapes as in harness.models.fused. Elements that an operation must not read are NaN.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ UNCUT = [PLAIN, (0.7, 0, 1.0, 0.0), GREEDY, PLAIN, (1.3, 0, 1.0, 0.0), (0.2, 0, 
 """Temperatures 0 and above, and nothing that truncates."""
 LENGTHS = [3, 2, 3, -1, 3, 0]
 RUBBISH = 10**12
-"""A token id that nobody may look at."""
+"""A token id that must not be read."""
 
 
 def always(*cases: Any, on_a_gpu: Iterable[Any] = ()) -> list[Any]:
@@ -83,7 +83,7 @@ def moved(value: Any, device: torch.device) -> Any:
 
 @contextmanager
 def poisoned_allocations() -> Iterator[None]:
-    """Memory that nobody has written holds NaN, or the largest integer."""
+    """Fill uninitialized memory with NaN, or with the largest integer."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield

@@ -133,7 +133,7 @@ def read_back(folder: Path) -> Eagle3DraftModel:
     config.transformer_layer_config._attn_implementation = "eager"
     model = Eagle3DraftModel.from_pretrained(folder, config=config).eval()
     if EMBEDDING not in load_file(folder / "model.safetensors"):
-        # from_pretrained leaves memory that nobody wrote, and takes the target's embedding only where that holds NaN
+        # from_pretrained leaves memory uninitialized, and takes the target's embedding only where that is NaN
         model._load_verifier_weights(overwrite_embed_tokens=True)
     assert not [name for name, tensor in model.named_parameters() if tensor.isnan().any()]
     return model

@@ -103,7 +103,7 @@ def test_every_lossless_method_is_certified_and_every_kind_of_draft_and_dtype():
 
 
 def test_temperatures_are_certified_where_nothing_is_cut():
-    """By every way to draft and verify; a core that forgets one is among the controls. At 1 nobody would see it."""
+    """By every way to draft and verify; a core that forgets one is among the controls. At 1 it would go unnoticed."""
     for cases in (small_cases(), full_cases()):
         warm = {
             (case.verification.method, case.draft_sampling, case.cached)

@@ -21,7 +21,7 @@ def test_help_list_and_mistakes_come_without_torch():
     code = (
         "import sys; from experiments.run import main; "
         "assert main(['--help']) == 0; assert not {'torch', 'hydra', 'pandas'} & set(sys.modules); "
-        "assert main(['--list', 'drafter=mtp']) == 0; assert main(['drafter=nobody']) == 2; "
+        "assert main(['--list', 'drafter=mtp']) == 0; assert main(['drafter=unknown']) == 2; "
         "assert main(['workload.path=nowhere.jsonl']) == 2; "
         "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules)"
     )

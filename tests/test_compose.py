@@ -340,5 +340,5 @@ def test_cells_are_typed_objects():
 
 def test_messages_do_not_name_the_folder_of_the_checkout():
     with pytest.raises(SettingsError) as caught:
-        cells("drafter=nobody")
+        cells("drafter=unknown")
     assert not re.search(r"(/[\w.-]+){2,}", str(caught.value))

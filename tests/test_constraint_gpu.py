@@ -1,4 +1,4 @@
-"""Guarded requests on a GPU: steps as one CUDA graph, launched ahead, until somebody may be in the answer."""
+"""Constrained requests on a GPU: steps run as one CUDA graph, launched ahead, until a request may be in its answer."""
 
 import pytest
 
@@ -46,8 +46,8 @@ def paths(run):
 
 @pytest.mark.parametrize("policy", [PolicyKind.commit, PolicyKind.mask], ids=lambda item: item.value)
 def test_no_kernel_is_compiled_while_requests_run(policy, monkeypatch):
-    """Would catch a kernel that only rounds in the answer use, compiled in somebody's latency. First in its file:
-    what another test has compiled in this process is not compiled again."""
+    """Would catch a kernel that only rounds in the answer use and that is compiled while a request waits. First in its
+    file: what another test has compiled in this process is not compiled again."""
     from triton.runtime.jit import JITFunction
 
     config = config_of(policy, DrafterKind.eagle3)
@@ -82,7 +82,7 @@ def test_every_finished_answer_is_valid(policy, drafter):
 @pytest.mark.parametrize("drafter", [DrafterKind.eagle3, DrafterKind.none])
 @pytest.mark.parametrize("policy", [PolicyKind.commit, PolicyKind.mask], ids=lambda item: item.value)
 def test_greedy_tokens_are_those_of_steps_with_the_host(policy, drafter):
-    """Would catch a held step that moved a length, a stream or a drafter's state, and a boundary the device missed."""
+    """Would catch a deferred step that moved a length, a stream or a drafter's state, and a missed end of reasoning."""
     _, found = play(policy, drafter, temperature=0.0, dtype="float32")
     _, expected = play(policy, drafter, temperature=0.0, dtype="float32", graphs=False)
     tokens = [

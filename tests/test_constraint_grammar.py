@@ -136,7 +136,7 @@ def test_without_the_library_the_error_says_what_to_install(tokenizer, monkeypat
         (GrammarKind.regex, "12:3", False),
         (GrammarKind.lark, "yes", None),
     ],
-    ids=["valid", "not in the enum", "doubled beginning", "empty", "regex", "regex cut short", "nobody judges lark"],
+    ids=["valid", "not in the enum", "doubled beginning", "empty", "regex", "regex cut short", "lark has no validator"],
 )
 def test_answers_are_judged_by_another_library(kind, text, expected):
     assert is_valid(kind, GRAMMARS[kind][0], text) is expected

@@ -51,7 +51,7 @@ def test_marker_of_several_tokens_split_over_rounds(rounds):
 
 
 def test_a_false_start_runs_into_the_marker():
-    """3 1 [3 1 3 3]: whoever starts anew after a mismatch misses it."""
+    """3 1 [3 1 3 3]: a parser that starts anew after a mismatch misses it."""
     assert end_by_rounds(PARSERS["several tokens"], [[3, 1, 3], [1, 3, 3]]) == 5
 
 

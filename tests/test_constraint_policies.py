@@ -49,7 +49,7 @@ def test_the_marker_is_found_wherever_it_stands(policy, drafted, emitted, num_re
     _, outcome = play(grammar_state, drafted, emitted)
     assert grammar_state.num_reasoning_tokens == num_reasoning
     assert outcome.num_kept_tokens == len(emitted)
-    # late does not see the answer's first token; the marker itself is fed to nobody
+    # late does not see the answer's first token; no matcher is fed the marker itself
     assert grammar_state.matcher.fed == ([] if policy == "late" else emitted[num_reasoning:])
 
 

@@ -195,7 +195,7 @@ def test_policies_that_are_compared_share_an_engine(store):
     engines = [backend.engine_of_cell.engine() for backend in backends]
     assert len({id(engine) for engine in engines[1:5]}) == 1
     assert len({id(engine) for engine in engines}) == 4
-    # a cell whose requests nobody asks for the end of reasoning has the plain engine
+    # a cell whose requests are not checked for the end of reasoning has the plain engine
     assert [engine.settings.constrained for engine in engines] == [False, True, True, True, True, True, True]
     assert backends[1].engine_of_cell.engine() is engines[1] and backends[-1].engine_of_cell.engine() is not engines[-1]
     outputs = [{item.prompt_id: item for item in backend.generate(played).requests} for backend in backends[1:5]]

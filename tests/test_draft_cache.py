@@ -1,4 +1,4 @@
-"""A draft-logit cache of another type than the drafter's logits: settings, what is drawn from, what is said of it."""
+"""A draft-logit cache of another type than the drafter's logits: settings, the distribution drawn from, reports."""
 
 from dataclasses import replace
 

@@ -25,7 +25,7 @@ NUM_REQUESTS = 25
 
 
 class UnknownEnding(OneToken):
-    """A parser of somebody who says nothing of how reasoning ends."""
+    """A parser that does not state how reasoning ends."""
 
     ending = ()
 
@@ -51,7 +51,7 @@ def play(
     seed=12,
     **options,
 ):
-    """Every round of every request: what it held, what of it counted, why it was cut; and why the request ended."""
+    """Every round of every request: its tokens, those that counted, why it was cut; and why the request ended."""
     engine = toy_engine(
         transitions(VOCAB_SIZE, seed),
         transitions(VOCAB_SIZE, 19),
@@ -119,20 +119,20 @@ def grammar_states_of(policy, parser, count=NUM_REQUESTS):
     ids=["late", "commit", "mask", "mask, one step after another"],
 )
 def test_every_round_is_that_of_steps_with_the_host(policy, parser, overlaps):
-    """Would catch a marker that the device misses, a held round that moved a stream, a length or the drafter's state, a
-    request in its answer in a step without masks, and other counts."""
+    """Would catch a marker that the device misses, a deferred round that moved a stream, a length or the drafter's
+    state, a request in its answer in a step without masks, and other counts."""
     expected = play(grammar_states_of(policy, parser), 3)
     found = play(grammar_states_of(policy, parser), 3, graphs=True, overlaps=overlaps)
     assert without_time(found) == without_time(expected)
     assert paths(expected)[0] == paths(expected)[2] == 0
-    num_whole, num_guarded, num_held = paths(found)
+    num_as_one_graph, num_with_host, num_deferred = paths(found)
     is_ahead = parser not in ("nothing known of the ending", "no reasoning")
-    assert (num_whole > 0, num_held > 0, num_guarded > 0) == (is_ahead, is_ahead, True)
+    assert (num_as_one_graph > 0, num_deferred > 0, num_with_host > 0) == (is_ahead, is_ahead, True)
 
 
-def test_requests_without_guards_are_nobodys_business_in_an_engine_for_guarded_ones():
+def test_unconstrained_requests_are_not_checked_in_a_constrained_engine():
     """One engine serves all policies of a comparison in turn. Would catch a slot that is still deferred for the
-    reasoning of the request before it, and requests that are counted as watched."""
+    reasoning of the request before it, and requests that are counted as constrained."""
 
     def engine(**options):
         sizes = {"num_speculative_tokens": 3, "max_new_tokens": 24, "num_slots": 7}
@@ -172,8 +172,8 @@ def test_the_marker_at_every_place_of_a_round(policy, num_tokens, parser):
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("max_new_tokens", [1, 2, 9])
 def test_requests_that_end_while_a_step_is_under_way(policy, max_new_tokens):
-    """By an end of sequence, by their length and by their grammar, in whole steps, in held ones and in others; their
-    slots are taken at once."""
+    """By an end of sequence, by their length and by their grammar, in steps of one graph, in deferred ones and in
+    others; their slots are taken at once."""
     options = {"max_new_tokens": max_new_tokens, "eos_token_ids": frozenset({0}), "num_slots": 3}
     expected = play(grammar_states_of(policy, "two tokens"), 3, **options)
     found = play(grammar_states_of(policy, "two tokens"), 3, graphs=True, overlaps=True, **options)
@@ -222,8 +222,8 @@ def test_in_front_of_the_boundary_every_step_is_whole_and_nothing_is_thrown_away
 def test_a_request_is_held_back_for_two_steps_at_most():
     """By the one in which its reasoning may end, and by the one that was under way when the host saw that."""
     found = play(grammar_states_of("mask", "one token"), 3, graphs=True, overlaps=True)
-    held = [item.num_held_steps for record in found for item in record.rounds]
-    assert max(held) == 2
+    deferred = [item.num_held_steps for record in found for item in record.rounds]
+    assert max(deferred) == 2
     # one after another there is none under way
     found = play(grammar_states_of("mask", "one token"), 3, graphs=True, overlaps=False)
     assert max(item.num_held_steps for record in found for item in record.rounds) == 1
@@ -275,7 +275,7 @@ class WideMatcher(ToyMatcher):
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "draft_model", "ngram"])
 def test_real_layers_start_a_held_round_again_where_it_began(kind):
-    """Would catch keys, values or states of a held round that reach what is drafted after it."""
+    """Would catch keys, values or states of a deferred round that reach what is drafted after it."""
     asked = tiny_requests(9, 6)
     free = tiny_engine(kind).run(asked, lambda record: None).requests
     outputs = {record.prompt_id: record.output_token_ids for record in free}

@@ -103,7 +103,7 @@ def test_a_rehearsed_step_leaves_everything_as_it_was(constrained):
     before = kept()
     with torch.inference_mode():
         for size in runner.sizes:
-            # as it was captured: nobody decides
+            # as it was captured: no row decides
             rows, _ = runner._new_inputs(size)
             runner._steps[size].inputs.copy_(rows)
             runner._rehearse(runner._steps[size])

@@ -117,7 +117,7 @@ def test_products_equal_their_twins(shared_width: int, num_tokens: int):
     states, gate_up = normal(num_tokens, hidden, seed=1), normal(num_experts, 2 * width, hidden, seed=2, scale=0.2)
     down, shared_down = normal(num_experts, hidden, width, seed=4), normal(hidden, shared_width, seed=5)
     shared = normal(2 * shared_width, hidden, seed=3, scale=0.2)
-    gate_up[-1] = down[-1] = torch.nan  # of the expert to which nobody goes
+    gate_up[-1] = down[-1] = torch.nan  # of the expert to which no token is routed
     options = (shared, shared_down) if shared_width else (None, None)
     activated = []
     for kind in KINDS:

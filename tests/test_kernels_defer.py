@@ -98,7 +98,7 @@ def test_rows_of_larger_tables():
 
 
 @pytest.mark.parametrize("num_drafts", [0, 3], ids=["no drafts", "drafts"])
-def test_where_nobody_is_held_drafts_are_counted_all_the_same(num_drafts):
+def test_drafts_are_counted_where_no_row_is_deferred(num_drafts):
     """Would catch a kernel that takes the absence of endings for endings that always fit."""
     arguments = {
         "decides": tensor([ROUND, ONE_TOKEN, NOTHING]),

@@ -179,7 +179,7 @@ def draw_arguments(settings: list[Setting], mapped: bool) -> tuple[Tensor, Sampl
 @CUT_OR_NOT
 @pytest.mark.parametrize("mapped", [False, True], ids=["same ids", "mapped ids"])
 def test_draws(settings: list[Setting], mapped: bool):
-    """Also the statistics that are kept: whoever works out q from them must find the distribution drawn from."""
+    """Also the kept statistics: q computed from them must be the distribution drawn from."""
     from kernels.draw import draw
 
     logits, sampling, mask, ids = draw_arguments(settings, mapped)

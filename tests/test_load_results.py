@@ -38,7 +38,7 @@ def rows_below(heading):
 
 
 def test_columns_of_the_other_tables_are_those_of_the_readme(tmp_path):
-    """Would catch a column of comparisons, certifications or the kernel benchmark that nobody can look up."""
+    """Would catch an undocumented column of comparisons, certifications or the kernel benchmark."""
     run = simulated_run(tmp_path / "run", depths=(3,), num_prompts=3)
     frame = comparisons_frame(read_results(run).cells)
     listed = rows_below("### Columns of paired.csv\n")

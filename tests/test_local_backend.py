@@ -122,7 +122,7 @@ def test_what_slows_the_target_down_is_reported(store, monkeypatch):
 
 
 def test_only_answers_that_another_turn_follows_are_decoded(store, monkeypatch):
-    """Would catch text that nobody reads, made while the clock runs."""
+    """Would catch unused text that is decoded while the clock runs."""
     decoded = []
     monkeypatch.setattr(local, "decode_answer", lambda tokenizer, ids: decoded.append(len(ids)) or "An answer.")
     run = backend(store).generate([SHORT])

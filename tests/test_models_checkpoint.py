@@ -109,7 +109,7 @@ def test_an_id_that_cannot_be_fetched_is_named_with_the_reason(monkeypatch):
 
 
 @pytest.mark.parametrize("with_code", [False, True])
-def test_code_is_fetched_only_for_whoever_runs_it(monkeypatch, tmp_path, with_code):
+def test_code_is_fetched_only_on_request(monkeypatch, tmp_path, with_code):
     asked = []
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **how: asked.append(how) or str(tmp_path))
     assert checkpoint_folder("owner/model", with_code=with_code) == tmp_path

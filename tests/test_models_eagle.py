@@ -184,7 +184,7 @@ def test_scaled_rope_of_older_files_is_read(target):
     assert EagleConfig.from_dict(fields).layer.rope_parameters == LLAMA3_ROPE
 
 
-def test_fields_nobody_knows_are_reported(folder, target):
+def test_unknown_fields_are_reported(folder, target):
     """Such as that of a relative of EAGLE with two norms more."""
     edit_config(folder, add_para_norm=True, pretraining_tp=1, unset=None)
     with pytest.warns(UserWarning, match=r"config\.json: fields that this version does not know: add_para_norm$"):

@@ -205,20 +205,20 @@ def test_absent_norm_before_residual_is_said_aloud(folder, target):
         assert load_eagle3(folder, target).config.norm_before_residual is False
 
 
-def test_fields_nobody_knows_are_reported(folder, target):
+def test_unknown_fields_are_reported(folder, target):
     edit_config(folder, norm_everything=True, speculators_version="0.9.0")
     with pytest.warns(UserWarning, match="fields that this version does not know: norm_everything$"):
         load_eagle3(folder, target)
 
 
-def test_fields_of_the_layer_that_nobody_knows_are_reported(folder, target):
+def test_unknown_fields_of_the_layer_are_reported(folder, target):
     data = json.loads((folder / "config.json").read_text())
     edit_config(folder, transformer_layer_config=data["transformer_layer_config"] | {"attention_twice": 1})
     with pytest.warns(UserWarning, match="fields that this version does not know: attention_twice$"):
         load_eagle3(folder, target)
 
 
-def test_fields_of_the_original_layout_that_nobody_knows_are_reported(folder, target):
+def test_unknown_fields_of_the_original_layout_are_reported(folder, target):
     original_layout(folder, norm_everything=True, eagle_config={"return_hidden_post_norm": True})
     with pytest.warns(UserWarning) as said:
         load_eagle3(folder, target)

@@ -1,4 +1,4 @@
-"""Where the built-in models lie, and what is said when they do not."""
+"""Where the built-in models lie, and the error when they are missing."""
 
 from __future__ import annotations
 

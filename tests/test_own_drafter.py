@@ -102,7 +102,7 @@ def test_its_name_is_a_setting_like_others():
     [
         ("nowhere.at_all:NAME", "expected an object PACKAGE.MODULE:NAME that can be imported"),
         ("tests.own_drafters:Missing", "can be imported"),
-        ("nobody", "or PACKAGE.MODULE:NAME, found nobody"),
+        ("unknown", "or PACKAGE.MODULE:NAME, found unknown"),
     ],
 )
 def test_a_wrong_name_is_found_before_anything_is_loaded(name, words):

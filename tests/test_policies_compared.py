@@ -51,7 +51,7 @@ def operations(kind, size, constrained):
     runner = engine._runner
     assert isinstance(runner, ConstrainedGraphRunner) is constrained
     found = Operations()
-    # one kernel on a GPU, whoever may be held
+    # one kernel on a GPU, whichever rows it defers
     runner.step = replace(runner.step, core=replace(engine.core, defer=found.as_one(reference_core().defer)))
     _, given = runner._new_inputs(size)
     with torch.inference_mode(), found:

@@ -77,7 +77,7 @@ def test_without_a_limit_everything_that_fits_is_read_beside_rounds(num_decoding
     assert found == [(num_decoding + row, 0, 30) for row in range(12)]
 
 
-def test_nothing_is_limited_while_nobody_decodes():
+def test_nothing_is_limited_while_no_request_decodes():
     assert chunks([(9, 4), (30, 0)], 8) == [(0, 4, 9), (1, 0, 30)]
     finished = sequences((9, 9), (30, 0))
     finished[0].token_ids += [1] * 10

@@ -93,7 +93,7 @@ def test_git_state_sees_commits_and_changes(tmp_path):
 
 @pytest.mark.parametrize("content", [None, "not a repository"], ids=["no checkout", "broken checkout"])
 def test_outside_a_checkout_there_is_no_git_state(content, tmp_path):
-    """A folder inside somebody else's checkout does not take over its commit."""
+    """A folder inside another project's checkout does not take over its commit."""
     folder = tmp_path / "inside"
     folder.mkdir()
     git(tmp_path, "init")

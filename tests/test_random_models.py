@@ -66,7 +66,7 @@ def test_a_named_shape_has_the_parameters_of_the_public_model(name):
 
 
 @pytest.mark.parametrize("name", shape_names())
-def test_a_named_shape_states_its_source_its_end_and_no_field_that_nobody_knows(name):
+def test_a_named_shape_states_its_source_its_end_and_no_unknown_field(name):
     shape = read_shape(name)
     assert re.fullmatch(r"https://huggingface\.co/[\w.-]+/[\w.-]+/blob/main/config\.json", shape.source)
     declared = set(type(AutoConfig.for_model(shape.config["model_type"]))().to_dict())

@@ -44,9 +44,9 @@ ROUND = {
         pytest.param({"share_s": -0.1}, "share_s >= 0", id="negative share of time"),
         pytest.param({"expected_accepted": (1.0, 2.0)}, "3 values", id="a method's expectation is missing"),
         pytest.param({"expected_accepted": (1.0, 2.0, 4.1)}, r"\[0, 4\]", id="expects more than was proposed"),
-        pytest.param({"num_held_steps": -1, "is_whole": False}, "num_held_steps", id="held less than never"),
-        pytest.param({"num_held_steps": 1, "is_whole": True}, "num_held_steps", id="held, and then without the host"),
-        pytest.param({"num_held_steps": 1}, "num_held_steps", id="held, and nothing guards it"),
+        pytest.param({"num_held_steps": -1, "is_whole": False}, "num_held_steps", id="a negative number of deferrals"),
+        pytest.param({"num_held_steps": 1, "is_whole": True}, "num_held_steps", id="deferred, then without the host"),
+        pytest.param({"num_held_steps": 1}, "num_held_steps", id="deferred without a constraint"),
         pytest.param({"path": (0,)}, "path", id="a path shorter than what was accepted"),
         pytest.param({"path": (2, 1)}, "path", id="a path that turns back"),
         pytest.param({"path": (0, 4)}, "path", id="a path outside the tree"),
@@ -78,7 +78,7 @@ def test_a_round_that_was_not_cut_may_count_less_than_it_proposed():
     ("rounds", "changes", "message"),
     [
         pytest.param([], {}, "no rounds", id="no rounds"),
-        pytest.param([(0, 0, 1.0)], {"output_token_ids": (1, 2)}, "emitted 1 tokens", id="tokens nobody emitted"),
+        pytest.param([(0, 0, 1.0)], {"output_token_ids": (1, 2)}, "emitted 1 tokens", id="tokens of no round"),
         pytest.param([(0, 0, 2.0), (1, 1, 1.0)], {}, "back in time", id="arrivals out of order"),
         pytest.param([(0, 0, 1.0)], {"submitted_s": 1.5}, "back in time", id="answered before it was asked"),
     ],
@@ -119,7 +119,7 @@ def example_cell():
         round_record(3, 2, 0.1 + 0.2, expected=(1 / 3, 0.5, 2.0), path=(0, 2)),
         round_record(1, 1, 0.7, num_proposed=3, cut=CutReason.eos),
     ]
-    guarded = [
+    constrained = [
         round_record(0, 0, 0.1, num_free_tokens=0, host_us=1 / 3, is_whole=True),
         round_record(2, 1, 0.7, num_free_tokens=1, num_cut_tokens=1, cut=CutReason.grammar, **HELD),
     ]
@@ -129,7 +129,7 @@ def example_cell():
         logprobs=TokenLogprobs((None,), (3,), ((1, 0),), ((-0.1, -2.5),)),
     )
     return cell_record(
-        [request_record(rounds), request_record(rounds, turn=1), request_record(guarded, turn=2), asked],
+        [request_record(rounds), request_record(rounds, turn=1), request_record(constrained, turn=2), asked],
         wall_s=1 / 3,
         fallbacks=("no chat template",),
         labels=("lossy",),

@@ -168,7 +168,7 @@ def test_summary_says_where_methods_coincide(run_folder):
 
 
 def test_notices_name_what_a_reader_must_know(tmp_path):
-    """Would catch a fallback, a label, a missing cell or a missing baseline that no one is told about."""
+    """Would catch a fallback, a label, a missing cell or a missing baseline that the report does not mention."""
     requests = [request_record([round_record(0, 0, 0.1), round_record(3, 1, 0.2)])]
     settings = config(verification__method="lenient", verification__leniency=0.5, guarantee="lossy")
     cell = cell_record(requests, 1.0, settings, fallbacks=("no chat template",), num_skipped_turns=2)

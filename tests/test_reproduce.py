@@ -1,4 +1,4 @@
-"""Running recorded cells again: the same cells and tokens, and what is said where they are not."""
+"""Running recorded cells again: the same cells and tokens, and the report where they differ."""
 
 from dataclasses import replace
 

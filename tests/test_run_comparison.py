@@ -1,4 +1,4 @@
-"""Differences between two runs: which cells match, what is paired, and what is said about the rest."""
+"""Differences between two runs: which cells match, what is paired, and how the rest is reported."""
 
 import shutil
 from dataclasses import replace

@@ -49,7 +49,7 @@ def merge_mtp(settings: Settings) -> None:
 def check(settings: Settings) -> dict[str, Any]:
     """Load what has been trained with the harness's own loaders; parameters and bytes by folder.
 
-    Raises ValueError when a file does not load, holds tensors nobody reads, or all are larger than `MAX_BYTES`.
+    Raises ValueError when a file does not load, holds unused tensors, or all together exceed `MAX_BYTES`.
     """
     out = settings.out
     target = load_target(settings.target_folder)

@@ -109,7 +109,7 @@ def _initialize(head: Head) -> None:
 
 
 def save_mtp_layer(head: Head, settings: Settings) -> None:
-    """Keep the layer beside the target: the last stage puts it inside, when nobody reads the target any more."""
+    """Save the layer beside the target; the last stage merges it, when no stage reads the target any more."""
     settings.mtp_path.parent.mkdir(parents=True, exist_ok=True)
     save_file(head.state_dict_public(), settings.mtp_path)
 

@@ -68,7 +68,7 @@ class Backend(Protocol):
 
     @staticmethod
     def resolved(cell: CellConfig) -> CellConfig:
-        """The cell with what its settings left open (a device, a dtype) as far as it is known before anything loads."""
+        """The cell with its open settings (a device, a dtype) filled in where that needs no loading."""
 
     @staticmethod
     def prepare_together(backends: Sequence[Any], conversations: Sequence[Conversation]) -> None:

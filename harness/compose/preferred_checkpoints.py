@@ -1,7 +1,7 @@
 """Takes the checkpoints that an experiment prefers where they lie in the local Hub cache, and else the zoo's models.
 
-Target and drafter belong together: both are taken, or neither. Nothing is ever downloaded for it; whoever names a
-Hugging Face id as `target.path` asks for that. This module does not know how models are loaded.
+Target and drafter belong together: both are taken, or neither. Nothing is downloaded here: only a Hugging Face id named
+as `target.path` starts a download. This module does not know how models are loaded.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 def _remove_empty(made: Sequence[Path]) -> None:
-    """Remove folders, and those in the first, as far as nothing lies in them; inner ones first."""
+    """Remove those folders, and those inside the first, that are empty; inner ones first."""
     inner: list[Path] = []
     # a name that is too long was never made
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What is known of a request that no policy watches over: the boundary, found when the whole run has ended.
+"""The end of reasoning of a request without a policy, found after the run.
 
 Nothing is looked at while requests run, so that policy `none` is a reference of speed.
 """

@@ -44,7 +44,7 @@ class Limits:
 
 
 class Answer(NamedTuple):
-    """A request that has ended, as far as what follows it may need it."""
+    """What the next turn of a conversation needs of a request that has ended."""
 
     prompt_id: str
     turn: int

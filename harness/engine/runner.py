@@ -33,7 +33,7 @@ class Launched(NamedTuple):
     grammar_states: Mapping[int, GrammarState] = {}
     """Grammar states by slot that have not seen what verification emitted; nothing is cut while a request goes on."""
     ran_as_one_graph: bool = False
-    """The grammar states have not seen the drafts either; where they had to, the device held the slot back."""
+    """The grammar states have not seen the drafts either; where they must, the device deferred the slot."""
 
     def wait(self) -> None:
         """Wait until the result is on the host."""

@@ -63,7 +63,7 @@ class Sequence:
     """By the steps launched so far."""
     finish_reason: FinishReason | None = None
     is_deferred: bool = False
-    """Its last step held it back."""
+    """Its last step deferred it."""
     has_nan: bool = False
     """The model gave this request a row without a distribution; its slot may hold NaN."""
     _under_way: deque[int] = field(default_factory=deque)
@@ -120,9 +120,9 @@ class Sequence:
         self._carried_s += share_s
 
     def defer(self, share_s: float) -> None:
-        """Take in that the oldest step under way held the sequence back: it is as if it had not been, but for time."""
+        """Count that the oldest step under way deferred the sequence: apart from its time it had no effect."""
         # no host code would see its drafts, and it would be deferred forever
-        assert self.request.grammar_state is not None, "a request without a guard was held back"
+        assert self.request.grammar_state is not None, "a request without a grammar state was deferred"
         self._under_way.popleft()
         self.carry(share_s)
         self._num_deferred_steps += 1

@@ -1,7 +1,7 @@
 """The batch of a case: rows like a language model's, and drafts drawn from the cached rows by the core's own draw.
 
-Everything is made on the device from one seed. The slots of the draft-logit cache lie in no order, so that whoever
-needs the rows of the batch together has to gather them.
+Everything is made on the device from one seed. The slots of the draft-logit cache are shuffled, so that a core that
+needs the rows of the batch together must gather them.
 
 Shapes: R requests, K the number of draft tokens, V the vocabulary, N rows.
 """

@@ -1,7 +1,7 @@
 """Whether a cell's speed changed between the blocks of a run by more than its prompts explain: busy machine, or drift.
 
 The cells of a run take turns, block by block of prompts, so that what changes slowly changes for all of them. Intervals
-are over prompts and hold no change of the machine; the blocks show one, as far as it hit two cells differently.
+resample prompts and do not include changes of the machine; blocks reveal a change that hit two cells differently.
 """
 
 from __future__ import annotations

@@ -143,8 +143,8 @@ def other_settings(columns: Sequence[Mapping[str, Any]], configs: Sequence[Mappi
         configs: of the records of the same cells, sections as mappings.
 
     Returns:
-        For each cell `section.name=value` of every setting in which cells with the same columns differ, as far as the
-        cell uses it, parted by commas; empty where there is none.
+        For each cell `section.name=value` of every setting that it uses and that differs between cells with the same
+        columns, separated by commas; empty where there is none.
     """
     used = [used_settings(config) for config in configs]
     alike: dict[str, list[dict[str, Any]]] = {}

@@ -50,7 +50,7 @@ def checkpoint_folder(
 ) -> Path:
     """The local folder of a checkpoint; of a Hugging Face id the files of these patterns are downloaded.
 
-    with_code: also Python files, for whoever is going to run them.
+    with_code: also Python files, for a caller that runs the checkpoint's own code.
     """
     folder = Path(path).expanduser()
     if folder.is_dir():

@@ -1,4 +1,4 @@
-"""How checkpoints store the experts of a layer: one by one, where transformers, and random weights, hold them merged.
+"""How checkpoints store the experts of a layer: one by one, where transformers and random weights have them merged.
 
     stored   ...mlp.experts.{i}.{gate,up}_proj.weight [I, D]    ...mlp.experts.{i}.down_proj.weight [D, I]
     held     ...mlp.experts.gate_up_proj [E, 2 I, D]            ...mlp.experts.down_proj [E, D, I]

@@ -97,7 +97,7 @@ class RoundProfile:
 
 @torch.inference_mode()
 def profile_round(engine: Engine, requests: Sequence[Request], clock: Clock, num_rounds: int) -> RoundProfile:
-    """Profile a round of an engine that is not running; its slots are left empty, as far as the next run is concerned.
+    """Profile a round of an engine that is not running; the next run finds its slots empty.
 
     Args:
         engine: goes on past the end of sequence, allows `output_tokens_needed`, and limits no prompts beside rounds.
@@ -122,8 +122,8 @@ def _split(step: Step, requests: Sequence[Request], length: int, clock: Clock, w
     scored = step.score(inputs, drafted)
     verified = step.verify(inputs, drafted, scored)
 
-    def undone(work: Work) -> Timing:
-        """Time of something that moves the state, with putting it back."""
+    def with_restore(work: Work) -> Timing:
+        """Time of work that moves the state, restoring the state included."""
 
         def work_and_back() -> None:
             work()
@@ -137,14 +137,14 @@ def _split(step: Step, requests: Sequence[Request], length: int, clock: Clock, w
         target=clock.time(lambda: step.score(inputs, drafted)),
         verify=clock.time(lambda: step.verify(inputs, drafted, scored)),
         extend=clock.time(lambda: step.extend(inputs, scored, verified)),
-        commit=undone(lambda: step.commit(scored, verified)),
+        commit=with_restore(lambda: step.commit(scored, verified)),
     )
     return RoundProfile(
         num_slots=len(requests),
         num_speculative_tokens=step.num_speculative_tokens,
         length=length,
         phases=phases,
-        step=undone(lambda: step(inputs)),
+        step=with_restore(lambda: step(inputs)),
         put_back=clock.time(start.put_back),
         round=wall,
         mean_accepted=float(verified.verdict.num_accepted.double().mean()),

@@ -64,7 +64,7 @@ class Failure:
     message: str
     traceback: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What was asked for, as far as it is not the cell's configuration."""
+    """The settings of the failed work that are not in the cell's configuration."""
     request: tuple[str, int, int] | None = None
     """Key of the request; None if the whole cell failed."""
 

@@ -115,7 +115,7 @@ def label_suffix(cell: CellResult) -> str:
 
 
 def group_title(group: Group, cells: Sequence[CellResult]) -> str:
-    """What the cells of a group share, as far as the other cells differ in it."""
+    """The settings that the cells of a group share and that tell them from the other cells."""
     return shared_title(group.first, cells)
 
 

@@ -71,7 +71,7 @@ def _console(stream: IO[str] | None) -> Console:
 
 
 def blocks(cells: Sequence[CellResult]) -> list[list[CellResult]]:
-    """The cells with a drafter, a list for every drafter, temperature and surroundings; baselines apart, if alone."""
+    """The cells with a drafter, a list for every drafter, temperature and context; baselines apart, if alone."""
     found: dict[tuple[str, ...], list[CellResult]] = {}
     for cell in sorted(cells, key=summary_order):
         key = (cell.context_key, drafter_name(cell))

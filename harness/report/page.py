@@ -1,7 +1,7 @@
 """The documents of a run's report: the page that is read in five minutes, the whole, and the settings.
 
-The page, report.md, holds warnings, answers, figures and the tables of cells, as far as they are short; everything else
-is linked. The whole is the page of HTML.
+The page, report.md, holds warnings, answers, figures and the short tables of cells, and links everything else. The HTML
+page holds everything.
 """
 
 from __future__ import annotations

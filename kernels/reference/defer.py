@@ -1,4 +1,4 @@
-"""How many drafts each row of a round verifies, and which are held back. The specification of kernels.defer."""
+"""How many drafts each row of a round verifies, and which rows are deferred. The specification of kernels.defer."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Proposal:
 
     @property
     def impossible(self) -> Tensor:
-        """[R] bool, verification that gets as far as `num_usable` meets a fault there."""
+        """[R] bool, the draft token at `num_usable`, or the target row there, cannot be used."""
         last = self.rows.gather(1, self.num_usable[:, None])[:, 0]
         return (self.num_usable < self.num_draft_tokens) | self.target.invalid[last]
 

@@ -123,7 +123,7 @@ def verify(
             every method but synthetic, which ignores tokens; what synthetic emits after them is allowed.
 
     Returns:
-        VerificationResult, fields [R]. A request is flagged invalid when its verification got as far as a row without a
+        VerificationResult, fields [R]. A request is flagged invalid when its verification reached a row without a
         distribution or a draft token that its draft distribution cannot have produced; such a draft token is not
         accepted, and the token emitted in its place comes from the target (token 0 if the target has no distribution).
 

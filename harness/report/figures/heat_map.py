@@ -191,7 +191,7 @@ def _marks(sheet: Sheet, name: str, labels: Mapping[str, str]) -> dict[str, str]
 
 
 def _with_same_law(sheet: Sheet, name: str) -> set[str]:
-    """The ids of cells beside which another method follows the same law, as far as the metric is one of tokens."""
+    """The ids of cells beside which another method follows the same law; empty for a metric that is not of tokens."""
     found: set[str] = set()
     for group in groups(sheet.cells) if metric(name).of_tokens else []:
         laws = [law(cell) for cell in group.cells]

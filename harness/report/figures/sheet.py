@@ -117,7 +117,7 @@ class Sheet:
         return narrow if "temperature" in axes else narrow.part(temperature=narrow.temperatures[-1])
 
     def fixed(self, axes: Collection[str]) -> list[str]:
-        """K and temperature of a narrowed sheet, as far as a figure has neither on its axes."""
+        """K and temperature of a narrowed sheet, without those that a figure has on its axes."""
         fixed = [] if "num_speculative_tokens" in axes else [f"K = {self.main_depth}"]
         return fixed + ([] if "temperature" in axes else [f"T = {self.temperatures[-1]:g}"])
 

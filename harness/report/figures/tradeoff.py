@@ -50,7 +50,7 @@ def _distance(sheet: Sheet, cell: CellResult) -> Estimate:
 
 
 def _draw_point(axes: Axes, look: Look, across: Estimate, up: Estimate) -> None:
-    """A value with its two intervals, as far as they are defined."""
+    """A value with those of its two intervals that are defined."""
     bars = [
         [[0.0 if isnan(side) else abs(side - item.value)] for side in (item.low, item.high)] for item in (across, up)
     ]

@@ -26,7 +26,7 @@ PATHS = {
     "rounds held": "boundary_num_held_steps",
 }
 PATHS_NOTE = (
-    "rounds whole, with the host, held: of requests that are held to a grammar, rounds of steps that ran as one piece, "
+    "rounds whole, with the host, held: of requests under a grammar, rounds of steps that ran as one captured graph, "
     "as without a grammar; those in which the host looked at the drafts before they were verified; and those that the "
     "device held back because reasoning might end in them, which emit nothing and are run again with the host. All 0 "
     "in records from before they were counted"
