@@ -1,6 +1,6 @@
 """Time what a round costs the host while it looks for the end of reasoning, by context length.
 
-Each kind of parser is timed behind contexts of 1,000 to 128,000 tokens: it must take the same time at all of them.
+Each kind of parser is timed after contexts of 1,000 to 128,000 tokens: it must take the same time at all of them.
 Beside them stands a control that copies the history.
 
 examples:

@@ -1,4 +1,4 @@
-"""Work out every verification method on the drafts that a run recorded, without torch.
+"""Compute every verification method on the drafts that a run recorded, without torch.
 
 PATH is a run folder, its cells folder, one cell file, or a folder of run folders, made with
 measurement.round_terms=true. Tables and a figure are written beside the records (tables/replay.md, .csv and .tex,

@@ -72,7 +72,7 @@ def load_proposal(draft, tokens, request, index, wanted):
 
 @triton.jit
 def prepare(target, draft, proposal, stream, temperature, index, row_logits, mask, METHOD: tl.constexpr):
-    """All that judging a draft token needs besides the sums of its target row.
+    """All that the test of a draft token needs besides the sums of its target row.
 
     Args:
         proposal: from `load_proposal`.

@@ -57,7 +57,7 @@ class TargetRows(NamedTuple):
 
 
 class DraftRows(NamedTuple):
-    """The persistent cache of raw draft logits and what is known of its rows; all None for one-hot proposals."""
+    """The persistent cache of raw draft logits and the statistics of its rows; all None for one-hot proposals."""
 
     logits: Tensor | None
     """[S, >= K, V_draft]."""

@@ -88,7 +88,7 @@ def conclude_row(
     target, tokens, rule, rows, state, temperature, request, index, count, prepared, stats,
     METHOD: tl.constexpr, SKIPS: tl.constexpr,
 ):  # fmt: skip
-    """Keep the statistics of a row (maximum, normalizer, threshold, argmax, entropy) and judge its draft token."""
+    """Keep the statistics of a row (maximum, normalizer, threshold, argmax, entropy) and test its draft token."""
     row = request.to(tl.int64) * (tokens.width + 1) + index
     keep_stats(rows, row, stats)
     if index < count:

@@ -76,7 +76,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class RowStats:
-    """What one pass over rows of raw logits leaves: enough to work out the probability of any of their tokens.
+    """What one pass over rows of raw logits leaves: enough to compute the probability of any of their tokens.
 
         p(x) = exp((logit(x) - maximum) / T) / normalizer    where logit(x) >= threshold, else 0
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Core:
     """One implementation of the sampling core; what it needs beside its arguments, it owns.
 
-    What its functions take is said by the file of their name in kernels.reference, and by kernels.defer.
+    The file of each function's name in kernels.reference defines what it takes; for `defer`, kernels.defer.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """How many draft tokens of a request are accepted, and what its next token is drawn from.
 
-Runs once all rows of the request that matter have been judged. Where block verification must compare whole rows first,
-it leaves the decision to the second pass and says which positions are needed. The plan says what the next token is
-drawn from, at once or in the second pass:
+Runs once the draft tokens of all rows of the request that matter have been tested. Where block verification must
+compare whole rows first, it leaves the decision to the second pass and names the positions that are needed. The plan
+tells what the next token is drawn from, at once or in the second pass:
 
     FROM_TARGET           the target's distribution: every draft token was accepted, or the next one was impossible
     FROM_TARGET_WITHOUT   the target's distribution with the rejected draft token removed: one-hot proposals
@@ -85,7 +85,7 @@ def decide(
     tokens, streams, rows, state, output, temperature, request, count,
     METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, WIDTH_PADDED: tl.constexpr, EMITS_FROM_TARGET: tl.constexpr,
 ):  # fmt: skip
-    """Settle the number of accepted tokens.
+    """Decide the number of accepted tokens.
 
     Returns:
         (number accepted, plan, bit mask of the positions whose residual mass is needed).

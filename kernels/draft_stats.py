@@ -43,7 +43,7 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
         cache = cache.contiguous()
     slots = torch.arange(num_requests, device=device) if draft.idx_mapping is None else draft.idx_mapping
     positions = torch.arange(width, device=device)
-    # A padded slot may point anywhere: some row is looked at, and what is found is kept behind the slots, not used.
+    # A padded slot may point anywhere: some row is read, and its statistics go beyond the slots, unused.
     first_rows = (slots.clamp(0, num_slots - 1)[:, None] * (cache.stride(0) // cache.stride(1)) + positions).flatten()
     num_rows = num_requests * width
     found = RowStats.empty(num_rows, device=device)

@@ -1,7 +1,7 @@
-"""First pass: every target row is read once, in chunks; then its draft token is judged, and its request decided.
+"""First pass: every target row is read once, in chunks; then its draft token is tested, and its request decided.
 
     chunk    maximum m_b and sum of weights s_b = sum exp((x - m_b) / T)        one program, several chunks
-    row      M = max m_b, S = sum s_b exp((m_b - M) / T); judge X                the row's last program
+    row      M = max m_b, S = sum s_b exp((m_b - M) / T); test X                 the row's last program
     request  number of accepted tokens; next token, or plan of the second pass  the last row's last program
 
 Programs are ordered by position: the rows after the first draft tokens come first. A rule that stops at the
@@ -171,7 +171,7 @@ def _first_pass_kernel(
     if OVERLAPS:
         gdc_launch_dependents()
     # Whatever does not depend on the sums is prepared by the first program of a row, while the others read it: the
-    # uniform number of the next token, and the judgement of a draft token, for which there is a program of its own
+    # uniform number of the next token, and the test of a draft token, for which there is a program of its own
     # (APART) unless rows are so short that it would be half of the programs.
     PROGRAMS: tl.constexpr = NUM_GROUPS + APART
     request = tl.program_id(0) // PROGRAMS

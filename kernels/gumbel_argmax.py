@@ -2,7 +2,7 @@
 
 The noise is that of kernels.streams.gumbel, one uniform number of 53 bits and two logarithms a token. Both are spared
 for nearly all tokens: 27 of the bits give an upper bound of a token's score in float32, and the exact float64 score is
-worked out for one token after another, the highest bound first, until no bound reaches the best score. The result is
+computed for one token after another, the highest bound first, until no bound reaches the best score. The result is
 the exact one, whatever the bounds are worth.
 """
 

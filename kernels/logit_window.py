@@ -13,7 +13,7 @@ from kernels.token_mask import only_allowed
 MARKS: tl.constexpr = tl.constexpr(32)
 """Steps over a row whose groups a thread marks in the bits of one number."""
 NOWHERE: tl.constexpr = tl.constexpr(2**30)
-"""An offset behind the end of any row."""
+"""An offset beyond the end of any row."""
 
 
 @triton.jit
@@ -79,7 +79,7 @@ def load_groups(
 
 @triton.jit
 def pack(logits, smallest, packed, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
-    """Leave the finite ones of `load_groups` side by side in the scratch memory, each warp in a share of its own.
+    """Store the finite ones of `load_groups` side by side in the scratch memory, each warp in a share of its own.
 
     Returns:
         [WARPS] int32, the number of logits that each had; the first 32 * DEPTH of them are kept.
@@ -101,7 +101,7 @@ def pack(logits, smallest, packed, LANES: tl.constexpr, GROUP: tl.constexpr, DEP
 
 @triton.jit
 def unpack(packed, counts, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
-    """[THREADS, DEPTH] float32, what `pack` left; -inf behind the last one of a warp."""
+    """[THREADS, DEPTH] float32, what `pack` stored; -inf after the last one of a warp."""
     WARPS: tl.constexpr = LANES // GROUP // 32
     places = tl.arange(0, 32)[None, :, None] * DEPTH + tl.arange(0, DEPTH)[None, None, :]
     shares = tl.arange(0, WARPS)[:, None, None] * (32 * DEPTH)

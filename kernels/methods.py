@@ -1,7 +1,7 @@
 """The verification methods and what is true of each: the one table from which every set of methods is derived.
 
-What a method does stands in kernels.reference. This module does not
-know torch, so that settings and reports can read it.
+What a method does stands in kernels.reference. This module does not know torch, so that settings and reports can read
+it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class MethodTraits:
     decided_by_noise: bool = False
     """It decides by the noise that coupled drafts were drawn with."""
     stops_at_first_failure: bool = True
-    """It accepts the draft tokens in front of the first that fails; else those up to the last that passes."""
+    """It accepts the draft tokens before the first that fails; else those up to the last that passes."""
     emits_from_target: bool = False
     """The token after the accepted ones has the target's distribution, rejected draft token or not."""
     greedy_only: bool = False

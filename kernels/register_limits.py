@@ -28,7 +28,7 @@ def first_pass_registers(
         is_aligned: rows are read 16 bytes at a time; else every token takes an address of its own.
         capability: of the GPU times ten.
         is_masked: some row may have a mask.
-        is_short: rows are one short chunk, and the program that reads a row prepares its judgement too.
+        is_short: rows are one short chunk, and the program that reads a row also prepares the test of its draft token.
     """
     if is_masked and is_aligned:
         return 128 if method is Method.block else None if method is Method.coupled else 96

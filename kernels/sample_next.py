@@ -57,7 +57,7 @@ def chunk_masses(chunks, maximum, temperature):
 
 @triton.jit
 def invert(masses, target_mass, PADDED: tl.constexpr):
-    """(first entry whose cumulative mass exceeds the target, mass in front of it); entries of mass 0 are never taken.
+    """(first entry whose cumulative mass exceeds the target, mass before it); entries of mass 0 are never taken.
 
     Rounding may leave the target at or above the last cumulative mass; then it is the last entry that has mass.
     """
@@ -98,7 +98,7 @@ def sample_next(
 
     Args:
         masses_row: where the second pass left the masses of the chunks; only used where it summed them.
-        num_groups: of chunks that were raced against each other; only used by pr35461.
+        num_groups: of chunks, each with its Gumbel argmax; only used by pr35461.
         opened: the rows, from `open_rows`.
         argmax: of the target row, what is certain to be drawn.
         chunks: of the target row, from `load_chunks`.

@@ -76,7 +76,7 @@ def _decide_block(
     tokens, streams, rows, state, output, request, index, masses_row, needed,
     CHUNKS_PADDED: tl.constexpr, WIDTH_PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Judge one needed position; the last to arrive learns the number of accepted tokens, the others -1."""
+    """Test one needed position; the last to arrive learns the number of accepted tokens, the others -1."""
     if index > 0:
         if shared_now(state.stops + request) <= index:
             if _block_passes(tokens, streams, rows, state, request, index, masses_row, CHUNKS_PADDED):

@@ -16,7 +16,7 @@ and min-p needs no search. What survives are the tokens at or above the largest 
 
 Every step of a search (kernels.radix_select) weighs the tokens above four probes at once, and leaves a fifth of the
 interval that the threshold lies in. It divides the order of the values themselves, and ends at an exact value of the
-row. Nothing hangs on the guesses but time. Top-k, top-p and min-p take turns at the same code, because a program runs
+row. The guesses affect time only. Top-k, top-p and min-p take turns at the same code, because a program runs
 it once or twice, and fetching it costs time. The reference twin is kernels.reference.thresholds.
 """
 

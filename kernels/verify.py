@@ -80,7 +80,7 @@ def verify(
 
     Arguments and result are those of kernels.reference.verify, but that target_logits are bfloat16, float16 or float32.
     Without `row_stats` the cached draft rows are read once more. A mask changes the code that runs and a free row does
-    not: whether there is one must not hang on values either.
+    not: whether there is one must not depend on values either.
 
     Args:
         workspace: scratch memory; None takes fresh memory for this call.

@@ -114,7 +114,7 @@ ONE_TOKEN, NO_TOKEN = 0, 1
 
 def random_words(num_masks: int, vocab_size: int, generator: torch.Generator) -> Tensor:
     """[num_masks, ceil(V / 32)] int32 that allow about half of the tokens, but for the first two; the last word is full
-    of rubbish behind its last token."""
+    of rubbish after its last token."""
     words = torch.randint(-(2**31), 2**31, (num_masks, -(-vocab_size // 32)), generator=generator).int()
     words[:2] = 0
     words[ONE_TOKEN, (vocab_size - 1) // 32] = 1 << ((vocab_size - 1) % 32) if vocab_size % 32 else -(2**31)

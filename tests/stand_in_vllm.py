@@ -75,7 +75,7 @@ def rejection_sample(
         Verification(VerificationMethod.block if use_block_verification else VerificationMethod.probabilistic),
         Streams(seed[slots], pos[starts], torch.zeros_like(slots)),
     )
-    # what lies behind the emitted tokens is not defined
+    # what follows the emitted tokens is not defined
     return verdict.token_ids.masked_fill(verdict.token_ids < 0, 77), (verdict.num_accepted + 1).int()
 
 

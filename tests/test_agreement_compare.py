@@ -154,7 +154,7 @@ def test_a_rate_that_one_cell_hides_in_many_is_found():
 
 
 def late_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stats=None):
-    """A draw that gives the id behind the drawn one wherever that is improbable: every margin is within rounding."""
+    """A draw that gives the id after the drawn one wherever that is improbable: every margin is within rounding."""
     found = draw(logits, sampling, streams, purpose, draft_to_target, row_stats)
     late = (found.logprobs.exp() < 1.9e-5) & (found.token_ids + 1 < logits.shape[1])
     return replace(found, token_ids=found.token_ids + late)

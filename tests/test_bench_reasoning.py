@@ -1,4 +1,4 @@
-"""The command that times parsers: what it writes, and that it is told apart from a mistake. No time is judged."""
+"""The command that times parsers: what it writes, and how mistakes are reported. No time is tested."""
 
 import json
 

@@ -112,7 +112,7 @@ def test_cells_have_names_of_their_own_and_small_ones_are_among_the_full():
     ],
 )
 def test_in_a_spread_vocabulary_the_law_stays_that_of_the_pair(case, profile):
-    """Of what the subject sees, and of the drafts; no cut hangs on the mass of the tokens below it."""
+    """Of what the subject sees, and of the drafts; no cut depends on the mass of the tokens below it."""
     models = case.models.in_dtype(DTYPES[case.dtype])
     assert models.token_ids is not None
     sampling = sampling_of(profile, models.num_states)

@@ -1,4 +1,4 @@
-"""The profile of a round as a command: settings to table and JSON on a CPU, mistakes, and what a GPU's rows say."""
+"""The profile of a round as a command: settings to table and JSON on a CPU, mistakes, and the rows of a GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ON_A_CPU = ("backend.device=cpu", "backend.max_concurrency=2", "--length", str(L
 
 
 def rows_of(page):
-    """The cells of the first table by the names of its columns, those that are said once above it among them."""
+    """The cells of the first table by the names of its columns, those that stand once above it among them."""
     table = page.partition("## Phases of a round")[2].partition("\n## ")[0]
     above, *lines = [text for text in table.splitlines() if text]
     lines = [above, *lines] if above.startswith("|") else lines

@@ -216,7 +216,7 @@ def test_every_profile_is_a_rule_for_its_own_depth_and_names_its_source(profile)
     config = cell(verification=synthetic(profile=profile), num_tokens=num_tokens).verification
     assert config.verification(num_tokens).synthetic_rates == profile.rates
     assert profile.value.startswith("round_") == ("no publication" in profile.source)
-    assert profile.value.startswith("derived_") == ("worked out" in profile.source)
+    assert profile.value.startswith("derived_") == ("computed" in profile.source)
 
 
 def test_derived_profiles_have_what_is_published_of_them():

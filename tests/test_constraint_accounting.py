@@ -29,9 +29,9 @@ def outcome(num_kept, num_evidence, is_complete=False):
         pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(3, 3), 3, 3, 3, CUT, None, id="only the bonus token is cut"),
         pytest.param([5, 6, 9], [5, 6, 7], outcome(2, 3), 2, 3, 2, CUT, None, id="only the recovered token is cut"),
         pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(2, 2), 2, 2, 2, CUT, None, id="a draft token is refused"),
-        pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(1, 1), 1, 1, 1, CUT, None, id="all behind the marker is refused"),
+        pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(1, 1), 1, 1, 1, CUT, None, id="all after the marker is refused"),
         pytest.param([5, 9], [5, 6, 7], outcome(2, 1), 2, 1, 1, None, None, id="a refused draft token was rejected"),
-        pytest.param([9], [5, 6, 7], outcome(1, 2), 1, 2, 0, None, None, id="rejected in front of a refused one"),
+        pytest.param([9], [5, 6, 7], outcome(1, 2), 1, 2, 0, None, None, id="rejected before a refused one"),
         pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(2, 1, True), 2, 1, 1, CUT, WHOLE, id="whole as a draft token"),
         pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(3, 2, True), 3, 2, 2, CUT, WHOLE, id="whole as the last draft"),
         pytest.param([5, 6, 7, 8], [5, 6, 7], outcome(4, 3, True), 4, 3, 3, None, WHOLE, id="whole as bonus token"),
@@ -118,7 +118,7 @@ def test_counts_of_any_cut_make_a_consistent_record(drafted, last, num_remaining
     num_emitted = data.draw(st.integers(1, len(drafted) + 1))
     emitted = [*drafted[: num_emitted - 1], last]
     num_kept = min(num_kept, num_emitted)
-    # what is cut was refused, or stands behind what completed the grammar: known of drafts before verification
+    # what is cut was refused, or follows what completed the grammar: known of drafts before verification
     num_evidence = min(len(drafted), max(num_kept - is_complete, 0)) if num_kept < num_emitted else len(drafted)
     result = commit(emitted, drafted, num_remaining, {EOS}, outcome(num_kept, num_evidence, is_complete))
     assert result.num_accepted_tokens <= min(len(result.token_ids), num_emitted - 1)

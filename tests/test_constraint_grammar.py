@@ -1,4 +1,4 @@
-"""Grammars through llguidance, and the judge of answers, which is another library."""
+"""Grammars through llguidance, and the validation of answers by another library."""
 
 import json
 import sys

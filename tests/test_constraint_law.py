@@ -132,6 +132,6 @@ def test_every_answer_of_a_lossless_policy_is_valid(policy, options):
     for record in run.requests:
         grammar_state = requests[int(record.prompt_id)].grammar_state
         assert record.finish_reason.value == "grammar" and grammar_state.matcher.is_complete
-        # the marker is never fed, and every token behind it is
+        # the marker is never fed, and every token after it is
         assert list(record.output_token_ids[record.num_reasoning_tokens :]) == grammar_state.matcher.fed
         assert record.output_token_ids[record.num_reasoning_tokens - 1] == 3

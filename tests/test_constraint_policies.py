@@ -195,7 +195,7 @@ def test_a_round_is_ruled_alike_before_its_verification_and_after_it(policy, dra
     ("drafted", "emitted"),
     [
         pytest.param([5, MARKER, 1], [5, MARKER, 1, 1], id="accepted"),
-        pytest.param([5, MARKER], [4], id="rejected in front of it"),
+        pytest.param([5, MARKER], [4], id="rejected before it"),
     ],
 )
 def test_a_whole_round_whose_drafts_end_reasoning_is_refused(drafted, emitted):

@@ -82,8 +82,8 @@ def test_a_follow_up_runs_next_and_is_recorded_as_its_own_request():
 
 
 def test_records_are_made_when_the_clock_has_stopped(monkeypatch):
-    """Would catch the end of a request that stalls everybody's next round, most where all end at once, and rounds that
-    take longer for what is written of them."""
+    """Would catch the end of a request that stalls the next round of all others, most where all end at once, and
+    rounds that take longer because they are recorded."""
     made, while_running = [], []
 
     def record(**fields):

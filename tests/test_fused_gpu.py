@@ -44,7 +44,7 @@ CONFIGS = {
     "qwen3": lambda: Qwen3Config(**SIZES, intermediate_size=12288, rms_norm_eps=1e-6),
 }
 KINDS = pytest.mark.parametrize(("kind", "num_tokens"), [("llama", 1), ("llama", 4), ("qwen3", 6)])
-# Rows of one slot behind each other, a row that fills its slot, an empty one; the last two share the spare slot 7.
+# Rows of one slot one after another, a row that fills its slot, an empty one; the last two share the spare slot 7.
 SLOTS = [[0, 0, 5, 2, 3, 7, 7], [1, 1, 4, 6, 0, 7, 7]]
 NUM_OWN = 5
 """Rows that share their positions with no other."""
@@ -235,7 +235,7 @@ def test_gated_products_at_real_sizes(intermediate_size: int, num_tokens: int):
 
 @pytest.mark.parametrize("num_tokens", [4, 6])
 def test_early_starts_change_no_bit(num_tokens: int, monkeypatch: pytest.MonkeyPatch):
-    """Four layers behind each other in a graph, replayed: nothing reads what is not there yet."""
+    """Four layers one after another in a graph, replayed: nothing reads what is not there yet."""
     fused = fused_layer("llama", num_tokens)
 
     def four_layers() -> LayerOutput:

@@ -98,7 +98,7 @@ def test_synthetic_rates_add_up_to_the_goal():
         ({"temperature": 0.0}, 12, 7),
         ({"draft_sampling": DraftSampling.greedy}, 12, 7),
         ({"method": Method.synthetic}, 12, 3),
-        # every draft position, one bonus row, and pairs behind the last accepted one: 3 + 2 + 0
+        # every draft position, one bonus row, and pairs after the last accepted one: 3 + 2 + 0
         ({"method": Method.block}, 12 + 2 * 5, 10 + 2 * 5),
     ],
     ids=["probabilistic", "lenient", "strict", "typical", "greedy", "one-hot", "synthetic", "block"],

@@ -18,7 +18,7 @@ def tensor(values):
 
 
 def counts_of(told, drafts, ending, decides=ROUND, num_drafts=None):
-    """What both say of a row with these tokens and drafts, whose reasoning ends with `ending`."""
+    """The result of both for a row with these tokens and drafts, whose reasoning ends with `ending`."""
     arguments = {
         "decides": tensor([decides]),
         "num_draft_tokens": tensor([len(drafts) if num_drafts is None else num_drafts]),
@@ -47,7 +47,7 @@ def counts_of(told, drafts, ending, decides=ROUND, num_drafts=None):
         pytest.param([7], [9, 8], 2, id="the other way round"),
         pytest.param([9], [5, 8], 2, id="its last token alone, and its first"),
         pytest.param([8, 9], [], -1, id="without drafts"),
-        pytest.param([7, 8], [], 0, id="its first token behind everything"),
+        pytest.param([7, 8], [], 0, id="its first token after everything"),
     ],
 )
 def test_where_an_ending_of_two_tokens_stands(told, drafts, expected):

@@ -116,7 +116,7 @@ def test_banned_tokens(method: Method):
 
 @sampled_methods(Method.block, Method.strict)
 def test_rows_with_all_mass_on_one_token(method: Method):
-    """The last uniform of a residual must not fall behind the only token that has mass."""
+    """The last uniform of a residual must not fall after the only token that has mass."""
     batch = kernel_round([PLAIN] * 4, [2] * 4, 2100, seed=7)
     rows = batch.target_logits.view(4, 3, 2100)
     rows[:2] = -torch.inf

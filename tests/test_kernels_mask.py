@@ -63,15 +63,16 @@ def rounds(truncated: Iterable[Method], uncut: Iterable[Method]) -> pytest.MarkD
     uncut=[method for method in SAMPLED_METHODS if method is not Method.probabilistic],
 )
 def test_masked_beside_free_rows(method: Method, settings: list[Setting]):
-    """An odd vocabulary, packed rows; bits behind the last token are rubbish."""
+    """An odd vocabulary, packed rows; bits beyond the last token are rubbish."""
     batch = kernel_round(settings, LENGTHS, 63, shared_noise=method in SHARES_NOISE, seed=30, masked=True)
     free = replace(batch, mask=None).expected(verification_of(method))
     assert checked_verdict(batch, method).token_ids.tolist() != free.token_ids.tolist()
 
 
 def lopsided_round(settings: list[Setting], masked: str, one_hot: bool, vocab_size: int = 63) -> KernelRound:
-    """Target and draft have the same logits, and a mask has one of them only, so that all hangs on it: q is p where the
-    draft is masked, and larger by a factor; or half of the draft tokens are forbidden, and p is larger elsewhere."""
+    """Target and draft have the same logits, and only one of them has a mask, which alone makes the difference: q is p
+    where the draft is masked, and larger by a factor; or half of the draft tokens are forbidden, and p is larger
+    elsewhere."""
     batch = kernel_round(settings, [1] * len(settings), vocab_size, padded=True, seed=44, masked=True)
     draft, mapping = batch.draft, batch.draft.idx_mapping
     assert batch.mask is not None and draft.mask is not None and draft.logits is not None and mapping is not None

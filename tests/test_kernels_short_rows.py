@@ -53,7 +53,7 @@ def test_the_border_is_where_these_tests_expect_it():
 def test_ragged_rounds(method: Method, masked: bool, settings: list[Setting], vocab_size: int):
     """Sampled beside greedy requests, 0 to K drafts, packed rows, and a padded slot, which writes nothing but its own.
 
-    Would catch a program that prepares no judgement, or settles a padded slot twice or never, on one side only.
+    Would catch a program that prepares no draft token's test, or ends a padded slot twice or never, on one side only.
     """
     noisy = method in SHARES_NOISE
     # with these seeds every method accepts some draft token
@@ -98,7 +98,7 @@ def test_short_draft_rows_beside_long_target_rows(method: Method, settings: list
 
 @sampled_methods(Method.block)
 def test_one_workspace_for_short_and_long_rows_of_several_types(method: Method):
-    """Would catch scratch memory whose size, place or counters hang on the call that came first."""
+    """Would catch scratch memory whose size, place or counters depend on the call that came first."""
     workspace, noisy = Workspace(), method in SHARES_NOISE
     calls = [(63, torch.float32, MIXED), (2100, torch.bfloat16, UNCUT), (300, torch.bfloat16, MIXED)]
     calls += [(SHORT_CHUNK, torch.bfloat16, MIXED), (63, torch.float32, UNCUT)]

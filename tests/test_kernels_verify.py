@@ -238,7 +238,7 @@ def test_batch_of_padded_slots_only():
 
 
 def test_workspace_is_reused_by_calls_of_other_sizes_and_methods():
-    """Each call must find its counters clean, whatever the calls in front of it left behind."""
+    """Each call must find its counters clean, whatever the calls before it left."""
     from kernels.verify import verify
     from kernels.workspace import Workspace
 

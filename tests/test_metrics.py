@@ -1,4 +1,4 @@
-"""Definitions on examples computed by hand, identities between them, and what a row says of its cell."""
+"""Definitions on examples computed by hand, identities between them, and the row of a cell."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Reading checkpoints: what is missing, misshapen, pickled or left over is said with names, shapes and files."""
+"""Reading checkpoints: errors for what is missing, misshapen, pickled or left over name tensors, shapes and files."""
 
 from __future__ import annotations
 

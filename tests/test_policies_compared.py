@@ -88,7 +88,7 @@ class Asked(OneToken):
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])
 def test_where_nothing_guards_a_request_its_parser_is_asked_when_all_have_ended(graphs):
-    """Would catch a parser that runs over a whole request whenever one ends, while everybody else's rounds wait."""
+    """Would catch a parser that runs over a whole request whenever one ends, while the other requests' rounds wait."""
     options = {"num_speculative_tokens": 3, "max_new_tokens": 20, "num_slots": 4}
     target, draft = transitions(4, 12), transitions(4, 19)
     engine = toy_engine(

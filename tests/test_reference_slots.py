@@ -24,7 +24,7 @@ def batch_of(method: Method, setting: Setting = PLAIN) -> Round:
 
 
 def padded_rows(batch: Round) -> Tensor:
-    """[R * (K + 1), V]; the places behind a request's own rows hold NaN."""
+    """[R * (K + 1), V]; the places after a request's own rows hold NaN."""
     target = batch.target.clone()
     target[torch.arange(target.shape[1]) > batch.lengths[:, None]] = torch.nan
     return target.flatten(0, 1)

@@ -217,7 +217,7 @@ def always(proposal: Proposal) -> Odds:
 
 @pytest.mark.parametrize("stops", [True, False])
 def test_a_method_of_ones_own_cannot_pass_a_forbidden_token(stops: bool):
-    """Neither accept it, nor what was drafted behind it, nor emit it."""
+    """Neither accept it, nor what was drafted after it, nor emit it."""
     traits = MethodTraits(Guarantee.lossy, stops_at_first_failure=stops)
     only_3 = TokenMask(torch.tensor([[0b1000]]).int(), torch.tensor([0, -1, -1]))
     for emission in (None, lambda proposal, num_accepted: torch.ones(1, 4, dtype=torch.float64)):

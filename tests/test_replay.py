@@ -60,7 +60,7 @@ def test_sampled_and_replayed_acceptance_agree_on_the_zoo(zoo_run):
 
 
 def test_replay_repeats_the_expected_lengths_of_the_record(zoo_run):
-    """Which were worked out by other code, in torch; and all intervals hold their value."""
+    """Which were computed by other code, in torch; and all intervals contain their value."""
     for item in read_recording(zoo_run)[1]:
         replayed = replay(item, replayed_rules())
         for method in ("strict", "probabilistic", "block"):

@@ -140,7 +140,7 @@ DRAWN_METHODS = [method for method in REPLAYED if method is not Method.lenient]
 
 @pytest.mark.parametrize("method", DRAWN_METHODS, ids=lambda method: method.value)
 def test_sampled_and_replayed_acceptance_agree_in_the_engine(method):
-    """With the real random streams over many rounds; the recorded drafts go on behind the first rejection."""
+    """With the real random streams over many rounds; the recorded drafts go on after the first rejection."""
     terms, accepted = recorded(method)
     rule = Verification(method)
     assert len(accepted) > 4000 and (accepted < 3).mean() > 0.3

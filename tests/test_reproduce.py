@@ -63,7 +63,7 @@ def test_a_run_from_recorded_settings_gives_the_same_cells_and_tokens(name, fold
 
 
 def test_the_plan_is_one_that_a_sweep_could_have_made(folders):
-    """Would catch baselines behind the cells that they are for, and cells in another form than the composed ones."""
+    """Would catch baselines after the cells that they are for, and cells in another form than the composed ones."""
     records = records_of(folders / "zoo")
     plan = recorded_plan(records[::-1], {}, folders / "new", "command", "there")
     assert plan.cells[0].is_baseline and len(plan.cells) == len(records)

@@ -121,7 +121,7 @@ def test_the_rounds_of_the_running_engine_lie_around_the_length(monkeypatch):
 
     monkeypatch.setattr(engine, "run", watched)
     round_time(engine, tiny_requests(NUM_SLOTS, NUM_PROMPT), num_rounds=8)
-    # a token a round: half of eight rounds before the length, half behind
+    # a token a round: half of eight rounds before the length, half after
     assert read == [{NUM_PROMPT}, {NUM_PROMPT - 4}]
 
 

@@ -18,7 +18,7 @@ from kernels.methods import Method, methods_with
 DRAWS_ONLY = methods_with(lambda traits: traits.greedy_only or (traits.decided_by_noise and not traits.reads_draft))
 """Methods that accept a draft token iff they have drawn the same."""
 ROWS_AT_A_TIME = 32
-"""Disagreeing requests that are worked out in float64 at a time."""
+"""Disagreeing requests that are computed in float64 at a time."""
 
 
 def num_accept_decisions(draft_lengths: Tensor, num_accepted: Tensor, method: Method) -> int:

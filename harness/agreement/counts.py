@@ -1,10 +1,10 @@
 """What a comparison of two cores counts.
 
 A decision is an accept decision that the rule took, or a token that was drawn. Chain rules take one decision for every
-draft token up to the first that is rejected; block those about the last accepted token and all behind it; coupled and
+draft token up to the first that is rejected; block those about the last accepted token and all after it; coupled and
 greedy verification none but their tokens, one for each position they reached.
 
-Float32 arithmetic may move a probability, and with it the boundary of a decision. A core works out weights exp(a) with
+Float32 arithmetic may move a probability, and with it the boundary of a decision. A core computes weights exp(a) with
 a = (logit - maximum) / T in float32 and sums them in float64. Relative to itself
 
     a         is rounded at most four times (difference, 1 / T, product, base 2):     4 * 2^-24 = 2^-22
@@ -30,7 +30,7 @@ ROUNDING = 1e-5
 """Relative error of one probability that float32 arithmetic explains."""
 SCORE_ROUNDING = 1e-9
 """Gap between two scores of coupled noise that is explained: both cores work them out in float64, logit / T within some
-1e-14 and the noise, a double logarithm, within some 1e-15. Only what top-p and min-p keep may hang on float32."""
+1e-14 and the noise, a double logarithm, within some 1e-15. Only what top-p and min-p keep may depend on float32."""
 
 
 def tolerance_of(method: Method) -> float:

@@ -6,7 +6,7 @@ with a weight takes what rounding leaves of the chunk's mass. So token t of chun
     probability = | [s(t - 1), s(t)) within [0, mass_c) | / sum of masses
 
 and the last such token of the chunk whatever is left up to mass_c. The masses are read from the workspace after a real
-draw, the weights are worked out once more by the kernels' own function.
+draw, the weights are computed once more by the kernels' own function.
 
 Shapes: V the vocabulary, C chunks of CHUNK tokens.
 """

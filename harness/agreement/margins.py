@@ -5,7 +5,7 @@ at most ROUNDING; where coupled noise decides, at most SCORE_ROUNDING. Truncatio
 min-p keep a token or cut it, and rounding may decide. So a finding is also judged as if top-p and min-p were ROUNDING
 larger or smaller, and its smallest margin counts.
 
-Coupled verification draws y_i = argmax log p_i + g, which a core works out in float64. A token is explained when its
+Coupled verification draws y_i = argmax log p_i + g, which a core computes in float64. A token is explained when its
 score is within SCORE_ROUNDING of the best: a gap of scores is the relative error of a probability that closes it.
 
 Shapes: N rows, R requests, K the largest number of draft tokens, V the vocabulary at hand.

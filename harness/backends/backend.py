@@ -93,7 +93,7 @@ class Backend(Protocol):
         """
 
     def facts(self) -> Facts:
-        """What is known of the cell after it has generated."""
+        """What the backend found out about its cell; called after it has generated."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of output tokens."""

@@ -1,4 +1,4 @@
-"""Certify a subject: play every cell and every control, test them at one family-wise level, and judge.
+"""Certify a subject: simulate every case and every control, and test them at one family-wise level.
 
 Bonferroni: each lossless cell is tested at FALSE_ALARM / RESERVE / (number of lossless cells), so that a subject
 without a flaw fails the whole certification with probability FALSE_ALARM at most. Controls are held to the same level.
@@ -57,7 +57,7 @@ def resolve_workers(choice: int, device: torch.device) -> int:
 
 
 def certify(config: CertifyConfig, report: Callable[[Outcome], None]) -> Certification:
-    """Play and judge everything.
+    """Simulate and evaluate everything.
 
     Args:
         config: the settings.

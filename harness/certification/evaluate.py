@@ -1,4 +1,4 @@
-"""Play one lossless cell or one control, test the law of what came out, and judge.
+"""Simulate one lossless case or one control and test the law of its output.
 
 Nothing is carried over from one cell to the next: what comes out depends on the cell and the settings alone.
 """

@@ -8,7 +8,7 @@ reference's docstrings. In short, a subject
   `streams.positions`, for the request with `streams.seeds` in its round `streams.rounds`;
 - turns a round's drafts into output tokens with `verify`: the accepted ones, then one more, then -1;
 - finds the target's rows in one of two layouts: packed, K_r + 1 rows of each request, request after request, none of a
-  padded slot; or padded, exactly R * (K + 1) rows, those of request r from r * (K + 1) on, and behind its K_r + 1 rows
+  padded slot; or padded, exactly R * (K + 1) rows, those of request r from r * (K + 1) on, and after its K_r + 1 rows
   some that have no meaning and may be NaN. K is the width of `draft.token_ids`, K_r is `draft.num_draft_tokens`. The
   number of rows tells which (kernels/reference/target_rows.py); where both have as many, they are the same;
 - leaves its inputs as they were: engines go on reading the logits, the drafts and the cache. A `verify` that writes

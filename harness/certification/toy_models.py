@@ -1,6 +1,6 @@
 """Toy pairs of a target and a drafter, each a table of logits indexed by the last tokens: their laws are known exactly.
 
-The exact law of a request's first tokens, in float64, is written apart from the code that it judges:
+The exact law of a request's first tokens, in float64, is written apart from the code that it tests:
 
 softmax of logit / T; top-k keeps the k largest; top-p the smallest set of largest probabilities, renormalised after
 top-k, whose mass reaches top_p; min-p what has at least min_p times the largest probability. T = 0 is the argmax.

@@ -1,6 +1,6 @@
 """The parser that every command has: its help, its options, what stops it as an exit code and one line, completion.
 
-A command's help is the docstring of its module: the first line, a description, and examples behind a line `examples:`.
+A command's help is the docstring of its module: the first line, a description, and examples after a line `examples:`.
 This module imports neither Hydra nor torch, so that help comes at once.
 """
 
@@ -44,7 +44,7 @@ class CommandParser(argparse.ArgumentParser):
     Args:
         name: of the command.
         doc: the docstring of its module.
-        arguments: what its usage shows behind the options.
+        arguments: what its usage shows after the options.
         settings_help: the help on `key=value` settings, for a command that takes them.
     """
 

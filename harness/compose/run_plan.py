@@ -55,7 +55,7 @@ class RunPlan:
 
 
 def with_baselines(cells: Sequence[CellConfig]) -> tuple[CellConfig, ...]:
-    """The cells in canonical form, each once, with the baselines they need in front of the cells of their target.
+    """The cells in normal form, each once, with the baselines they need before the cells of their target.
 
     Args:
         cells: cells in the order of the sweep, those of one target together.

@@ -1,4 +1,4 @@
-"""What a cell asks of every answer: a parser and a grammar for each request, and a judgement at its end."""
+"""What a cell asks of every answer: a parser and a grammar for each request, and validation at its end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CellConstraint:
             eos_token_ids: tokens that end an answer.
 
         Raises:
-            ValueError: the tokenizer lacks the marker, what judges answers is not installed, or the grammar of every
+            ValueError: the tokenizer lacks the marker, what validates answers is not installed, or the grammar of every
                 answer cannot be followed.
         """
         assert config.policy is not None

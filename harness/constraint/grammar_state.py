@@ -25,7 +25,7 @@ class ConstraintOutcome(NamedTuple):
     num_kept_tokens: int
     """Emitted tokens that may stay, at least 1."""
     num_evidence: int
-    """Draft tokens that can be evidence, known before verification: those in front of the first that could only be cut
+    """Draft tokens that can be evidence, known before verification: those before the first that could only be cut
     away again."""
     num_free_tokens: int
     """Draft tokens up to the end of reasoning, the marker's last token included; all of them when none ends it."""
@@ -88,7 +88,7 @@ class GrammarState:
 
         Returns:
             The mask of each of the K_r + 1 target rows, FREE where there is none. After a lookahead only the last: the
-            caller has those in front of it.
+            caller has those before it.
         """
         began = time.perf_counter()
         num_drafts = len(draft_ids)
@@ -152,7 +152,7 @@ class GrammarState:
             self._num_evidence = num_free + lookahead.num_allowed
 
     def after_verification(self, emitted: Sequence[int]) -> ConstraintOutcome:
-        """Take in what verification emitted, and say how much of it stays."""
+        """Account for what verification emitted; returns how much of it stays."""
         began = time.perf_counter()
         num_kept = self._take(emitted)
         self._num_tokens += num_kept
@@ -178,9 +178,9 @@ class GrammarState:
         return True
 
     def after_unmasked_round(self, draft_ids: Sequence[int], emitted: Sequence[int]) -> ConstraintOutcome:
-        """Take in a round that was verified before the host saw its drafts, and say how much of it stays.
+        """Account for a round that was verified before the host saw its drafts; returns how much of it stays.
 
-        The parser's `ending` stands neither in the drafts nor in front of them: there was nothing to mask or cut.
+        The parser's `ending` is neither in the drafts nor before them: there was nothing to mask or cut.
 
         Raises:
             ValueError: there was: reasoning ends where `ending` does not stand.
@@ -199,7 +199,7 @@ class GrammarState:
         return ConstraintOutcome(num_kept, num_drafts, num_drafts, is_complete, host_us, ran_as_one_graph=True)
 
     def _take(self, emitted: Sequence[int]) -> int:
-        """Go on behind the emitted tokens that stay, and say how many they are."""
+        """Advance over the emitted tokens that stay; returns how many they are."""
         if self.in_answer:
             num_kept = self.matcher.accept(emitted)
             assert num_kept == len(emitted) or self.matcher.is_complete, "a token was emitted that its mask forbids"

@@ -38,7 +38,7 @@ def library_grammar(kind: GrammarKind, text: str) -> str:
 def check_grammar(kind: GrammarKind, text: str) -> None:
     """Raise what `library_grammar` raises, also for a grammar that llguidance reads and cannot follow.
 
-    A regular expression must be one for Python's re too, by which answers are judged (harness.constraint.validity).
+    A regular expression must be one for Python's re too, by which answers are validated (harness.constraint.validity).
     """
     reason = str(_library().validate_grammar(library_grammar(kind, text), None))
     if reason:
@@ -59,14 +59,14 @@ def check_given_grammar(kind: GrammarKind, text: str) -> None:
 
 
 def refusal(text: str, error: UnusableGrammarError) -> ValueError:
-    """What to say of a grammar that the settings give for every answer."""
+    """The error message for a grammar that the settings give for every answer."""
     return ValueError(
         f"constraint.grammar: {error}; found {text!r}: mend it, or choose the constraint.kind that it is written in"
     )
 
 
 def unusable(kind: GrammarKind, reason: str) -> UnusableGrammarError:
-    """The error for what llguidance says, in one line: without the carets that point into a line above."""
+    """The error for llguidance's message, in one line: without the carets that point into a line above."""
     shown = " ".join(line.strip() for line in reason.splitlines() if line.strip(" ^"))
     return UnusableGrammarError(f"expected a {kind.value} that llguidance can follow, it says: {shown}")
 

@@ -1,6 +1,6 @@
 """Going over draft tokens with a grammar, one after the other, and back again.
 
-What a position may hold depends on the drafts in front of it, so the grammar is advanced over them; nothing is decided
+What a position may hold depends on the drafts before it, so the grammar is advanced over them; nothing is decided
 yet, and at the end of the walk it is taken back.
 """
 
@@ -31,7 +31,7 @@ class Lookahead:
         return self.is_refused or self.is_complete
 
     def row(self, masks: Masks) -> int:
-        """The mask of the position reached; FREE behind the end of the walk."""
+        """The mask of the position reached; FREE beyond the end of the lookahead."""
         return FREE if self.has_ended else masks.add(self._matcher)
 
     def take(self, token_id: int) -> None:
@@ -41,7 +41,7 @@ class Lookahead:
             self.num_allowed += not self.is_refused
 
     def rows(self, token_ids: Iterable[int], masks: Masks) -> list[int]:
-        """The masks of the positions of these tokens and of the one behind them."""
+        """The masks of the positions of these tokens and of the one after them."""
         rows = []
         for token_id in token_ids:
             rows.append(self.row(masks))

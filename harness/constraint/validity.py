@@ -1,7 +1,7 @@
-"""Whether an answer is what its grammar asks for, judged by others than the grammar's library.
+"""Whether an answer is what its grammar asks for, by validators other than the grammar's library.
 
-JSON schemas are judged by the package jsonschema on the decoded text, regular expressions by Python's `re`. Lark
-answers are not judged.
+JSON schemas are validated by the package jsonschema on the decoded text, regular expressions by Python's `re`. Lark
+answers are not validated.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any
 from harness.settings.constraint import GrammarKind
 
 NOT_INSTALLED = (
-    "constraint: answers are judged by the package jsonschema, found none; install it with pip install -e '.[grammar]'"
+    "constraint: expected the package jsonschema, which validates answers, found none; install it with pip install -e "
+    "'.[grammar]'"
 )
 
 
 def check_validator(kind: GrammarKind) -> None:
-    """Raises ValueError when what judges answers is not installed."""
+    """Raises ValueError when what validates answers is not installed."""
     if kind is GrammarKind.json_schema:
         _validator_for({})
 

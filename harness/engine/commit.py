@@ -53,7 +53,7 @@ def commit(
         draft_ids: the K draft tokens of this round.
         num_remaining_tokens: tokens the request may still emit, at least 1.
         eos_token_ids: ids that end the request; empty to go on past them.
-        outcome: what a constraint says of the round; None without one.
+        outcome: of the constraint for the round; None without one.
 
     Returns:
         The kept tokens, the counts before the cut, why it was cut, and whether the request is finished.

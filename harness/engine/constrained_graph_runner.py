@@ -118,7 +118,7 @@ class ConstrainedGraphRunner(GraphRunner):
     def _rehearse_masked_drafts(self, parts: StepParts) -> None:
         """Draw drafts under masks that forbid nothing, as they are drawn in the answer: operation by operation.
 
-        No capture has compiled these kernels; it would else happen when the first request of a run is behind its
+        No capture has compiled these kernels; it would else happen when the first request of a run is after its
         boundary, in its time. Those of a step that may cut are the captured ones, launched one by one.
         """
         self._constrained.masks.clear()

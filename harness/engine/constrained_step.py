@@ -134,7 +134,7 @@ def truncate_verdict(
     """Leave the first tokens of each row, at least 1, of a row that has any.
 
     The last one takes the place of a recovered token, accepted draft token though it may be: the target has read
-    everything in front of it, and it is the first that the next round reads. Counting is not this function's work.
+    everything before it, and it is the first that the next round reads. Counting is not this function's work.
     """
     verdict = verified.verdict
     columns = torch.arange(verdict.token_ids.shape[1], device=num_kept.device)
@@ -146,7 +146,7 @@ def truncate_verdict(
 def apply_constraints(
     grammar_states: Mapping[int, GrammarState], rounds: Mapping[int, Round]
 ) -> tuple[dict[int, ConstraintOutcome], dict[int, int]]:
-    """What the grammar states say of the tokens that a step emitted, by slot, and how many stay where not all do.
+    """The outcome of the tokens that a step emitted, by slot, and how many stay where not all do.
 
     Args:
         grammar states: by slot; they have seen the drafts.

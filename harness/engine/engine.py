@@ -262,7 +262,7 @@ class Engine:
 
 
 def _outcomes(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, ConstraintOutcome]:
-    """What constraints say of a step, by slot."""
+    """Outcomes of the constraints of a step, by slot."""
     if not launched.grammar_states:
         return launched.outcomes
     decided = [slot for slot, item in rounds.items() if not item.is_deferred]

@@ -72,7 +72,7 @@ def term_columns(
         Column -> [B, K] or [B] float64; without a meaning for slots that drafted nothing.
     """
     columns = terms._asdict()
-    assert all(column is not None for column in columns.values()), "worked out with masses"
+    assert all(column is not None for column in columns.values()), "computed with masses"
     num_rows, num_tokens = output.draft.token_ids.shape
     drawn = None if drawn_rows is None else drawn_rows[:num_rows]
     if has_closed_form(verification, num_tokens, draws_unrounded=drawn is not None):

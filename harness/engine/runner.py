@@ -29,7 +29,7 @@ class Launched(NamedTuple):
     arrived: torch.cuda.Event | None
     """None where the step has ended before `launch` returned."""
     outcomes: Mapping[int, ConstraintOutcome] = {}
-    """What constraints say of the round, by slot."""
+    """Outcomes of the constraints of the round, by slot."""
     grammar_states: Mapping[int, GrammarState] = {}
     """Grammar states by slot that have not seen what verification emitted; nothing is cut while a request goes on."""
     ran_as_one_graph: bool = False

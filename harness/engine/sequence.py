@@ -135,7 +135,7 @@ class Sequence:
 
         Args:
             decided: what came out.
-            outcome: what a constraint says of it; None without one.
+            outcome: of the constraint for it; None without one.
             limits: where the request ends.
             arrival_s: when the tokens were there.
             share_s: the request's share of the step's seconds.

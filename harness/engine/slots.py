@@ -123,7 +123,7 @@ class PromptPart(NamedTuple):
 
 
 class StepInputs(NamedTuple):
-    """What the host says before a step."""
+    """The host's input before a step."""
 
     slots: Tensor
     """[5, B] int64, the fields below."""

@@ -111,7 +111,7 @@ class Step:
         return self.commit(scored, verified)
 
     def draft(self, inputs: StepInputs, masks: DraftMasks | None = None) -> Drafted:
-        """Take in what the host says, and propose K tokens for each row, under masks where there are any.
+        """Apply the host's input, and propose K tokens for each row, under masks where there are any.
 
         Raises:
             ValueError: a drafter of one's own returns no Draft.
@@ -200,7 +200,7 @@ class Step:
         return self.cache.slot_ids[:num_rows] * (self.num_speculative_tokens + 1)
 
     def _begin(self, inputs: StepInputs) -> None:
-        """Take in what the host says of slots that begin a request, and the tokens of prompts."""
+        """Apply the host's input for slots that begin a request, and the tokens of prompts."""
         state, rows = self.state, slice(0, inputs.decides.numel())
         begins = inputs.begins == 1
         state.seeds[rows] = torch.where(begins, inputs.seeds, state.seeds[rows])

@@ -48,7 +48,7 @@ class StepParts:
         )
 
     def draft(self) -> None:
-        """Take in what the host says, and draft freely."""
+        """Apply the host's input, and draft without masks."""
         self.drafted = self.step.draft(self.given)
 
     def score(self) -> None:

@@ -22,7 +22,7 @@ def request_record(sequence: Sequence) -> RequestRecord:
     if request.grammar_state is not None:
         num_reasoning = request.grammar_state.num_reasoning_tokens
         if num_reasoning is not None and num_reasoning > len(sequence.output_token_ids):
-            # the request ended, at its length or an end of sequence, in front of the marker just seen
+            # the request ended, at its length or an end of sequence, before the marker just seen
             num_reasoning = None
     record = RequestRecord(
         prompt_id=request.prompt_id,

@@ -65,7 +65,7 @@ class RowKind(Enum):
 
 @dataclass(frozen=True)
 class Case:
-    """One point of the benchmark; the defaults are the issue's own case at its largest batch."""
+    """One point of the benchmark; the defaults are the headline case at its largest batch."""
 
     work: Work = Work.verify
     num_requests: int = 256

@@ -6,11 +6,11 @@ The rows that a verification has to read follow from what it accepted:
 
     all rows   every target row once, and at each rejection the pair of rows of the rejected position, target and draft,
                once more: their weights cannot be known before the row's normaliser. An equivalent, not what is read:
-               rows behind a rejection are credited though they may be skipped, so its rate may exceed the memory's
-    needed     the same without the target rows behind a rejection, which decide nothing
+               rows after a rejection are credited though they may be skipped, so its rate may exceed the memory's
+    needed     the same without the target rows after a rejection, which decide nothing
 
 Which rows come in pairs depends on the rule. Chain rules that compare with the draft's distribution need one pair at a
-rejection. Block needs every draft position's target row, and the pair of each position behind the last accepted one.
+rejection. Block needs every draft position's target row, and the pair of each position after the last accepted one.
 One-hot proposals, and rules that emit from the target, need no pair: the chunk masses of the first reading say where
 the token lies. Synthetic acceptance needs no row but the one that it emits from. Single logits are not counted.
 

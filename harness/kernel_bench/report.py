@@ -42,7 +42,7 @@ KERNEL_COLUMNS: dict[str, Column] = {
     "num_repeats": Column("", "repeats"),
     "in_graph": Column("", "replayed as a CUDA graph; if not, launches from the host are part of the time"),
     "floor_us": Column("us", "bytes_needed at the read bandwidth of the same run, and an empty graph"),
-    "bytes_needed": Column("bytes", "rows that decide something: without the target rows behind a rejection"),
+    "bytes_needed": Column("bytes", "rows that decide something: without the target rows after a rejection"),
     "bytes_all_rows": Column(
         "bytes", "as if every target row were read, also skipped ones, and the pair at each rejection once more"
     ),
@@ -78,8 +78,8 @@ DEFINITIONS = (
     "CUDA events, so the overhead of timing is in it; median of the repeats, quartiles in brackets. "
     "Again: the median of a second graph and as many repeats; differences no larger than between the two mean nothing.",
     "Needed: target rows up to the rejection, and there the pair of rows (target and draft) once more; of block, the "
-    "pairs of all positions behind the last accepted one. Rows of one-hot proposals come in no "
-    "pairs. All rows, equivalent: the same as if every target row were read once. Rows behind a rejection are in it "
+    "pairs of all positions after the last accepted one. Rows of one-hot proposals come in no "
+    "pairs. All rows, equivalent: the same as if every target row were read once. Rows after a rejection are in it "
     "though they may be skipped, so it says how fast a core without skipping would have to read, and may exceed the "
     "ceiling. MB and TB are powers of ten.",
     "Ceiling: read bandwidth measured in the same run, the best of the ways listed. Roofline: needed bytes at the "

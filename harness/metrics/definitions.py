@@ -20,7 +20,7 @@ PLACES = {"before": "in_reasoning", "boundary": "at_boundary", "after": "in_answ
 REASONING_METRICS: dict[str, Metric] = {
     "answer_valid_rate": rate(
         "valid (%)",
-        "answers that an independent validator finds valid / answers it judged, of requests that reached the end of "
+        "answers that an independent validator finds valid / answers it validated, of requests that reached the end of "
         "their reasoning and were not cut by the length limit",
         "boundary_num_valid",
         "boundary_num_judged",
@@ -41,8 +41,8 @@ REASONING_METRICS: dict[str, Metric] = {
     ),
     "refused_tokens_per_100_requests": length(
         "tokens refused per 100 requests",
-        "emitted tokens that the grammar refused and that were cut off again, with what stood behind them in their "
-        "round; not those behind the end of a whole answer; empty where no end of reasoning was looked for",
+        "emitted tokens that the grammar refused and that were cut off again, with the tokens after them in their "
+        "round; not those after the end of a complete answer; empty where no end of reasoning was looked for",
         ("boundary_num_refused_tokens",),
         "num_requests",
         scale=100,

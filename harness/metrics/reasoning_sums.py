@@ -1,7 +1,7 @@
-"""What the requests of a cell did before and behind the end of their reasoning, summed per request.
+"""What the requests of a cell did before and after the end of their reasoning, summed per request.
 
 A round is of one of three phases: before the boundary, the round in which reasoning ended, and after it. Draft tokens
-are told apart one by one: those up to the marker are before, those behind it after, also where one round holds both.
+are told apart one by one: those up to the marker are before, those beyond it after, also where one round has both.
 This module knows records; it does not know which sums a metric divides.
 """
 

@@ -1,4 +1,4 @@
-"""What config.json says against a run, found before anything is loaded: model types and sizes of vocabularies.
+"""Checks of config.json against a run, before anything is loaded: model types and sizes of vocabularies.
 
 JSON and paths only. Models that do not lie in a folder yet, files that cannot be read and fields that are left out are
 for the loader.
@@ -35,7 +35,7 @@ class _Described(NamedTuple):
 
 
 def check_model_configs(cells: Sequence[CellConfig]) -> None:
-    """Compare what is known of the models of a run with what can be run.
+    """Compare the configurations of a run's models with what can be run.
 
     Raises:
         SettingsError: a target of a type that is not supported, or a drafter with another vocabulary size.

@@ -41,7 +41,7 @@ def run_layers(
     view: View | None,
     asked: tuple[int, ...],
 ) -> LayersOutput:
-    """Run a stack of layers and the norm behind it."""
+    """Run a stack of layers and the norm after it."""
     if is_fused(view):
         return _run_fused_layers(layers, final_norm, states, view, asked)
     rotation = rotary(states, positions)

@@ -35,7 +35,7 @@ def eos_token_ids(config: PreTrainedConfig, tokenizer: Any, path: Path | None) -
 
 
 def stated_eos(folder: Path) -> int | list[int] | None:
-    """What the files of a folder say."""
+    """The contents of a folder's files."""
     generation = folder / "generation_config.json"
     stated = read_json(generation).get("eos_token_id") if generation.is_file() else None
     return read_json(folder / "config.json").get("eos_token_id") if stated is None else stated

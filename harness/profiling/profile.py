@@ -42,7 +42,7 @@ class Phases:
     """The parts of a step, each timed alone."""
 
     draft: Timing
-    """With taking in what the host says."""
+    """With applying the host's input."""
     target: Timing
     verify: Timing
     extend: Timing
@@ -77,7 +77,7 @@ class RoundProfile:
 
     @property
     def host_us(self) -> float:
-        """What a round takes beyond its step, of which nothing is hidden behind the device; 0 where it takes less.
+        """What a round takes beyond its step, none of it hidden behind the device; 0 where it takes less.
 
         Without a meaning on a CPU, where the step itself is the host's work.
         """

@@ -12,7 +12,7 @@ class ReasoningCostConfig:
     """What is timed, and where the table goes."""
 
     contexts: tuple[float, ...] = (1_000, 4_000, 16_000, 64_000, 128_000)
-    """Tokens of the sequence in front of the rounds that are timed."""
+    """Tokens of the sequence before the rounds that are timed."""
     draft_tokens: int = 4
     """K, draft tokens of a round."""
     rounds: int = 2_000

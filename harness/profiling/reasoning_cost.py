@@ -1,4 +1,4 @@
-"""Times the rounds of a constrained request behind contexts of different lengths, by kind of parser.
+"""Times the rounds of a constrained request after contexts of different lengths, by kind of parser.
 
 Beside the parsers stands a control that copies the history. What was found is written as bench_reasoning.md, .html and
 .tex for people, .json for programs.

@@ -49,7 +49,7 @@ DEFINITIONS = (
     "All slots decode, each with so many tokens, the last of which the target has not read. Times are medians with "
     "their quartiles in brackets. On a GPU every piece is captured in a CUDA graph and replayed from a cold L2 "
     "(emptied by reading before every repeat, outside of what is timed).",
-    "Draft: taking in what the host says, and K draft tokens. Target: one forward over the K + 1 tokens of each slot, "
+    "Draft: applying the host's input, and K draft tokens. Target: one forward over the K + 1 tokens of each slot, "
     "with its logits. Verify: the sampling core. Extend: the drafter reads what the target has read. Commit: tokens, "
     "lengths and counts on the device. Each is timed alone, on what those before it left.",
     "Step: the five as one piece. Commit and step move the state, so copies that put it back are part of both: a few "

@@ -6,7 +6,7 @@ request's key and the index of its round there. To record one more number per po
 (`is_required=False`) and give its values in `harness.engine.measure_drafts`; nothing else needs to know it.
 
 Shapes: D drafts, N draft positions of all drafts, draft after draft, K the largest number of draft tokens.
-This module knows records and the file beside them; it does not know how terms are worked out or what follows from them.
+This module knows records and the file beside them; it does not know how terms are computed or what follows from them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of drafts where a server does not tell every round: counts, and the arrivals of tokens.
+"""Counts of drafts, and arrivals of tokens, of servers that do not report every round.
 
 This module knows no requests and no cells.
 """

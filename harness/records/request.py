@@ -88,7 +88,7 @@ class RoundRecord:
     num_proposed_tokens: int
     """Draft tokens the drafter produced for this round."""
     num_draft_tokens: int
-    """K_r: draft tokens that count as evidence, known before verification; not those behind the length limit, nor the
+    """K_r: draft tokens that count as evidence, known before verification; not those beyond the length limit, nor the
     first drafted EOS and what follows it, whether or not they were examined."""
     num_accepted_tokens: int
     """A_r: accepted draft tokens among them."""
@@ -103,7 +103,7 @@ class RoundRecord:
     """Expected accepted tokens given this round's drafts under strict, probabilistic and block (EXPECTED_METHODS); None
     unless the whole draft is evidence."""
     num_free_tokens: int | None = None
-    """Draft tokens up to the end of reasoning, the marker included: all of them before it, 0 behind it; None where no
+    """Draft tokens up to the end of reasoning, the marker included: all of them before it, 0 after it; None where no
     end of reasoning is looked for."""
     num_cut_tokens: int = 0
     """Emitted tokens that were cut off again, for whatever reason."""
@@ -113,7 +113,7 @@ class RoundRecord:
     """Whether its step ran as one piece, as without a constraint; False: the host took part in it. None where nothing
     is held to a grammar."""
     num_held_steps: int = 0
-    """Steps in front of it that held the request back and decided nothing, because reasoning may have ended in them."""
+    """Steps before it that deferred the request and decided nothing, because reasoning may have ended in them."""
     path: tuple[int, ...] | None = None
     """Of a tree of drafts: the accepted nodes, by their place among the proposed tokens; None for a chain."""
 
@@ -154,7 +154,7 @@ class RoundRecord:
             )
         if self.num_held_steps and (self.num_held_steps < 0 or self.is_whole is not False):
             raise InconsistentRecordError(
-                "num_held_steps: expected 0 or more, and none but in front of a round in which the host took part, "
+                "num_held_steps: expected 0 or more, and none but before a round in which the host took part, "
                 f"found {self.num_held_steps} with is_whole = {self.is_whole}"
             )
         path = self.path
@@ -194,7 +194,7 @@ class RequestRecord:
     num_reasoning_tokens: int | None = None
     """Output tokens up to the end of reasoning, the marker included; None where it did not end or is not looked for."""
     answer_is_valid: bool | None = None
-    """What a validator that is not the grammar's library says of the answer; None where there is none to judge."""
+    """The result of a validator other than the grammar's library; None where the answer was not validated."""
     arrivals: tuple[Arrival, ...] = ()
     """Where rounds are not known."""
     counts: DraftCounts | None = None

@@ -29,7 +29,7 @@ were drawn from q given the tokens before them, and each product weighs them by 
 
 The two have the same expectation only if X_i is drawn from the very q_i that was recorded, and if no draft is left out
 because of its tokens. `given` needs neither: it stands for the drafts as they are.
-Which methods can be worked out, with which parameters, and what they are called stands here too. This module knows
+Which methods can be computed, with which parameters, and what they are called stands here too. This module knows
 arrays; it does not know records, prompts or intervals.
 
 Shapes: D drafts, K the largest number of draft tokens.

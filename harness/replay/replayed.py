@@ -29,12 +29,12 @@ from kernels.methods import Verification
 SAMPLED = "sampled"
 """Name, beside the rules', of what the run itself accepted of these drafts."""
 TOLERANCE = 1e-6
-"""Between expected lengths of the record and of the terms: both are float64, one was worked out by torch."""
+"""Between expected lengths of the record and of the terms: both are float64, one was computed by torch."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A recorded cell with the methods that are worked out on its drafts."""
+    """A recorded cell with the methods that are computed on its drafts."""
 
     recorded: Recorded
     rules: tuple[Verification, ...]

@@ -23,7 +23,7 @@ from harness.report.table import NONE, Entry, Table
 from kernels.methods import Guarantee, VerificationMethod
 
 BASIS = (
-    "Drafts: those that count in full and were recorded. Every method is worked out on the same drafts of the cell "
+    "Drafts: those that count in full and were recorded. Every method is computed on the same drafts of the cell "
     "named under drafts of, in closed form: no random number decides an acceptance."
 )
 ESTIMATORS = (
@@ -44,7 +44,7 @@ LIMITS = (
     "What a replay cannot say: the contexts are those that the recorded method visited, so a method that would start "
     "its rounds elsewhere (all do), or write another text (the lossy ones), may accept more or less on its own; drafts "
     "that the length limit or an end of sequence shortens are not evidence; another draft sampling or another K draws "
-    "other drafts. Coupled verification is worked out for drafts drawn with its own noise, whose law is that of "
+    "other drafts. Coupled verification is computed for drafts drawn with its own noise, whose law is that of "
     "sampled ones."
 )
 SAME_LAW_NOTE = (

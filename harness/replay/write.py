@@ -52,7 +52,7 @@ class Replay:
 
 
 def read_replay(path: Path, rules: Sequence[Verification]) -> Replay:
-    """Work out methods on the drafts that the cells at a path recorded.
+    """Compute methods on the drafts that the cells at a path recorded.
 
     Args:
         path: a run folder, a cells folder, one cell file, or a folder of run folders.

@@ -1,4 +1,4 @@
-"""A document of any tool: paragraphs, tables and figures first, behind them how to read it and where it comes from.
+"""A document of any tool: paragraphs, tables and figures first, then how to read it and where it comes from.
 
 It becomes Markdown, a page of HTML and LaTeX. Text between backticks is code. This module does not know what a document
 is about.

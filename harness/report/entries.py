@@ -13,7 +13,7 @@ from harness.report.number_format import PLAIN, Number, without_width_zero
 from harness.report.table import Entry
 
 DISTURBED = "disturbed"
-"""Stands behind the times of a cell whose speed changed between its blocks."""
+"""Follows the times of a cell whose speed changed between its blocks."""
 
 
 def setting(value: Any) -> Entry:
@@ -47,7 +47,7 @@ def metric_number(
 
     Args:
         style: of the number; None is that of the metric.
-        cells: those it comes from; if it is a time and one of them was disturbed, that stands behind it.
+        cells: those it comes from; if it is a time and one of them was disturbed, a mark follows it.
     """
     item = metric(name)
     shown = estimate if item.of_tokens else without_width_zero(estimate)

@@ -32,11 +32,11 @@ class Number:
     style: str = "significant"
     signed: bool = False
     decimals: int | None = None
-    """None: as the style says."""
+    """None: that of the style."""
     sign: str = ""
     """Stands before it, such as × before a ratio."""
     note: str = ""
-    """Stands behind it in brackets, such as same law."""
+    """Follows it in brackets, such as same law."""
     shown: str = ""
     """Printed instead of the value, such as < 1e-300."""
 

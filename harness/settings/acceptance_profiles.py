@@ -20,7 +20,7 @@ class Rates(NamedTuple):
 
 
 class AcceptanceProfile(Enum):
-    """Names of the profiles: `vllm` as published, `derived` worked out from that, `round` stated by no publication."""
+    """Names of the profiles: `vllm` as published, `derived` computed from that, `round` stated by no publication."""
 
     round_eagle_k3 = "round_eagle_k3"
     round_eagle3_k5 = "round_eagle3_k5"
@@ -47,7 +47,7 @@ class AcceptanceProfile(Enum):
 
 _ROUND = "round figures of the usual size, stated by no publication"
 _LATER_POSITIONS = (
-    "position 1 as published, taken to be the first draft token; positions 2 and 3 worked out: the one conditional "
+    "position 1 as published, taken to be the first draft token; positions 2 and 3 computed: the one conditional "
     "rate, 0.2832, that gives the published difference of 6.69 points between the two methods' acceptance rates"
 )
 _VLLM_TEST = "vLLM's acceptance test (EAGLE3_MODEL_CONFIGS), T = 0, 80 MT-Bench prompts, 256 tokens"

@@ -42,8 +42,8 @@ class ConstraintConfig:
     """The grammar of the answer, and what may be committed across the end of reasoning."""
 
     policy: PolicyKind | None = None
-    """null: no grammar, no boundary; none: the boundary is looked for afterwards and the answer judged, nothing held
-    to a grammar; late, commit, mask: the answer follows its grammar from the next round, by a cut, by masks."""
+    """null: no grammar, no end of reasoning; none: the end of reasoning is found and the answer validated afterwards,
+    without a grammar; late, commit, mask: the answer follows its grammar from the next round, by a cut, by masks."""
     parser: str = "zoo"
     """How the end of reasoning is found: zoo, qwen3, glm, harmony, think_outside_code, none, never, or
     PACKAGE.MODULE:NAME."""

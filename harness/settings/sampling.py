@@ -53,7 +53,7 @@ class GivenSampling:
     top_p: float | None = None
     min_p: float | None = None
     seed: int | None = None
-    """In the place of the run's seed, so that the answer does not hang on that."""
+    """In the place of the run's seed, so that the answer does not depend on it."""
 
     @classmethod
     def from_json(cls, value: object) -> GivenSampling:

@@ -54,7 +54,7 @@ def acceptance_terms(
         target_logits: [N, V], any floating dtype, packed or padded as for `verify`.
         draft: the proposals.
         sampling: fields [R].
-        with_masses: also work out what reads every row in full: masses and entropy; None if not asked for.
+        with_masses: also compute what reads every row in full, masses and entropy; they are None otherwise.
 
     Returns:
         AcceptanceTerms. Draft tokens that verification would cut off (see proposal) count as missing, except in

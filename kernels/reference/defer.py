@@ -24,7 +24,7 @@ def defer(
     num_rows, num_drafts = draft_ids.shape
     device = draft_ids.device
     starts = torch.where(is_round, lengths, 1).unsqueeze(1)
-    # the last token and the drafts behind it, each as the last of a window
+    # the last token and the drafts after it, each as the last of a window
     columns = torch.arange(num_drafts + 1, device=device)
     is_whole = torch.ones(num_rows, num_drafts + 1, dtype=torch.bool, device=device)
     num_marks = endings.shape[1]

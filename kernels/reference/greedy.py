@@ -34,7 +34,7 @@ def verify_greedy(target_logits: Tensor, draft: Draft) -> VerificationResult:
     agrees = (draft.token_ids == token_ids[:, :width]) & ~invalid[rows[:, :width]]
     num_accepted = (agrees & leading(draft.num_draft_tokens, width)).long().cumprod(dim=1).sum(dim=1)
     last = num_accepted[:, None]
-    # With a column behind the last draft token, where there is none to be at fault.
+    # With a column after the last draft token, for requests whose drafts all agree.
     outside = (draft.token_ids < 0) | (draft.token_ids >= target_logits.shape[1])
     outside = functional.pad(outside & leading(draft.num_draft_tokens, width), (0, 1))
     flagged = invalid[rows.gather(1, last)[:, 0]] | outside.gather(1, last)[:, 0]

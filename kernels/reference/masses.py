@@ -17,7 +17,7 @@ from kernels.reference.truncation import rows_per_chunk
 NUM_COPIES = 12
 """Copies of a row, in float64 or int64, that are alive at once while it is sorted and summed up."""
 MIN_PLACES = 16
-"""Pairs of rows worked out in full at a time, at least."""
+"""Pairs of rows computed in full at a time, at least."""
 
 
 class Masses(NamedTuple):

@@ -28,7 +28,7 @@ class Odds(NamedTuple):
 
 
 def up_to_first_failure(passes: Tensor, proposal: Proposal) -> Tensor:
-    """[R, K] bool -> [R] int64: draft tokens in front of the first that fails."""
+    """[R, K] bool -> [R] int64: draft tokens before the first that fails."""
     return (passes & proposal.usable).long().cumprod(dim=1).sum(dim=1)
 
 

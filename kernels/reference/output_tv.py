@@ -181,7 +181,7 @@ def _parts(
             return drawn_probs * verification.synthetic_rates[0], none, target_probs
         case _:
             assert verification.traits.reads_draft, verification.method
-            # other methods take no note of a leniency that was set for lenient
+            # other methods ignore a leniency that was set for lenient
             leniency = verification.leniency if verification.method is Method.lenient else 1.0
             missing = (target_probs - cached_probs).clamp_(min=0.0)
             mass = missing.sum(dim=1, keepdim=True)

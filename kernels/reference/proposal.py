@@ -3,7 +3,7 @@
 Shapes: R requests, K the largest number of draft tokens, V the target's vocabulary, V_draft the drafter's,
 D the draft rows that are read. X_1..X_K are the draft tokens; column i - 1 of a [R, K] tensor belongs to X_i.
 
-A draft is cut in front of the first token that cannot be verified: an id outside the vocabulary, a target row or a
+A draft is cut before the first token that cannot be verified: an id outside the vocabulary, a target row or a
 draft row without a distribution, or a token that its own draft distribution cannot have produced (probability 0). The
 shorter draft is verified as if it had been proposed, so the output keeps its law, and the request is flagged.
 """
@@ -34,7 +34,7 @@ class Proposal:
     num_draft_tokens: Tensor
     """[R] int64, K_r."""
     num_usable: Tensor
-    """[R] int64, draft tokens in front of the cut."""
+    """[R] int64, draft tokens before the cut."""
     one_hot: Tensor
     """[R] bool, the proposal is taken as certain: no cached logits, or temperature 0."""
     target_logprobs: Tensor

@@ -3,7 +3,7 @@
 Shapes: R requests, K the width of the draft's token ids, N target rows, V the target's vocabulary.
 
     packed   K_r + 1 rows of each request, request after request; a padded slot has none
-    padded   exactly R (K + 1) rows; request r's begin at r (K + 1), and those behind its K_r + 1 have no meaning
+    padded   exactly R (K + 1) rows; request r's begin at r (K + 1), and those after its K_r + 1 have no meaning
 
 Where both counts are the same, every K_r is K and so are the layouts.
 """

@@ -34,7 +34,7 @@ def _top_k_threshold(scaled: Tensor, top_k: Tensor) -> Tensor:
 def _top_p_threshold(scaled: Tensor, top_p: Tensor) -> Tensor:
     """[n, V] float64 with -inf where already cut, [n] float64 -> [n] float64: the last value of the smallest set.
 
-    A token belongs to the set iff the mass of the tokens in front of it has not reached top_p yet. Sorting whole rows
+    A token belongs to the set iff the mass of the tokens before it has not reached top_p yet. Sorting whole rows
     would cost more than all the rest of verification, so the mass is first summed up by distance from the largest
     value, and only the bin in which it reaches top_p is sorted.
     """

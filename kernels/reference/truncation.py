@@ -4,7 +4,7 @@ Shapes: N rows, V entries of the vocabulary at hand (the target's or the drafter
 
 Temperature 0 puts everything on the largest logit, the lowest id among equals. A processed row is the raw logits with
 four numbers: largest logit, temperature, threshold and log-normaliser. No float64 copy of all rows is kept; the few
-that are needed in full are worked out again.
+that are needed in full are computed again.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from kernels.reference.proposal import Proposal
 from kernels.reference.truncation import Processed, rows_per_chunk
 
 NUM_ROWS_PER_CHUNK = 16
-"""Rows worked out in full at a time, at least."""
+"""Rows computed in full at a time, at least."""
 
 
 def entropies(rows: Processed) -> Tensor:

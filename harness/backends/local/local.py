@@ -131,7 +131,7 @@ class LocalBackend:
         return decode_answer(self.requests.tokenizer, token_ids)
 
     def facts(self) -> Facts:
-        """What is known of the cell after it has generated."""
+        """What the backend found out about its cell; called after it has generated."""
         target, head, engine = self.target, self.loaded_head, self.engine_of_cell
         models = {"target": _fingerprint(target.random_fingerprint, target.path)}
         if head is not None:

@@ -39,7 +39,7 @@ class ReasoningParser(ABC):
         return bool(delta)
 
     def end_index_in(self, delta: Sequence[int], state: State) -> int | None:
-        """Index of the token that completes the marker; None when reasoning goes on behind all of them.
+        """Index of the token that completes the marker; None when reasoning goes on after all of them.
 
         Args:
             delta: tokens that follow those that led to `state`.

@@ -2,7 +2,7 @@
 
     q -> weight_q * q / sqrt(mean(q^2) + eps)             the latent of a token's queries, where there is one
     c -> weight_c * c / sqrt(mean(c^2) + eps)             the latent of its keys and values, stored
-    k -> rotated by the angles of its position            the part of the key that all heads share, stored behind c
+    k -> rotated by the angles of its position            the part of the key that all heads share, stored after c
 
 One program takes the latent of a token's queries, another one what is stored of it.
 Source: DeepSeek-AI, DeepSeek-V2 (2024), section 2.1; Su et al., RoFormer (2021).

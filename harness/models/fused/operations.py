@@ -20,7 +20,7 @@ from harness.models.fused.routing import Routing
 class Operations:
     """One implementation of the fused operations; some of the reference's wait for the device.
 
-    What each takes is said by the file of its name in harness.models.fused.
+    The file of its name in harness.models.fused defines what each takes.
     """
 
     name: str

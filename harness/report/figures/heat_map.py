@@ -178,7 +178,7 @@ def _draw_panels(
 
 
 def _marks(sheet: Sheet, name: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """What stands behind the value of a cell, by its id."""
+    """The note that follows the value of a cell, by its id."""
     degenerate = _with_same_law(sheet, name)
     disturbed = _disturbed(sheet, name)
     ids = [cell.record.cell_id for cell in sheet.cells]

@@ -27,7 +27,7 @@ class CellView(NamedTuple):
     text: str
     """As printed, without the interval."""
     interval: str
-    """In brackets, or empty; with what stands behind it."""
+    """In brackets, or empty; with the note that follows it."""
     sort_key: str
     """What the cell sorts by: a number in a column of numbers, text elsewhere; empty where there is none."""
 

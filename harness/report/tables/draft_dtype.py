@@ -24,7 +24,7 @@ METRIC = "full_draft_length"
 DTYPE_ORDER = ("float32", "float16", "bfloat16")
 BIAS = (
     "bias: total variation between the law of a round's first token, given its context, and the target's distribution "
-    "there, in units of 0.0001; worked out in closed form and averaged over the rounds whose drafts count in full. 0 "
+    "there, in units of 0.0001; computed in closed form and averaged over the rounds whose drafts count in full. 0 "
     "where drafts are drawn from the cache, and under methods that do not compare with it, because these are lossless; "
     "a dash where it was not recorded or has no closed form (block with K > 1). Later tokens are not in it, nor how "
     "biases add up over a text."

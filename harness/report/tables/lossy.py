@@ -24,7 +24,7 @@ from harness.report.table import NONE, Entry, Table
 COLUMN = "output_tv"
 DISTANCE = (
     "distance: total variation between the law of a round's first token, given its context, and the target's "
-    "distribution there, in percent; worked out in closed form and averaged over the rounds whose drafts count in "
+    "distribution there, in percent; computed in closed form and averaged over the rounds whose drafts count in "
     "full, in the contexts that the method itself came to. 0 for lossless methods, by definition. Later tokens of a "
     "round are not in it, nor is how distances add up over a text."
 )

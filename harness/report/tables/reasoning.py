@@ -37,7 +37,7 @@ OVERHEAD = (
 )
 GAPS = (
     "–: the baseline drafts and verifies nothing; under / none, the policy none itself, or no cell with it at the same "
-    "settings. n/a: nothing to divide by, such as no judged answer, no draft token or no round of that phase."
+    "settings. n/a: nothing to divide by, such as no validated answer, no draft token or no round of that phase."
 )
 
 
@@ -96,7 +96,7 @@ def _ratio_number(reference: CellResult | None, cell: CellResult, name: str) -> 
 
 
 COUNTS = {"finished": "boundary_num_finished", "cut by length": "boundary_num_length_cut"}
-NEVER_ENDED = "no request reached the end of its reasoning, so no answer was judged"
+NEVER_ENDED = "no request reached the end of its reasoning, so no answer was validated"
 ADVICE = "; raise decoding.max_new_tokens"
 
 
