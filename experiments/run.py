@@ -50,8 +50,7 @@ def _run(options: argparse.Namespace) -> int:
         return SUCCESS
     from harness.sweep.whole_run import run_and_report
 
-    run_and_report(plan, partial(show, row_format=options.format))
-    return SUCCESS
+    return run_and_report(plan, partial(show, row_format=options.format))
 
 
 def show(results: Results, row_format: str | None) -> None:

@@ -35,14 +35,14 @@ from tests.test_sweep import Silent, plan
 DEPTH = 3
 
 
-def run_on(tmp_path, name):
+def run_on(tmp_path, name, module="tests.fake_servers"):
     """Run a baseline and two methods on a fake server; returns the folder and the results."""
     cell = CellConfig(
         drafter=DrafterConfig(DrafterKind.eagle3),
         drafting=replace(CellConfig().drafting, num_speculative_tokens=DEPTH),
         decoding=DecodingConfig(temperature=1.0, max_new_tokens=8),
         workload=WorkloadConfig(num_prompts=6, num_turns=1),
-        backend=BackendConfig(kind=f"tests.fake_servers:{name}", device="cpu", dtype="float32", graphs=False),
+        backend=BackendConfig(kind=f"{module}:{name}", device="cpu", dtype="float32", graphs=False),
         measurement=MeasurementConfig(num_warmup_requests=1, num_resamples=200),
     )
     methods = (VerificationMethod.strict, VerificationMethod.block)

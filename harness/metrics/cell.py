@@ -29,7 +29,7 @@ class CellResult:
     settings: Mapping[str, Any]
     estimates: Estimates
     baseline: CellResult | None = None
-    """The autoregressive baseline of the same run; a baseline is its own."""
+    """The autoregressive baseline of the same run, unless it failed; a baseline is its own."""
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
@@ -62,6 +62,8 @@ class CellResult:
     @cached_property
     def speedup(self) -> Estimate:
         """Output throughput over the baseline's."""
+        if self.record.has_failed:
+            return NOT_AVAILABLE
         if self.is_baseline:
             return Estimate(1.0, 1.0, 1.0)
         if self.baseline is None:
@@ -113,7 +115,7 @@ def analyse(runs: Sequence[Run]) -> list[CellResult]:
         ]
         baselines: dict[str, CellResult] = {}
         for cell in alone:
-            if cell.is_baseline:
+            if cell.is_baseline and not cell.record.has_failed:
                 baselines.setdefault(cell.context_key, cell)
         cells += [replace(cell, baseline=baselines.get(cell.context_key)) for cell in alone]
     return cells

@@ -70,10 +70,10 @@ def method_rank(cell: CellResult) -> tuple[int, float, int, str, str]:
 
 
 def groups(cells: Sequence[CellResult]) -> list[Group]:
-    """The cells with a drafter, grouped by target, drafter, K, decoding and everything else but the method."""
+    """The cells with a drafter that have not failed, by target, drafter, K, decoding and all else but the method."""
     found: dict[str, list[CellResult]] = {}
     for cell in cells:
-        if not cell.is_baseline:
+        if not cell.is_baseline and not cell.record.has_failed:
             found.setdefault(cell.key_without(*WITHIN_GROUP), []).append(cell)
     return [Group(tuple(sorted(items, key=method_rank))) for items in found.values()]
 
@@ -195,7 +195,7 @@ class Series:
 
 
 def series_along(cells: Sequence[CellResult], section: str, name: str) -> list[Series]:
-    """The cells in lines along `section.name`; only lines of two cells and more.
+    """The cells in lines along `section.name`; only lines of two cells and more. Those that failed are left out.
 
     Args:
         cells: of any runs; those of two runs are never in one line.
@@ -204,7 +204,7 @@ def series_along(cells: Sequence[CellResult], section: str, name: str) -> list[S
     """
     found: dict[str, list[CellResult]] = {}
     for cell in cells:
-        if not cell.is_baseline:
+        if not cell.is_baseline and not cell.record.has_failed:
             found.setdefault(cell.key_without(*NOT_COMPARED, f"{section}.{name}"), []).append(cell)
 
     def value(cell: CellResult) -> Any:

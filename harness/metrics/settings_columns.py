@@ -62,7 +62,7 @@ def _failed(record: CellRecord) -> str:
     """The label of a cell that could not do all that was asked for."""
     if not record.failures:
         return ""
-    return f"{len(record.failures)} requests failed" if record.requests else "failed"
+    return "failed" if record.has_failed else f"{len(record.failures)} requests failed"
 
 
 def _draft_cache(record: CellRecord) -> dict[str, str]:

@@ -68,6 +68,11 @@ class Failure:
     request: tuple[str, int, int] | None = None
     """Key of the request; None if the whole cell failed."""
 
+    @property
+    def reason(self) -> str:
+        """Name and message of the error, in one line."""
+        return f"{self.error}: {' '.join(self.message.split())}"
+
 
 def _count(unit: str, definition: str, **default: Any) -> Any:
     """A field of a cell that is a column of the results; None where a backend cannot tell."""
@@ -138,6 +143,11 @@ class CellRecord:
             raise InconsistentRecordError(f"request (prompt, turn, sample) = {twice} is recorded twice")
         self._check_knowledge()
         self._check_blocks()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the whole cell failed."""
+        return bool(self.failures) and not self.requests
 
     @property
     def provenances(self) -> tuple[Mapping[str, Any], ...]:

@@ -15,7 +15,10 @@ from harness.report.cell_names import label_notes
 from harness.report.number_format import NOT_AVAILABLE
 
 OF_BASELINE = "–: the baseline drafts nothing, so it has no such value."
-NO_BASELINE = "the run has no baseline with the same settings (measurement.baseline=false, or it was not finished)"
+NO_BASELINE = (
+    "the run has no baseline with the same settings (measurement.baseline=false, or it failed or was not finished)"
+)
+FAILED = "the cell failed; the report says why"
 TURNED_OFF = "it was not recorded (measurement.expected_acceptance=false)"
 NOT_RECORDED = "it was not recorded for every draft that counts in full, or there is no such draft"
 NO_DRAFTS = "no draft of the cell counts as evidence for it"
@@ -60,6 +63,8 @@ def _is_counted_by_block(cell: CellResult, name: str) -> bool:
 
 
 def _why(cell: CellResult, name: str) -> str:
+    if cell.record.has_failed:
+        return FAILED
     if name == "speedup":
         return NO_BASELINE
     if cell.record.knowledge in UNKNOWN and metric(name).of_tokens:

@@ -25,10 +25,11 @@ def warnings(results: Results) -> list[str]:
             found.append(f"run {run.name}: {len(run.unlisted)} records that its manifest does not name were left out")
         for item in run.manifest.get("skipped", []):
             found.append(f"skipped {plain_text(item.get('cell'))}: {item.get('reason')}")
-    without = [cell for cell in results.cells if cell.baseline is None]
+    done = [cell for cell in results.cells if not cell.record.has_failed]
+    without = [cell for cell in done if cell.baseline is None]
     if without:
         found.append(f"{len(without)} cells have no baseline in their run, so no speedup")
-    few = [cell for cell in results.cells if cell.estimates.num_prompts < 2]
+    few = [cell for cell in done if cell.estimates.num_prompts < 2]
     if few:
         found.append(f"{len(few)} cells have fewer than 2 prompts, so no intervals")
     narrow = [cell for cell in results.cells if 2 <= cell.estimates.num_prompts < MIN_PROMPTS]
@@ -44,13 +45,13 @@ def warnings(results: Results) -> list[str]:
     if num_skipped:
         found.append(f"{num_skipped} turns were left out because they did not fit (sum over cells)")
     num_cells = len(results.cells)
-    failed = [(f"{item.error}: {item.message}", cell) for cell in results.cells for item in cell.record.failures]
+    failed = [(item.reason, cell) for cell in results.cells for item in cell.record.failures]
     found += _by_cells("failed", failed, num_cells)
-    coarse = [cell for cell in results.cells if cell.record.knowledge in UNKNOWN and not cell.is_baseline]
+    coarse = [cell for cell in done if cell.record.knowledge in UNKNOWN and not cell.is_baseline]
     found += _by_cells("drafts", [(UNKNOWN[cell.record.knowledge], cell) for cell in coarse], num_cells)
     notes = [(text, cell) for cell in results.cells for text in cell.record.fallbacks]
     found += _by_cells("fallback", notes, num_cells)
-    labelled = [(text, cell) for cell in results.cells for text in cell["labels"].split("; ") if text]
+    labelled = [(text, cell) for cell in done for text in cell["labels"].split("; ") if text]
     return found + _by_cells("label", labelled, num_cells)
 
 

@@ -64,7 +64,8 @@ def write_results(
     from harness.report.figures.write import write_figures
 
     made = make_tables(results)
-    figures = write_figures(results.cells, folder / "figures", formats, distances(results))
+    drawn_cells = [cell for cell in results.cells if not cell.record.has_failed]
+    figures = write_figures(drawn_cells, folder / "figures", formats, distances(results))
     texts = {REPORT: run_page(results, made, figures).to_markdown(folder)}
     if html:
         from harness.report.html.page import html_page

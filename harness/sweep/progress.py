@@ -49,6 +49,11 @@ class Progress:
         self._num_tokens += num_tokens
         self._show()
 
+    def leave_out(self, num_requests: int) -> None:
+        """So many requests will not be run."""
+        self._total -= num_requests
+        self._show()
+
     def note(self, text: str) -> None:
         """Something the user should know now."""
         print(text, file=self._stream, flush=True)
@@ -111,7 +116,8 @@ class LiveProgress(Progress):
         if self._bar is not None:
             rate = self._num_tokens / max(1e-9, self._clock() - self._started_s)
             text = f"[{self._place}] {self._label}" if self._label else "loading"
-            self._bar.update(self._bar.task_ids[0], completed=self._done, description=text, tokens_per_s=rate)
+            (task,) = self._bar.task_ids
+            self._bar.update(task, total=self._total, completed=self._done, description=text, tokens_per_s=rate)
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,8 @@
 Cells that are to be compared (same target, decoding, workload and backend: the baseline, every drafter, depth and
 method) form a group and run the same conversations. The conversations are split into blocks; the cells take turns block
 by block, forwards in one block and backwards in the next, so that drift of the machine meets all arms alike. A cell
-is written when its last block is done; what was finished before an interruption is kept.
+is written when its last block is done; what was finished before an interruption is kept. A cell that raises an error
+is written as failed, and the others of its group go on.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from harness.backends.backend import Backend, BackendRun, OnRequest, backend_class
 from harness.compose.run_plan import RunPlan
@@ -24,12 +27,14 @@ from harness.records.files import identity, write_atomically, write_cell
 from harness.records.provenance import provenance
 from harness.records.schema import SCHEMA_VERSION, Block, CellRecord
 from harness.settings.cell import CellConfig
-from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
-from harness.settings.identity import determinants, key_without, plain_values, with_rates
+from harness.settings.guarantee import RANDOM_WEIGHTS, labels
+from harness.settings.identity import determinants, key_without, plain_values
 from harness.settings.models import Weights
 from harness.settings.sections import CacheDtype
 from harness.settings.usage import normal_form
+from harness.sweep.failures import DeviceLostError, device_is_lost, failed_record, failure_of, recorded_config
 from harness.sweep.progress import Progress
+from harness.sweep.turns import comparable_groups, interleave
 from harness.workload.conversations import Conversation, conversations, fingerprint, load_prompts
 
 
@@ -38,9 +43,17 @@ class _Arm:
     """One cell of a group while it runs."""
 
     cell: CellConfig
-    backend: Backend
+    place: int
+    """In the plan."""
+    backend: Backend | None = None
+    """None before it is made, and of a cell that has failed, so that nothing keeps its memory."""
+    has_failed: bool = False
+    num_told: int = 0
+    """Finished requests that the progress display was told of."""
     runs: list[BackendRun] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
+    record: CellRecord | None = None
+    """Once the last block is done."""
 
     @property
     def wall_s(self) -> float:
@@ -48,6 +61,7 @@ class _Arm:
 
     def play(self, conversations: Sequence[Conversation], advance: OnRequest, session: str) -> None:
         """Run the next block."""
+        assert self.backend is not None
         start_unix_s = time.time()
         run = self.backend.generate(conversations, advance, self.wall_s)
         self.blocks.append(
@@ -78,8 +92,8 @@ def run_cells(plan: RunPlan, folder: Path, progress: Progress, finished: list[st
         finished: the id of each finished cell is appended, so that the caller knows them after an interruption too.
 
     Raises:
-        ValueError: two cells are one on this machine, or a model, a data set or a prompt does not fit; what was
-            finished before is kept.
+        ValueError: two cells are one on this machine, or a data set does not fit: nothing was run.
+        DeviceLostError: after an error on the GPU; what was finished before is kept.
     """
     refuse_repeated(plan.cells)
     groups = comparable_groups(plan.cells)
@@ -122,31 +136,74 @@ class _Run:
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def group(self, cells: Sequence[CellConfig], played: Sequence[Conversation], num_before: int) -> None:
-        """Run the cells of one group, interleaved, and write each as soon as its last block is done."""
-        kind = cells[0].backend.kind
-        backend = backend_class(kind)
-        if kind not in self.shared:
-            self.shared[kind] = backend.Shared()
-        arms = [_Arm(cell, backend(cell, self.shared[kind])) for cell in cells]
-        backend.prepare_together([arm.backend for arm in arms], played)
+        """Run the cells of one group, interleaved, and write each as soon as it is done or has failed."""
+        arms = [_Arm(cell, num_before + index) for index, cell in enumerate(cells)]
+        backend = backend_class(cells[0].backend.kind)
+        with self._failing(arms, played):
+            shared = self._shared(cells[0].backend.kind)
+        for arm in _going_on(arms):
+            self._show(arm)
+            with self._failing([arm], played):
+                arm.backend = backend(arm.cell, shared)
+        if _going_on(arms):
+            with self._failing(_going_on(arms), played):
+                backend.prepare_together([arm.backend for arm in _going_on(arms)], played)
         for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
             arm = arms[turn.arm]
-            self.progress.cell(label(arm.cell), num_before + turn.arm, len(self.plan.cells))
-            if turn.is_first:
-                arm.backend.generate(turn.conversations[: arm.cell.measurement.num_warmup_requests])
-            arm.play(turn.conversations, self._advance, self.session)
-            if turn.is_last:
-                record = _record(arm, played, self.plan.warnings)
+            if arm.backend is None:
+                continue
+            self._show(arm)
+            with self._failing([arm], played):
+                if turn.is_first:
+                    arm.backend.generate(turn.conversations[: arm.cell.measurement.num_warmup_requests])
+                arm.play(turn.conversations, partial(self._advance, arm), self.session)
+                arm.record = _record(arm, played, self.plan.warnings) if turn.is_last else None
+            if arm.record is not None:
                 if arm.cell.measurement.round_terms and not arm.cell.is_baseline:
                     # first, so that a record that promises terms has them
-                    terms = collect_terms(record.cell_id, (item for run in arm.runs for item in run.terms))
+                    terms = collect_terms(arm.record.cell_id, (item for run in arm.runs for item in run.terms))
                     write_terms(terms, self.folder / "cells")
-                write_cell(record, self.folder / "cells")
-                self.finished.append(record.cell_id)
-                self.places[record.cell_id] = num_before + turn.arm
-                self._write_manifest()
+                self._write(arm.record, arm.place)
 
-    def _advance(self, num_tokens: int) -> None:
+    def _shared(self, kind: str) -> Any:
+        """What the cells of one kind of backend share."""
+        if kind not in self.shared:
+            self.shared[kind] = backend_class(kind).Shared()
+        return self.shared[kind]
+
+    @contextmanager
+    def _failing(self, arms: Sequence[_Arm], played: Sequence[Conversation]) -> Iterator[None]:
+        """Write cells as failed that cannot go on after an error; the others do.
+
+        Raises:
+            DeviceLostError: nothing can go on in this process.
+        """
+        try:
+            yield
+        except Exception as error:
+            failure = failure_of(error)
+            for arm in arms:
+                arm.backend, arm.has_failed = None, True
+                self.progress.note(f"failed: {label(arm.cell)}: {failure.reason}")
+                num_requests = sum(len(item.prompt.turns) for item in played)
+                self.progress.leave_out(num_requests - arm.num_told)
+                self._write(failed_record(arm.cell, failure, played, self.plan.warnings), arm.place)
+            if device_is_lost():
+                raise DeviceLostError(
+                    f"the GPU takes no more work from this process after {failure.reason}; run the same command again"
+                ) from error
+
+    def _write(self, record: CellRecord, place: int) -> None:
+        write_cell(record, self.folder / "cells")
+        self.finished.append(record.cell_id)
+        self.places[record.cell_id] = place
+        self._write_manifest()
+
+    def _show(self, arm: _Arm) -> None:
+        self.progress.cell(label(arm.cell), arm.place, len(self.plan.cells))
+
+    def _advance(self, arm: _Arm, num_tokens: int) -> None:
+        arm.num_told += 1
         self.progress.advance(1, num_tokens)
 
     def _write_manifest(self) -> None:
@@ -167,32 +224,8 @@ class _Run:
         write_atomically(self.folder / "run.json", json.dumps(content, indent=1).encode())
 
 
-def comparable_groups(cells: Sequence[CellConfig]) -> list[list[CellConfig]]:
-    """The cells of each target, decoding, workload and backend, in the order of the plan."""
-    groups: dict[str, list[CellConfig]] = {}
-    for cell in cells:
-        key = key_without(cell, "drafter", "drafting", "verification", "constraint", "measurement")
-        groups.setdefault(key, []).append(cell)
-    return list(groups.values())
-
-
-class Turn(NamedTuple):
-    """One cell's turn at one block of conversations."""
-
-    arm: int
-    conversations: Sequence[Conversation]
-    is_first: bool
-    is_last: bool
-
-
-def interleave(num_arms: int, played: Sequence[Conversation], num_blocks: int) -> Iterator[Turn]:
-    """The arms' turns, block by block: forwards in even blocks, backwards in odd ones."""
-    num_blocks = min(num_blocks, len(played))
-    for block in range(num_blocks):
-        part = played[len(played) * block // num_blocks : len(played) * (block + 1) // num_blocks]
-        order = range(num_arms) if block % 2 == 0 else range(num_arms - 1, -1, -1)
-        for arm in order:
-            yield Turn(arm, part, block == 0, block == num_blocks - 1)
+def _going_on(arms: Sequence[_Arm]) -> list[_Arm]:
+    return [arm for arm in arms if not arm.has_failed]
 
 
 def _play(cell: CellConfig) -> list[Conversation]:
@@ -200,20 +233,14 @@ def _play(cell: CellConfig) -> list[Conversation]:
 
 
 def _record(arm: _Arm, played: Sequence[Conversation], warnings: Sequence[str]) -> CellRecord:
+    assert arm.backend is not None
     cell, facts = arm.cell, arm.backend.facts()
     # what was found determines the result, not the word auto
     resolved = replace(cell, backend=facts.backend)
-    config = plain_values(asdict(resolved)) | {
-        "verification": with_rates(cell.verification),
-        "draft_sampling": cell.draft_sampling.value,
-        "guarantee": guarantee(cell).value,
-        "device": facts.backend.device,
-        "dtype": facts.backend.dtype,
-    }
     prompts = fingerprint(item.prompt for item in played if item.sample == 0)
     return CellRecord(
         cell_id=identity(determinants(resolved, prompts, facts.models)),
-        config=config,
+        config=recorded_config(cell, resolved),
         provenance=provenance(
             sampling_core=facts.sampling_core,
             draft_core=facts.draft_core,

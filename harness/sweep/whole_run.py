@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.command_line import say
+from harness.cli.command_line import FAILED, SUCCESS, say
 from harness.compose.run_plan import RunPlan, made_folder
 from harness.records.runs import MANIFEST
 
@@ -33,7 +33,7 @@ def run(*overrides: str) -> pd.DataFrame:
 
     Raises:
         SettingsError: for wrong settings, before anything is loaded.
-        ValueError: a model, a data set or a prompt does not fit.
+        ValueError: a data set does not fit. A cell that failed is a row without numbers, labelled so.
     """
     from harness.compose.compose import compose_plan
     from harness.metrics import load_results
@@ -45,12 +45,15 @@ def run(*overrides: str) -> pd.DataFrame:
     return load_results(plan.folder)
 
 
-def run_and_report(plan: RunPlan, show: Callable[[Results], None]) -> None:
+def run_and_report(plan: RunPlan, show: Callable[[Results], None]) -> int:
     """Run the cells of a plan, write their records and report, and tell about them on standard error.
 
     Args:
         plan: the cells.
         show: gets the results when the report is written; also those that were finished before an interruption.
+
+    Returns:
+        The exit code: FAILED if a cell failed.
     """
     say(*plan.skipped_lines)
     with made_folder(plan.folder):
@@ -64,7 +67,10 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None]) -> None:
             if _lists_only(plan.folder, finished):
                 write_report(plan.folder, show, plan.folder)
             raise
-        write_report(plan.folder, show, plan.folder)
+        results = write_report(plan.folder, show, plan.folder)
+    num_failed = sum(cell.record.has_failed for cell in results.cells)
+    say(f"{num_failed} of {len(plan.cells)} cells failed; the report says why" if num_failed else "")
+    return FAILED if num_failed else SUCCESS
 
 
 def run_plan(plan: RunPlan, finished: list[str]) -> None:
@@ -82,8 +88,8 @@ def run_plan(plan: RunPlan, finished: list[str]) -> None:
 
 def write_report(
     path: Path, show: Callable[[Results], None], output: Path, formats: Sequence[str] = ("png",), *, html: bool = False
-) -> None:
-    """Write the report of the records at a path to a folder, show the results, and tell where the report is."""
+) -> Results:
+    """Write the report of the records at a path to a folder, show the results, and tell where it is; returns them."""
     from harness.metrics.cell import read_results
     from harness.report.warnings import warnings as remarks
     from harness.report.write import write_results
@@ -93,6 +99,7 @@ def write_report(
     show(results)
     say(*(f"note: {line}" for line in remarks(results)))
     say(f"report: {page} (and {len(others)} files beside it, in tables/ and figures/)")
+    return results
 
 
 def _kept(plan: RunPlan, finished: Sequence[str]) -> str:

@@ -104,6 +104,10 @@ class EngineOfCell:
         self.draft_core = None if loaded.head(self._cell.drafter) is None else engine.core.name
         return engine
 
+    def forget(self) -> None:
+        """Let go of an engine that was stopped in the middle of its requests; the next turn gets a new one."""
+        self._kept.engine = None
+
     @property
     def _is_constrained(self) -> bool:
         """Whether its engine is made for requests with grammar states.

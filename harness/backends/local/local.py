@@ -108,7 +108,11 @@ class LocalBackend:
             return self.requests.next(conversation, given)
 
         requests, engine = self._arriving(conversations, start_s), self.engine_of_cell.engine()
-        run = engine.run(requests, follow_up, start_s)
+        try:
+            run = engine.run(requests, follow_up, start_s)
+        except BaseException:
+            self.engine_of_cell.forget()
+            raise
         self.num_invalid += run.num_invalid
         validated = tuple(map(self.requests.validated, run.requests))
         return BackendRun(validated, run.wall_s, self.requests.num_skipped_turns, run.terms)

@@ -1,0 +1,38 @@
+"""Which cells of a plan run together, and whose turn it is; knows nothing of how they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from harness.settings.cell import CellConfig
+from harness.settings.identity import key_without
+from harness.workload.conversations import Conversation
+
+
+def comparable_groups(cells: Sequence[CellConfig]) -> list[list[CellConfig]]:
+    """The cells of each target, decoding, workload and backend, in the order of the plan."""
+    groups: dict[str, list[CellConfig]] = {}
+    for cell in cells:
+        key = key_without(cell, "drafter", "drafting", "verification", "constraint", "measurement")
+        groups.setdefault(key, []).append(cell)
+    return list(groups.values())
+
+
+class Turn(NamedTuple):
+    """One cell's turn at one block of conversations."""
+
+    arm: int
+    conversations: Sequence[Conversation]
+    is_first: bool
+    is_last: bool
+
+
+def interleave(num_arms: int, played: Sequence[Conversation], num_blocks: int) -> Iterator[Turn]:
+    """The arms' turns, block by block: forwards in even blocks, backwards in odd ones."""
+    num_blocks = min(num_blocks, len(played))
+    for block in range(num_blocks):
+        part = played[len(played) * block // num_blocks : len(played) * (block + 1) // num_blocks]
+        order = range(num_arms) if block % 2 == 0 else range(num_arms - 1, -1, -1)
+        for arm in order:
+            yield Turn(arm, part, block == 0, block == num_blocks - 1)

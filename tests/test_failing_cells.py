@@ -1,0 +1,68 @@
+"""A cell that fails is recorded with its reason, and the rest of the sweep goes on."""
+
+import csv
+import io
+
+import pytest
+
+from experiments import run as command
+from harness.metrics.cell import read_results
+from harness.records.runs import read_runs
+from harness.report.write import write_results
+from tests.test_backend_seam import DEPTH, run_on
+
+METHODS = [f"drafting.num_speculative_tokens={DEPTH}", "drafter=eagle3", "verification=strict,block"]
+SMALL = ["workload.num_prompts=4", "workload.num_turns=1", "measurement.num_resamples=100"]
+ON_CPU = ["backend.device=cpu", "backend.dtype=float32", "decoding.temperature=1"]
+
+
+def run_command(name, folder, *options):
+    """Run baseline, strict and block on a failing server; the exit code."""
+    kind = f"backend.kind=tests.failing_servers:{name}"
+    return command.main([*METHODS, *SMALL, *ON_CPU, kind, f"output.folder={folder}", *options])
+
+
+def records_of(folder):
+    """Verification method, or none for the baseline -> record."""
+    (run,) = read_runs(folder)
+    return {
+        "none" if item.config["drafter"]["kind"] == "none" else item.config["verification"]["method"]: item
+        for item in run.cells
+    }
+
+
+def test_an_error_fails_its_cell_alone_and_the_exit_code_says_so(tmp_path, capsys):
+    """Would catch a sweep that ends with the error, and one that ends as if all were well."""
+    assert run_command("Raises", tmp_path, "--format", "csv") == 1
+    rows = {row["verification"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    assert rows["block"]["labels"] == "failed" and rows["block"]["output_tokens_per_s"] == ""
+    assert rows["strict"]["labels"] == "" and float(rows["strict"]["speedup"]) > 1
+    records = records_of(tmp_path)
+    (failure,) = records["block"].failures
+    assert (failure.error, failure.message) == ("RuntimeError", "out of memory\nwith a second line")
+    # where it was raised, without a folder of this machine
+    assert 'File "tests/failing_servers.py"' in failure.traceback and 'File "/' not in failure.traceback
+    assert not records["block"].requests and len(records["strict"].requests) == len(records["none"].requests) == 4
+    text = (tmp_path / "report.md").read_text()
+    assert "failed: RuntimeError: out of memory with a second line" in text
+
+
+@pytest.mark.parametrize("name", ["Raises", "BaselineRaises", "CannotBeMade"])
+def test_a_report_compares_nothing_with_a_failed_cell(name, tmp_path):
+    """Would catch a division by zero, a speedup over a failed baseline, and pairs of cells without numbers."""
+    folder, frame = run_on(tmp_path, name, module="tests.failing_servers")
+    results = read_results(folder)
+    write_results(results, folder, html=True)
+    failed = [cell for cell in results.cells if cell.record.has_failed]
+    assert len(failed) == {"Raises": 1, "BaselineRaises": 1, "CannotBeMade": 3}[name]
+    assert not any(cell.baseline is other for cell in results.cells for other in failed)
+    assert frame["speedup"].notna().sum() == {"Raises": 2, "BaselineRaises": 0, "CannotBeMade": 0}[name]
+    pairs = (folder / "tables" / "paired.csv").read_text()
+    assert ("block" in pairs) == (name == "BaselineRaises")
+
+
+def test_a_failed_cell_has_the_same_id_in_every_run(tmp_path):
+    """Would catch a record that a second run does not recognise."""
+    for name in ("once", "again"):
+        run_on(tmp_path / name, "Raises", module="tests.failing_servers")
+    assert records_of(tmp_path / "once")["block"].cell_id == records_of(tmp_path / "again")["block"].cell_id
