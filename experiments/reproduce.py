@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from harness.cli.command_line import FAILED, SUCCESS, CommandParser
@@ -44,10 +45,13 @@ def _run(options: argparse.Namespace) -> int:
     if folder.resolve() == path.resolve():
         raise SettingsError(f"--output: expected another folder than that of the records, found {folder}")
     from harness.compose.from_records import recorded_plan
+    from harness.compose.run_plan import Resume
     from harness.report.console import print_summary
     from harness.sweep.whole_run import run_and_report
 
     plan = recorded_plan(runs[0].cells, runs[0].manifest, folder, options.command, str(path))
+    # what an earlier call has made would be compared again otherwise
+    plan = replace(plan, resume=Resume(is_fresh=True))
     run_and_report(plan, lambda results: print_summary(results.cells))
     (new,) = read_runs(folder)
     found = same_tokens(runs[0].cells, new.cells)

@@ -2,7 +2,8 @@
 
 Several values of a setting or group, separated by commas, are a sweep. The autoregressive baseline of each combination
 is added by itself. Nothing is loaded before every cell has been checked. Records, tables and figures go to
-results/runs/NAME; `rejection-lab report FOLDER` rebuilds tables and figures.
+results/runs/NAME; `rejection-lab report FOLDER` rebuilds tables and figures. The same command goes on where a run was
+stopped.
 
 examples:
   rejection-lab run experiment=quickstart
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,14 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--list", "--dry-run", action="store_true", help="print the cells, say what is skipped, and stop"
     )
+    parser.add_argument("--fresh", action="store_true", help="run every cell again, also those that are there")
+    parser.add_argument(
+        "--accept-drift",
+        action="store_true",
+        help="go on with cells that were begun with another commit, library, GPU or number of threads, and mark them",
+    )
     return parser.call(_run, arguments)
 
 
 def _run(options: argparse.Namespace) -> int:
     from harness.compose.compose import compose_plan
-    from harness.compose.run_plan import cell_table
+    from harness.compose.run_plan import Resume, cell_table
 
-    plan = compose_plan(options.overrides)
+    plan = replace(compose_plan(options.overrides), resume=Resume(options.fresh, options.accept_drift))
     if options.list:
         print(cell_table(plan.cells))
         say(*plan.warnings, *plan.skipped_lines)

@@ -6,7 +6,8 @@ import numpy as np
 
 from harness.backends.backend import BackendRun, Facts
 from harness.records.counts import Arrival, DraftCounts, Knowledge, added
-from harness.records.request import FinishReason, RequestRecord
+from harness.records.fault_points import reached
+from harness.records.request import FinishReason, RequestRecord, RoundRecord
 from harness.records.schema import Failure
 
 STEP_S = 0.01
@@ -82,6 +83,61 @@ class FakeServer:
 
     def decode(self, token_ids) -> str:
         return ""
+
+
+class TellsEveryRound(FakeServer):
+    """Tells tokens and rounds, and hands over what has ended after every second request."""
+
+    knowledge = Knowledge.rounds
+
+    @staticmethod
+    def weights():
+        return {"target": "fake"}
+
+    def generate(self, conversations, on_request=None, start_s=0.0, keep=None) -> BackendRun:
+        records, num_kept = [], 0
+        for item in conversations:
+            accepted = [None, *self.accepted(item.turn_seed(0))]
+            now = start_s + STEP_S * len(records) * len(accepted)
+            depth = 0 if self.cell.is_baseline else self.cell.drafting.num_speculative_tokens
+            rounds = tuple(
+                RoundRecord(
+                    num_proposed_tokens=0 if n is None else depth,
+                    num_draft_tokens=0 if n is None else depth,
+                    num_accepted_tokens=n or 0,
+                    num_output_tokens=(n or 0) + 1,
+                    cut_reason=None,
+                    arrival_s=now + STEP_S * (i + 1),
+                    share_s=STEP_S,
+                )
+                for i, n in enumerate(accepted)
+            )
+            num_tokens = sum(each.num_output_tokens for each in rounds)
+            tokens = np.random.default_rng(item.turn_seed(0)).integers(0, 1000, num_tokens).tolist()
+            records.append(
+                RequestRecord(
+                    prompt_id=item.prompt.prompt_id,
+                    category=item.prompt.category,
+                    turn=0,
+                    sample=item.sample,
+                    seed=item.turn_seed(0),
+                    num_prompt_tokens=5,
+                    output_token_ids=tuple(tokens),
+                    finish_reason=FinishReason.length,
+                    submitted_s=now,
+                    rounds=rounds,
+                )
+            )
+            if on_request is not None:
+                on_request(num_tokens)
+            reached("a request has ended")
+            if keep is not None and len(records) - num_kept == 2:
+                keep(self._run(records[num_kept:]))
+                num_kept = len(records)
+        return self._run(records)
+
+    def _run(self, records) -> BackendRun:
+        return BackendRun(tuple(records), sum(each.share_s for item in records for each in item.rounds))
 
 
 class CountsOfRequests(FakeServer):

@@ -51,7 +51,7 @@ def test_arms_take_turns_in_alternating_order():
     turns = list(interleave(3, list("abcdefg"), 2))
     assert [turn.arm for turn in turns] == [0, 1, 2, 2, 1, 0]
     assert ["".join(turn.conversations) for turn in turns] == ["abc"] * 3 + ["defg"] * 3
-    assert [turn.is_first for turn in turns] == [True] * 3 + [False] * 3
+    assert [turn.block for turn in turns] == [0] * 3 + [1] * 3
     assert [turn.is_last for turn in turns] == [False] * 3 + [True] * 3
 
 
@@ -100,7 +100,7 @@ def test_an_interruption_keeps_finished_cells_and_older_results_until_then(tmp_p
         run_cells(both, tmp_path, Silent(stop_after=3), finished)
     assert finished == [] and (tmp_path / "run.json").read_text() == "older"
     with pytest.raises(KeyboardInterrupt):
-        run_cells(both, tmp_path, Silent(stop_after=7), finished)
+        run_cells(both, tmp_path, Silent(stop_after=5), finished)
     assert len(finished) == 1 and json.loads((tmp_path / "run.json").read_text())["cells"] == finished
 
 

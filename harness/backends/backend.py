@@ -58,8 +58,19 @@ class Facts:
     """Implementation that drew the drafts; None where it is not known."""
 
 
+Keep = Callable[[BackendRun], None]
+"""Called with what has ended since the last call: whole conversations, their requests in the order they finished, and
+as `wall_s` the time that these took, without that of the requests in flight."""
+KEEP_EVERY_S = 60.0
+"""Measured seconds between two calls of Keep, at least."""
+
+
 class Backend(Protocol):
-    """One cell on one kind of server."""
+    """One cell on one kind of server.
+
+    A kind may lack `weights`, if it cannot tell, and the argument `keep` of `generate`: a run of it that is killed then
+    loses the block under way.
+    """
 
     Shared: ClassVar[Callable[[], Any]]
     """Makes what the cells of a run share, such as loaded models; called once per run."""
@@ -78,8 +89,15 @@ class Backend(Protocol):
             ValueError: something does not fit; nothing expensive has happened yet.
         """
 
+    def weights(self) -> Mapping[str, str]:
+        """`Facts.models`, known before weights are loaded."""
+
     def generate(
-        self, conversations: Sequence[Conversation], on_request: OnRequest | None = None, start_s: float = 0.0
+        self,
+        conversations: Sequence[Conversation],
+        on_request: OnRequest | None = None,
+        start_s: float = 0.0,
+        keep: Keep | None = None,
     ) -> BackendRun:
         """Play conversations, every turn after the model's answer to the one before.
 
@@ -87,6 +105,7 @@ class Backend(Protocol):
             conversations: in the order of admission or arrival; some of those that were prepared for.
             on_request: called with every finished request.
             start_s: what the records' clock shows at the start.
+            keep: called every KEEP_EVERY_S while the clock stands; the run that is returned holds what it got too.
 
         Raises:
             ValueError: a prompt does not fit and workload.too_long is `error`.

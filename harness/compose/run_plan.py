@@ -22,6 +22,16 @@ from harness.settings.usage import normal_form
 
 
 @dataclass(frozen=True)
+class Resume:
+    """What a run does with what earlier sessions of the same name left."""
+
+    is_fresh: bool = False
+    """Throw away what they kept of the plan's cells, finished or not."""
+    accepts_drift: bool = False
+    """Go on with it even where it was measured with another commit, library, GPU or number of threads."""
+
+
+@dataclass(frozen=True)
 class RunPlan:
     """Everything a run needs to know before a model is loaded."""
 
@@ -44,6 +54,7 @@ class RunPlan:
     """Verification method that the others are compared with; None is the first."""
     warnings: tuple[str, ...] = ()
     """What makes this run another than the one asked for: a smaller size, a model that stands in."""
+    resume: Resume = Resume()
 
     @property
     def skipped_lines(self) -> list[str]:

@@ -71,10 +71,13 @@ _OPTIONAL_CELL_FIELDS = ("blocks", "more_provenances", "failures")
 """Fields of a cell that are written only where they are not empty."""
 
 
-def _request_to_json(request: RequestRecord) -> dict[str, Any]:
+def request_to_json(request: RequestRecord) -> dict[str, Any]:
+    """A request as plain JSON values, its rounds by column."""
     plain = ("prompt_id", "category", "turn", "sample", "seed", "num_prompt_tokens", "submitted_s")
     data = {name: getattr(request, name) for name in plain}
-    data |= {name: _plain(value) for name in _OPTIONAL_REQUEST_FIELDS if (value := getattr(request, name)) is not None}
+    data |= {
+        name: plain_json(value) for name in _OPTIONAL_REQUEST_FIELDS if (value := getattr(request, name)) is not None
+    }
     data |= {"output_token_ids": list(request.output_token_ids), "finish_reason": request.finish_reason.value}
     if not request.rounds:
         return data | {
@@ -91,14 +94,16 @@ def _request_to_json(request: RequestRecord) -> dict[str, Any]:
     return data | {"rounds": rounds}
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """A value as JSON takes it; fields of a block, a failure or counts that have their default are left out."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [plain_json(item) for item in value]
     if is_dataclass(value):
-        return {item.name: _plain(getattr(value, item.name)) for item in fields(value) if not _is_default(value, item)}
+        return {
+            item.name: plain_json(getattr(value, item.name)) for item in fields(value) if not _is_default(value, item)
+        }
     return value
 
 
@@ -107,7 +112,8 @@ def _is_default(value: Any, item: Field[Any]) -> bool:
     return bool(getattr(value, item.name) == default)
 
 
-def _request_from_json(data: dict[str, Any]) -> RequestRecord:
+def request_from_json(data: dict[str, Any]) -> RequestRecord:
+    """A request from plain JSON values, which are used up."""
     if "arrivals" in data:
         columns = data["arrivals"]
         data["arrivals"] = tuple(
@@ -142,11 +148,13 @@ def _counts_from_json(data: dict[str, Any]) -> DraftCounts:
     return DraftCounts(**values)
 
 
-def _block_from_json(data: dict[str, Any]) -> Block:
+def block_from_json(data: dict[str, Any]) -> Block:
+    """A block from plain JSON values."""
     return Block(**data | ({"counts": _counts_from_json(data["counts"])} if "counts" in data else {}))
 
 
-def _failure_from_json(data: dict[str, Any]) -> Failure:
+def failure_from_json(data: dict[str, Any]) -> Failure:
+    """A failure from plain JSON values."""
     request = data.get("request")
     return Failure(**data | {"request": None if request is None else (request[0], request[1], request[2])})
 
@@ -155,11 +163,11 @@ def write_cell(cell: CellRecord, folder: Path) -> Path:
     """Write a cell to `folder`/<cell_id>.json.gz, atomically; returns the path."""
     kept = (item.name for item in fields(CellRecord) if item.name != "requests")
     data: dict[str, Any] = {"schema_version": cell.schema_version}
-    data |= {name: _plain(getattr(cell, name)) for name in kept}
+    data |= {name: plain_json(getattr(cell, name)) for name in kept}
     for name in _OPTIONAL_CELL_FIELDS:
         if not data[name]:
             del data[name]
-    data["requests"] = [_request_to_json(item) for item in cell.requests]
+    data["requests"] = [request_to_json(item) for item in cell.requests]
     path = folder / f"{cell.cell_id}.json.gz"
     write_atomically(path, gzip.compress(json.dumps(data, allow_nan=False).encode(), compresslevel=6, mtime=0))
     return path
@@ -171,8 +179,8 @@ def read_cell(path: Path) -> CellRecord:
         data = json.loads(gzip.decompress(path.read_bytes()))
         if data["schema_version"] not in READABLE_VERSIONS:
             raise InconsistentRecordError(unreadable(data["schema_version"]))
-        requests = tuple(_request_from_json(item) for item in data.pop("requests"))
-        for name, read in (("blocks", _block_from_json), ("failures", _failure_from_json)):
+        requests = tuple(request_from_json(item) for item in data.pop("requests"))
+        for name, read in (("blocks", block_from_json), ("failures", failure_from_json)):
             data[name] = tuple(read(item) for item in data.get(name, ()))
         for name in ("fallbacks", "labels", "more_provenances"):
             data[name] = tuple(data.get(name, ()))

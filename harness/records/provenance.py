@@ -6,6 +6,7 @@ torch knows is given when something else has imported it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
@@ -36,9 +37,9 @@ def provenance(
         imported: PACKAGE.MODULE:NAME of each object of the user's own -> SHA-256 of its source file; left out if empty.
 
     Returns:
-        time_utc: ISO 8601, to the second. git: commit and whether tracked files differ from it, or None outside a
-        checkout. python, packages: versions, None for a package that is not installed. platform, cpu. torch_threads
-        and gpu: None unless torch has been imported (and sees a GPU). sampling_core. config_hash: always None.
+        time_utc: ISO 8601, to the second. git: see `git_state`. python, packages: versions, None for a package that is
+        not installed. platform, cpu. torch_threads and gpu: None unless torch has been imported (and sees a GPU).
+        sampling_core. config_hash: always None.
     """
     return {
         "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -58,14 +59,31 @@ def provenance(
 
 @cache
 def git_state(root: Path) -> dict[str, Any] | None:
-    """Commit and dirty flag of the checkout whose top folder is `root`; None if it is not one."""
+    """Commit and dirty flag of the checkout whose top folder is `root`, and `diff`, a digest of what differs from the
+    commit in Python files, if anything does; None if it is not a checkout."""
     if shutil.which("git") is None or not (root / ".git").exists():
         return None
     commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
     if not commit:
         return None
     changes = _output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": changes != ""}
+    diff = _output("git", "-C", str(root), "diff", "HEAD", "--", "*.py") if changes else ""
+    digest = {"diff": hashlib.sha256(diff.encode()).hexdigest()[:16]} if diff else {}
+    return {"commit": commit, "dirty": changes != "", **digest}
+
+
+def measured_with(found: Mapping[str, Any]) -> dict[str, str]:
+    """What must be the same wherever parts of one cell are measured, from a provenance: name -> value, in words."""
+    git, gpu = found["git"] or {}, found["gpu"]
+    return {
+        "commit": str(git.get("commit")),
+        "changes since the commit": str(git.get("diff")),
+        "python": str(found["python"]),
+        **{name: str(value) for name, value in found["packages"].items()},
+        **({"CPU": str(found["cpu"]["model"])} if gpu is None else {"GPU": str(gpu["name"])}),
+        "threads of torch": str(found["torch_threads"]),
+        **{name: str(digest) for name, digest in found.get("imported", {}).items()},
+    }
 
 
 def _output(*command: str) -> str | None:

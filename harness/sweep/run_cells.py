@@ -2,84 +2,40 @@
 
 Cells that are to be compared (same target, decoding, workload and backend: the baseline, every drafter, depth and
 method) form a group and run the same conversations. The conversations are split into blocks; the cells take turns block
-by block, forwards in one block and backwards in the next, so that drift of the machine meets all arms alike. A cell
-is written when its last block is done; what was finished before an interruption is kept. A cell that raises an error
-is written as failed, and the others of its group go on.
+by block, forwards in one block and backwards in the next, so that drift of the machine meets all arms alike. What a
+turn leaves is kept at once, and what earlier sessions have kept is not run again. A cell is written when its last block
+is done. A cell that raises an error is written as failed, and the others of its group go on.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.backends.backend import Backend, BackendRun, OnRequest, backend_class
+from harness.backends.backend import backend_class
 from harness.compose.run_plan import RunPlan
-from harness.records.acceptance_terms import collect_terms, write_terms
-from harness.records.files import identity, write_atomically, write_cell
-from harness.records.provenance import provenance
-from harness.records.schema import SCHEMA_VERSION, Block, CellRecord
+from harness.records.fault_points import reached
+from harness.records.files import write_atomically, write_cell
+from harness.records.runs import CELLS
+from harness.records.schema import SCHEMA_VERSION, CellRecord
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, labels
-from harness.settings.identity import determinants, key_without, plain_values
+from harness.settings.identity import key_without, plain_values
 from harness.settings.models import Weights
 from harness.settings.sections import CacheDtype
 from harness.settings.usage import normal_form
-from harness.sweep.failures import DeviceLostError, device_is_lost, failed_record, failure_of, recorded_config
+from harness.sweep.arm import Arm
+from harness.sweep.failures import DeviceLostError, device_is_lost, failed_record, failure_of
 from harness.sweep.progress import Progress
 from harness.sweep.turns import comparable_groups, interleave
 from harness.workload.conversations import Conversation, conversations, fingerprint, load_prompts
-
-
-@dataclass
-class _Arm:
-    """One cell of a group while it runs."""
-
-    cell: CellConfig
-    place: int
-    """In the plan."""
-    backend: Backend | None = None
-    """None before it is made, and of a cell that has failed, so that nothing keeps its memory."""
-    has_failed: bool = False
-    num_told: int = 0
-    """Finished requests that the progress display was told of."""
-    runs: list[BackendRun] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    record: CellRecord | None = None
-    """Once the last block is done."""
-
-    @property
-    def wall_s(self) -> float:
-        return sum(run.wall_s for run in self.runs)
-
-    def play(self, conversations: Sequence[Conversation], advance: OnRequest, session: str) -> None:
-        """Run the next block."""
-        assert self.backend is not None
-        start_unix_s = time.time()
-        run = self.backend.generate(conversations, advance, self.wall_s)
-        self.blocks.append(
-            Block(
-                index=len(self.blocks),
-                session=session,
-                provenance=0,
-                start_unix_s=start_unix_s,
-                # the system's clock may be set back meanwhile
-                end_unix_s=max(start_unix_s, time.time()),
-                num_requests=len(run.requests),
-                num_output_tokens=sum(item.num_output_tokens for item in run.requests),
-                wall_s=run.wall_s,
-                counts=run.counts,
-                reported=run.reported,
-            )
-        )
-        self.runs.append(run)
 
 
 def run_cells(plan: RunPlan, folder: Path, progress: Progress, finished: list[str]) -> None:
@@ -137,7 +93,8 @@ class _Run:
 
     def group(self, cells: Sequence[CellConfig], played: Sequence[Conversation], num_before: int) -> None:
         """Run the cells of one group, interleaved, and write each as soon as it is done or has failed."""
-        arms = [_Arm(cell, num_before + index) for index, cell in enumerate(cells)]
+        arms = [Arm(cell, num_before + index, self.session) for index, cell in enumerate(cells)]
+        prompts = fingerprint(item.prompt for item in played if item.sample == 0)
         backend = backend_class(cells[0].backend.kind)
         with self._failing(arms, played):
             shared = self._shared(cells[0].backend.kind)
@@ -145,25 +102,38 @@ class _Run:
             self._show(arm)
             with self._failing([arm], played):
                 arm.backend = backend(arm.cell, shared)
+                arm.find_checkpoint(self.folder, prompts, self.plan.resume, self.progress.note)
+        self._leave_out_kept(arms, played)
         if _going_on(arms):
             with self._failing(_going_on(arms), played):
                 backend.prepare_together([arm.backend for arm in _going_on(arms)], played)
         for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
-            arm = arms[turn.arm]
-            if arm.backend is None:
+            arm, record = arms[turn.arm], None
+            if not arm.goes_on:
                 continue
             self._show(arm)
             with self._failing([arm], played):
-                if turn.is_first:
-                    arm.backend.generate(turn.conversations[: arm.cell.measurement.num_warmup_requests])
-                arm.play(turn.conversations, partial(self._advance, arm), self.session)
-                arm.record = _record(arm, played, self.plan.warnings) if turn.is_last else None
-            if arm.record is not None:
-                if arm.cell.measurement.round_terms and not arm.cell.is_baseline:
-                    # first, so that a record that promises terms has them
-                    terms = collect_terms(arm.record.cell_id, (item for run in arm.runs for item in run.terms))
-                    write_terms(terms, self.folder / "cells")
-                self._write(arm.record, arm.place)
+                arm.play(turn, partial(self._advance, arm))
+                record = arm.record(prompts, self.plan.warnings) if turn.is_last else None
+            reached("a turn is played")
+            if record is not None:
+                arm.write(record, self.folder / CELLS)
+                self._list(record.cell_id, arm.place)
+
+    def _leave_out_kept(self, arms: Sequence[Arm], played: Sequence[Conversation]) -> None:
+        """List what earlier sessions have finished, and take what they have done out of the work that is left."""
+        num_requests = sum(len(item.prompt.turns) for item in played)
+        finished = [arm for arm in arms if arm.finished_id is not None]
+        for arm in arms:
+            arm.num_told = num_requests if arm in finished else arm.num_kept
+            self.progress.leave_out(arm.num_told)
+        for arm in finished:
+            self._list(str(arm.finished_id), arm.place)
+        num_kept = sum(arm.num_kept for arm in arms)
+        if finished or num_kept:
+            self.progress.note(
+                f"of {len(arms)} cells {len(finished)} were finished before, and {num_kept} requests of the others"
+            )
 
     def _shared(self, kind: str) -> Any:
         """What the cells of one kind of backend share."""
@@ -172,7 +142,7 @@ class _Run:
         return self.shared[kind]
 
     @contextmanager
-    def _failing(self, arms: Sequence[_Arm], played: Sequence[Conversation]) -> Iterator[None]:
+    def _failing(self, arms: Sequence[Arm], played: Sequence[Conversation]) -> Iterator[None]:
         """Write cells as failed that cannot go on after an error; the others do.
 
         Raises:
@@ -194,15 +164,21 @@ class _Run:
                 ) from error
 
     def _write(self, record: CellRecord, place: int) -> None:
-        write_cell(record, self.folder / "cells")
-        self.finished.append(record.cell_id)
-        self.places[record.cell_id] = place
-        self._write_manifest()
+        write_cell(record, self.folder / CELLS)
+        self._list(record.cell_id, place)
 
-    def _show(self, arm: _Arm) -> None:
+    def _list(self, cell_id: str, place: int) -> None:
+        """A cell is finished, or has failed."""
+        if cell_id not in self.finished:
+            self.finished.append(cell_id)
+        self.places[cell_id] = place
+        self._write_manifest()
+        reached("the manifest is written")
+
+    def _show(self, arm: Arm) -> None:
         self.progress.cell(label(arm.cell), arm.place, len(self.plan.cells))
 
-    def _advance(self, arm: _Arm, num_tokens: int) -> None:
+    def _advance(self, arm: Arm, num_tokens: int) -> None:
         arm.num_told += 1
         self.progress.advance(1, num_tokens)
 
@@ -224,39 +200,12 @@ class _Run:
         write_atomically(self.folder / "run.json", json.dumps(content, indent=1).encode())
 
 
-def _going_on(arms: Sequence[_Arm]) -> list[_Arm]:
-    return [arm for arm in arms if not arm.has_failed]
+def _going_on(arms: Sequence[Arm]) -> list[Arm]:
+    return [arm for arm in arms if arm.goes_on]
 
 
 def _play(cell: CellConfig) -> list[Conversation]:
     return conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
-
-
-def _record(arm: _Arm, played: Sequence[Conversation], warnings: Sequence[str]) -> CellRecord:
-    assert arm.backend is not None
-    cell, facts = arm.cell, arm.backend.facts()
-    # what was found determines the result, not the word auto
-    resolved = replace(cell, backend=facts.backend)
-    prompts = fingerprint(item.prompt for item in played if item.sample == 0)
-    return CellRecord(
-        cell_id=identity(determinants(resolved, prompts, facts.models)),
-        config=recorded_config(cell, resolved),
-        provenance=provenance(
-            sampling_core=facts.sampling_core,
-            draft_core=facts.draft_core,
-            imported={path: path.source_digest() for path in cell.imported.values()},
-        ),
-        requests=tuple(item for run in arm.runs for item in run.requests),
-        wall_s=arm.wall_s,
-        num_skipped_turns=sum(run.num_skipped_turns for run in arm.runs),
-        knowledge=facts.knowledge,
-        blocks=tuple(arm.blocks),
-        failures=tuple(item for run in arm.runs for item in run.failures),
-        # a run made again brings those of its records
-        fallbacks=tuple(dict.fromkeys((*warnings, *facts.fallbacks))),
-        labels=labels(cell),
-        **facts.sizes,
-    )
 
 
 def label(cell: CellConfig) -> str:

@@ -24,7 +24,7 @@ class Turn(NamedTuple):
 
     arm: int
     conversations: Sequence[Conversation]
-    is_first: bool
+    block: int
     is_last: bool
 
 
@@ -35,4 +35,4 @@ def interleave(num_arms: int, played: Sequence[Conversation], num_blocks: int) -
         part = played[len(played) * block // num_blocks : len(played) * (block + 1) // num_blocks]
         order = range(num_arms) if block % 2 == 0 else range(num_arms - 1, -1, -1)
         for arm in order:
-            yield Turn(arm, part, block == 0, block == num_blocks - 1)
+            yield Turn(arm, part, block, block == num_blocks - 1)

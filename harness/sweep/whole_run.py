@@ -9,11 +9,12 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.command_line import FAILED, SUCCESS, say
-from harness.compose.run_plan import RunPlan, made_folder
+from harness.compose.run_plan import Resume, RunPlan, made_folder
 from harness.records.runs import MANIFEST
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
     from harness.metrics.cell import Results
 
 
-def run(*overrides: str) -> pd.DataFrame:
+def run(*overrides: str, fresh: bool = False, accept_drift: bool = False) -> pd.DataFrame:
     """Run what the overrides ask for, as `rejection-lab run` does: same checks, records, progress and report.
 
     Args:
         overrides: such as `drafter=mtp` and `decoding.temperature=0,1`; several values are a sweep.
+        fresh, accept_drift: as `--fresh` and `--accept-drift`.
 
     Returns:
         One row per cell, as `harness.metrics.load_results` reads them from the folder of the run.
@@ -40,7 +42,7 @@ def run(*overrides: str) -> pd.DataFrame:
 
     # of tqdm, which libraries import; the progress here needs no widgets
     warnings.filterwarnings("ignore", "IProgress not found")
-    plan = compose_plan(overrides)
+    plan = replace(compose_plan(overrides), resume=Resume(fresh, accept_drift))
     run_and_report(plan, lambda results: None)
     return load_results(plan.folder)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.backends.backend import BackendRun, Facts, OnRequest
+from harness.backends.backend import BackendRun, Facts, Keep, OnRequest
 from harness.backends.local.cell_memory import check_memory
 from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.backends.local.model_store import ModelStore
@@ -87,8 +87,20 @@ class LocalBackend:
         """The drafting network, loaded from here on; None for drafters that have none."""
         return self.models.loaded.head(self.cell.drafter)
 
+    def weights(self) -> Mapping[str, str]:
+        """Digest of the weights of each model that takes part, by role; needs no loaded weights."""
+        target, head = self.models.meta_models.target, self.models.meta_models.head(self.cell.drafter)
+        found = {"target": _fingerprint(target.random_fingerprint, target.path)}
+        if head is not None:
+            found["drafter"] = _fingerprint(head.random_fingerprint, head.folder)
+        return found
+
     def generate(
-        self, conversations: Sequence[Conversation], on_request: OnRequest | None = None, start_s: float = 0.0
+        self,
+        conversations: Sequence[Conversation],
+        on_request: OnRequest | None = None,
+        start_s: float = 0.0,
+        keep: Keep | None = None,
     ) -> BackendRun:
         """See `harness.backends.backend.Backend.generate`; gets ready first if nothing was prepared."""
         if not self._is_prepared:
@@ -136,10 +148,7 @@ class LocalBackend:
 
     def facts(self) -> Facts:
         """What the backend found out about its cell; called after it has generated."""
-        target, head, engine = self.target, self.loaded_head, self.engine_of_cell
-        models = {"target": _fingerprint(target.random_fingerprint, target.path)}
-        if head is not None:
-            models["drafter"] = _fingerprint(head.random_fingerprint, head.folder)
+        target, engine = self.target, self.engine_of_cell
         return Facts(
             backend=replace(
                 self.cell.backend,
@@ -148,7 +157,7 @@ class LocalBackend:
                 fused=target.is_fused,
                 graphs=engine.uses_graphs,
             ),
-            models=models,
+            models=self.weights(),
             sizes={
                 "draft_logit_cache_bytes": engine.cache_bytes.draft_logits,
                 "target_cache_bytes": engine.cache_bytes.target,

@@ -1,0 +1,134 @@
+"""What a cell did in one go: a block, or the conversations of one that had ended when it was written; as JSON and back.
+
+This module knows records; it does not know when parts are written or where they lie.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from harness.records.acceptance_terms import RequestTerms
+from harness.records.counts import added
+from harness.records.files import (
+    block_from_json,
+    failure_from_json,
+    plain_json,
+    request_from_json,
+    request_to_json,
+)
+from harness.records.request import RequestRecord
+from harness.records.schema import Block, Failure
+
+ConversationKey = tuple[str, int]
+"""Prompt and copy."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a cell did in one go."""
+
+    block: Block
+    """Its `provenance` is 0: that of the part."""
+    is_whole: bool
+    """Whether the session has done all that it had to do of the block; it then holds what earlier parts hold too."""
+    played: tuple[ConversationKey, ...]
+    """Conversations that have ended."""
+    clock_s: float
+    """What the records' clock showed at the end."""
+    provenance: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    """What the backend had found out of the cell."""
+    requests: tuple[RequestRecord, ...] = ()
+    terms: tuple[RequestTerms, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    num_skipped_turns: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "block": plain_json(self.block),
+            "is_whole": self.is_whole,
+            "played": [list(key) for key in self.played],
+            "clock_s": self.clock_s,
+            "provenance": dict(self.provenance),
+            "facts": dict(self.facts),
+            "requests": [request_to_json(item) for item in self.requests],
+            "terms": [_terms_to_json(item) for item in self.terms],
+            "failures": [plain_json(item) for item in self.failures],
+            "num_skipped_turns": self.num_skipped_turns,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Part:
+        """From plain JSON values.
+
+        Raises:
+            ValueError: they are not those of a part.
+        """
+        try:
+            return cls(
+                block=block_from_json(data["block"]),
+                is_whole=data["is_whole"],
+                played=tuple((prompt_id, sample) for prompt_id, sample in data["played"]),
+                clock_s=data["clock_s"],
+                provenance=data["provenance"],
+                facts=data["facts"],
+                requests=tuple(request_from_json(dict(item)) for item in data["requests"]),
+                terms=tuple(_terms_from_json(item) for item in data["terms"]),
+                failures=tuple(failure_from_json(item) for item in data["failures"]),
+                num_skipped_turns=data["num_skipped_turns"],
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"expected a part of a cell, found {type(error).__name__}: {error}") from error
+
+
+def settled(parts: Sequence[Part]) -> list[Part]:
+    """One part for each block and session, in the order of the blocks: the whole one, or those written on the way."""
+    found: dict[tuple[int, str], Part] = {}
+    for part in parts:
+        key = part.block.index, part.block.session
+        found[key] = part if part.is_whole or key not in found else _joined(found[key], part)
+    return sorted(found.values(), key=lambda part: part.block.index)
+
+
+def _joined(first: Part, second: Part) -> Part:
+    one, other = first.block, second.block
+    counts = [item.counts for item in (one, other) if item.counts is not None]
+    block = replace(
+        one,
+        end_unix_s=max(one.end_unix_s, other.end_unix_s),
+        num_requests=one.num_requests + other.num_requests,
+        num_output_tokens=one.num_output_tokens + other.num_output_tokens,
+        wall_s=one.wall_s + other.wall_s,
+        counts=added(counts) if counts else None,
+    )
+    return replace(
+        second,
+        block=block,
+        played=first.played + second.played,
+        requests=first.requests + second.requests,
+        terms=first.terms + second.terms,
+        failures=first.failures + second.failures,
+        num_skipped_turns=first.num_skipped_turns + second.num_skipped_turns,
+    )
+
+
+def _terms_to_json(terms: RequestTerms) -> dict[str, Any]:
+    values = {name: b64encode(column.astype("<f8").tobytes()).decode() for name, column in terms.values.items()}
+    counts = {name: getattr(terms, name).tolist() for name in ("round_index", "num_draft_tokens")}
+    return {"key": list(terms.key), **counts, "values": values}
+
+
+def _terms_from_json(data: Mapping[str, Any]) -> RequestTerms:
+    prompt_id, turn, sample = data["key"]
+    return RequestTerms(
+        (prompt_id, turn, sample),
+        np.array(data["round_index"], dtype=np.int64),
+        np.array(data["num_draft_tokens"], dtype=np.int64),
+        {name: np.frombuffer(b64decode(text), "<f8").astype(np.float64) for name, text in data["values"].items()},
+    )

@@ -1,0 +1,223 @@
+"""One cell of a group while it runs: its turns, the parts that they leave, and the record that these make.
+
+This module does not know whose turn it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from harness.backends.backend import Backend, BackendRun, Facts, OnRequest
+from harness.compose.run_plan import Resume
+from harness.records.acceptance_terms import collect_terms, write_terms
+from harness.records.counts import Knowledge
+from harness.records.files import identity, write_cell
+from harness.records.parts import ConversationKey, Part, settled
+from harness.records.provenance import provenance
+from harness.records.schema import Block, CellRecord
+from harness.settings.cell import CellConfig
+from harness.settings.guarantee import labels
+from harness.settings.identity import determinants, plain_values
+from harness.settings.sections import BackendConfig
+from harness.sweep.failures import recorded_config
+from harness.sweep.resume import CellCheckpoint, Note, find_checkpoint
+from harness.sweep.turns import Turn
+from harness.workload.conversations import Conversation
+
+
+@dataclass
+class Arm:
+    """One cell of a group while it runs."""
+
+    cell: CellConfig
+    place: int
+    """In the plan."""
+    session: str
+    """Names this process in the blocks that it runs."""
+    backend: Backend | None = None
+    """None before it is made, and of a cell that has failed, so that nothing keeps its memory."""
+    has_failed: bool = False
+    num_told: int = 0
+    """Requests that the progress display need not wait for."""
+    _checkpoint: CellCheckpoint | None = None
+    _is_warm: bool = False
+
+    def find_checkpoint(self, folder: Path, prompts: str, resume: Resume, note: Note) -> None:
+        """Find what earlier sessions left of the cell, before its weights are loaded.
+
+        Args:
+            folder: of the run.
+            prompts: fingerprint of the prompts.
+            resume: what to do with it.
+            note: told what the user should know.
+        """
+        assert self.backend is not None
+        # a kind of the user's own need not know its weights before
+        weights = self.backend.weights() if hasattr(self.backend, "weights") else None
+        key = identity(determinants(self.backend.resolved(self.cell), prompts, weights))
+        self._checkpoint = find_checkpoint(folder, key, self.session, self._provenance(), resume, note)
+
+    @property
+    def checkpoint(self) -> CellCheckpoint:
+        assert self._checkpoint is not None, "it has been looked for"
+        return self._checkpoint
+
+    @property
+    def finished_id(self) -> str | None:
+        """Of the record, where there is one."""
+        return None if self._checkpoint is None else self._checkpoint.cell_id
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is something left to do."""
+        return not self.has_failed and self.finished_id is None
+
+    @property
+    def num_kept(self) -> int:
+        """Requests of a cell that is not finished which earlier sessions have kept."""
+        return 0 if self._checkpoint is None else sum(len(item.requests) for item in settled(self._checkpoint.parts))
+
+    def play(self, turn: Turn, advance: OnRequest) -> None:
+        """Run what earlier sessions have left of a turn, and keep what comes of it."""
+        assert self.backend is not None
+        played = self.checkpoint.played(turn.block)
+        left = [item for item in turn.conversations if _key(item) not in played]
+        if not left:
+            return
+        if not self._is_warm:
+            self.backend.generate(turn.conversations[: self.cell.measurement.num_warmup_requests])
+        self._is_warm = True
+        start_unix_s, start_s = time.time(), self._clock_s
+
+        def keep(run: BackendRun, is_whole: bool = False) -> None:
+            self._keep(run, turn.block, start_unix_s, start_s, left if is_whole else None)
+
+        # a kind of the user's own need not know of it
+        known = {"keep": keep} if "keep" in signature(self.backend.generate).parameters else {}
+        keep(self.backend.generate(left, advance, start_s, **known), is_whole=True)
+
+    @property
+    def _clock_s(self) -> float:
+        return max((part.clock_s for part in self.checkpoint.parts), default=0.0)
+
+    def _keep(
+        self,
+        run: BackendRun,
+        block: int,
+        start_unix_s: float,
+        start_s: float,
+        all_played: Sequence[Conversation] | None,
+    ) -> None:
+        assert self.backend is not None
+        facts = self.backend.facts()
+        self._check_weights(facts)
+        ended = [item.key for item in run.requests]
+        ended += [item.request for item in run.failures if item.request is not None]
+        last_s = max((item.events[-1].arrival_s for item in run.requests), default=start_s)
+        self.checkpoint.keep(
+            Part(
+                block=Block(
+                    index=block,
+                    session=self.session,
+                    provenance=0,
+                    start_unix_s=start_unix_s,
+                    # the system's clock may be set back meanwhile
+                    end_unix_s=max(start_unix_s, time.time()),
+                    num_requests=len(run.requests),
+                    num_output_tokens=sum(item.num_output_tokens for item in run.requests),
+                    wall_s=run.wall_s,
+                    counts=run.counts,
+                    reported=run.reported,
+                ),
+                is_whole=all_played is not None,
+                played=tuple(
+                    dict.fromkeys((prompt_id, sample) for prompt_id, _, sample in ended)
+                    if all_played is None
+                    else map(_key, all_played)
+                ),
+                clock_s=last_s if all_played is None else start_s + run.wall_s,
+                provenance=self._provenance(facts.sampling_core, facts.draft_core),
+                facts=plain_values(asdict(facts)),
+                requests=run.requests,
+                terms=run.terms,
+                failures=run.failures,
+                num_skipped_turns=run.num_skipped_turns,
+            )
+        )
+
+    def _check_weights(self, facts: Facts) -> None:
+        """Refuse to put together what other weights have done."""
+        for part in self.checkpoint.parts[:1]:
+            if part.facts["models"] != facts.models:
+                raise ValueError(
+                    f"{self.checkpoint.file.path}: expected the weights that this cell began with, "
+                    f"{part.facts['models']}, found {dict(facts.models)}; start anew with --fresh"
+                )
+
+    def _provenance(self, sampling_core: str | None = None, draft_core: str | None = None) -> dict[str, Any]:
+        return provenance(
+            sampling_core=sampling_core,
+            draft_core=draft_core,
+            imported={path: path.source_digest() for path in self.cell.imported.values()},
+        )
+
+    def record(self, prompts: str, warnings: Sequence[str]) -> CellRecord:
+        """The record of all parts, once the last block is done.
+
+        Args:
+            prompts: fingerprint of the prompts.
+            warnings: of the run; they go into the record.
+        """
+        return _record(self.cell, settled(self.checkpoint.parts), prompts, warnings)
+
+    def write(self, record: CellRecord, folder: Path) -> None:
+        """Write the cell's files to a folder."""
+        files = []
+        if self.cell.measurement.round_terms and not self.cell.is_baseline:
+            # first, so that a record that promises terms has them
+            requests = (item for part in settled(self.checkpoint.parts) for item in part.terms)
+            files.append(write_terms(collect_terms(record.cell_id, requests), folder))
+        files.append(write_cell(record, folder))
+        self.checkpoint.finish(record.cell_id, files, record.provenances)
+
+
+def _record(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: Sequence[str]) -> CellRecord:
+    # the order of the sessions is that of their first parts; what a session knew last holds for it
+    last = {part.block.session: part for part in parts}
+    places = {session: place for place, session in enumerate(last)}
+    found = [_facts(part.facts) for part in last.values()]
+    facts = found[-1]
+    # what was found determines the result, not the word auto
+    resolved = replace(cell, backend=facts.backend)
+    first, *others = (part.provenance for part in last.values())
+    return CellRecord(
+        cell_id=identity(determinants(resolved, prompts, facts.models)),
+        config=recorded_config(cell, resolved),
+        provenance=first,
+        requests=tuple(item for part in parts for item in part.requests),
+        wall_s=sum(part.block.wall_s for part in parts),
+        num_skipped_turns=sum(part.num_skipped_turns for part in parts),
+        knowledge=facts.knowledge,
+        blocks=tuple(replace(part.block, provenance=places[part.block.session]) for part in parts),
+        more_provenances=tuple(others),
+        failures=tuple(item for part in parts for item in part.failures),
+        # a run made again brings those of its records
+        fallbacks=tuple(dict.fromkeys((*warnings, *(text for each in found for text in each.fallbacks)))),
+        labels=labels(cell),
+        **facts.sizes,
+    )
+
+
+def _facts(plain: Mapping[str, Any]) -> Facts:
+    """Facts from plain values."""
+    changed = {"backend": BackendConfig(**plain["backend"]), "knowledge": Knowledge(plain["knowledge"])}
+    return Facts(**{**plain, **changed, "fallbacks": tuple(plain["fallbacks"])})
+
+
+def _key(conversation: Conversation) -> ConversationKey:
+    return conversation.prompt.prompt_id, conversation.sample

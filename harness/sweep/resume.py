@@ -1,0 +1,159 @@
+"""What earlier sessions left of a cell: which parts are kept, which are set aside, and what is started anew.
+
+A cell's checkpoint lies in checkpoints/ of the run's folder. Its name begins with the cell's key: the hash of
+everything that determines the result, as far as it is known before a weight is loaded. Its frames are the cell's parts;
+when the record is written, one frame with the names and digests of the cell's files takes their place.
+This module does not know how a cell is run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.compose.run_plan import Resume
+from harness.records.checkpoint import Checkpoint, read_checkpoint, whole_file
+from harness.records.fault_points import reached
+from harness.records.files import write_atomically
+from harness.records.parts import ConversationKey, Part
+from harness.records.provenance import measured_with
+from harness.records.runs import CELLS
+
+CHECKPOINTS = "checkpoints"
+PARTS = ".parts"
+ASIDE = ".damaged"
+
+Note = Callable[[str], None]
+"""Tells the user something."""
+
+
+@dataclass
+class CellCheckpoint:
+    """The parts of one cell, kept as they come."""
+
+    folder: Path
+    """Of the run."""
+    key: str
+    file: Checkpoint
+    parts: list[Part] = field(default_factory=list)
+    """Whole ones; of earlier sessions also those that were written on the way."""
+    cell_id: str | None = None
+    """Of the record, once it is written."""
+    provenances: Sequence[Mapping[str, Any]] = ()
+    """Of everything that earlier sessions measured."""
+
+    def keep(self, part: Part) -> None:
+        """Add a part; on disk when this returns."""
+        self.file.append({"part": part.to_json()})
+        if part.is_whole:
+            self.parts.append(part)
+
+    def played(self, block: int) -> set[ConversationKey]:
+        """The conversations of a block that need not be run again."""
+        return {key for part in self.parts if part.block.index == block for key in part.played}
+
+    def finish(self, cell_id: str, files: Sequence[Path], provenances: Sequence[Mapping[str, Any]]) -> None:
+        """The cell's files are written: remember their digests instead of the parts."""
+        reached("the record is written")
+        content = {
+            "cell_id": cell_id,
+            "files": {path.name: _digest(path) for path in files},
+            "provenances": [dict(item) for item in provenances],
+        }
+        write_atomically(self.file.path, whole_file({"finished": content}))
+        reached("the checkpoint is closed")
+        self.cell_id = cell_id
+        for path in _checkpoints(self.folder, self.key):
+            if path != self.file.path:
+                path.unlink(missing_ok=True)
+
+
+def find_checkpoint(
+    folder: Path, key: str, session: str, here: Mapping[str, Any], options: Resume, note: Note
+) -> CellCheckpoint:
+    """What earlier sessions left of a cell that may be used here; empty where there is nothing.
+
+    Args:
+        folder: of the run.
+        key: of the cell.
+        session: names this process; a cell that is started anew gets a file with its name.
+        here: provenance of this process.
+        options: see there.
+        note: told what is damaged, torn or was measured with something else.
+    """
+    found = []
+    for path in _checkpoints(folder, key):
+        if options.is_fresh:
+            path.unlink()
+        elif (checkpoint := _read(folder, key, path, note)) is not None:
+            found.append(checkpoint)
+    drifts = [_drift(checkpoint, here) for checkpoint in found]
+    same = [checkpoint for checkpoint, drift in zip(found, drifts, strict=True) if not drift]
+    if same:
+        return same[-1]
+    if found:
+        words = "; ".join(f"{name}: {before}, now {now}" for name, (before, now) in drifts[-1].items())
+        if options.accepts_drift:
+            note(f"going on with {found[-1].file.path.name}, which was measured with others: {words}")
+            return found[-1]
+        note(
+            f"starting a cell anew, since {found[-1].file.path.name} was measured with others: {words} "
+            "(--accept-drift goes on with it and marks the cell)"
+        )
+    return CellCheckpoint(folder, key, Checkpoint(folder / CHECKPOINTS / f"{key}-{session}{PARTS}"))
+
+
+def _checkpoints(folder: Path, key: str) -> list[Path]:
+    """Those of a cell, the one written last at the end."""
+    return sorted((folder / CHECKPOINTS).glob(f"{key}-*{PARTS}"), key=lambda path: path.stat().st_mtime)
+
+
+def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | None:
+    """A checkpoint with its parts, or the record that came of them; None where it was set aside or holds nothing."""
+    try:
+        frames, file, num_torn = read_checkpoint(path)
+        parts = [Part.from_json(frame["part"]) for frame in frames if "part" in frame]
+        finished = next((frame["finished"] for frame in frames if "finished" in frame), None)
+    except (ValueError, KeyError, TypeError) as error:
+        note(f"{path}: {error}; set aside as {_set_aside(path).name}, and its cell is started anew")
+        return None
+    if num_torn:
+        note(f"{path}: the last {num_torn} bytes are of a part that was not written whole; they are cut off")
+    if finished is None:
+        return CellCheckpoint(folder, key, file, parts, None, [part.provenance for part in parts]) if parts else None
+    for name, digest in finished["files"].items():
+        record = folder / CELLS / name
+        if not record.is_file():
+            note(f"{record}: expected the finished cell, found nothing; it is run again")
+        elif _digest(record) != digest:
+            note(
+                f"{record}: not as the run wrote it; set aside as {_set_aside(record).name}, and the cell is run again"
+            )
+        else:
+            continue
+        path.unlink()
+        return None
+    return CellCheckpoint(folder, key, file, [], finished["cell_id"], finished["provenances"])
+
+
+def _drift(checkpoint: CellCheckpoint, here: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """What a checkpoint was measured with that is not the same here: name -> (then, now)."""
+    now, found = measured_with(here), {}
+    for provenance in checkpoint.provenances:
+        before = measured_with(provenance)
+        for name in {**before, **now}:
+            if before.get(name) != now.get(name):
+                found[name] = str(before.get(name)), str(now.get(name))
+    return found
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a damaged file so that nothing reads it; one of that name gives way."""
+    return path.replace(path.with_name(path.name + ASIDE))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
