@@ -103,7 +103,7 @@ def pairs():
     return analysed(*greedy, *sampled, lenient, cell(method="strict", sampling="coupled", seed=5))
 
 
-def test_pairs_of_one_law_are_marked_and_pairs_without_meaning_have_their_reason():
+def test_pairs_of_one_law_are_marked_and_invalid_pairs_have_their_reason():
     """Would catch noise read as a difference, and a hole in the table without a word."""
     (table,) = drafting_tables(pairs(), SKIPPED)
     assert table.header == ("verification", "greedy drafts", "sampled drafts", "coupled drafts")
@@ -112,8 +112,8 @@ def test_pairs_of_one_law_are_marked_and_pairs_without_meaning_have_their_reason
     assert rows["strict"][0].endswith("(a)") and rows["block"][0].endswith("(a)")
     assert rows["strict"][1].endswith("(b)") and rows["strict"][2].endswith("(b)")
     assert not rows["block"][1].endswith(")") and rows["lenient(leniency=0.5)"][1].endswith("(lossy)")
-    assert rows["coupled"] == ("–", "no meaning (1)", "–")
-    assert rows["greedy"][0] == "no meaning (2)" and rows["lenient(leniency=0.5)"][2] == "no meaning (3)"
+    assert rows["coupled"] == ("–", "invalid (1)", "–")
+    assert rows["greedy"][0] == "invalid (2)" and rows["lenient(leniency=0.5)"][2] == "invalid (3)"
     assert "(1): its own noise makes it strict" in table.notes
     assert any(
         note.startswith("(b): strict with sampled drafts, strict with coupled drafts follow") for note in table.notes

@@ -202,13 +202,13 @@ def test_what_a_subject_lacks_is_listed(monkeypatch, tmp_path, capsys):
     assert main(arguments) == 0
     output = capsys.readouterr().out
     assert "not supported: no truncation" in output
-    assert "cells are not supported by the subject" in output
+    assert "cases are not supported by the subject" in output
 
 
 def test_a_subject_that_can_do_nothing_is_not_certified(monkeypatch, tmp_path, capsys):
     path = subject_module(monkeypatch, replace(reference(CPU), features=Features(methods=frozenset())))
     assert main([*FAST, f"--subject={path}", f"--output={tmp_path}"]) == 1
-    assert "RED: 0 of 0 lossless cells pass" in capsys.readouterr().out
+    assert "RED: 0 of 0 lossless cases pass" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

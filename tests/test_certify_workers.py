@@ -59,13 +59,13 @@ def test_a_worker_that_fails_stops_the_command_with_one_line(function, message, 
     arguments = [*(f"--{item}" for item in settings), "--no-controls", f"--subject=broken_subject:{function}"]
     assert main([*arguments, f"--output={tmp_path}"]) == 1
     (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("error: ")]
-    assert message in line and "the worker that played '" in line
+    assert message in line and "the worker that simulated '" in line
     assert not multiprocessing.active_children()
     assert not list(tmp_path.glob("*.json"))
 
 
 def test_every_job_is_handed_out_once_and_each_group_starts_in_the_first_turn_the_longest_first():
-    """Would catch a job that is lost or played twice, and workers that all compile the kernels of one group at once."""
+    """Would catch a job that is lost or runs twice, and workers that all compile the kernels of one group at once."""
     order = in_turns(JOBS)
     assert sorted(order) == sorted(JOBS)
     groups = [group_of(JOBS[index]) for index in order]

@@ -153,7 +153,7 @@ def test_combinations_without_meaning_stop_before_anything_else_and_are_listed()
     with pytest.raises(SettingsError) as caught:
         cells("drafter=ngram,mtp", "verification=strict,pr35461,greedy")
     lines = str(caught.value).splitlines()
-    assert lines[0].startswith("3 of 6 combinations have no meaning")
+    assert lines[0].startswith("3 of 6 combinations are invalid")
     assert "    drafter=ngram verification=pr35461" in lines
     assert "    drafter=mtp verification=greedy" in lines
     assert any("defined only at decoding.temperature=0" in line for line in lines)
@@ -168,7 +168,7 @@ def test_combinations_without_meaning_can_be_skipped_and_are_kept_with_the_reaso
 
 
 def test_a_run_of_nothing_but_skipped_cells_is_an_error():
-    with pytest.raises(SettingsError, match="2 of 2 combinations have no meaning"):
+    with pytest.raises(SettingsError, match="2 of 2 combinations are invalid"):
         cells("drafter=mtp", "verification=greedy", "decoding.temperature=0.5,1", "invalid_cells=skip")
 
 

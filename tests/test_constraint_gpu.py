@@ -71,7 +71,7 @@ def test_no_kernel_is_compiled_while_requests_run(policy, monkeypatch):
 @pytest.mark.parametrize("drafter", [DrafterKind.eagle3, DrafterKind.draft_model, DrafterKind.ngram, DrafterKind.none])
 @pytest.mark.parametrize("policy", [PolicyKind.commit, PolicyKind.mask], ids=lambda item: item.value)
 def test_every_finished_answer_is_valid(policy, drafter):
-    """Would catch a graph that reads masks, drafts or counts of another round, and a boundary seen too late."""
+    """Would catch a graph that reads masks, drafts or counts of another round, or sees reasoning end too late."""
     backend, run = play(policy, drafter)
     assert backend.engine_of_cell.uses_graphs and backend.num_invalid == 0
     finished = [item for item in run.requests if item.finish_reason.value == "grammar"]

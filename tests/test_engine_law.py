@@ -24,7 +24,7 @@ from tests.toy_markov import exact_law, outputs, toy_engine, toy_requests, trans
 
 NUM_REQUESTS = 10_000
 """With as many the p-values of the controls below are 1.2e-11 (shared noise), below 1e-300 (lossy) and 8e-30 (uniforms
-used again), far below the level of a false alarm; `harness.certification` plays millions."""
+used again), far below the level of a false alarm; `harness.certification` simulates millions."""
 NUM_TOKENS = 4
 FALSE_ALARM = 1e-6
 """Probability that one of these tests fails by chance; every seed is fixed, so a pass stays a pass."""

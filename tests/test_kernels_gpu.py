@@ -38,7 +38,7 @@ METHODS = pytest.mark.parametrize(
 DRAWS = pytest.mark.parametrize("coupled", [False, True], ids=["draw", "coupled draw"])
 MASKED = pytest.mark.parametrize("masked", [False, True], ids=["free", "masked"])
 SETTINGS_OF_BATCHES = pytest.mark.parametrize("settings", [MIXED, UNCUT], ids=["cutting", "uncut"])
-"""Where nothing is cut, draws and the methods that read the target only are settled by one launch."""
+"""Where nothing is cut, draws and the methods that read the target only take one launch."""
 CUDA = torch.device("cuda")
 
 

@@ -1,4 +1,4 @@
-"""Rounds that one launch settles: the first pass draws the next token itself, the same as the reference draws."""
+"""Rounds that one launch decides: the first pass draws the next token itself, the same as the reference draws."""
 
 from dataclasses import replace
 from typing import Any

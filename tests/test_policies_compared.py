@@ -110,7 +110,7 @@ def test_where_nothing_guards_a_request_its_parser_is_asked_when_all_have_ended(
     found = engine.run(requests, follow_up).requests
     assert while_running == [0] * 9 and all(parser.num_asked for parser in parsers)
     for record in found:
-        # and nothing is lost: the boundary is where the output has its first marker
+        # and nothing is lost: reasoning ends where the output has its first marker
         ids = record.output_token_ids
         assert record.num_reasoning_tokens == (ids.index(MARKER) + 1 if MARKER in ids else None)
         assert all(item.num_free_tokens is not None for item in record.rounds)

@@ -66,9 +66,9 @@ def test_the_zoo_stands_in_where_nothing_is_there(cache):
 def test_a_target_without_its_drafter_is_not_taken(cache):
     """Would catch the zoo's drafter beside a real target, which cannot be loaded."""
     put(cache, TARGET)
-    (remark,) = compose_plan([EXPERIMENT, "backend.device=cuda"]).warnings
-    assert f"{TARGET} (there, but of no use without the other)" in remark
-    assert f"{DRAFTER} (not in the local Hub cache)" in remark
+    (warning,) = compose_plan([EXPERIMENT, "backend.device=cuda"]).warnings
+    assert f"{TARGET} (there, but of no use without the other)" in warning
+    assert f"{DRAFTER} (not in the local Hub cache)" in warning
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_a_target_without_its_drafter_is_not_taken(cache):
 def test_a_copy_that_cannot_be_loaded_is_told_apart_from_none(cache, files, reason):
     put(cache, TARGET)
     put(cache, DRAFTER, *files)
-    (remark,) = compose_plan([EXPERIMENT, "backend.device=cuda"]).warnings
-    assert f"{DRAFTER} (in the local Hub cache, but not loadable: " in remark and reason in remark
+    (warning,) = compose_plan([EXPERIMENT, "backend.device=cuda"]).warnings
+    assert f"{DRAFTER} (in the local Hub cache, but not loadable: " in warning and reason in warning
 
 
 def test_an_mtp_layer_comes_with_its_target(cache):

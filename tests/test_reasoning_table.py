@@ -13,7 +13,7 @@ from tests.synthetic_cells import analysed, cell_record, config, request_record,
 
 
 def constrained(prompt_id, policy):
-    """Two tokens, the boundary in the second round with its marker drafted second, an answer in two more rounds."""
+    """Two tokens, reasoning ends in the second round with its marker drafted second, an answer in two more rounds."""
     cut = {"num_output": 2, "cut": CutReason.grammar, "num_cut_tokens": 2} if policy == "commit" else {}
     cut |= {} if policy == "none" else {"is_whole": False, "num_held_steps": 2}
     rounds = [

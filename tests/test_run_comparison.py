@@ -20,7 +20,7 @@ def run_of(*methods, num_prompts=4, **changes):
 
 
 def compared(first, second):
-    """Title -> table of the comparison of two runs, and its remarks."""
+    """Title -> table of the comparison of two runs, and its warnings."""
     comparison = compare_runs("old", first, "new", second)
     return {table.title: table for table in comparison.tables}, comparison.warnings
 
@@ -81,9 +81,9 @@ def test_other_prompts_are_not_paired():
     tables, warnings = compared(run_of("strict"), run_of("strict", workload__path="questions.jsonl"))
     assert PAIRED not in tables and len(tables["Cells without a partner"].rows) == 4
     assert column(tables["Cells without a partner"], "why") == ["other prompts"] * 4
-    (remark,) = warnings
-    assert remark.startswith("The runs are on different prompts (old: builtin; new: questions.jsonl), so no cells are")
-    assert "Run one of the two again with the workload of the other" in remark
+    (warning,) = warnings
+    assert warning.startswith("The runs are on different prompts (old: builtin; new: questions.jsonl), so no cells are")
+    assert "Run one of the two again with the workload of the other" in warning
 
 
 def swept(depths, *, baselines=1, **changes):
@@ -97,20 +97,20 @@ def swept(depths, *, baselines=1, **changes):
 
 def test_runs_without_a_common_cell_say_which_setting_keeps_them_apart():
     """Would catch an empty comparison without a word."""
-    tables, (remark,) = compared(swept((1, 2), baselines=0), swept((3, 4), baselines=0))
+    tables, (warning,) = compared(swept((1, 2), baselines=0), swept((3, 4), baselines=0))
     assert PAIRED not in tables
-    assert remark.startswith("No cells are paired: drafting.num_speculative_tokens is 1, 2 in old and 3, 4 in new. ")
-    assert "Run one of the two again with values that the other has" in remark
+    assert warning.startswith("No cells are paired: drafting.num_speculative_tokens is 1, 2 in old and 3, 4 in new. ")
+    assert "Run one of the two again with values that the other has" in warning
     assert column(tables["Cells without a partner"], "why")[0] == "drafting.num_speculative_tokens is 1, there 3, 4"
 
 
 def test_runs_with_nothing_but_baselines_in_common_say_so():
-    _, (remark,) = compared(swept((1, 2)), swept((3, 4)))
-    assert remark.startswith("Only baselines are paired: drafting.num_speculative_tokens is 1, 2 in old and 3, 4")
-    _, (remark,) = compared(swept((1, 2)), swept(()))
-    assert remark.startswith("Only baselines are paired: new has no cells with a drafter. ")
-    _, (remark,) = compared(swept((), baselines=1), swept((3,), baselines=0))
-    assert remark.startswith("No cells are paired: old has no cells with a drafter. ")
+    _, (warning,) = compared(swept((1, 2)), swept((3, 4)))
+    assert warning.startswith("Only baselines are paired: drafting.num_speculative_tokens is 1, 2 in old and 3, 4")
+    _, (warning,) = compared(swept((1, 2)), swept(()))
+    assert warning.startswith("Only baselines are paired: new has no cells with a drafter. ")
+    _, (warning,) = compared(swept((), baselines=1), swept((3,), baselines=0))
+    assert warning.startswith("No cells are paired: old has no cells with a drafter. ")
 
 
 def test_values_that_both_runs_have_but_never_together_are_named():
@@ -123,9 +123,9 @@ def test_values_that_both_runs_have_but_never_together_are_named():
         ]
         return analysed(*cells)
 
-    tables, (remark,) = compared(crossed((1, 0.5), (2, 1.0)), crossed((1, 1.0), (2, 0.5)))
+    tables, (warning,) = compared(crossed((1, 0.5), (2, 1.0)), crossed((1, 1.0), (2, 0.5)))
     names = "decoding.temperature, drafting.num_speculative_tokens"
-    assert f"No cells are paired: no combination of {names} is in both runs. " in remark
+    assert f"No cells are paired: no combination of {names} is in both runs. " in warning
     whys = column(tables["Cells without a partner"], "why")
     assert whys == [f"no cell there with this combination of {names}"] * 4
 
@@ -140,10 +140,10 @@ def test_pairs_without_a_common_prompt_say_what_chose_other_prompts():
         )
         for cell in second
     ]
-    tables, (remark,) = compared(first, analysed(*records))
+    tables, (warning,) = compared(first, analysed(*records))
     assert column(tables[PAIRED], "prompts in common") == ["0", "0"]
     assert column(tables[PAIRED], "acceptance rate (%), difference") == ["–", "–"]
-    assert remark.startswith(
+    assert warning.startswith(
         "2 of 2 pairs have no prompt in common (seed is 0 in old and 1 in new; workload.num_prompts"
     )
     assert any("a difference needs prompts in common" in note for note in tables[PAIRED].notes)

@@ -1,4 +1,4 @@
-"""The cells of certification: every lossless way to draft and verify, in every dtype and truncation, and mixed."""
+"""The cases of certification: every lossless way to draft and verify, in every dtype and truncation, and mixed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TRUNCATIONS: dict[str, tuple[ToyModels, tuple[Profile, ...]]] = {
         ),
     ),
 }
-"""Truncation of a cell: the pair, and the sampling parameters that its requests take in turn. `none` takes two
+"""Truncation of a case: the pair, and the sampling parameters that its requests take in turn. `none` takes two
 temperatures, because at 1 a forgotten one does not show. `mixed` mixes greedy requests with sampled ones that cut
 differently."""
 UNCUT_BESIDE_CUT = (Profile(temperature=1.4), Profile(temperature=0.9, top_k=4, top_p=0.85))
@@ -98,7 +98,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Unique among the cells."""
+        """Unique among the cases."""
         proposal = "cached" if self.cached else "one-hot"
         parts = [self.verification.method.value, f"{self.draft_sampling.value} {proposal}", self.dtype, self.truncation]
         parts += [f"{self.cache_dtype} cache"] if self.cache_dtype else []
@@ -115,7 +115,7 @@ class Case:
         return features.own_methods if isinstance(method, methods.OwnMethod) else method in features.methods
 
     def lacking(self, features: Features) -> str | None:
-        """What the cell needs and a subject does not have; None if it has everything."""
+        """What the case needs and a subject does not have; None if it has everything."""
         profiles_truncate = any(profile.truncates for profile in self.profiles)
         needs = (
             (self._is_run_by(features), f"method {self.verification.method.value}"),
@@ -140,13 +140,13 @@ def _case(
 
 
 def full_cases() -> list[Case]:
-    """Every way to draft and verify x every truncation x every dtype, and the special cells."""
+    """Every way to draft and verify x every truncation x every dtype, and the special cases."""
     cases = [_case(*drafts, truncation, dtype) for drafts in DRAFTS for truncation in TRUNCATIONS for dtype in DTYPES]
     return cases + special_cases(tuple(DTYPES)) + masked_cases(DRAFTS) + spread_cases()
 
 
 def small_cases() -> list[Case]:
-    """Every way to draft and verify: plain in float32, mixed in bfloat16, each truncation once; the special cells."""
+    """Every way to draft and verify: plain in float32, mixed in bfloat16, each truncation once; the special cases."""
     cases = [_case(*drafts, truncation, dtype)
              for truncation, dtype in (("none", "float32"), ("mixed", "bfloat16")) for drafts in DRAFTS]  # fmt: skip
     rotation = [(truncation, dtype) for truncation in ("top-k", "top-p", "min-p") for dtype in DTYPES]
@@ -168,7 +168,7 @@ def special_cases(dtypes: tuple[str, ...]) -> list[Case]:
     """What does not cross with everything.
 
     Args:
-        dtypes: of the cells with a smaller draft vocabulary.
+        dtypes: of the cases with a smaller draft vocabulary.
     """
     probabilistic = _case(Method.probabilistic, SAMPLED, True)
     block = _case(Method.block, SAMPLED, True)

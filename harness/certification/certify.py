@@ -1,6 +1,6 @@
 """Certify a subject: simulate every case and every control, and test them at one family-wise level.
 
-Bonferroni: each lossless cell is tested at FALSE_ALARM / RESERVE / (number of lossless cells), so that a subject
+Bonferroni: each lossless case is tested at FALSE_ALARM / RESERVE / (number of lossless cases), so that a subject
 without a flaw fails the whole certification with probability FALSE_ALARM at most. Controls are held to the same level.
 """
 
@@ -50,7 +50,7 @@ class Certification:
 
 
 def resolve_workers(choice: int, device: torch.device) -> int:
-    """Processes that play; `choice` 0 is what suits the device."""
+    """Number of processes; `choice` 0 is what suits the device."""
     if choice:
         return choice
     return max(1, min(MAX_WORKERS, (os.cpu_count() or 1) - SPARE_CPUS)) if device.type == "cuda" else 1

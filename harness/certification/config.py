@@ -31,22 +31,22 @@ class CertifyConfig:
     device: Device = Device.auto
     """auto takes a GPU where there is one."""
     size: Size = Size.auto
-    """full: every cell, with samples enough to detect a total variation of .003; small: fewer cells and samples; auto
+    """full: every case, with samples enough to detect a total variation of .003; small: fewer cases and samples; auto
     is full on a GPU and small elsewhere."""
     samples: int = 0
-    """Requests simulated in each cell, at least 1000; 0 is what the size says."""
+    """Requests simulated in each case, at least 1000; 0 is what the size says."""
     batch: int = 0
     """Requests in flight at a time; 0 is what suits the device."""
     workers: int = 0
-    """Processes that play cells at the same time, in turns on all GPUs; 0 is 1 on a CPU, and on a GPU two less than
+    """Processes that run cases at the same time, in turns on all GPUs; 0 is 1 on a CPU, and on a GPU two less than
     there are CPU cores, at most 12. The results do not depend on it."""
     methods: tuple[str, ...] = ()
     """Only these verification methods; all of ours unless given. PACKAGE.MODULE:NAME is one of your own
     (kernels.methods.OwnMethod), which the reference core runs."""
     cells: str = ""
-    """Only cells whose name contains this text."""
+    """Only cases whose name contains this text."""
     controls: bool = True
-    """Also play the controls, which must be rejected."""
+    """Also simulate the controls, which must be rejected."""
     seed: int = 0
     """All random streams are drawn from it."""
     output: str = "results/runs/certification"

@@ -80,7 +80,7 @@ def broken_verify(mistake: Mistake) -> Callable[[Tensor, Draft, Sampling, Verifi
 
 @dataclass(frozen=True)
 class Control:
-    """One wrong sampler and the cell on which it shows."""
+    """One wrong sampler and the case on which it shows."""
 
     name: str
     case: Case

@@ -1,6 +1,6 @@
 """Simulate one lossless case or one control and test the law of its output.
 
-Nothing is carried over from one cell to the next: what comes out depends on the cell and the settings alone.
+Nothing is carried over from one case to the next: its result depends on the case and the settings alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from harness.certification.subject import Subject, project_core
 from harness.certification.toy_models import exact_law
 
 FALSE_ALARM = 1e-6
-"""Probability that any lossless cell of a subject without a flaw fails."""
+"""Probability that any lossless case of a subject without a flaw fails."""
 RESERVE = 10
 """Pearson's statistic has a heavier far tail than the chi-square law. Simulated with MIN_EXPECTED expected in every
 sequence it was up to 1.5 times as heavy at 1e-5; the reserve covers what that becomes further out."""
 VARIATION, POWER = 0.003, 0.99
-"""At size full every cell but those in a spread vocabulary detects this total variation with more than this
+"""At size full every case but those in a spread vocabulary detects this total variation with more than this
 probability, wherever it lies. Where requests take several profiles in turn it is the mean over the profiles: their
 statistics add up to a noncentrality of 4 n times the mean square of the profiles' variations, which is at least the
 square of their mean. One profile of G alone must be off by sqrt(G) times as much to show as surely."""
@@ -37,15 +37,15 @@ SMALL_SAMPLES, SMALL_BATCH = 150_000, 37_500
 CONTROL_SAMPLES = 1_000_000
 FULL_BATCH, LARGE_BATCH, LARGE_MEMORY_BYTES = 2**18, 2**20, 96 * 2**30
 """Requests in flight on a GPU, and on one with so much memory: with fewer it waits for the host. At LARGE_BATCH a
-process was seen to hold up to 6.6 GiB, buffers kept from earlier cells included."""
+process was seen to hold up to 6.6 GiB, buffers kept from earlier cases included."""
 SPREAD_SMALL_SAMPLES, SPREAD_FULL_SAMPLES = 3_000, 500_000
-"""Of cells in a spread vocabulary, whose rows are a thousand times as long; the report gives their power."""
+"""Of cases in a spread vocabulary, whose rows are a thousand times as long; the report gives their power."""
 SPREAD_SMALL_BATCH, SPREAD_FULL_BATCH = 1024, 4096
 """0.5 GB of logits at most."""
 
 
 class CaseVerdict(Enum):
-    """How a cell came out."""
+    """The outcome of a case."""
 
     passed = "pass"
     failed = "FAIL"
@@ -56,12 +56,12 @@ class CaseVerdict(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one cell or control."""
+    """The result of one case or control."""
 
     name: str
     verdict: CaseVerdict
     reason: str = ""
-    """Why a cell failed or was not simulated."""
+    """Why a case failed or was not simulated."""
     fit: Fit | None = None
     num_faults: int = 0
     acceptance_rate: float = 0.0
@@ -88,7 +88,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What every cell of a certification is simulated under; the same in every process."""
+    """What every case of a certification is simulated under; the same in every process."""
 
     config: CertifyConfig
     size: Size
@@ -105,11 +105,11 @@ def laws(case: Case) -> Tensor:
 
 
 def evaluate(subject: Subject, job: Case | Control, conditions: Conditions) -> Outcome:
-    """Play and test one cell or control.
+    """Simulate and test one case or control.
 
     Args:
-        subject: plays the cells; a control is made from the project's own core.
-        job: what to play.
+        subject: the sampling core under test; a control is made from the project's own core.
+        job: what to simulate.
         conditions: of the certification.
     """
     started, level, config = time.perf_counter(), conditions.level, conditions.config
@@ -169,7 +169,7 @@ def _batch(case: Case, conditions: Conditions) -> int:
 
 
 def _reasons(simulated: Simulated, found: Fit, level: float) -> Sequence[str]:
-    """Why a lossless cell fails; empty when it passes."""
+    """Why a lossless case fails; empty when it passes."""
     reasons = []
     if simulated.num_faults:
         reasons.append(f"{simulated.num_faults} verdicts flagged or malformed, or inputs overwritten")

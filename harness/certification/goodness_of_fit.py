@@ -22,7 +22,7 @@ DEVIATES = 3.29
 
 
 class Fit(NamedTuple):
-    """What the test of one cell found."""
+    """The result of the test of one case."""
 
     num_samples: int
     df: int

@@ -1,4 +1,4 @@
-"""What a certification plays: the lossless cells that the settings ask for, then the controls."""
+"""What a certification simulates: the lossless cases that the settings ask for, then the controls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernels.methods import Guarantee, OwnMethod
 
 
 def chosen_cases(config: CertifyConfig, size: Size) -> list[Case]:
-    """The lossless cells that the settings ask for; raises SettingsError when there is none."""
+    """The lossless cases that the settings ask for; raises SettingsError when there is none."""
     every = full_cases() if size is Size.full else small_cases()
     for path in (ImportPath(name) for name in config.methods if is_import_path(name)):
         every += own_cases(_own_method(path), size is Size.full)
@@ -24,7 +24,7 @@ def chosen_cases(config: CertifyConfig, size: Size) -> list[Case]:
     ]
     if not found:
         raise SettingsError(
-            f"--methods {','.join(config.methods)} --cells {config.cells!r}: expected some lossless cell, "
+            f"--methods {','.join(config.methods)} --cells {config.cells!r}: expected some lossless case, "
             "found none; lossy methods are controls"
         )
     return found
@@ -49,6 +49,6 @@ def chosen_jobs(config: CertifyConfig, size: Size) -> list[Case | Control]:
     """Cells, then controls, in the order of the report; the same list in every process.
 
     Raises:
-        SettingsError: there is no lossless cell.
+        SettingsError: there is no lossless case.
     """
     return [*chosen_cases(config, size), *(controls() if config.controls else [])]

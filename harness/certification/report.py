@@ -76,21 +76,21 @@ def headline(result: Certification) -> str:
     """The verdict in one sentence."""
     num_of = {verdict: sum(outcome.verdict is verdict for outcome in result.outcomes) for verdict in CaseVerdict}
     tested = num_of[CaseVerdict.passed] + num_of[CaseVerdict.failed]
-    parts = [f"{num_of[CaseVerdict.passed]} of {tested} lossless cells pass"]
+    parts = [f"{num_of[CaseVerdict.passed]} of {tested} lossless cases pass"]
     num_controls = num_of[CaseVerdict.rejected] + num_of[CaseVerdict.not_rejected]
     parts.append(
         f"{num_of[CaseVerdict.rejected]} of {num_controls} controls are rejected"
         if num_controls
-        else "no controls played"
+        else "no controls simulated"
     )
     if num_of[CaseVerdict.unsupported]:
-        parts.append(f"{num_of[CaseVerdict.unsupported]} cells are not supported by the subject")
+        parts.append(f"{num_of[CaseVerdict.unsupported]} cases are not supported by the subject")
     usual, given = control_samples(result.size), result.config.samples
     few = ""
     if num_of[CaseVerdict.not_rejected] and 0 < given < usual:
         few = (
             f" With --samples {given:,} the power may be too small to reject a control: size {result.size.value} "
-            f"plays {usual:,} of each; leave --samples out."
+            f"simulates {usual:,} of each; leave --samples out."
         )
     return f"{'GREEN' if result.is_green else 'RED'}: {', '.join(parts)}.{few}"
 
@@ -103,13 +103,13 @@ def notes(result: Certification) -> list[str]:
     pooled = max((outcome.fit.pooled_mass for outcome in found if outcome.fit is not None), default=0.0)
     largest = max((outcome.detectable for outcome in short or found), default=0.0)
     return [
-        f"False alarm: a flawless subject fails any cell with probability {FALSE_ALARM:g} at most; each cell is tested "
+        f"False alarm: a flawless subject fails any case with probability {FALSE_ALARM:g} at most; each case is tested "
         f"at {result.level:.1e} (Bonferroni, with a factor {RESERVE} in reserve for the far tail), controls too.",
-        f"Power, in the weakest cell of all{_but_spread(found)}: a deviation of TV {VARIATION:g} is detected with "
+        f"Power, in the weakest case of all{_but_spread(found)}: a deviation of TV {VARIATION:g} is detected with "
         f"probability {power_text(weakest)}, one of {largest:.4f} with {POWER:g}.{_of_profiles(found)} Computed from "
         "samples and degrees of freedom, for the deviation that is hardest to see (noncentrality 4 n TV²); differences "
-        f"among rare sequences, which are pooled, do not count: at most {100 * pooled:.1f} % of the samples of a cell.",
-        "A cell plays requests of a toy Markov pair over several rounds, in slots that are used again, with the "
+        f"among rare sequences, which are pooled, do not count: at most {100 * pooled:.1f} % of the samples of a case.",
+        "A case runs requests of a toy Markov pair over several rounds, in slots that are used again, with the "
         "subject's own drafts and random streams, and compares the joint law of the first tokens with the exact one "
         "(Pearson, rare sequences pooled).",
         _of_rows(found),
@@ -121,7 +121,7 @@ def notes(result: Certification) -> list[str]:
 
 
 def _but_spread(found: Sequence[Outcome]) -> str:
-    """The exception of the cells whose samples are few, if some cells are not of them."""
+    """The exception of the cases whose samples are few, if some cases are not of them."""
     spread = [outcome for outcome in found if outcome.is_spread]
     if not spread or len(spread) == len(found):
         return ""
@@ -130,10 +130,10 @@ def _but_spread(found: Sequence[Outcome]) -> str:
 
 
 def _of_rows(found: Sequence[Outcome]) -> str:
-    """Which cells play the code for long rows, where a core has code of its own for short ones."""
+    """Which cases run the code for long rows, where a core has code of its own for short ones."""
     num_spread = sum(outcome.is_spread for outcome in found)
     return (
-        f"Rows: {len(found) - num_spread} cells have rows of a few tokens, {num_spread} in a spread vocabulary rows of "
+        f"Rows: {len(found) - num_spread} cases have rows of a few tokens, {num_spread} in a spread vocabulary rows of "
         f"{NUM_SPREAD_IDS:,}. What a core runs for longer rows only (the project's kernels: beyond {SHORT_CHUNK} "
         "tokens) is certified by the latter alone, with their power; beside them `rejection-lab agreement` "
         "compares rows of a real vocabulary with the reference, decision by decision."
@@ -141,7 +141,7 @@ def _of_rows(found: Sequence[Outcome]) -> str:
 
 
 def _of_profiles(found: Sequence[Outcome]) -> str:
-    """What power means in cells that pool several profiles, if there are any."""
+    """What power means in cases that pool several profiles, if there are any."""
     most = max((outcome.num_profiles for outcome in found), default=1)
     if most == 1:
         return ""
@@ -158,7 +158,7 @@ def document(result: Certification) -> Document:
     wrong = [outcome for outcome in result.outcomes if outcome.is_control]
     tables = [
         Table(title, COLUMNS, tuple(map(row, outcomes)))
-        for title, outcomes in (("Lossless cells", cases), ("Controls, which must be rejected", wrong))
+        for title, outcomes in (("Lossless cases", cases), ("Controls, which must be rejected", wrong))
         if outcomes
     ]
     return Document(

@@ -1,4 +1,4 @@
-"""Play toy requests through a subject: draft, verify, commit, in slots that are used again, and count what comes out.
+"""Run toy requests through a subject: draft, verify, commit, in slots that are used again, and count what comes out.
 
 Shapes: S slots, R rows of a batch, K draft tokens at most, V and V_draft the vocabularies, L tokens of a tested
 sequence, G profiles, N = V ** L sequences.
@@ -41,7 +41,7 @@ NOT_A_TOKEN = -7
 
 @dataclass(frozen=True)
 class Simulated:
-    """What came out of a cell."""
+    """The counts of a simulated case."""
 
     counts: Tensor
     """[G, 2, N] int64, on the CPU: requests by profile, half and sequence."""
@@ -58,7 +58,7 @@ class Digits(NamedTuple):
     profile: Tensor
     half: Tensor
     length: Tensor
-    """Where the request begins in the cell's lengths."""
+    """Where the request begins in the case's lengths."""
     position: Tensor
 
 
@@ -293,11 +293,11 @@ def num_faults(verdict: VerificationResult, draft: Draft, numbers: Tensor) -> Te
 
 
 def simulate(subject: Subject, case: Case, num_samples: int, batch: int, seed: int, device: torch.device) -> Simulated:
-    """Play at least `num_samples` requests of a cell.
+    """Simulate at least `num_samples` requests of a case.
 
     Args:
         subject: under test.
-        cell: what to play.
+        case: what to simulate.
         num_samples: rounded up to batches of one size.
         batch: slots that are busy at a time, at most; rounded up to whole steps.
         seed: of all random streams.

@@ -12,7 +12,7 @@ reference's docstrings. In short, a subject
   some that have no meaning and may be NaN. K is the width of `draft.token_ids`, K_r is `draft.num_draft_tokens`. The
   number of rows tells which (kernels/reference/target_rows.py); where both have as many, they are the same;
 - leaves its inputs as they were: engines go on reading the logits, the drafts and the cache. A `verify` that writes
-  into one of them is at fault; the first rounds of every cell are checked on a CPU, nothing on a GPU;
+  into one of them is at fault; the first rounds of every case are checked on a CPU, nothing on a GPU;
 - returns the types of kernels.contract themselves, every tensor of the shape that stands there;
 - may ignore seeds, positions and rounds, and draw its random numbers in its own way: only the law is tested;
 - gets for one request the position of the first token that the round may emit. A rejected position is drafted again in

@@ -93,8 +93,8 @@ def evaluate_in_workers(
                 raise _death(workers, started, jobs) from error
             except Exception as error:
                 failed = WorkerError(
-                    f"the worker that played {jobs[futures[future]].name!r} raised {type(error).__name__}: {error}; "
-                    "--workers 1 plays in one process"
+                    f"the worker that simulated {jobs[futures[future]].name!r} raised {type(error).__name__}: {error}; "
+                    "--workers 1 simulates in one process"
                 )
                 failed.add_note("".join(traceback.format_exception(error)))
                 raise failed from error
@@ -121,7 +121,7 @@ def _death(workers: list[BaseProcess], started: SimpleQueue, jobs: Mapping[int, 
     for worker in workers:
         worker.join()
     dead = [worker for worker in workers if worker.exitcode not in (0, -signal.SIGTERM)] or workers
-    names = [f"the worker that played {jobs[last[worker.pid]].name!r}" for worker in dead if worker.pid in last]
+    names = [f"the worker that simulated {jobs[last[worker.pid]].name!r}" for worker in dead if worker.pid in last]
     return WorkerError(
         f"{names[0] if names else 'a worker'} died with exit code {dead[0].exitcode}; if memory ran out, set fewer "
         "--workers or a smaller --batch"

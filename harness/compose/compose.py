@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.compose.checks import check_cells
-from harness.compose.overrides import Given, check_given, read_overrides, size_remark, smaller_values
+from harness.compose.overrides import Given, check_given, read_overrides, size_warning, smaller_values
 from harness.compose.preferred_checkpoints import resolve_preferred
 from harness.compose.run_plan import RunPlan, with_baselines
 from harness.settings.cell import CellConfig, InvalidCombinationError
@@ -59,7 +59,7 @@ class _Composed(NamedTuple):
     num_points: int
     cells: list[CellConfig]
     skipped: list[tuple[Mapping[str, Any], str]]
-    """Points that have no meaning, and why."""
+    """Invalid points, and why."""
     warnings: list[str]
     """What makes the run another than the one asked for."""
 
@@ -125,7 +125,7 @@ def _compose_cells(given: Mapping[str, Given], experiment: str) -> _Composed:
         smaller = smaller_values(root, given, sweep)
     except SettingsError as error:
         raise SettingsError(f"conf/experiment/{experiment}.yaml: without_gpu: {error}") from error
-    warnings = [size_remark(root, smaller, sweep)] if smaller else []
+    warnings = [size_warning(root, smaller, sweep)] if smaller else []
     settings = {**smaller, **given}
     root = _compose(_groups(given), settings) if smaller else root
     points = _points(settings, sweep)
@@ -179,7 +179,7 @@ def _rank(key: str) -> tuple[int, bool]:
 def _cells(
     root: DictConfig, given: Mapping[str, Given], points: Sequence[Point]
 ) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]], list[str]]:
-    """The cells that have a meaning, the points that have none with the reason, and remarks on the models."""
+    """The valid cells, the invalid points with the reason, and warnings about the models."""
     cells: list[CellConfig] = []
     skipped: list[tuple[Mapping[str, Any], str]] = []
     warnings: dict[str, None] = {}
@@ -191,13 +191,13 @@ def _cells(
             composed[_key(groups)] = _compose(groups, given)
         values = {name: value for name, value in point.items() if name not in groups}
         try:
-            cell, remark = _cell(composed[_key(groups)], values)
+            cell, warning = _cell(composed[_key(groups)], values)
         except InvalidCombinationError as error:
             skipped.append((point, str(error)))
             continue
         cells.append(cell)
-        if remark is not None:
-            warnings[remark] = None
+        if warning is not None:
+            warnings[warning] = None
     return cells, skipped, list(warnings)
 
 
@@ -206,7 +206,7 @@ def _key(groups: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _cell(root: DictConfig, values: Mapping[str, Any]) -> tuple[CellConfig, str | None]:
-    """One cell as a typed object, and a remark on its models; raises SettingsError or InvalidCombinationError."""
+    """One cell as a typed object, and a warning about its models; raises SettingsError or InvalidCombinationError."""
     for key, value in values.items():
         OmegaConf.update(root, key, value)
     parts: dict[str, Any] = {}
@@ -218,7 +218,7 @@ def _cell(root: DictConfig, values: Mapping[str, Any]) -> tuple[CellConfig, str 
             text = str(error)
             raise SettingsError(text if text.startswith(item.name) else f"{item.name}: {text}") from error
     models = resolve_preferred(parts["target"], parts["drafter"])
-    return CellConfig(**(parts | {"target": models.target, "drafter": models.drafter})), models.remark
+    return CellConfig(**(parts | {"target": models.target, "drafter": models.drafter})), models.warning
 
 
 def _list_invalid(skipped: Sequence[tuple[Mapping[str, Any], str]], num_points: int) -> str:
@@ -227,7 +227,7 @@ def _list_invalid(skipped: Sequence[tuple[Mapping[str, Any], str]], num_points: 
     by_reason: dict[str, list[str]] = {}
     for point, reason in skipped:
         by_reason.setdefault(reason, []).append(" ".join(f"{key}={value}" for key, value in point.items()))
-    lines = [f"{len(skipped)} of {num_points} combinations have no meaning (invalid_cells=skip runs the others):"]
+    lines = [f"{len(skipped)} of {num_points} combinations are invalid (invalid_cells=skip runs the others):"]
     for reason, points in by_reason.items():
         lines += [f"  {reason}:", *(f"    {point}" for point in points)]
     return "\n".join(lines)

@@ -216,7 +216,7 @@ def smaller_values(
     }
 
 
-def size_remark(root: DictConfig, smaller: Mapping[str, Given], of_experiment: Mapping[str, Given]) -> str:
+def size_warning(root: DictConfig, smaller: Mapping[str, Given], of_experiment: Mapping[str, Given]) -> str:
     """What was made smaller, with the values that the settings composed before had."""
     changes = []
     for key, item in smaller.items():

@@ -21,7 +21,7 @@ class ResolvedModels(NamedTuple):
 
     target: TargetConfig
     drafter: DrafterConfig
-    remark: str | None
+    warning: str | None
     """Why the zoo stands in; None if it does not."""
 
 

@@ -41,7 +41,7 @@ class RunPlan:
     cells: tuple[CellConfig, ...]
     """Cells of one target lie together, its baselines first; no two determine the same result."""
     skipped: tuple[tuple[Mapping[str, Any], str], ...]
-    """Swept values of each combination that was left out, and why it has no meaning."""
+    """Swept values of each combination that was left out, and why it is invalid."""
     folder: Path
     """Where the run leaves its results."""
     command: str

@@ -23,7 +23,7 @@ class ReasoningSpan(NamedTuple):
 def find_reasoning_span(
     parser: ReasoningParser, emitted: Sequence[Sequence[int]], drafted: Sequence[Sequence[int]]
 ) -> ReasoningSpan:
-    """Find the boundary of a request.
+    """Find the end of reasoning of a request.
 
     Args:
         parser: where its reasoning ends.

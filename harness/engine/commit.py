@@ -1,7 +1,7 @@
 """The only place where output tokens are appended, cut and counted.
 
 Verification emits A accepted draft tokens and one recovered or bonus token. EOS, the length limit and the grammar of an
-answer may cut the end of that. What was cut is neither accepted nor rejected evidence. What counts must be settled
+answer may cut the end of that. What was cut is neither accepted nor rejected evidence. What counts must be known
 *before* verification, or the rates are biased: were a rejection counted where an acceptance would have been cut, they
 would be too low. So
 

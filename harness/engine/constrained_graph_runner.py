@@ -119,7 +119,7 @@ class ConstrainedGraphRunner(GraphRunner):
         """Draw drafts under masks that forbid nothing, as they are drawn in the answer: operation by operation.
 
         No capture has compiled these kernels; it would else happen when the first request of a run is after its
-        boundary, in its time. Those of a step that may cut are the captured ones, launched one by one.
+        end of reasoning, in its time. Those of a step that may cut are the captured ones, launched one by one.
         """
         self._constrained.masks.clear()
         draft = self.step.draft(parts.given, self._constrained.masked_drafts({}, parts.given)).draft

@@ -29,7 +29,7 @@ class BenchConfig:
     """What is measured, how, and where the results go."""
 
     preset: Preset = Preset.bars
-    """bars: the cases that have a goal, a bit more than a minute on an H200; full: one factor at a time around them,
+    """bars: the headline cases, a bit more than a minute on an H200; full: one factor at a time around them,
     some minutes; smoke: tiny, to see that everything runs."""
     device: Device = Device.auto
     """cpu goes with --preset smoke only, and measures nothing."""

@@ -50,7 +50,7 @@ def _older_blocks(record: CellRecord) -> list[tuple[int, float]]:
     """Tokens and seconds of the engine's steps in each block of a record of schema 2.
 
     Blocks are equal shares of the conversations in the order of the records, as
-    `harness.sweep.turns.interleave` plays them.
+    `harness.sweep.turns.interleave` runs them.
     """
     numbers: dict[tuple[str, int], int] = {}
     for item in record.requests:

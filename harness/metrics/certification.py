@@ -12,7 +12,7 @@ import pandas as pd
 
 CERTIFICATION = "certification.json"
 COLUMNS = {
-    "name": "the cell: method, drafts, dtype, truncation, and how it is played",
+    "name": "the cell: method, drafts, dtype, truncation, and how it is simulated",
     "is_control": "wrong on purpose: it must be rejected",
     "verdict": "pass or FAIL of a cell, rejected or NOT REJECTED of a control, not supported",
     "num_samples": "requests whose first tokens were compared with the exact law",

@@ -94,7 +94,7 @@ def law(cell: CellResult) -> tuple[str, ...]:
 
 
 def _has(method: str, trait: str) -> bool:
-    """Whether a method of the table has a trait; of one of the user's own nothing is known here."""
+    """Whether a method of the table has a trait; false for a method of the user's own."""
     return method in METHOD_ORDER and bool(getattr(VerificationMethod(method).traits, trait))
 
 
@@ -147,7 +147,7 @@ def comparisons_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Paired comparisons of every two methods of a group, one row per pair and metric.
 
     Returns:
-        the columns of `definitions.PAIRED_COLUMNS`.
+        the columns of `harness.metrics.columns.PAIRED_COLUMNS`.
     """
     rows: list[dict[str, Any]] = []
     for group in groups(cells):
@@ -180,7 +180,7 @@ def _comparison_rows(group: Group, first: CellResult, second: CellResult) -> lis
 
 
 NOT_COMPARED = ("measurement", "device", "dtype")
-"""Sections and settings that say nothing of which cells belong together, or repeat what another says."""
+"""Sections and settings that do not decide which cells belong together, or that repeat another."""
 
 
 @dataclass(frozen=True)

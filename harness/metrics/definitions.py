@@ -77,7 +77,7 @@ reasoning."""
 
 
 EVIDENCE = (
-    "K_r is settled before verification: the smallest of the draft tokens proposed, the tokens still allowed less 1, "
+    "K_r is known before verification: the smallest of the draft tokens proposed, the tokens still allowed less 1, "
     "and the draft tokens before the first drafted end-of-sequence token. A draft token from which on the evidence "
     "would be one-sided (a rejection seen, an acceptance cut off) is not evidence, as counting it would bias the rates "
     "downwards."

@@ -1,6 +1,6 @@
 """What the requests of a cell did before and after the end of their reasoning, summed per request.
 
-A round is of one of three phases: before the boundary, the round in which reasoning ended, and after it. Draft tokens
+A round is of one of three phases: before the end of reasoning, the round in which it came, and after it. Draft tokens
 are told apart one by one: those up to the marker are before, those beyond it after, also where one round has both.
 This module knows records; it does not know which sums a metric divides.
 """
@@ -20,7 +20,7 @@ OF_PHASE = ("num_rounds", "num_tokens", "time_s", "host_us")
 OF_TOKENS = ("num_draft_tokens", "num_accepted_tokens")
 OF_REQUEST = ("num_finished", "num_judged", "num_valid", "num_length_cut", "num_unanswered", "num_refused_tokens")
 OF_PATH = ("num_whole_rounds", "num_guarded_rounds", "num_held_steps")
-"""Rounds of steps that ran as a whole, those in which the host took part, steps of which nothing stayed."""
+"""Rounds of steps that ran as one graph, those in which the host took part, deferred steps."""
 NAMES = (
     *OF_REQUEST,
     *OF_PATH,

@@ -109,12 +109,12 @@ def _plain(value: Any) -> str:
 
 
 def _weights(config: Mapping[str, Any]) -> str:
-    """Records of the time before random weights do not name the source: it was a checkpoint."""
+    """Older records do not name the source: it was a checkpoint."""
     return str(config.get("weights", Weights.checkpoint.value))
 
 
 def _constraint(config: Mapping[str, Any]) -> str:
-    """The policy with what it applies to; nothing in records of the time before constraints."""
+    """The policy with what it applies to; empty in older records, which have no constraint."""
     if config.get("policy") is None:
         return ""
     return f"{config['policy']} ({config['parser']}, {config['kind']})"

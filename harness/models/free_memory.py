@@ -22,7 +22,7 @@ class Need(NamedTuple):
 
 
 def weights_need(what: str, model: nn.Module, is_there: bool = False) -> Need:
-    """What the parameters and buffers of a model take, tied ones counted once; it may be an outline."""
+    """What the parameters and buffers of a model take, tied ones counted once; it may be on the meta device."""
     parameters = list(model.parameters())
     num_bytes = sum(tensor.nbytes for tensor in (*parameters, *model.buffers()))
     num_weights = sum(parameter.numel() for parameter in parameters)

@@ -194,7 +194,7 @@ def as_stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
 def stored_embedding(checkpoint: Checkpoint, key: str, target: TargetModel, hidden_size: int) -> Tensor | None:
     """A head's stored embedding [V, H]; None when there is none or it equals the target's and can be shared.
 
-    Beside an outline, which holds nothing to compare with, one of the target's width counts as equal.
+    Beside a meta model, which has no values to compare with, one of the target's width counts as equal.
     """
     if key not in checkpoint:
         return None

@@ -1,6 +1,6 @@
 """What a run records: cells of requests. The seam between what generates and everything that reads results.
 
-Left of the records a GPU may be needed; right of them a laptop without torch is enough. A record cannot be built
+What writes records may need a GPU; what reads them runs without torch. A record cannot be built
 inconsistent. This module does not know models, torch or Hydra.
 """
 

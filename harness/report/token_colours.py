@@ -97,7 +97,7 @@ def pieces(
     num_written = 0
     for index, kind in enumerate(kinds):
         text = decode(token_ids[: index + 1])
-        # all but the last replacement character are settled: they are bytes that make no character
+        # all but the last replacement character are final: they are bytes that make no character
         is_open = text.endswith(REPLACEMENT) and index + 1 < len(token_ids)
         num_settled = len(text) - 1 if is_open else len(text)
         if num_settled > num_written:

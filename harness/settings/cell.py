@@ -1,4 +1,4 @@
-"""One cell: its sections of settings together, and the combinations of them that have no meaning.
+"""One cell: its sections of settings together, and their invalid combinations.
 
 Hydra composes the settings and `harness.compose.compose` turns them into these objects once; no other layer handles
 dicts. This module knows neither torch nor Hydra, nor that a sweep may skip a cell without a meaning.
@@ -27,7 +27,7 @@ from kernels.methods import DraftSampling
 
 
 class InvalidCombinationError(ValueError):
-    """Settings that are valid one by one and have no meaning together; a sweep may skip such a cell."""
+    """Settings that are valid one by one and invalid in combination; a sweep may skip such a cell."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class CellConfig:
     """Everything that determines the result of one cell.
 
     Raises:
-        InvalidCombinationError: if drafts and verification have no meaning together.
+        InvalidCombinationError: drafts and verification are an invalid combination.
     """
 
     target: TargetConfig = field(default_factory=TargetConfig)
@@ -95,7 +95,7 @@ class CellConfig:
         return self.rounds_draft_logits and self.drafting.drawn_from is DrawnFrom.unrounded
 
     def invalid_reason(self) -> str | None:
-        """Why this combination of settings has no meaning; None if it has one, as the baseline always does."""
+        """Why this combination of settings is invalid; None if it is valid, as the baseline always is."""
         for applies, reason in INVALID_COMBINATIONS:
             if not self.is_baseline and applies(self):
                 return reason.format(**vars(self), draft_sampling=self.draft_sampling)
@@ -202,4 +202,4 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "grammar; use another method, or constraint=none",
     ),
 )
-"""What has no meaning, and why with what to do instead; the first that holds is reported."""
+"""Invalid combinations, why, and what to do instead; the first that applies is reported."""

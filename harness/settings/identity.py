@@ -67,7 +67,7 @@ def determinants(
 
 
 def key_without(config: CellConfig | Mapping[str, Any], *settings: str) -> str:
-    """Canonical text of all settings but some: equal for cells that differ in those at most.
+    """Normal-form text of all settings but some: equal for cells that differ in those at most.
 
     Args:
         config: of a cell or of its record.

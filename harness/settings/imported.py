@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     OrImported: TypeAlias = Ours | ImportPath
 else:  # OmegaConf takes a union with str, but none with a class of it
     OrImported = Ours | str
-"""`OrImported[SomeEnum]` is the type of a field that `named` settles in `__post_init__`."""
+"""`OrImported[SomeEnum]` is the type of a field that `named` resolves in `__post_init__`."""
 
 
 def is_import_path(name: str) -> bool:

@@ -15,7 +15,7 @@ from kernels.methods import VerificationMethod
 
 
 class InvalidCells(Enum):
-    """What a sweep does with combinations that have no meaning."""
+    """What a sweep does with invalid combinations."""
 
     error = "error"
     skip = "skip"
@@ -40,11 +40,11 @@ class RunConfig(CellConfig):
     shows: str | None = None
     """What the results show; printed below the title."""
     does_not_show: str | None = None
-    """What they do not show, although one might think so; printed below that."""
+    """What they do not show, although a reader may expect it; printed below that."""
     reference: OrImported[VerificationMethod] | None = None
     """The method that the others are compared with where methods stand side by side; null takes the first."""
     invalid_cells: InvalidCells = InvalidCells.error
-    """Combinations of a sweep that have no meaning: stop before anything is loaded, or skip and list them."""
+    """Invalid combinations of a sweep: stop before anything is loaded, or skip and list them."""
     output: OutputConfig = field(default_factory=OutputConfig)
     sweep: dict[str, Any] = field(default_factory=dict)
     """An experiment's sweep: setting or group, and the list of its values; the command line replaces it by key."""

@@ -93,13 +93,13 @@ def write_report(
 ) -> Results:
     """Write the report of the records at a path to a folder, show the results, and tell where it is; returns them."""
     from harness.metrics.cell import read_results
-    from harness.report.warnings import warnings as remarks
+    from harness.report.warnings import warnings
     from harness.report.write import write_results
 
     results = read_results(path)
     page, *others = write_results(results, output, formats, html=html)
     show(results)
-    say(*(f"note: {line}" for line in remarks(results)))
+    say(*(f"note: {line}" for line in warnings(results)))
     say(f"report: {page} (and {len(others)} files beside it, in tables/ and figures/)")
     return results
 

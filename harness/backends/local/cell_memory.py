@@ -1,7 +1,7 @@
 """What cells keep on their device, counted before anything of it is made.
 
-The models are counted on their outlines, and caches on the very engine that will run, built without memory. What comes
-on top, and grows and shrinks while an engine runs, is not counted: the activations of a forward, and CUDA graphs.
+The models are counted on torch's meta device, and caches on the very engine that will run, built without memory. What
+grows and shrinks while an engine runs is not counted: the activations of a forward, and CUDA graphs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
     Args:
         models: those that it runs.
         drafter: of the cell.
-        engine: the cell's, made of outlines.
+        engine: the cell's, made on the meta device.
         is_kept: see CellMemory.
     """
     meta_models, loaded = models

@@ -1,4 +1,4 @@
-"""Loaded models, kept for the cells of a sweep that share them, and outlines of them, which say what they will take."""
+"""Loaded models, kept for the cells of a sweep that share them, and their meta models, from which memory is counted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Model(Protocol):
 class Models:
     """A target and the drafting networks asked for beside it, on one device; each is loaded when it is first asked for.
 
-    On the device of outlines nothing takes memory, and what cannot be is refused all the same.
+    On the meta device nothing takes memory, and invalid checkpoints are refused all the same.
     """
 
     def __init__(

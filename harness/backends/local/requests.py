@@ -109,7 +109,7 @@ class CellRequests:
         """The sampling parameters of the prompt's requests.
 
         Raises:
-            ValueError: its sampling and the cell's settings have no meaning together, or promise something else about
+            ValueError: its sampling and the cell's settings are an invalid combination, or promise something else about
                 the output than the cell does.
         """
         if prompt.sampling is None:

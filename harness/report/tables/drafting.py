@@ -1,4 +1,4 @@
-"""Table of draft sampling against verification: every pair, marked where pairs coincide in law or have no meaning.
+"""Table of draft sampling against verification: every pair, marked where pairs coincide in law or are invalid.
 
 This module knows what to show; it does not know where it is written.
 """
@@ -56,7 +56,7 @@ def _crosses(group: Group) -> bool:
 
 
 def _reasons(skipped: Sequence[Skipped]) -> dict[tuple[str, str], str]:
-    """(method, draft sampling) -> why the pair has no meaning, of the sweeps over both."""
+    """(method, draft sampling) -> why the pair is invalid, of the sweeps over both."""
     found: dict[tuple[str, str], str] = {}
     for values, reason in skipped:
         if "verification" in values and "drafting.sampling" in values:
@@ -78,7 +78,7 @@ def _table(group: Group, title: str, reasons: Mapping[tuple[str, str], str]) -> 
             return replace(estimate_number(cell, METRIC), note="; ".join(notes_beside))
         if reason is None:
             return NONE
-        return f"no meaning ({numbers.setdefault(reason, str(len(numbers) + 1))})"
+        return f"invalid ({numbers.setdefault(reason, str(len(numbers) + 1))})"
 
     rows = tuple((name, *(entry(name, sampling) for sampling in SAMPLINGS)) for name in sorted(methods, key=_rank))
     notes = [

@@ -90,7 +90,7 @@ def _ratio_number(reference: CellResult | None, cell: CellResult, name: str) -> 
     """A speed over that of policy none, on the same prompts."""
     if reference is None or reference is cell:
         return NONE
-    # what a policy costs before the boundary is a fraction of a percent
+    # what a policy costs before the end of reasoning is a fraction of a percent
     ratio = paired_ratio(reference.estimates, cell.estimates, name)
     return Number(*without_width_zero(ratio), style="overhead")
 
