@@ -176,7 +176,7 @@ class OwnMethod:
 
         half_strict = OwnMethod(odds, MethodTraits(Guarantee.lossless), emission)
 
-    Then `verification.method=my_rules:half_strict` runs it; certification tests whether it is lossless as it says.
+    Then `verification.method=my_rules:half_strict` runs it; certification tests whether it is lossless as it claims.
 
     Raises:
         ValueError: a field is not of its type, or the traits hold one of NOT_FOR_OWN.

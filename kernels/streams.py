@@ -76,7 +76,7 @@ def philox(
     return torch.stack(torch.broadcast_tensors(*_words(seeds, draw, positions, rounds, purpose)), dim=-1)
 
 
-def _to_unit(high: Tensor, low: Tensor) -> Tensor:
+def to_unit(high: Tensor, low: Tensor) -> Tensor:
     """Two words -> a multiple of 2^-53 in (0, 1); 0 becomes 2^-54, so that its logarithm is finite."""
     integer = ((high >> 5) << 26) | (low >> 6)
     return integer.to(torch.float64).clamp_(min=0.5).mul_(2.0**-53)
@@ -93,7 +93,7 @@ def uniform(
         float64, shaped as the arguments broadcast; 53 bits.
     """
     word_0, word_1, _, _ = torch.broadcast_tensors(*_words(seeds, draw, positions, rounds, purpose))
-    return _to_unit(word_0, word_1)
+    return to_unit(word_0, word_1)
 
 
 def gumbel(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
@@ -117,7 +117,7 @@ def gumbel(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
             blocks = torch.arange(block, min(block + blocks_per_chunk, num_blocks), device=seeds.device)
             words = _words(seeds[rows, None], blocks, positions[rows, None], 0, Purpose.coupled)
             part = noise[rows, block : block + blocks_per_chunk]
-            part[..., 0] = _to_unit(words[0], words[1])
-            part[..., 1] = _to_unit(words[2], words[3])
+            part[..., 0] = to_unit(words[0], words[1])
+            part[..., 1] = to_unit(words[2], words[3])
             part.log_().neg_().log_().neg_()
     return noise.view(len(seeds), 2 * num_blocks)[:, :vocab_size]

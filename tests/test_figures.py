@@ -15,7 +15,7 @@ from harness.report.figures.by_position import draw_by_position
 from harness.report.figures.heat_map import draw_heat_map
 from harness.report.figures.kinds import FIGURES
 from harness.report.figures.methods import draw_methods
-from harness.report.figures.panels import _broken
+from harness.report.figures.panels import wrap_settings
 from harness.report.figures.sheet import sheet_of
 from harness.report.figures.style import HEAT_COLORS, LOOKS, RC, SPARE_LOOKS, spare_looks
 from harness.report.figures.sweep import LENGTH, draw_sweep
@@ -112,7 +112,7 @@ def test_the_length_that_is_drawn_is_that_of_full_drafts():
 @pytest.mark.parametrize("width", range(26, 46))
 def test_no_line_of_a_title_ends_within_a_setting(width):
     text = "(zoo, workload.request_rate=2, K = 3, T = 0.5, top_p = 0.9)"
-    lines = _broken(text, width).split("\n")
+    lines = wrap_settings(text, width).split("\n")
     assert " ".join(lines) == text and len(lines) > 1
     assert not any(line.endswith(("=", "K", "T", "top_p")) for line in lines)
 

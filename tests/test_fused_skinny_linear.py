@@ -132,7 +132,7 @@ def test_what_would_be_misread_is_refused():
 def test_gpus_that_nothing_was_measured_on_are_torchs(
     major: int, num_multiprocessors: int, is_torchs: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    from harness.models.fused.skinny_linear import _is_as_measured, tiling_of
+    from harness.models.fused.skinny_linear import is_as_measured, tiling_of
 
     class OnGpu:
         """Stands for a weight in a GPU's memory."""
@@ -143,9 +143,9 @@ def test_gpus_that_nothing_was_measured_on_are_torchs(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     states: Any = torch.empty(16, 4096, device="meta")
     weight: Any = OnGpu()
-    _is_as_measured.cache_clear()
+    is_as_measured.cache_clear()
     assert (tiling_of(states, weight, gated=False, may_split=True) is None) is is_torchs
-    _is_as_measured.cache_clear()
+    is_as_measured.cache_clear()
 
 
 class Product(NamedTuple):

@@ -92,9 +92,9 @@ def test_work_is_cut_to_fill_a_gpu(
     num_rows: int, num_key_heads: int, num_folded: int, expected: tuple[int, int, int, int]
 ):
     """Rows and number of tiles, keys of a block, programs that share keys: of heads of width 128 in a 2-byte type."""
-    from harness.models.fused.slot_attention import _tiling
+    from harness.models.fused.slot_attention import tiling_of
 
-    assert _tiling(num_rows, num_key_heads, num_folded, 128, 2048, 2) == expected
+    assert tiling_of(num_rows, num_key_heads, num_folded, 128, 2048, 2) == expected
 
 
 def test_what_would_be_misread_is_refused():

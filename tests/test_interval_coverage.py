@@ -1,4 +1,4 @@
-"""95 % intervals hold a known truth in 93 to 97 % of simulated runs, through the functions that make every interval.
+"""95 % intervals contain a known truth in 93 to 97 % of simulated runs, through the functions that make every interval.
 
 A prompt has a difficulty, the same for all its rounds and in every cell of a run: that is what correlates rounds, and
 cells. Difficulties are skewed (a few prompts are easy), and hard prompts take more rounds, as they do where requests
@@ -121,7 +121,7 @@ def intervals_of_run(arms: tuple[Arm, Arm, Arm], run: int):
 
 
 def coverage(num_prompts: int, num_runs: int, seed: int = 1) -> dict[str, float]:
-    """Share of runs whose interval holds the truth."""
+    """Share of runs whose interval contains the truth."""
     arms, truth = simulate(num_prompts, num_runs, seed), truths()
     held = dict.fromkeys(truth, 0)
     for run in range(num_runs):

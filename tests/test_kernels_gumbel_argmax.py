@@ -8,7 +8,7 @@ import triton.language as tl
 from kernels.contract import Sampling, Streams
 from kernels.core import triton_core
 from kernels.gumbel_argmax import highest_noise
-from kernels.streams import _to_unit, gumbel
+from kernels.streams import gumbel, to_unit
 from tests.kernel_rounds import DEVICE
 
 HIGHEST = 2**32 - 1
@@ -30,11 +30,11 @@ def test_no_noise_with_an_upper_word_lies_above_its_bound(highs):
     words = torch.tensor(highs + [0] * (count - len(highs)), dtype=torch.int64, device=DEVICE)
     bounds = torch.empty(count, device=DEVICE)
     _bounds_kernel[(1,)](words, bounds, COUNT=count)
-    largest = -torch.log(-torch.log(_to_unit(words, torch.full_like(words, HIGHEST))))
+    largest = -torch.log(-torch.log(to_unit(words, torch.full_like(words, HIGHEST))))
     assert (bounds.double() >= largest - 1e-4).all()  # kernels.gumbel_argmax adds 1e-3 for float32
 
 
-def test_the_winner_of_a_close_race_is_the_exact_one():
+def test_the_winner_among_close_scores_is_the_exact_one():
     """Two tokens whose scores lie 0.004 apart, the better one with noise from the last bits of its upper word.
 
     Would catch the bound above: the draw then takes the other token.

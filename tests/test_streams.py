@@ -105,7 +105,7 @@ def test_words_are_those_of_triton(tmp_path: Path):
 
 @given(words_32, words_32)
 def test_uniform_lies_in_the_open_interval(high: int, low: int):
-    value = float(streams._to_unit(torch.tensor(high), torch.tensor(low)))
+    value = float(streams.to_unit(torch.tensor(high), torch.tensor(low)))
     assert 0 < value < 1
     assert value == max(((high >> 5) * 2**26 + (low >> 6)) * 2.0**-53, 2.0**-54)
 
@@ -113,7 +113,7 @@ def test_uniform_lies_in_the_open_interval(high: int, low: int):
 def test_uniform_takes_words_0_and_1():
     seed = torch.tensor(99)
     words = philox(seed, 3, 4, 5, Purpose.draft)
-    assert uniform(seed, Purpose.draft, 4, 5, draw=3) == streams._to_unit(words[0], words[1])
+    assert uniform(seed, Purpose.draft, 4, 5, draw=3) == streams.to_unit(words[0], words[1])
 
 
 def test_uniforms_are_uniform():
@@ -139,7 +139,7 @@ def test_gumbel_by_definition():
     noise = gumbel(torch.tensor([7]), torch.tensor([40]), 5)
     for token in range(5):
         words = philox(torch.tensor(7), token // 2, 40, 0, Purpose.coupled)[2 * (token % 2) :]
-        assert noise[0, token] == -torch.log(-torch.log(streams._to_unit(words[0], words[1])))
+        assert noise[0, token] == -torch.log(-torch.log(streams.to_unit(words[0], words[1])))
 
 
 @pytest.mark.parametrize("blocks_per_chunk", [1, 3, 7, 10_000])

@@ -94,7 +94,7 @@ INTERVALS = (
 )
 TIME_INTERVALS = (
     "Intervals of times and throughputs give each prompt the time its requests took part in (an engine step's duration "
-    "is shared equally by the requests in it): they hold the variation between prompts only, not the drift of the "
+    "is shared equally by the requests in it): they include the variation between prompts only, not the drift of the "
     "machine. Where every resample gives the same time, as when all requests went through the same steps, the "
     "variation is unknown, not 0, and n/a is printed. The interval of a high percentile cannot reach beyond the "
     "largest value that was observed."

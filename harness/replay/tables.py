@@ -37,8 +37,8 @@ ESTIMATORS = (
 SAMPLED_TEXT = (
     "sampled: the run's own acceptance length on these drafts, beside the method that made them; – beside the others. "
     "replayed interval: how much narrower (width of the sampled one / its own) or wider (the inverse) it is, given the "
-    "drafts, than the sampled one; n/a where one of them has no width. Both hold the variation between prompts, which "
-    "no replay removes."
+    "drafts, than the sampled one; n/a where one of them has no width. Both include the variation between prompts, "
+    "which no replay removes."
 )
 LIMITS = (
     "What a replay cannot say: the contexts are those that the recorded method visited, so a method that would start "

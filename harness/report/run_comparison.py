@@ -31,7 +31,7 @@ IDENTITY_NOTE = (
     "have. Equal settings and seeds on the same machine with the same versions give the same tokens."
 )
 DRIFT_NOTE = (
-    "The two runs were not interleaved: differences of times and throughputs hold whatever changed on the machine "
+    "The two runs were not interleaved: differences of times and throughputs include whatever changed on the machine "
     "between them, which no interval here covers."
 )
 EMPTY_NOTE = "–: a baseline has no drafts to accept; a difference needs prompts in common."

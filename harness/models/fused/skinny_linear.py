@@ -191,13 +191,13 @@ def tiling_of(states: Tensor, weight: Tensor, gated: bool, may_split: bool) -> T
     """How to run the kernel; None where torch runs."""
     if weight.dtype not in (torch.bfloat16, torch.float16):
         return None
-    if weight.is_cuda and not _is_as_measured(weight.device):
+    if weight.is_cuda and not is_as_measured(weight.device):
         return None
     return tiling_for(states.shape[:-1].numel(), weight.shape[1], weight.shape[0], gated, may_split)
 
 
 @cache
-def _is_as_measured(device: torch.device) -> bool:
+def is_as_measured(device: torch.device) -> bool:
     """Whether a GPU is of the kind that tilings were measured on."""
     found = torch.cuda.get_device_properties(device)
     return (found.major, found.minor) == MEASURED_CAPABILITY and found.multi_processor_count == MULTIPROCESSORS

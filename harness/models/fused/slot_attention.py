@@ -159,7 +159,7 @@ class _Tiling(NamedTuple):
     """P."""
 
 
-def _tiling(num_rows: int, num_key_heads: int, num_folded: int, width: int, capacity: int, itemsize: int) -> _Tiling:
+def tiling_of(num_rows: int, num_key_heads: int, num_folded: int, width: int, capacity: int, itemsize: int) -> _Tiling:
     """num_folded: T * G queries that share a key head; itemsize: bytes of a component."""
     budget = BUDGETS[itemsize]
     max_rows = max(MIN_ROWS, budget.tile_size // width)
@@ -198,7 +198,7 @@ def slot_attention(
     check_tensor("queries", queries, (num_rows, num_tokens, num_heads, width), queries.dtype)
     group, itemsize = num_heads // num_key_heads, queries.element_size()
     budget = BUDGETS[itemsize]
-    tiling = _tiling(num_rows, num_key_heads, num_tokens * group, width, capacity, itemsize)
+    tiling = tiling_of(num_rows, num_key_heads, num_tokens * group, width, capacity, itemsize)
     attended = torch.empty(num_rows, num_tokens, num_heads * width, dtype=queries.dtype, device=queries.device)
     parts, log_sums = new_parts((num_rows, num_tokens, num_heads, tiling.num_splits), width, queries.device)
     starts_early = overlaps(num_rows * num_tokens)

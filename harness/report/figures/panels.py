@@ -68,7 +68,7 @@ def panel_rows(sheet: Sheet) -> list[list[Panel]]:
 
 
 def _panel_title(place: str, drafter: str) -> str:
-    return "\n".join(([_broken(place, PANEL_CHARACTERS)] if place else []) + ([wrapped(drafter)] if drafter else []))
+    return "\n".join(filter(None, (wrap_settings(place, PANEL_CHARACTERS), wrapped(drafter))))
 
 
 class Point(NamedTuple):
@@ -110,13 +110,13 @@ def with_title(figure: Figure, what: str, where: str, sheet: Sheet, num_lines: i
     fitting = int(figure.get_figwidth() * CHARACTERS_PER_INCH)
     title = f"{what} ({', '.join(part for part in (sheet.place, where) if part)})"
     if len(title) > fitting:
-        title = f"{fill(what, fitting)}\n{_broken(title[len(what) + 1 :], fitting)}"
+        title = f"{fill(what, fitting)}\n{wrap_settings(title[len(what) + 1 :], fitting)}"
     figure.suptitle(title)
     figure.set_figheight(figure.get_figheight() + LINE_INCHES * (num_lines + title.count("\n")))
     return figure
 
 
-def _broken(text: str, width: int) -> str:
+def wrap_settings(text: str, width: int) -> str:
     """Lines of a text, none of which ends within `name = value`."""
     whole = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
     return fill(text.replace(" = ", whole), width).replace(whole, " = ")

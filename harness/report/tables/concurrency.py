@@ -20,7 +20,7 @@ METRICS = ("full_draft_length", "output_tokens_per_s", "speedup")
 PAYS, COSTS, UNDECIDED = "pays", "costs", "cannot be told"
 VERDICTS = (
     f"{PAYS}: the interval of the speedup lies above 1; {COSTS}: below 1; {UNDECIDED}: it holds 1, or there is none. "
-    f"Intervals hold the variation of the prompts, not that of the machine."
+    f"Intervals include the variation of the prompts, not that of the machine."
 )
 
 
