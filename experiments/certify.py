@@ -1,8 +1,8 @@
 """Test that a sampling core is lossless, and that the test would have noticed if it were not.
 
-Plays toy requests whose exact law is known through a sampling core, over several rounds, with its own drafts and random
+Runs toy requests whose exact law is known through a sampling core, over several rounds, with its own drafts and random
 streams, and tests the joint law of their first tokens for every lossless method, draft sampling, dtype and truncation.
-Controls that are wrong on purpose are simulated too and must be rejected. Exits with 1 if a lossless cell fails or a
+Controls that are wrong on purpose run too and must be rejected. Exits with 1 if a lossless case fails or a
 control passes.
 
 examples:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(config: CertifyConfig) -> int:
-    """Certify, print one line per cell and the verdict, and write the report."""
+    """Certify, print one line per case and the verdict, and write the report."""
     say(f"loading PyTorch and {config.subject}")
     from harness.certification.certify import certify
     from harness.certification.report import headline, line, notes, write_report

@@ -154,9 +154,9 @@ def test_the_report_says_what_its_power_is_of(tmp_path, capsys):
     arguments += ["--cells=bfloat16", f"--output={tmp_path}"]
     assert main(arguments) == 0
     text = (tmp_path / MARKDOWN).read_text()
-    assert "in the weakest cell of all but 1 in a spread vocabulary" in text
+    assert "in the weakest case of all but 1 in a spread vocabulary" in text
     assert "averaged over them: of one of 4 alone it takes 2 times as much" in text
-    assert re.search(r"Rows: \d+ cells have rows of a few tokens, 1 in a spread vocabulary rows of 6,149", text)
+    assert re.search(r"Rows: \d+ cases have rows of a few tokens, 1 in a spread vocabulary rows of 6,149", text)
     outcomes = {outcome["name"]: outcome for outcome in json.loads((tmp_path / JSON).read_text())["outcomes"]}
     assert outcomes[SPREAD[0]]["is_spread"] and outcomes[SPREAD[0]]["num_profiles"] == 2
 
@@ -312,7 +312,7 @@ def test_the_example_of_the_contract_is_a_subject(monkeypatch, tmp_path, capsys)
         ("--samples=10", "at least 1000"),
         ("--batch=-1", "--batch: expected 0 or more, found -1"),
         ("--output=", "--output: expected a folder, found nothing"),
-        ("--cells=nothing like it", "expected some lossless cell"),
+        ("--cells=nothing like it", "expected some lossless case"),
         ("--methods=typical", "lossy methods are controls"),
     ],
 )

@@ -41,7 +41,7 @@ class CertifyConfig:
     """Processes that run cases at the same time, in turns on all GPUs; 0 is 1 on a CPU, and on a GPU two less than
     there are CPU cores, at most 12. The results do not depend on it."""
     methods: tuple[str, ...] = ()
-    """Only these verification methods; all of ours unless given. PACKAGE.MODULE:NAME is one of your own
+    """Only these verification methods; all lossless ones unless given. PACKAGE.MODULE:NAME is one of your own
     (kernels.methods.OwnMethod), which the reference core runs."""
     cells: str = ""
     """Only cases whose name contains this text."""

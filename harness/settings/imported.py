@@ -1,4 +1,4 @@
-"""Settings that take a name of ours or PACKAGE.MODULE:NAME, an object of the user's own.
+"""Settings that take a built-in name or PACKAGE.MODULE:NAME, an object of the user's own.
 
 Knows neither which settings these are nor what the objects must be like.
 """
@@ -77,7 +77,7 @@ def named(key: str, ours: Mapping[str, Ours], name: Ours | str) -> Ours | Import
         name: as it was given; one of the values of `ours` stays as it is.
 
     Raises:
-        ValueError: it is neither a name of ours nor of the form PACKAGE.MODULE:NAME.
+        ValueError: it is neither a built-in name nor of the form PACKAGE.MODULE:NAME.
     """
     if not isinstance(name, str):
         return name

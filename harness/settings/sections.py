@@ -191,7 +191,7 @@ class BackendConfig:
     max_length: int | None = None
     """Tokens a slot can hold; null takes what the longest request of the workload needs."""
     fused: bool | None = None
-    """Run layers through fused operations of our own; null does so on a GPU, layer by layer where a model allows it."""
+    """Run layers through the fused operations; null does so on a GPU, layer by layer where a model allows it."""
     graphs: bool | None = None
     """Run steps of a few fixed sizes, captured as CUDA graphs; null does so on a GPU."""
     prompt_tokens_beside_rounds: int | None = None
@@ -221,7 +221,7 @@ class MeasurementConfig:
     baseline: bool = True
     """Run the autoregressive baseline beside each target and decoding setting."""
     num_warmup_requests: int = 4
-    """Requests run and thrown away before the first measured one of each cell."""
+    """Requests that run before the first measured one of each cell, and are discarded."""
     num_blocks: int = 2
     """Blocks of requests; the cells take turns block by block, in alternating order (A B, then B A)."""
     expected_acceptance: bool = True

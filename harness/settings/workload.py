@@ -30,7 +30,7 @@ class TooLong(Enum):
 
 @dataclass
 class WorkloadConfig:
-    """The prompts and how they are played."""
+    """The prompts: which, how many, in which order, when they arrive."""
 
     path: str | None = None
     """JSON Lines file (also .gz), or builtin:NAME for one of the package; null without a dataset is the built-in set of
@@ -52,7 +52,7 @@ class WorkloadConfig:
     num_requests: int | None = None
     """Oversample the prompts, in order, to this many conversations; null runs each prompt once."""
     num_turns: int | None = None
-    """Turns of a prompt that are played, each after the model's answer to the one before; null plays all."""
+    """Turns of a prompt that run, each after the model's answer to the one before; null takes all."""
     prompt_tokens: int | None = None
     """Cut or repeat every prompt to exactly so many tokens, for speed at fixed sizes; null leaves them as they are."""
     request_rate: float | None = None
