@@ -119,14 +119,20 @@ def wrong_cells(folder):
     (folder / "run.json").write_text('{"cells": 3}')
 
 
+def newer_manifest(folder):
+    folder.mkdir()
+    (folder / "run.json").write_text('{"schema_version": 99}')
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        pytest.param(newer_manifest, "run.json: .*schema 99.*update this program", id="newer manifest"),
         pytest.param(lambda folder: None, "no such file or folder", id="missing"),
         pytest.param(Path.mkdir, "no cell records here", id="empty"),
         pytest.param(no_cells, "no finished cells", id="no cells yet"),
         pytest.param(damaged_manifest, "run.json: expected a run's manifest", id="damaged manifest"),
-        pytest.param(wrong_cells, "expected a list of cell ids", id="manifest without a list"),
+        pytest.param(wrong_cells, "run.json: .* cells: expected a list", id="manifest without a list"),
         pytest.param(damaged_cell, "expected a cell record", id="damaged cell"),
     ],
 )

@@ -6,15 +6,14 @@ This module does not know torch, so that tables and the figure can be made again
 from __future__ import annotations
 
 import json
-import types
-import typing
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from harness.kernel_bench.case import Case
 from harness.records.files import write_atomically
+from harness.records.strict_json import parse_json, typed
 from harness.settings.identity import plain_values
 from harness.timing.measured import Machine, Timing
 
@@ -121,25 +120,12 @@ def read_results(folder: Path) -> KernelResults:
     path = folder / FILE_NAME
     if not path.is_file():
         raise ValueError(f"expected {FILE_NAME} in {folder}, found none; run rejection-lab bench first")
-    content = json.loads(path.read_text(encoding="utf-8"))
-    found = content.get("schema_version")
-    if found != SCHEMA_VERSION:
-        raise ValueError(f"{path}: expected schema version {SCHEMA_VERSION}, found {found}; measure again")
-    results: KernelResults = _made(KernelResults, content)
+    try:
+        content = parse_json(path.read_bytes())
+        found = content.get("schema_version") if isinstance(content, dict) else None
+        if found != SCHEMA_VERSION:
+            raise ValueError(f"expected schema version {SCHEMA_VERSION}, found {found}; measure again")
+        results: KernelResults = typed(KernelResults, content)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
     return results
-
-
-def _made(hint: Any, value: Any) -> Any:
-    """A value of JSON as the type that a field asks for."""
-    if isinstance(hint, types.UnionType):
-        if value is None:
-            return None
-        (hint,) = (member for member in typing.get_args(hint) if member is not types.NoneType)
-    if typing.get_origin(hint) is tuple:
-        return tuple(_made(typing.get_args(hint)[0], item) for item in value)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(value)
-    if isinstance(hint, type) and is_dataclass(hint):
-        hints = typing.get_type_hints(hint)
-        return hint(**{item.name: _made(hints[item.name], value[item.name]) for item in fields(hint)})
-    return value

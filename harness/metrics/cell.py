@@ -15,7 +15,9 @@ from harness.metrics.settings_columns import SettingReader, other_settings, sett
 from harness.metrics.sums import cell_sums
 from harness.records.runs import Run, read_runs
 from harness.records.schema import CellRecord
+from harness.records.strict_json import at
 from harness.settings.identity import key_without
+from harness.settings.sections import MeasurementConfig
 
 AXES = ("drafter", "drafting", "verification", "measurement", "draft_sampling", "guarantee")
 """Settings in which a cell may differ from its baseline."""
@@ -122,10 +124,10 @@ def analyse(runs: Sequence[Run]) -> list[CellResult]:
 
 
 def _estimates(record: CellRecord) -> Estimates:
-    setting = SettingReader(record)
-    return Estimates(
-        cell_sums(record), int(setting("measurement.num_resamples")), float(setting("measurement.confidence"))
-    )
+    setting, names = SettingReader(record), ("num_resamples", "confidence")
+    chosen = {name: setting(f"measurement.{name}") for name in names}
+    at(f"cell {record.cell_id}", lambda: MeasurementConfig(**chosen))
+    return Estimates(cell_sums(record), chosen["num_resamples"], chosen["confidence"])
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,28 @@ from typing import Any
 
 from harness.metrics.flat_settings import distinct_values, flattened
 from harness.records.schema import CellRecord
+from harness.records.strict_json import at
 from harness.settings.guarantee import weights_label
 from harness.settings.identity import key_without
 from harness.settings.models import DRAFTERS, Weights, drafter_traits
+from harness.settings.recorded import check_recorded
 from harness.settings.usage import SettingsView, used_settings
 from kernels.methods import parameters_of
 
 
 def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
-    """The settings columns of a cell, but for other_settings."""
+    """The settings columns of a cell, but for other_settings.
+
+    Raises:
+        ValueError: the record lacks a setting, or one has another type.
+    """
     setting = SettingReader(record)
+    at(f"cell {record.cell_id}: its configuration", check_recorded, record.config)
     drafter = setting("drafter.kind")
     baseline = drafter == "none"
     guarantee = "lossless" if baseline else setting("guarantee")
-    target_weights = _weights(record.config["target"])
-    drafter_weights = _weights(record.config["drafter"]) if drafter_traits(drafter).has_model else ""
+    target_weights = _weights(setting("target"))
+    drafter_weights = _weights(setting("drafter")) if drafter_traits(drafter).has_model else ""
     # whatever the record's own labels say
     labels = [
         *record.labels,
@@ -38,12 +45,12 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "target": setting("target.name"),
         "target_weights": target_weights,
         "drafter": drafter,
-        "drafter_path": setting("drafter.path") or record.config["drafter"].get("shape") or "",
+        "drafter_path": setting("drafter.path") or setting("drafter").get("shape") or "",
         "drafter_weights": drafter_weights,
         "num_speculative_tokens": 0 if baseline else setting("drafting.num_speculative_tokens"),
         "draft_sampling": "" if baseline else setting("draft_sampling"),
         **_draft_cache(record),
-        "verification": "" if baseline else _verification(setting("verification")),
+        "verification": "" if baseline else _verification(setting("verification.method"), setting("verification")),
         "guarantee": guarantee,
         "labels": "; ".join(dict.fromkeys(label for label in labels if label)),
         **{name: setting(f"decoding.{name}") for name in decoding},
@@ -69,7 +76,7 @@ def _draft_cache(record: CellRecord) -> dict[str, str]:
     """Type of the draft-logit cache and what is drawn from; records that do not name them are of the drafter's own."""
     if not SettingsView.of_record(record.config).has_draft_cache:
         return {"draft_cache_dtype": "", "drawn_from": ""}
-    drafting = record.config["drafting"]
+    drafting = SettingReader(record)("drafting")
     dtype = drafting.get("cache_dtype", "auto")
     return {
         "draft_cache_dtype": SettingReader(record)("dtype") if dtype == "auto" else dtype,
@@ -92,9 +99,8 @@ class SettingReader:
         return value
 
 
-def _verification(config: Mapping[str, Any]) -> str:
+def _verification(method: str, config: Mapping[str, Any]) -> str:
     """The method, with the parameters that it uses; a profile stands for its rates."""
-    method = config["method"]
     given = {name: config.get(name) for name in parameters_of(method)}
     if given.get("profile"):
         del given["synthetic_rates"]
@@ -117,7 +123,7 @@ def _constraint(config: Mapping[str, Any]) -> str:
     """The policy with what it applies to; empty in older records, which have no constraint."""
     if config.get("policy") is None:
         return ""
-    return f"{config['policy']} ({config['parser']}, {config['kind']})"
+    return f"{config['policy']} ({config.get('parser')}, {config.get('kind')})"
 
 
 def _workload(config: Mapping[str, Any]) -> str:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.records import InconsistentRecordError
-from harness.records.counts import Arrival, DraftCounts, Knowledge
-from harness.records.request import CutReason, FinishReason, RequestRecord, RoundRecord, TokenLogprobs
+from harness.records.counts import Arrival
+from harness.records.request import RequestRecord, RoundRecord
 from harness.records.schema import (
     COUNTED_FIELDS,
     READABLE_VERSIONS,
@@ -29,6 +29,7 @@ from harness.records.schema import (
     Failure,
     unreadable,
 )
+from harness.records.strict_json import at, hints_of, parse_json, shown, typed, typed_list
 
 
 def identity(determinants: Mapping[str, Any]) -> str:
@@ -112,51 +113,51 @@ def _is_default(value: Any, item: Field[Any]) -> bool:
     return bool(getattr(value, item.name) == default)
 
 
-def request_from_json(data: dict[str, Any]) -> RequestRecord:
+def request_from_json(data: Any) -> RequestRecord:
     """A request from plain JSON values, which are used up."""
-    if "arrivals" in data:
-        columns = data["arrivals"]
-        data["arrivals"] = tuple(
-            Arrival(*row) for row in zip(*(columns[name] for name in Arrival._fields), strict=True)
+    if not isinstance(data, dict):
+        raise InconsistentRecordError(f"expected an object, found {shown(data)}")
+    for name, kind in (("rounds", RoundRecord), ("arrivals", Arrival)):
+        if name in data:
+            data[name] = at(name, _from_columns, kind, data[name])
+    request: RequestRecord = typed(RequestRecord, data)
+    return request
+
+
+def _from_columns(kind: Any, columns: Any) -> tuple[Any, ...]:
+    """Rounds or arrivals."""
+    hints = hints_of(kind)
+    if not isinstance(columns, dict) or not set(columns) <= set(hints):
+        raise InconsistentRecordError(f"expected the columns {', '.join(hints)}, found {shown(columns)}")
+    rows = {name: at(name, typed_list, hints[name], column) for name, column in columns.items()}
+    num_rows = max(map(len, rows.values()), default=0)
+    if kind is RoundRecord:
+        rows = {name: (absent,) * num_rows for name, absent in _OPTIONAL_ROUND_COLUMNS.items()} | rows
+    wrong = [name for name in hints if len(rows.get(name, ())) != num_rows]
+    if wrong:
+        raise InconsistentRecordError(
+            f"expected the columns {', '.join(hints)} with {num_rows} values each, found "
+            f"{len(rows[wrong[0]]) if wrong[0] in rows else 'no'} {wrong[0]}"
         )
-    else:
-        data["rounds"] = _rounds_from_json(dict(data["rounds"]))
-    if "counts" in data:
-        data["counts"] = _counts_from_json(data["counts"])
-    if "logprobs" in data:
-        data["logprobs"] = TokenLogprobs.from_json(data["logprobs"])
-    data["output_token_ids"] = tuple(data["output_token_ids"])
-    data["finish_reason"] = FinishReason(data["finish_reason"])
-    return RequestRecord(**data)
+    found: list[Any] = []
+    try:
+        for row in zip(*(rows[name] for name in hints), strict=True):
+            found.append(kind(*row))
+    except ValueError as error:
+        raise ValueError(f"[{len(found)}]: {error}") from error
+    return tuple(found)
 
 
-def _rounds_from_json(columns: dict[str, Any]) -> tuple[RoundRecord, ...]:
-    columns["cut_reason"] = [CutReason(value) if value else None for value in columns["cut_reason"]]
-    for name in ("expected_accepted", "path"):
-        if name in columns:
-            columns[name] = [None if value is None else tuple(value) for value in columns[name]]
-    num_rounds = len(columns["cut_reason"])
-    columns = {name: [absent] * num_rounds for name, absent in _OPTIONAL_ROUND_COLUMNS.items()} | columns
-    names = tuple(item.name for item in fields(RoundRecord))
-    if set(columns) != set(names):
-        raise InconsistentRecordError(f"rounds: expected the columns {sorted(names)}, found {sorted(columns)}")
-    return tuple(RoundRecord(*row) for row in zip(*(columns[name] for name in names), strict=True))
-
-
-def _counts_from_json(data: dict[str, Any]) -> DraftCounts:
-    values: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in data.items()}
-    return DraftCounts(**values)
-
-
-def block_from_json(data: dict[str, Any]) -> Block:
+def block_from_json(data: Any) -> Block:
     """A block from plain JSON values."""
-    return Block(**data | ({"counts": _counts_from_json(data["counts"])} if "counts" in data else {}))
+    block: Block = typed(Block, data)
+    return block
 
 
-def failure_from_json(data: dict[str, Any]) -> Failure:
+def failure_from_json(data: Any) -> Failure:
     """A failure from plain JSON values."""
-    request = data.get("request")
-    return Failure(**data | {"request": None if request is None else (request[0], request[1], request[2])})
+    failure: Failure = typed(Failure, data)
+    return failure
 
 
 def write_cell(cell: CellRecord, folder: Path) -> Path:
@@ -176,22 +177,19 @@ def write_cell(cell: CellRecord, folder: Path) -> Path:
 def read_cell(path: Path) -> CellRecord:
     """Read a cell; raises ValueError with the path when the file is not a consistent record of a known schema."""
     try:
-        data = json.loads(gzip.decompress(path.read_bytes()))
+        data = parse_json(gzip.decompress(path.read_bytes()))
         if data["schema_version"] not in READABLE_VERSIONS:
             raise InconsistentRecordError(unreadable(data["schema_version"]))
-        requests = tuple(request_from_json(item) for item in data.pop("requests"))
-        for name, read in (("blocks", block_from_json), ("failures", failure_from_json)):
-            data[name] = tuple(read(item) for item in data.get(name, ()))
-        for name in ("fallbacks", "labels", "more_provenances"):
-            data[name] = tuple(data.get(name, ()))
         if data["schema_version"] == 2:
             # caches and graphs were not counted from the start
             data = dict.fromkeys(COUNTED_FIELDS, 0) | data
-        data["knowledge"] = Knowledge(data.get("knowledge", Knowledge.rounds.value))
-        return CellRecord(**data, requests=requests)
-    except InconsistentRecordError as error:
-        raise ValueError(f"{path}: {error}") from error
-    except (OSError, EOFError, zlib.error, KeyError, TypeError, AttributeError, ValueError) as error:
+        requests = enumerate(data["requests"])
+        data["requests"] = tuple(at(f"requests[{index}]", request_from_json, item) for index, item in requests)
+        cell: CellRecord = typed(CellRecord, data)
+        return cell
+    except (OSError, EOFError, zlib.error, KeyError, TypeError) as error:
         raise ValueError(
             f"{path}: expected a cell record of schema {SCHEMA_VERSION}, found {type(error).__name__}: {error}"
         ) from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, pairwise
-from typing import Any
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts
@@ -48,12 +47,6 @@ class TokenLogprobs:
             raise InconsistentRecordError(f"logprobs: expected log-probabilities of 0 or less, found {wrong[0]}")
         if min(self.rank, default=1) < 1:
             raise InconsistentRecordError(f"logprobs: expected ranks of 1 or more, found {min(self.rank)}")
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TokenLogprobs:
-        """The columns from lists."""
-        ids, top = (tuple(map(tuple, data[name])) for name in ("top_token_ids", "top"))
-        return cls(tuple(data["token"]), tuple(data["rank"]), ids, top)
 
 
 class CutReason(Enum):
@@ -157,10 +150,19 @@ class RoundRecord:
                 "num_held_steps: expected 0 or more, and none but before a round in which the host took part, "
                 f"found {self.num_held_steps} with is_whole = {self.is_whole}"
             )
-        path = self.path
+        if self.path is not None or self.num_cut_tokens:
+            self._check_path_and_cut()
+
+    def _check_path_and_cut(self) -> None:
+        accepted, proposed, path = self.num_accepted_tokens, self.num_proposed_tokens, self.path
         if path is not None and not (accepted <= len(path) and all(a < b for a, b in pairwise((-1, *path, proposed)))):
             raise InconsistentRecordError(
                 f"path: expected {accepted} or more growing places below {proposed}, found {path}"
+            )
+        if self.num_output_tokens < 0 or not 0 <= self.host_us < math.inf:
+            raise InconsistentRecordError(
+                "expected num_output_tokens of 0 or more and a finite host_us of 0 or more, found "
+                f"{self.num_output_tokens} and {self.host_us}"
             )
         if self.num_cut_tokens < 0 or (self.num_cut_tokens > 0 and self.cut_reason is None):
             raise InconsistentRecordError(
@@ -219,6 +221,7 @@ class RequestRecord:
         return sum(item.num_output_tokens for item in self.events)
 
     def __post_init__(self) -> None:
+        self._check_ranges()
         if bool(self.rounds) is bool(self.arrivals):
             raise InconsistentRecordError(
                 f"request {self.key}: expected rounds (at least the prefill's) or arrivals, found "
@@ -250,3 +253,14 @@ class RequestRecord:
             last = item.arrival_s
         if any(item.cut_reason in ENDING_CUTS for item in self.rounds[:-1]):
             raise InconsistentRecordError(f"request {self.key}: a round cut by eos or length must be the last one")
+
+    def _check_ranges(self) -> None:
+        for name in ("turn", "sample", "num_prompt_tokens"):
+            if getattr(self, name) < 0:
+                raise InconsistentRecordError(
+                    f"request {self.key}: {name}: expected 0 or more, found {getattr(self, name)}"
+                )
+        if min(self.output_token_ids, default=0) < 0:
+            raise InconsistentRecordError(
+                f"request {self.key}: expected token ids of 0 or more, found {min(self.output_token_ids)}"
+            )

@@ -5,16 +5,19 @@ This module knows where records lie; it does not know what they mean.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.records import InconsistentRecordError
 from harness.records.files import read_cell
-from harness.records.schema import CellRecord
+from harness.records.schema import SCHEMA_VERSION, CellRecord, unreadable
+from harness.records.strict_json import at, parse_json, typed
 
 MANIFEST = "run.json"
+READABLE_MANIFESTS = tuple(range(1, SCHEMA_VERSION + 1))
+"""Schemas of the records that manifests were written with."""
 CELLS = "cells"
 REPORT = "report.md"
 TABLES = "tables"
@@ -104,16 +107,27 @@ def _read_run(folder: Path) -> Run:
     )
 
 
+_FIELDS: Mapping[str, Any] = {
+    "schema_version": int,
+    **dict.fromkeys(("name", "title", "command", "started"), str),
+    "reference": str | None,
+    **dict.fromkeys(("shows", "does_not_show"), str | list[str]),
+    "cells": list[str],
+    "num_cells": int,
+    "skipped": list[Mapping[str, Any]],
+}
+"""Types of what a manifest may hold; the first manifests lack some."""
+
+
 def _read_manifest(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        manifest = json.loads(path.read_text())
+        manifest = dict(typed(Mapping[str, Any], parse_json(path.read_bytes())))
+        if manifest.get("schema_version") not in (None, *READABLE_MANIFESTS):
+            raise InconsistentRecordError(unreadable(manifest["schema_version"], READABLE_MANIFESTS))
+        for name in manifest.keys() & _FIELDS.keys():
+            at(name, typed, _FIELDS[name], manifest[name])
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: expected a run's manifest, found {type(error).__name__}: {error}") from error
-    if not isinstance(manifest, dict):
-        raise ValueError(f"{path}: expected a run's manifest (a JSON object), found a {type(manifest).__name__}")
-    cells = manifest.get("cells", [])
-    if not isinstance(cells, list) or not all(isinstance(item, str) for item in cells):
-        raise ValueError(f"{path}: expected a list of cell ids under 'cells', found {cells!r}")
+        raise ValueError(f"{path}: expected a run's manifest; {error}") from error
     return manifest

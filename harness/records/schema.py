@@ -7,18 +7,21 @@ inconsistent. This module does not know models, torch or Hydra.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.request import RequestRecord
+from harness.records.strict_json import shown
 
 SCHEMA_VERSION = 3
 """2: the provenance names the sampling core, and draft_logit_cache_bytes counts the statistics of its rows. 3: how much
 is known of drafts, blocks, several provenances, failures, paths of trees; what 2 has is the same."""
 READABLE_VERSIONS = (2, 3)
+_FILE_NAME = re.compile(r"[\w-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,10 @@ class CellRecord:
     def __post_init__(self) -> None:
         if self.schema_version not in READABLE_VERSIONS:
             raise InconsistentRecordError(unreadable(self.schema_version))
+        if not _FILE_NAME.fullmatch(self.cell_id):
+            raise InconsistentRecordError(
+                f"cell_id: expected a file name of letters, digits, _ and -, found {shown(self.cell_id)}"
+            )
         if not (0 <= self.wall_s < math.inf) or (self.wall_s == 0 and self.requests):
             raise InconsistentRecordError(f"a cell with requests took time, found wall_s = {self.wall_s}")
         for name in COUNTED_FIELDS:
@@ -183,9 +190,10 @@ COUNTED_FIELDS = tuple(item.name for item in fields(CellRecord) if "definition" 
 """Fields of a cell that are columns of the results."""
 
 
-def unreadable(schema_version: Any) -> str:
+def unreadable(schema_version: Any, readable: Sequence[int] = READABLE_VERSIONS) -> str:
     """The message for another schema."""
-    is_newer = isinstance(schema_version, int) and schema_version > READABLE_VERSIONS[-1]
+    is_newer = isinstance(schema_version, int) and schema_version > readable[-1]
     advice = "update this program" if is_newer else "run the cell again"
-    known = " and ".join(map(str, READABLE_VERSIONS))
-    return f"record has schema {schema_version}, this version reads {known}; {advice}"
+    *others, last = map(str, readable)
+    known = f"{', '.join(others)} and {last}"
+    return f"has schema {shown(schema_version)}, this version reads {known}; {advice}"
