@@ -1,7 +1,7 @@
 """Training of the target: next-token cross-entropy on packed rows, and held-out loss by group.
 
-Weights are float32, arithmetic is bfloat16 under autocast on a GPU. The forward is harness.models.TargetModel's own,
-without a cache. Does not know heads.
+Weights are float32, arithmetic is bfloat16 under autocast on a GPU. The forward is that of
+harness.models.target.TargetModel, without a cache. Does not know heads.
 """
 
 from __future__ import annotations

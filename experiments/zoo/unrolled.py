@@ -22,7 +22,7 @@ from harness.models.target import TargetModel
 
 
 class UnrolledView:
-    """What the pairs of one step see; `for_step` makes the views of a chain, which share their keys and values."""
+    """What the pairs of one step see; the views of a chain share their keys and values."""
 
     rope_table = None
 

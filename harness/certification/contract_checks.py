@@ -18,13 +18,13 @@ Result = TypeVar("Result")
 
 
 def returned(function: str, found: object, kind: type[Result], **shapes: tuple[int, ...]) -> Result:
-    """What a function of the subject returned, if it may.
+    """The result of a function of the subject, checked.
 
     Args:
         function: its name.
         found: what it returned.
         kind: what it must be, a type of kernels.contract.
-        shapes: of fields that must be tensors.
+        **shapes: of fields that must be tensors, by name.
 
     Raises:
         SettingsError: it is something else; the message says what.

@@ -1,4 +1,4 @@
-"""What a cell asks of every answer: a parser and a grammar for each request, and validation at its end."""
+"""The constraint of a cell: a parser and a grammar for each request, and validation at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.settings.constraint import ConstraintConfig
 
 
 class RequestConstraint(NamedTuple):
-    """What goes with one request: a grammar state, or where none holds it to a grammar the parser."""
+    """The constraint of one request: a grammar state, or without a grammar the parser."""
 
     grammar_state: GrammarState | None
     parser: ReasoningParser | None
@@ -63,7 +63,7 @@ class CellConstraint:
         return found
 
     def request_constraint(self, grammar: str) -> RequestConstraint:
-        """What goes with a request. Its grammar must be one that could be followed, also under policy `none`.
+        """The constraint of a request. Its grammar must be usable, also under policy `none`.
 
         Raises:
             UnusableGrammarError: the grammar cannot be followed.

@@ -40,7 +40,7 @@ class GrammarMatcher:
         self._check()
 
     def _check(self) -> None:
-        """The library stops at limits of its own (a grammar too complex): an answer cannot be held to it then."""
+        """The library stops at limits of its own (a grammar too complex): it cannot constrain the answer then."""
         if self._matcher.is_error():
             raise RuntimeError(f"expected a grammar that can be followed, llguidance says: {self._matcher.get_error()}")
 
@@ -53,7 +53,7 @@ class GrammarCompiler:
         Args:
             tokenizer: a fast tokenizer of transformers.
             vocab_size: rows of the model's output matrix, which may be more than the tokenizer has.
-            eos_token_ids: tokens that end an answer where it is whole.
+            eos_token_ids: tokens that end an answer where it is complete.
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size

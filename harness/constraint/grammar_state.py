@@ -30,13 +30,13 @@ class ConstraintOutcome(NamedTuple):
     num_free_tokens: int
     """Draft tokens up to the end of reasoning, the marker's last token included; all of them when none ends it."""
     is_complete: bool = False
-    """The answer is whole and nothing can follow."""
+    """The answer is complete and nothing can follow."""
     host_us: float = 0.0
     """Microseconds that the host spent on it."""
     is_masked: bool = False
     """Verification took place under masks."""
     ran_as_one_graph: bool = False
-    """Its step ran as one piece, and the host looked at it afterwards."""
+    """Its step ran as one captured graph, and the host read it afterwards."""
 
 
 class GrammarState:
@@ -68,7 +68,7 @@ class GrammarState:
         return self.num_reasoning_tokens is not None
 
     def lookahead(self) -> Lookahead:
-        """A walk over the drafts of a round in the answer, while they are drawn."""
+        """A lookahead over the drafts of a round in the answer, while they are drawn."""
         assert self.in_answer
         return Lookahead(self.matcher)
 
@@ -79,7 +79,7 @@ class GrammarState:
     def before_verification(
         self, draft_ids: Sequence[int], masks: Masks, drawn_along: Lookahead | None = None
     ) -> list[int]:
-        """Take in the drafts of a round before they are verified.
+        """Advance over the drafts of a round before they are verified.
 
         Args:
             draft_ids: K_r token ids.
@@ -162,12 +162,12 @@ class GrammarState:
         return ConstraintOutcome(num_kept, self._num_evidence, self._num_free, is_complete, host_us, self._is_masked)
 
     def try_unmasked_round(self, draft_ids: Sequence[int], emitted: Sequence[int]) -> bool:
-        """Take in a round that was verified before the host saw its drafts, if reasoning cannot end in it.
+        """Account for a round that was verified before the host saw its drafts, if reasoning cannot end in it.
 
         Nearly every round before the end of reasoning is one.
 
         Returns:
-            Whether it was taken in, all of it to stay; if not, it is `after_unmasked_round` that must take it in.
+            Whether it was accounted for, all of it to stay; if not, `after_unmasked_round` must do so.
         """
         parser = self.parser
         if self.needs_drafts or parser.may_end_in(draft_ids) or parser.may_end_in(emitted):

@@ -1,7 +1,7 @@
-"""Going over draft tokens with a grammar, one after the other, and back again.
+"""Advancing a grammar over draft tokens, one after the other, and rolling it back.
 
 What a position may hold depends on the drafts before it, so the grammar is advanced over them; nothing is decided
-yet, and at the end of the walk it is taken back.
+yet, and at the end of the lookahead it is rolled back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from harness.constraint.masks import FREE, Masks, Matcher
 
 
 class Lookahead:
-    """One walk over the drafts of one request."""
+    """One speculative advance over the drafts of one request."""
 
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher
@@ -35,7 +35,7 @@ class Lookahead:
         return FREE if self.has_ended else masks.add(self._matcher)
 
     def take(self, token_id: int) -> None:
-        """Go on over the next draft token."""
+        """Advance over the next draft token."""
         if not self.has_ended:
             self.is_refused = self._matcher.accept((token_id,)) == 0
             self.num_allowed += not self.is_refused
@@ -49,5 +49,5 @@ class Lookahead:
         return [*rows, self.row(masks)]
 
     def rollback(self) -> None:
-        """Take the grammar back to where the walk began."""
+        """Roll the grammar back to where the lookahead began."""
         self._matcher.rollback(self.num_allowed)

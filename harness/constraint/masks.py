@@ -14,15 +14,15 @@ class Matcher(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer is whole and nothing but the end of sequence can follow."""
+        """Whether the answer is complete and only the end of sequence can follow."""
         ...
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        """Go on over the longest prefix of the tokens that the grammar allows; returns its length."""
+        """Advance over the longest prefix of the tokens that the grammar allows; returns its length."""
         ...
 
     def rollback(self, num_tokens: int) -> None:
-        """Take back so many accepted tokens."""
+        """Roll back so many accepted tokens."""
         ...
 
     def fill(self, words: Tensor) -> None:

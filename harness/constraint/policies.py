@@ -37,7 +37,7 @@ class Policy:
     """Whether answer tokens that the grammar refuses are cut off again."""
 
     def take_answer(self, matcher: Matcher, answer_ids: Sequence[int]) -> int:
-        """Take in the answer tokens of the round in which reasoning ended.
+        """Advance over the answer tokens of the round in which reasoning ended.
 
         Args:
             matcher: at the start of the grammar; is advanced by what stays.
@@ -59,4 +59,4 @@ POLICIES = {
     PolicyKind.commit: Policy(masks_boundary_round=False, cuts_boundary_round=True),
     PolicyKind.mask: Policy(masks_boundary_round=True, cuts_boundary_round=False),
 }
-"""The policies that hold an answer to a grammar; `none` only looks at it afterwards."""
+"""The policies that constrain an answer by a grammar; `none` only validates it afterwards."""

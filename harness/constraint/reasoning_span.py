@@ -1,6 +1,6 @@
 """The end of reasoning of a request without a policy, found after the run.
 
-Nothing is looked at while requests run, so that policy `none` is a reference of speed.
+Nothing is searched while requests run, so that policy `none` is a reference of speed.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class DraftMasks(Protocol):
         ...
 
     def after(self, token_ids: Tensor) -> None:
-        """Take in what the step drew, [B] int64 ids of the target's vocabulary."""
+        """Advance over the tokens that the step drew, [B] int64 ids of the target's vocabulary."""
         ...
 
     def cached(self) -> TokenMask:
@@ -150,7 +150,7 @@ class Drafter(Protocol):
         ...
 
     def extend(self, step: TargetStep) -> None:
-        """Take in the tokens and states of a target step."""
+        """Read the tokens and states of a target step."""
         ...
 
     def clear(self, slot: int) -> None:
@@ -176,7 +176,7 @@ class Drafter(Protocol):
 
 
 class StatelessDrafter:
-    """What a drafter without a network and caches has in common with others; it adds `propose`."""
+    """The parts of the protocol that are the same for every drafter without a network and caches; add `propose`."""
 
     aux_layers: tuple[int, ...] = ()
     num_parameters = 0

@@ -1,6 +1,6 @@
 """Every kind of drafter: its network, and the drafter made of it.
 
-A drafter of one's own is named PACKAGE.MODULE:NAME: a function of a `DrafterSetup` that returns a Drafter, or a class
+A drafter of your own is named PACKAGE.MODULE:NAME: a function of a `DrafterSetup` that returns a Drafter, or a class
 made with one. `can_be_captured = True` on it promises that its drafts can be captured in CUDA graphs.
 
     import torch
@@ -99,7 +99,7 @@ class DrafterSpec:
     random: Callable[[DrafterConfig, TargetModel], Head | TargetModel] | None = None
     """The same with random weights, of the sizes that the settings name."""
     can_be_captured: bool = True
-    """Whether a CUDA graph can hold its `propose` and `extend`."""
+    """Whether its `propose` and `extend` can be captured in a CUDA graph."""
 
 
 def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
@@ -131,7 +131,7 @@ def build_drafter(cell: CellConfig, target: TargetModel, loaded: LoadedHead | No
     """A drafter with the caches that `shape` asks for.
 
     Raises:
-        ValueError: a drafter of one's own fails while it is made, or lacks a part of the protocol.
+        ValueError: a drafter of the user's own fails while it is made, or lacks a part of the protocol.
     """
     setup = DrafterSetup(cell.drafter, target, loaded, cell.draft_sampling, shape, caching_of(cell))
     build = drafter_spec(cell.drafter.kind).build
@@ -139,10 +139,10 @@ def build_drafter(cell: CellConfig, target: TargetModel, loaded: LoadedHead | No
 
 
 def drafter_spec(kind: DrafterKind | ImportPath) -> DrafterSpec:
-    """How drafters of a kind come about.
+    """The specification of a kind.
 
     Raises:
-        ValueError: one of one's own cannot be imported, or is no function.
+        ValueError: PACKAGE.MODULE:NAME cannot be imported, or is no function.
     """
     if not isinstance(kind, ImportPath):
         return _SPECS[kind]
@@ -173,7 +173,7 @@ def caching_of(cell: CellConfig) -> Caching:
 
 
 def _built(kind: ImportPath, build: Callable[[DrafterSetup], Drafter], setup: DrafterSetup) -> Drafter:
-    """A drafter of one's own, checked against the protocol."""
+    """A drafter of the user's own, checked against the protocol."""
     try:
         drafter = build(setup)
     except Exception as error:

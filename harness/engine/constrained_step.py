@@ -65,7 +65,7 @@ class ConstrainedStep:
         """Show the drafts to the grammar states.
 
         Args:
-            grammar states: by slot.
+            grammar_states: by slot.
             drafting: slots that decode; the others have no drafts.
             counts: [B] draft tokens of each slot; those that are not worth verifying are taken off.
             token_ids: [B][K] drafts.
@@ -149,7 +149,7 @@ def apply_constraints(
     """The outcome of the tokens that a step emitted, by slot, and how many stay where not all do.
 
     Args:
-        grammar states: by slot; they have seen the drafts.
+        grammar_states: by slot; they have seen the drafts.
         rounds: by slot.
     """
     outcomes, cuts = {}, {}
@@ -221,7 +221,7 @@ class ConstrainedDrafts:
         num_tokens: int,
         device: torch.device,
     ) -> None:
-        """grammar states: by slot, all of them in the answer."""
+        """grammar_states: by slot, all of them in the answer."""
         self.lookaheads: dict[int, Lookahead] = {
             slot: grammar_state.lookahead() for slot, grammar_state in grammar_states.items()
         }

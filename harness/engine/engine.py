@@ -221,7 +221,7 @@ class Engine:
     def _take_in(
         self, under_way: _UnderWay, scheduler: Scheduler, finished: list[Sequence], follow_up: FollowUp
     ) -> None:
-        """Wait for a step, commit what it decided, and let go of the requests that ended."""
+        """Wait for a step, commit what it decided, and release the requests that ended."""
         plan, rows = under_way.plan, under_way.launched.decided()
         now = self._now()
         going_on = [sequence for sequence in plan.participants if sequence.finish_reason is None]
@@ -243,7 +243,7 @@ class Engine:
                 continue
             outcome = outcomes.get(sequence.slot)
             if under_way.measures is not None and (outcome is None or not outcome.is_masked):
-                # what is measured holds for drafts and rows without masks
+                # measures are defined for drafts and rows without masks
                 round_ = under_way.measures.of(round_, sequence.slot)
             sequence.append_round(round_, outcome, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid

@@ -27,7 +27,7 @@ MAX_PREFILL_TOKENS = 2048
 several times over; more would only delay the rounds of the others."""
 MIN_PREFILL_ROWS = 8
 STEPS_UNDER_WAY = 2
-"""The one that is read and the one launched behind it."""
+"""The one that is read and the one launched after it."""
 
 
 class StepSize(NamedTuple):
@@ -181,7 +181,7 @@ class GraphRunner:
 
 
 def copy_in(values: list[int], memory: Tensor) -> None:
-    """Put values into memory of the device, behind everything launched so far.
+    """Copy values to memory of the device, after everything launched so far.
 
     Args:
         values: N integers.

@@ -1,4 +1,4 @@
-"""What the methods would make of a step's drafts: the acceptance that each expects, and the terms that replay needs.
+"""The acceptance that each method expects on a step's drafts, and the terms that replay needs.
 
 The engine stops its clock meanwhile. A new column of terms is named in `harness.records.acceptance_terms`, and its
 values are given here: as [B, K] for the positions, or [B] for whole drafts. It does not know requests or files.

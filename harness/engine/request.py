@@ -21,9 +21,9 @@ class Request:
     seed: int
     token_ids: tuple[int, ...]
     arrival_s: float | None = None
-    """When it arrives, on the engine's clock; None: it is there, and counts as submitted when a slot takes it."""
+    """When it arrives, on the engine's clock; None: at the start, and it counts as submitted when a slot takes it."""
     grammar_state: GrammarState | None = None
-    """Holds its answer to a grammar; one of its own for every request."""
+    """Constrains its answer by a grammar; every request has its own."""
     sampling: SamplingSettings | None = None
     """Its own sampling parameters; None takes the engine's."""
     parser: ReasoningParser | None = None

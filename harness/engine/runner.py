@@ -1,7 +1,7 @@
 """Launching steps: piece by piece as they come, or as CUDA graphs of a few fixed sizes.
 
-On a GPU the launch of a graph returns at once; a launch piece by piece first waits for the last step, behind which its
-inputs are copied. The result is copied to the host behind the step, and `Launched.decided` waits for that copy alone.
+On a GPU the launch of a graph returns at once; a launch piece by piece first waits for the last step, after which its
+inputs are copied. The result is copied to the host after the step, and `Launched.decided` waits for that copy alone.
 It does not know requests beyond their plan, limits or time.
 """
 
@@ -47,7 +47,7 @@ class Launched(NamedTuple):
 
 
 def fetch(output: StepOutput) -> Launched:
-    """Copy a step's result to the host behind everything launched so far."""
+    """Copy a step's result to the host after everything launched so far."""
     decided = output.decided
     if not decided.is_cuda:
         return Launched(output, decided, None)

@@ -67,7 +67,7 @@ class Sequence:
     has_nan: bool = False
     """The model gave this request a row without a distribution; its slot may hold NaN."""
     _under_way: deque[int] = field(default_factory=deque)
-    """Most tokens that each step emits which was launched and not yet read."""
+    """Maximum number of tokens emitted by each step that was launched and not yet read."""
     _carried_s: float = 0.0
     _num_deferred_steps: int = 0
     """Since the last round."""

@@ -45,5 +45,5 @@ class EngineSettings:
 
 
 def draft_slack(num_speculative_tokens: int) -> int:
-    """Tokens that a slot must hold beyond prompt and output: two rounds that may both turn out to be too many."""
+    """Tokens that a slot must hold beyond prompt and output: two rounds, both of which may prove superfluous."""
     return 2 * (num_speculative_tokens + 1)

@@ -1,4 +1,4 @@
-"""What the device knows of the slots, and what the host tells it before a step.
+"""The state of the slots on the device, and the host's input before a step.
 
 Shapes: S slots, B of them that take part (slots 0..B - 1), R rows of prompts, W tokens of such a row, C capacity of a
 slot.
@@ -23,7 +23,7 @@ MAX_ENDING_TOKENS = 4
 
 
 class SlotState:
-    """What the device knows of the slots. One spare slot receives the writes of padding rows."""
+    """The state of the slots on the device. One spare slot receives the writes of padding rows."""
 
     def __init__(self, num_slots: int, capacity: int, sampling: SlotSampling, device: torch.device) -> None:
         self.spare = num_slots
@@ -73,7 +73,7 @@ class SlotSampling:
         )
 
     def write(self, requests: Mapping[int, SamplingSettings | None]) -> None:
-        """Take in the parameters of requests that begin, by slot, behind everything launched so far.
+        """Write the parameters of requests that begin, by slot, after everything launched so far.
 
         Raises:
             ValueError: one cuts its distribution, and the engine was built for requests that do not.

@@ -30,7 +30,7 @@ class StepOutput(NamedTuple):
 
     decided: Tensor
     """[B, T + K + 3] int64: emitted tokens, draft tokens, number accepted, number drafted (-1: nothing was decided),
-    invalid; behind them the log-probabilities of the emitted tokens, if requested (see packed_logprobs)."""
+    invalid; after them the log-probabilities of the emitted tokens, if requested (see packed_logprobs)."""
     logits: Tensor
     """[B * T, V], T rows a slot."""
     draft: Draft
@@ -85,7 +85,7 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """Everything a step works with."""
+    """The parts that a step runs: target, drafter, sampling core, slots."""
 
     target: TargetModel
     drafter: Drafter
@@ -114,7 +114,7 @@ class Step:
         """Apply the host's input, and propose K tokens for each row, under masks where there are any.
 
         Raises:
-            ValueError: a drafter of one's own returns no Draft.
+            ValueError: a drafter of the user's own returns no Draft.
         """
         self._begin(inputs)
         batch = replace(self._batch(inputs), masks=masks)
@@ -163,7 +163,7 @@ class Step:
         )
 
     def extend(self, inputs: StepInputs, scored: Scored, verified: Verified) -> None:
-        """Tell the drafter what the target has read and what came of it."""
+        """Give the drafter the tokens that the target has read and its states."""
         verdict = verified.verdict
         last = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, scored.first + verdict.num_accepted)
         next_ids = self._next_ids(inputs, scored.parts, verdict, last)
@@ -189,7 +189,7 @@ class Step:
         return StepOutput(self.decided(verified), scored.logits, verified.draft)
 
     def decided(self, verified: Verified) -> Tensor:
-        """What the host is told; see StepOutput."""
+        """What is copied to the host; see StepOutput."""
         verdict, draft = verified.verdict, verified.draft
         numbers = torch.stack([verdict.num_accepted, draft.num_draft_tokens, verdict.invalid.long()], dim=1)
         logprobs = [] if verified.logprobs is None else [verified.logprobs]

@@ -1,4 +1,4 @@
-"""The gate of a feed-forward layer, silu(gate) * up. Twin of harness.models.fused.reference.gated_activation.
+"""The gate of a feed-forward layer, silu(gate) * up. Twin of harness.models.fused.reference.silu_mul.
 
 Source: Shazeer, GLU Variants Improve Transformer (2020).
 """

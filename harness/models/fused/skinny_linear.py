@@ -1,4 +1,4 @@
-"""Products of a few tokens with a large weight. Twin of harness.models.fused.reference.skinny_linear.
+"""Products of a few tokens with a large weight. Twins: linear and gated_linear of harness.models.fused.reference.
 
     linear        y = x W^T + bias
     gated_linear  y = silu(x Wg^T + bias_g) * (x Wu^T + bias_u)        Wg and Wu the first and the second half of W
