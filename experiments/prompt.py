@@ -131,10 +131,12 @@ def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord
     """Answer all prompts concurrently; returns the requests in the order of the prompts, and how to decode them."""
     say("loading PyTorch and the models")
     from harness.backends.backend import backend_class
+    from harness.sweep.cpu_threads import choose_threads
     from harness.sweep.progress import progress_on
     from harness.workload.conversations import conversations
     from harness.workload.prompt import Prompt
 
+    choose_threads([cell])
     asked = [Prompt(str(index), "prompt", (text,)) for index, text in enumerate(prompts)]
     progress = progress_on(sys.stderr)
     progress.start(len(prompts))

@@ -22,8 +22,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from harness.cli.arguments import whole_number
 from harness.cli.command_line import SUCCESS, CommandParser, say
 from harness.cli.settings_help import OVERRIDES, settings_help
+from harness.compose.run_plan import Workers
 from harness.settings.schema import group_options
 
 if TYPE_CHECKING:
@@ -39,6 +41,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--list", "--dry-run", action="store_true", help="print the cells, say what is skipped, and stop"
     )
     parser.add_argument("--fresh", action="store_true", help="run every cell again, also those that are there")
+    parser.add_argument("--retry-failed", action="store_true", help="run cells again that have failed")
+    parser.add_argument(
+        "--stall-limit",
+        type=partial(whole_number, least=0),
+        default=Workers.stall_limit_s,
+        metavar="SECONDS",
+        help="a cell has failed if no request of it ends for so long; 0 waits for ever (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--devices",
+        type=lambda text: tuple(text.split(",")),
+        default=Workers.devices,
+        metavar="A,B",
+        help="one worker for each, which sees it alone (CUDA_VISIBLE_DEVICES); cells that are compared stay together "
+        "(default: one worker that sees them all)",
+    )
     parser.add_argument(
         "--accept-drift",
         action="store_true",
@@ -51,7 +69,11 @@ def _run(options: argparse.Namespace) -> int:
     from harness.compose.compose import compose_plan
     from harness.compose.run_plan import Resume, cell_table
 
-    plan = replace(compose_plan(options.overrides), resume=Resume(options.fresh, options.accept_drift))
+    plan = replace(
+        compose_plan(options.overrides),
+        resume=Resume(options.fresh, options.accept_drift, options.retry_failed),
+        workers=Workers(options.devices, options.stall_limit),
+    )
     if options.list:
         print(cell_table(plan.cells))
         say(*plan.warnings, *plan.skipped_lines)

@@ -1,5 +1,12 @@
 """Backends outside the package of which one cell fails, in every way that a cell can."""
 
+import os
+import signal
+import socket
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
 from harness.backends.backend import BackendRun
 from tests.fake_servers import FakeServer
 
@@ -11,7 +18,13 @@ class FailingServer(FakeServer):
 
     def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
         self.num_blocks += on_request is not None
-        fails = self.num_blocks == 2 and not self.cell.is_baseline and self.cell.verification.method.value == "block"
+        mended = "SERVER_IS_MENDED" in os.environ
+        fails = (
+            self.num_blocks == 2
+            and not mended
+            and not self.cell.is_baseline
+            and self.cell.verification.method.value == "block"
+        )
 
         def told(num_tokens: int) -> None:
             on_request(num_tokens)
@@ -39,3 +52,46 @@ class BaselineRaises(Raises):
 class CannotBeMade(FakeServer):
     def __init__(self, cell, shared) -> None:
         raise ValueError("no such server")
+
+
+class Killed(FailingServer):
+    def fail(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Hangs(FailingServer):
+    """Opens a pipe that the test gives, and is silent from there on."""
+
+    def fail(self) -> None:
+        self.pipe = open(os.environ["TELL"], "w")  # noqa: SIM115
+        while True:
+            signal.pause()
+
+
+class GoesOnWhenStopped(FailingServer):
+    """Opens the pipe, and finishes the next request once it has been asked to stop."""
+
+    def fail(self) -> None:
+        receiver, sender = socket.socketpair()
+        sender.setblocking(False)
+        signal.set_wakeup_fd(sender.fileno())
+        open(os.environ["TELL"], "w").close()
+        receiver.recv(1)
+
+
+class LosesTheDevice(FailingServer):
+    """Fails as after an illegal access on a GPU: every later call fails too, until the process ends."""
+
+    def fail(self) -> None:
+        def synchronize() -> None:
+            raise RuntimeError("CUDA error")
+
+        sys.modules["torch"] = SimpleNamespace(
+            cuda=SimpleNamespace(is_initialized=lambda: True, synchronize=synchronize)
+        )
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+class TellsItsDevice(FakeServer):
+    def facts(self):
+        return replace(super().facts(), sampling_core=os.environ["CUDA_VISIBLE_DEVICES"])

@@ -66,3 +66,15 @@ def test_a_failed_cell_has_the_same_id_in_every_run(tmp_path):
     for name in ("once", "again"):
         run_on(tmp_path / name, "Raises", module="tests.failing_servers")
     assert records_of(tmp_path / "once")["block"].cell_id == records_of(tmp_path / "again")["block"].cell_id
+
+
+@pytest.mark.parametrize("options", [(), ("--retry-failed",), ("--fresh",)], ids="".join)
+def test_a_failed_cell_is_run_again_only_if_asked_for(options, tmp_path, monkeypatch, capsys):
+    """Would catch a failure that a second run forgets, or one that stays beside the record that takes its place."""
+    run_command("Raises", tmp_path)
+    failed = records_of(tmp_path)["block"].cell_id
+    monkeypatch.setenv("SERVER_IS_MENDED", "1")
+    assert run_command("Raises", tmp_path, *options) == (0 if options else 1)
+    record = records_of(tmp_path)["block"]
+    assert record.has_failed == (not options) and (record.cell_id == failed) == (not options)
+    assert len(list((tmp_path / "cells").iterdir())) == 3

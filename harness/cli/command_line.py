@@ -19,8 +19,9 @@ from harness.cli.arguments import add_settings, flags_of, read_settings
 from harness.settings.schema import SettingsError, all_settings, did_you_mean, group_options
 
 PROGRAM = "rejection-lab"
-SUCCESS, FAILED, WRONG_SETTINGS, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes of every command: done; the work failed, or its verdict is no; wrong arguments; interrupted by a key."""
+SUCCESS, FAILED, WRONG_SETTINGS, REQUEUE, INTERRUPTED = 0, 1, 2, 75, 130
+"""Exit codes of every command: done; the work failed, or its verdict is no; wrong arguments; ended by SIGTERM or
+SIGUSR1, to be started again (EX_TEMPFAIL of sysexits.h); interrupted by a key."""
 MAX_WIDTH = 120
 """Of a line of help."""
 

@@ -29,6 +29,18 @@ class Resume:
     """Throw away what they kept of the plan's cells, finished or not."""
     accepts_drift: bool = False
     """Go on with it even where it was measured with another commit, library, GPU or number of threads."""
+    retries_failed: bool = False
+    """Run cells again that have failed."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The processes that run the cells."""
+
+    devices: tuple[str | None, ...] = (None,)
+    """One for each: what its CUDA_VISIBLE_DEVICES becomes; None leaves that as it is."""
+    stall_limit_s: float = 3600
+    """A process from which nothing came for so long is ended; 0 waits for ever."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,7 @@ class RunPlan:
     warnings: tuple[str, ...] = ()
     """What makes this run another than the one asked for: a smaller size, a model that stands in."""
     resume: Resume = Resume()
+    workers: Workers = Workers()
 
     @property
     def skipped_lines(self) -> list[str]:

@@ -20,7 +20,13 @@ from harness.workload.conversations import Conversation, fingerprint
 
 
 class DeviceLostError(ValueError):
-    """After an error on the GPU this process can compute nothing more there; the message says what to do."""
+    """After an error on the GPU this process can compute nothing more there."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(
+            f"the GPU takes no more work from this process after {failure.reason}; run the same command again"
+        )
+        self.failure = failure
 
 
 def failure_of(error: BaseException, **settings: Any) -> Failure:
@@ -40,14 +46,19 @@ def _place_of(path: Path) -> str:
     return path.relative_to(max(folders, key=len)).as_posix() if folders else path.name
 
 
+def failed_id(cell: CellConfig, played: Sequence[Conversation]) -> str:
+    """The id of the record of a cell that failed as a whole; it needs no weights, and no other record has it."""
+    prompts = fingerprint(item.prompt for item in played if item.sample == 0)
+    return identity(determinants(backend_class(cell.backend.kind).resolved(cell), prompts))
+
+
 def failed_record(
     cell: CellConfig, failure: Failure, played: Sequence[Conversation], warnings: Sequence[str]
 ) -> CellRecord:
-    """The record of a cell that failed as a whole: no requests, and an id that needs no weights."""
+    """The record of a cell that failed as a whole: no requests, and `failed_id`."""
     resolved = backend_class(cell.backend.kind).resolved(cell)
-    prompts = fingerprint(item.prompt for item in played if item.sample == 0)
     return CellRecord(
-        cell_id=identity(determinants(resolved, prompts)),
+        cell_id=failed_id(cell, played),
         config=recorded_config(cell, resolved),
         provenance=provenance(imported={path: path.source_digest() for path in cell.imported.values()}),
         requests=(),

@@ -44,7 +44,7 @@ class Progress:
         self._show()
 
     def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
-        """So many more requests are finished, and so many more tokens are out."""
+        """So many more requests are finished, and so many more tokens are out; less than 0 if they were lost."""
         self._done += num_requests
         self._num_tokens += num_tokens
         self._show()

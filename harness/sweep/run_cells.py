@@ -11,31 +11,32 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harness.backends.backend import backend_class
-from harness.compose.run_plan import RunPlan
+from harness.compose.run_plan import Resume, RunPlan
 from harness.records.fault_points import reached
-from harness.records.files import write_atomically, write_cell
-from harness.records.runs import CELLS
-from harness.records.schema import SCHEMA_VERSION, CellRecord
+from harness.records.files import write_cell
+from harness.records.runs import CELLS, SUFFIX
+from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, labels
 from harness.settings.identity import key_without, plain_values
-from harness.settings.models import Weights
+from harness.settings.models import TargetConfig, Weights
 from harness.settings.sections import CacheDtype
 from harness.settings.usage import normal_form
 from harness.sweep.arm import Arm
-from harness.sweep.failures import DeviceLostError, device_is_lost, failed_record, failure_of
+from harness.sweep.failures import DeviceLostError, device_is_lost, failed_id, failed_record, failure_of
+from harness.sweep.manifest import Manifest
 from harness.sweep.progress import Progress
-from harness.sweep.turns import comparable_groups, interleave
-from harness.workload.conversations import Conversation, conversations, fingerprint, load_prompts
+from harness.sweep.turns import Group, groups_of, interleave
+from harness.workload.conversations import Conversation, fingerprint
 
 
 def run_cells(plan: RunPlan, folder: Path, progress: Progress, finished: list[str]) -> None:
@@ -52,58 +53,59 @@ def run_cells(plan: RunPlan, folder: Path, progress: Progress, finished: list[st
         DeviceLostError: after an error on the GPU; what was finished before is kept.
     """
     refuse_repeated(plan.cells)
-    groups = comparable_groups(plan.cells)
-    workloads = [_play(group[0]) for group in groups]
-    run = _Run(plan, folder, progress, finished)
-    progress.start(
-        sum(
-            len(group) * sum(len(item.prompt.turns) for item in played)
-            for group, played in zip(groups, workloads, strict=True)
-        )
-    )
-    num_before, last = 0, None
-    for group, played in zip(groups, workloads, strict=True):
-        target = group[0].target
-        if target != last:
-            what = "drawing random weights of" if target.weights is Weights.random else "loading"
-            progress.note(
-                f"{what} {target.name}; on a GPU the first turn of a cell also compiles and captures its steps"
-            )
-        last = target
-        run.group(group, played, num_before)
-        num_before += len(group)
+    groups = groups_of(plan.cells)
+    progress.start(sum(len(group.cells) * group.num_turns for group in groups))
+    runner = CellRunner(plan, folder, progress, Manifest(plan, folder, finished).add)
+    for group in groups:
+        runner.run_group(group)
     progress.finish()
 
 
 @dataclass
-class _Run:
-    """A run under way."""
+class CellRunner:
+    """Runs groups of a plan in this process, one after the other."""
 
     plan: RunPlan
     folder: Path
     progress: Progress
-    finished: list[str]
-    places: dict[str, int] = field(default_factory=dict)
-    """Place in the plan of each finished cell, by its id."""
+    finished: Callable[[int, str], None]
+    """Told the place and the id of every cell whose record is there, also of a failed one."""
+    at_stake: Callable[[Sequence[int]], None] = lambda places: None
+    """Told the places of the cells that cannot go on if something goes wrong from here on."""
     shared: dict[str, Any] = field(default_factory=dict)
     """What the cells of one kind of backend share, by kind."""
     session: str = field(default_factory=lambda: secrets.token_hex(4))
     """Names this process in the blocks that it runs."""
-    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    target: TargetConfig | None = None
+    """Of the group before."""
 
-    def group(self, cells: Sequence[CellConfig], played: Sequence[Conversation], num_before: int) -> None:
-        """Run the cells of one group, interleaved, and write each as soon as it is done or has failed."""
-        arms = [Arm(cell, num_before + index, self.session) for index, cell in enumerate(cells)]
+    def run_group(self, group: Group, failures: Mapping[int, Failure] = MappingProxyType({})) -> None:
+        """Run the cells of one group, interleaved, and write each as soon as it is done or has failed.
+
+        Args:
+            group: the cells.
+            failures: by place, of cells that are not run because a process died of them; others of the group go on
+                where that left them.
+        """
+        asked = self.plan.resume
+        resume = replace(asked, is_fresh=False, retries_failed=False) if failures else asked
+        cells, played = group.cells, group.played
+        self._announce(cells[0].target)
+        arms = [Arm(cell, group.first_place + index, self.session) for index, cell in enumerate(cells)]
+        for arm in arms:
+            if arm.place in failures:
+                self._fail(arm, failures[arm.place], played)
+            else:
+                self._recall_failure(arm, resume, played)
         prompts = fingerprint(item.prompt for item in played if item.sample == 0)
         backend = backend_class(cells[0].backend.kind)
-        with self._failing(arms, played):
+        with self._failing(_going_on(arms), played):
             shared = self._shared(cells[0].backend.kind)
         for arm in _going_on(arms):
-            self._show(arm)
             with self._failing([arm], played):
                 arm.backend = backend(arm.cell, shared)
-                arm.find_checkpoint(self.folder, prompts, self.plan.resume, self.progress.note)
-        self._leave_out_kept(arms, played)
+                arm.find_checkpoint(self.folder, prompts, resume, self.progress.note)
+        self._leave_out_kept(_not_failed(arms), played)
         if _going_on(arms):
             with self._failing(_going_on(arms), played):
                 backend.prepare_together([arm.backend for arm in _going_on(arms)], played)
@@ -111,14 +113,22 @@ class _Run:
             arm, record = arms[turn.arm], None
             if not arm.goes_on:
                 continue
-            self._show(arm)
+            self.progress.cell(label(arm.cell), arm.place, len(self.plan.cells))
             with self._failing([arm], played):
                 arm.play(turn, partial(self._advance, arm))
                 record = arm.record(prompts, self.plan.warnings) if turn.is_last else None
             reached("a turn is played")
             if record is not None:
                 arm.write(record, self.folder / CELLS)
-                self._list(record.cell_id, arm.place)
+                self.finished(arm.place, record.cell_id)
+
+    def _announce(self, target: TargetConfig) -> None:
+        if target != self.target:
+            what = "drawing random weights of" if target.weights is Weights.random else "loading"
+            self.progress.note(
+                f"{what} {target.name}; on a GPU the first turn of a cell also compiles and captures its steps"
+            )
+        self.target = target
 
     def _leave_out_kept(self, arms: Sequence[Arm], played: Sequence[Conversation]) -> None:
         """List what earlier sessions have finished, and take what they have done out of the work that is left."""
@@ -128,7 +138,7 @@ class _Run:
             arm.num_told = num_requests if arm in finished else arm.num_kept
             self.progress.leave_out(arm.num_told)
         for arm in finished:
-            self._list(str(arm.finished_id), arm.place)
+            self.finished(arm.place, str(arm.finished_id))
         num_kept = sum(arm.num_kept for arm in arms)
         if finished or num_kept:
             self.progress.note(
@@ -148,64 +158,49 @@ class _Run:
         Raises:
             DeviceLostError: nothing can go on in this process.
         """
+        self.at_stake([arm.place for arm in arms])
         try:
             yield
         except Exception as error:
             failure = failure_of(error)
-            for arm in arms:
-                arm.backend, arm.has_failed = None, True
-                self.progress.note(f"failed: {label(arm.cell)}: {failure.reason}")
-                num_requests = sum(len(item.prompt.turns) for item in played)
-                self.progress.leave_out(num_requests - arm.num_told)
-                self._write(failed_record(arm.cell, failure, played, self.plan.warnings), arm.place)
             if device_is_lost():
-                raise DeviceLostError(
-                    f"the GPU takes no more work from this process after {failure.reason}; run the same command again"
-                ) from error
+                raise DeviceLostError(failure) from error
+            for arm in arms:
+                self._fail(arm, failure, played)
 
-    def _write(self, record: CellRecord, place: int) -> None:
+    def _fail(self, arm: Arm, failure: Failure, played: Sequence[Conversation]) -> None:
+        arm.backend, arm.has_failed = None, True
+        self.progress.note(f"failed: {label(arm.cell)}: {failure.reason}")
+        self.progress.leave_out(sum(len(item.prompt.turns) for item in played) - arm.num_told)
+        record = failed_record(arm.cell, failure, played, self.plan.warnings)
         write_cell(record, self.folder / CELLS)
-        self._list(record.cell_id, place)
+        self.finished(arm.place, record.cell_id)
 
-    def _list(self, cell_id: str, place: int) -> None:
-        """A cell is finished, or has failed."""
-        if cell_id not in self.finished:
-            self.finished.append(cell_id)
-        self.places[cell_id] = place
-        self._write_manifest()
-        reached("the manifest is written")
-
-    def _show(self, arm: Arm) -> None:
-        self.progress.cell(label(arm.cell), arm.place, len(self.plan.cells))
+    def _recall_failure(self, arm: Arm, resume: Resume, played: Sequence[Conversation]) -> None:
+        """Leave a cell that failed in an earlier session as it is, or forget its failure."""
+        cell_id = failed_id(arm.cell, played)
+        path = self.folder / CELLS / f"{cell_id}{SUFFIX}"
+        if not path.is_file():
+            return
+        if resume.is_fresh or resume.retries_failed:
+            path.unlink()
+            return
+        arm.has_failed = True
+        self.progress.note(f"failed before: {label(arm.cell)}; --retry-failed runs it again")
+        self.progress.leave_out(sum(len(item.prompt.turns) for item in played))
+        self.finished(arm.place, cell_id)
 
     def _advance(self, arm: Arm, num_tokens: int) -> None:
         arm.num_told += 1
         self.progress.advance(1, num_tokens)
-
-    def _write_manifest(self) -> None:
-        content = {
-            "schema_version": SCHEMA_VERSION,
-            "name": self.plan.name,
-            "title": self.plan.title,
-            "shows": self.plan.shows,
-            "does_not_show": self.plan.does_not_show,
-            "reference": self.plan.reference,
-            "command": self.plan.command,
-            "started": self.started,
-            # arms finish in the order of their last block, which says nothing to a reader
-            "cells": sorted(self.finished, key=lambda cell_id: self.places[cell_id]),
-            "num_cells": len(self.plan.cells),
-            "skipped": [{"cell": dict(values), "reason": reason} for values, reason in self.plan.skipped],
-        }
-        write_atomically(self.folder / "run.json", json.dumps(content, indent=1).encode())
 
 
 def _going_on(arms: Sequence[Arm]) -> list[Arm]:
     return [arm for arm in arms if arm.goes_on]
 
 
-def _play(cell: CellConfig) -> list[Conversation]:
-    return conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
+def _not_failed(arms: Sequence[Arm]) -> list[Arm]:
+    return [arm for arm in arms if not arm.has_failed]
 
 
 def label(cell: CellConfig) -> str:

@@ -1,13 +1,43 @@
-"""Which cells of a plan run together, and whose turn it is; knows nothing of how they are run."""
+"""Which cells of a plan run together on which conversations, and whose turn it is; knows not how they are run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from harness.settings.cell import CellConfig
 from harness.settings.identity import key_without
-from harness.workload.conversations import Conversation
+from harness.workload.conversations import Conversation, conversations, load_prompts
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that are compared with each other."""
+
+    first_place: int
+    """Of the first cell; cells are counted in the order of the groups."""
+    cells: Sequence[CellConfig]
+
+    @cached_property
+    def played(self) -> list[Conversation]:
+        """The conversations that each cell plays; ValueError if the data set does not fit."""
+        workload, seed = self.cells[0].workload, self.cells[0].seed
+        return conversations(load_prompts(workload, seed), workload, seed)
+
+    @property
+    def num_turns(self) -> int:
+        """Requests of each cell."""
+        return sum(len(item.prompt.turns) for item in self.played)
+
+
+def groups_of(cells: Sequence[CellConfig]) -> list[Group]:
+    """The groups of a plan, in its order."""
+    groups: list[Group] = []
+    for members in comparable_groups(cells):
+        groups.append(Group(sum(len(group.cells) for group in groups), members))
+    return groups
 
 
 def comparable_groups(cells: Sequence[CellConfig]) -> list[list[CellConfig]]:

@@ -13,9 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.command_line import FAILED, SUCCESS, say
+from harness.cli.command_line import FAILED, REQUEUE, SUCCESS, say
 from harness.compose.run_plan import Resume, RunPlan, made_folder
 from harness.records.runs import MANIFEST
+from harness.sweep.progress import progress_on
+from harness.sweep.supervisor import StoppedBySignal, Supervisor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,12 +25,12 @@ if TYPE_CHECKING:
     from harness.metrics.cell import Results
 
 
-def run(*overrides: str, fresh: bool = False, accept_drift: bool = False) -> pd.DataFrame:
+def run(*overrides: str, fresh: bool = False, accept_drift: bool = False, retry_failed: bool = False) -> pd.DataFrame:
     """Run what the overrides ask for, as `rejection-lab run` does: same checks, records, progress and report.
 
     Args:
         overrides: such as `drafter=mtp` and `decoding.temperature=0,1`; several values are a sweep.
-        fresh, accept_drift: as `--fresh` and `--accept-drift`.
+        fresh, accept_drift, retry_failed: as the options of the command.
 
     Returns:
         One row per cell, as `harness.metrics.load_results` reads them from the folder of the run.
@@ -42,20 +44,24 @@ def run(*overrides: str, fresh: bool = False, accept_drift: bool = False) -> pd.
 
     # of tqdm, which libraries import; the progress here needs no widgets
     warnings.filterwarnings("ignore", "IProgress not found")
-    plan = replace(compose_plan(overrides), resume=Resume(fresh, accept_drift))
-    run_and_report(plan, lambda results: None)
+    plan = replace(compose_plan(overrides), resume=Resume(fresh, accept_drift, retry_failed))
+    run_and_report(plan, lambda results: None, in_this_process=True)
     return load_results(plan.folder)
 
 
-def run_and_report(plan: RunPlan, show: Callable[[Results], None]) -> int:
+def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_process: bool = False) -> int:
     """Run the cells of a plan, write their records and report, and tell about them on standard error.
 
     Args:
         plan: the cells.
         show: gets the results when the report is written; also those that were finished before an interruption.
+        in_this_process: see `run_here`.
 
     Returns:
         The exit code: FAILED if a cell failed.
+
+    Raises:
+        SystemExit: with REQUEUE, after SIGTERM or SIGUSR1.
     """
     say(*plan.skipped_lines)
     with made_folder(plan.folder):
@@ -63,10 +69,13 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None]) -> int:
         say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.warnings)
         finished: list[str] = []
         try:
-            run_plan(plan, finished)
+            (run_here if in_this_process else run_plan)(plan, finished)
         except (Exception, KeyboardInterrupt) as error:
             say(f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'stopped'}: {_kept(plan, finished)}")
-            if _lists_only(plan.folder, finished):
+            if isinstance(error, StoppedBySignal) and not error.is_key:
+                raise SystemExit(REQUEUE) from error
+            is_at_once = isinstance(error, StoppedBySignal) and error.is_at_once
+            if not is_at_once and _lists_only(plan.folder, finished):
                 write_report(plan.folder, show, plan.folder)
             raise
         results = write_report(plan.folder, show, plan.folder)
@@ -76,9 +85,19 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None]) -> int:
 
 
 def run_plan(plan: RunPlan, finished: list[str]) -> None:
-    """Run the cells with a progress display, and list those that are finished."""
-    say("loading PyTorch")
-    from harness.sweep.progress import progress_on
+    """Run the cells in worker processes with a progress display, and list those that are finished."""
+    progress = progress_on(sys.stderr)
+    try:
+        Supervisor(plan, progress, finished).run()
+    finally:
+        progress.finish()
+
+
+def run_here(plan: RunPlan, finished: list[str]) -> None:
+    """The same in this process, for notebooks: a debugger works, and an interruption stops at once."""
+    from harness.sweep.cpu_threads import choose_threads
+
+    choose_threads(plan.cells)
     from harness.sweep.run_cells import run_cells
 
     progress = progress_on(sys.stderr)

@@ -1,0 +1,25 @@
+"""How many threads torch gets on a CPU, decided before it is imported: later its threads have been made.
+
+On a busy machine threads spin while they wait for each other: two of them took 20 times as long for a small model. Its
+matrix products are too small to gain from a second one on an idle machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+from harness.settings.cell import CellConfig
+
+VARIABLE = "OMP_NUM_THREADS"
+
+
+def choose_threads(cells: Iterable[CellConfig]) -> None:
+    """Give torch one thread if all targets are the built-in model; larger ones get what torch takes by itself.
+
+    A number in OMP_NUM_THREADS is kept, and so is that of a process that has imported torch. Records hold the number
+    (provenance, `torch_threads`).
+    """
+    if "torch" not in sys.modules and all(cell.target.is_built_in for cell in cells):
+        os.environ.setdefault(VARIABLE, "1")

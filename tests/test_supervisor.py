@@ -1,0 +1,215 @@
+"""Worker processes: what ends one of them fails a cell and not the sweep, and signals end a run in order."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from threading import Thread
+
+import pytest
+
+from harness.cli.command_line import REQUEUE
+from harness.compose.run_plan import Workers
+from harness.records.files import read_cell
+from harness.settings.cell import CellConfig
+from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.settings.workload import WorkloadConfig
+from harness.sweep import whole_run
+from harness.sweep.supervisor import StoppedBySignal, Supervisor
+from kernels.contract import VerificationMethod
+from tests.own_process import ROOT, output_of
+from tests.test_failing_cells import records_of
+from tests.test_sweep import Silent, plan
+
+METHODS = (VerificationMethod.strict, VerificationMethod.block)
+
+
+def plan_on(name, folder, methods=METHODS, temperatures=(1.0,), **workers):
+    """The baseline and some methods on a failing server."""
+    cells = [
+        CellConfig(
+            drafter=DrafterConfig(DrafterKind.eagle3),
+            decoding=DecodingConfig(temperature=temperature, max_new_tokens=8),
+            workload=WorkloadConfig(num_prompts=4, num_turns=1),
+            backend=BackendConfig(kind=f"tests.failing_servers:{name}", device="cpu", dtype="float32", graphs=False),
+            measurement=MeasurementConfig(num_warmup_requests=1, num_resamples=100),
+            verification=VerificationConfig(method),
+        )
+        for temperature in temperatures
+        for method in methods
+    ]
+    return replace(plan(folder, *cells), workers=Workers(**workers))
+
+
+class Counting(Silent):
+    """A display that counts what is left."""
+
+    def leave_out(self, num_requests):
+        self.total -= num_requests
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A pipe that a server opens when its cell is under way."""
+    path = tmp_path / "begun"
+    os.mkfifo(path)
+    monkeypatch.setenv("TELL", str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("Raises", "RuntimeError", "out of memory"),
+        ("Killed", "WorkerDiedError", "SIGKILL"),
+        ("LosesTheDevice", "RuntimeError", "illegal memory access"),
+    ],
+)
+def test_what_ends_a_worker_fails_its_cell_and_another_worker_does_the_rest(name, error, words, tmp_path):
+    """Would catch a sweep that ends with a worker, blames another cell, or counts a lost worker's requests twice."""
+    display, finished = Counting(), []
+    Supervisor(plan_on(name, tmp_path), display, finished).run()
+    records = records_of(tmp_path)
+    (failure,) = records["block"].failures
+    assert failure.error == error and words in failure.message
+    assert [len(records[method].requests) for method in ("none", "strict", "block")] == [4, 4, 0]
+    assert len(finished) == 3 and display.num_requests == display.total
+    # what the first worker had done is kept
+    sessions = [block.session for method in ("none", "strict") for block in records[method].blocks]
+    assert len(set(sessions)) == (1 if name == "Raises" else 2) and sessions[:2] == sessions[2:]
+
+
+def test_a_worker_that_is_silent_for_too_long_is_ended(tmp_path, begun):
+    """Would catch a sweep that waits for ever, and a limit that counts from the start and not from the last event."""
+
+    class Clock(Counting):
+        """Time stands still until the server is silent."""
+
+        now_s, is_silent = 0.0, False
+
+        def start(self, num_requests_total):
+            super().start(num_requests_total)
+            Thread(target=self.hear, daemon=True).start()
+
+        def hear(self):
+            begun.open().close()
+            self.is_silent = True
+
+        def note(self, text):
+            # the next worker begins
+            self.is_silent = False
+
+        def __call__(self):
+            self.now_s += self.is_silent
+            return self.now_s
+
+    clock = Clock()
+    Supervisor(plan_on("Hangs", tmp_path, stall_limit_s=0.3), clock, [], clock).run()
+    records = records_of(tmp_path)
+    assert [item.error for item in records["block"].failures] == ["StallError"]
+    assert [len(records[method].requests) for method in ("none", "strict", "block")] == [4, 4, 0]
+
+
+def signal_when(begun, number):
+    """Send this process a signal once the server is under way."""
+
+    def send():
+        begun.open().close()
+        os.kill(os.getpid(), number)
+
+    Thread(target=send, daemon=True).start()
+
+
+@pytest.mark.parametrize(
+    ("number", "is_key"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGUSR1, False)]
+)
+def test_a_signal_ends_the_run_after_the_request_under_way(number, is_key, tmp_path, begun, capsys):
+    """Would catch a signal that kills the run, fails the cell, or has the exit code of another."""
+    display, finished = Counting(), []
+    signal_when(begun, number)
+    before = signal.getsignal(number)
+    with pytest.raises(StoppedBySignal) as stopped:
+        Supervisor(plan_on("GoesOnWhenStopped", tmp_path), display, finished).run()
+    assert stopped.value.is_key == is_key and not stopped.value.is_at_once
+    # half of the others are done, and of the block under way two requests
+    assert display.num_requests == 2 + 2 + 2 + 2 and not finished
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_key_ends_a_worker_that_does_not_listen(tmp_path, begun):
+    class Impatient(Counting):
+        def note(self, text):
+            if "Ctrl-C again" in text:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    signal_when(begun, signal.SIGINT)
+    with pytest.raises(StoppedBySignal) as stopped:
+        Supervisor(plan_on("Hangs", tmp_path), Impatient(), []).run()
+    assert stopped.value.is_at_once
+
+
+def test_a_job_that_is_ended_by_its_cluster_can_be_queued_again(monkeypatch, tmp_path, capsys):
+    def run_plan(plan, finished):
+        raise StoppedBySignal(signal.SIGTERM, False)
+
+    monkeypatch.setattr(whole_run, "run_plan", run_plan)
+    with pytest.raises(SystemExit) as ended:
+        whole_run.run_and_report(plan_on("Raises", tmp_path), lambda results: None)
+    assert ended.value.code == REQUEUE == 75 and "interrupted" in capsys.readouterr().err
+
+
+def test_workers_end_with_the_supervisor(tmp_path, begun):
+    """Would catch a worker that runs on, and writes, after its run was killed."""
+    code = (
+        "import sys; from pathlib import Path; from harness.sweep.whole_run import run_plan; "
+        "from tests.test_supervisor import plan_on; run_plan(plan_on('Hangs', Path(sys.argv[1])), [])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL) as run:
+        pipe = begun.open()
+        run.kill()
+        # the worker holds the other end open as long as it lives
+        assert pipe.read() == ""
+        pipe.close()
+
+
+def test_groups_run_on_several_devices_and_each_stays_on_one(tmp_path):
+    """Would catch arms of one comparison on two devices, and a second device that gets nothing."""
+    devices = {}
+    Supervisor(plan_on("TellsItsDevice", tmp_path, temperatures=(0.6, 1.0), devices=("3", "5")), Counting(), []).run()
+    for path in (tmp_path / "cells").iterdir():
+        record = read_cell(path)
+        devices.setdefault(record.config["decoding"]["temperature"], set()).add(record.provenance["sampling_core"])
+    assert sorted(devices) == [0.6, 1.0] and sorted(map(sorted, devices.values())) == [["3"], ["5"]]
+
+
+def test_what_no_worker_can_run_ends_the_run_with_its_reason(tmp_path):
+    """Would catch a mistake of the settings that becomes a failed cell, or starts workers again and again."""
+    first = plan_on("Raises", tmp_path).cells[1]
+    second = replace(first, backend=replace(first.backend, prompt_tokens_beside_rounds=64))
+    with pytest.raises(ValueError, match="two cells differ in"):
+        Supervisor(replace(plan_on("Raises", tmp_path), cells=(first, second)), Counting(), []).run()
+    assert not (tmp_path / "cells").exists()
+
+
+def test_the_supervisor_needs_no_torch(tmp_path):
+    """Would catch a GPU that the supervisor holds, and seconds before the first message."""
+    cells = "'drafter=eagle3', 'verification=strict,block', 'workload.num_prompts=4', 'workload.num_turns=1'"
+    server = f"'backend.kind=tests.fake_servers:FakeServer', 'backend.device=cpu', 'output.folder={tmp_path}'"
+    code = f"import sys; from experiments.run import main; assert main([{cells}, {server}]) == 0; "
+    assert output_of(code + "print('torch' in sys.modules)").splitlines()[-1] == "False"
+
+
+def test_threads_are_chosen_before_torch_is_there():
+    """Would catch two threads that wait for each other, a larger model on one, and a number of the user's overruled."""
+    code = (
+        "import os; from harness.settings.cell import CellConfig; from harness.settings.models import TargetConfig; "
+        "from harness.sweep.cpu_threads import VARIABLE, choose_threads\n"
+        "for given, path in ((None, None), (None, 'folder'), ('7', None)):\n"
+        "    os.environ.pop(VARIABLE, None)\n"
+        "    os.environ.update({VARIABLE: given} if given else {})\n"
+        "    choose_threads([CellConfig(TargetConfig(path=path))])\n"
+        "    print(os.environ.get(VARIABLE))"
+    )
+    assert output_of(code).split() == ["1", "None", "7"]
