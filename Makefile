@@ -57,5 +57,5 @@ clean: ## Remove caches and build files; .venv and results stay
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is not a Python 3.11 or newer that runs; name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "Installing the locked versions into .venv (a few minutes, once) ..."
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,grammar]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,grammar,server]'
 	@touch $@

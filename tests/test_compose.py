@@ -27,6 +27,11 @@ NEEDED = {
     ("workload", "jsonl"): [f"workload.path={Path(__file__)}"],
     ("workload", "json_schemas"): [f"workload.path={Path(__file__)}"],
     ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
+    ("backend", "server"): ["server.url=http://host:1", "drafter=none"],
+    **{
+        ("server", engine): ["backend=server", "server.url=http://host:1", "drafter=none"]
+        for engine in ("plain", "vllm", "sglang", "tensorrt_llm", "llama_cpp")
+    },
 }
 """What an option needs beside itself."""
 MT_BENCH = Path(__file__).parents[2] / "shared" / "data" / "mt_bench" / "question.jsonl"

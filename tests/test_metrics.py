@@ -235,3 +235,17 @@ def test_a_configuration_without_a_setting_is_an_error_that_names_it():
     del settings["decoding"]["temperature"]
     with pytest.raises(ValueError, match=r"lacks decoding\.temperature"):
         analysed(cell_record([], 0.0, settings))
+
+
+def test_itl_per_token_and_goodput_are_what_they_say():
+    """Would catch a gap counted once for several tokens, a limit that nothing keeps, and goodput without limits."""
+    first = request_record([round_record(0, 0, 1.0), round_record(2, 1, 2.0), round_record(2, 2, 6.0)], "a")
+    second = request_record([round_record(0, 0, 2.0), round_record(2, 0, 3.0)], "b")
+    settings = config(measurement__max_ttft_ms=1500.0, measurement__max_e2e_ms=6000.0)
+    row = row_of(cell_record([first, second], 8.0, settings))
+    gaps = [0.5, 0.5, 4 / 3, 4 / 3, 4 / 3, 1.0]
+    assert row["itl_per_token_mean_ms"] == pytest.approx(1e3 * sum(gaps) / 6)
+    assert row["itl_per_token_p50_ms"] == pytest.approx(1e3 * sum(sorted(gaps)[2:4]) / 2)
+    assert row["itl_mean_ms"] == pytest.approx(1e3 * (1 + 4 + 1) / 3)
+    assert row["goodput_requests_per_s"] == pytest.approx(1 / 8)
+    assert np.isnan(row_of(cell_record([first, second], 8.0))["goodput_requests_per_s"])

@@ -38,7 +38,8 @@ def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None
     _check_effect(given, cells)
     _check_objects(cells)
     _check_own_methods(cells)
-    check_model_configs(cells)
+    _check_servers(cells)
+    check_model_configs([cell for cell in cells if not cell.is_served])
 
 
 def _check_paths(cells: Sequence[CellConfig]) -> None:
@@ -75,6 +76,29 @@ def _check_own_methods(cells: Sequence[CellConfig]) -> None:
                 f"hold the reference core; found {'null' if backend.graphs is None else 'true'} with "
                 f"verification.method={method}; set backend.graphs=false, which its baseline takes too"
             )
+
+
+def _check_servers(cells: Sequence[CellConfig]) -> None:
+    """Cells of backend=server say where a server is, and ask it for what it can do."""
+    for cell in cells:
+        server, decoding = cell.server, cell.decoding
+        if not cell.is_served:
+            continue
+        if server.url is None and server.command is None:
+            raise SettingsError(
+                "server.url: expected the address of a server that runs, or server.command to start one, found neither"
+            )
+        asks_more = decoding.top_k or decoding.min_p or decoding.ignore_eos
+        is_plain = asks_more and not server.traits.takes_all_sampling
+        asked = {
+            "decoding.logprobs": decoding.logprobs is not None,
+            "measurement.round_terms": cell.measurement.round_terms,
+            "constraint.policy": cell.constraint.policy is not None,
+            f"decoding.top_k, min_p or ignore_eos with server={server.engine.value}": is_plain,
+        }
+        for key, is_asked in asked.items():
+            if is_asked:
+                raise SettingsError(f"{key}: expected its default with backend=server, which does not ask for it")
 
 
 def _is_hub_id(path: str) -> bool:

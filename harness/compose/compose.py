@@ -39,6 +39,7 @@ SLOWEST_FIRST = (
     "target",
     "workload",
     "backend",
+    "server",
     "seed",
     "drafter",
     "drafting",

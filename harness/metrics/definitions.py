@@ -193,6 +193,15 @@ METRICS: dict[str, Metric] = {
         ("num_output_tokens",),
         "time_s",
     ),
+    "goodput_requests_per_s": Metric(
+        "goodput (req/s)",
+        "1/s",
+        "requests whose TTFT, TPOT and E2E keep measurement.max_ttft_ms, max_tpot_ms and max_e2e_ms / wall time of the "
+        "whole measured phase; requests that failed are not among them; empty where no limit is set",
+        "significant",
+        ("num_good_requests",),
+        "time_s",
+    ),
     "total_tokens_per_s": Metric(
         "total throughput (tok/s)",
         "tokens/s",
@@ -208,6 +217,10 @@ LATENCIES = {
     "ttft": ("TTFT", f"time from {ADMISSION} to its first token"),
     "tpot": ("TPOT", "(E2E - TTFT) / (output tokens - 1) of a request with at least two tokens"),
     "itl": ("ITL", "gap between successive arrivals of tokens of a request; arrivals are rounds, not tokens"),
+    "itl_per_token": (
+        "ITL per token",
+        "gap between successive arrivals / tokens of the later one, once for each of these tokens",
+    ),
     "e2e": ("E2E", f"time from {ADMISSION} to its last token"),
 }
 """Latency -> printed name, definition."""
@@ -278,7 +291,7 @@ def _footnote(name: str) -> str:
     """One text for all positions, all statistics of a latency, and all methods of the expected length."""
     item = metric(name)
     if item.percentile or name.endswith("_mean_ms"):
-        return ": ".join(LATENCIES[name.split("_", 1)[0]])
+        return ": ".join(LATENCIES[item.percentile[0] if item.percentile else name.removesuffix("_mean_ms")])
     label = item.label
     if "_per_pos_" in name:
         label = label.replace(f"position {name.rsplit('_', 1)[1]}", "position i")

@@ -69,7 +69,11 @@ def _failed(record: CellRecord) -> str:
     """The label of a cell that could not do all that was asked for."""
     if not record.failures:
         return ""
-    return "failed" if record.has_failed else f"{len(record.failures)} requests failed"
+    if record.has_failed:
+        return "failed"
+    num_requests = sum(item.request is not None for item in record.failures)
+    others = dict.fromkeys(item.error for item in record.failures if item.request is None)
+    return ", ".join([*([f"{num_requests} requests failed"] if num_requests else []), *others])
 
 
 def _draft_cache(record: CellRecord) -> dict[str, str]:

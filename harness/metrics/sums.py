@@ -18,10 +18,13 @@ from harness.metrics.reasoning_sums import boundary_values
 from harness.records.counts import PER_POSITION, DraftCounts, Knowledge, added
 from harness.records.request import EXPECTED_METHODS, CutReason, RequestRecord, RoundRecord
 from harness.records.schema import CellRecord
+from harness.timing.in_flight import shared_clock
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+GOOD_WITHIN = ("ttft", "tpot", "e2e")
+"""Latencies with a limit measurement.max_*_ms."""
 ROUND_FIELDS = tuple(item.name for item in fields(RoundRecord) if item.default is MISSING and item.name != "cut_reason")
 """The numbers that every round has."""
 
@@ -60,7 +63,9 @@ class CellSums:
 def cell_sums(cell: CellRecord) -> CellSums:
     """Reduce the requests of a cell."""
     known = _round_sums(cell.requests) if cell.knowledge is Knowledge.rounds else coarse_sums(cell)
-    return _reduced(cell.requests, cell.wall_s, *known)
+    measurement = cell.config.get("measurement", {})
+    limits = {name: measurement.get(f"max_{name}_ms") for name in GOOD_WITHIN}
+    return _reduced(cell.requests, cell.wall_s, *known, {name: limit for name, limit in limits.items() if limit})
 
 
 def request_sums(requests: Sequence[RequestRecord], wall_s: float) -> CellSums:
@@ -74,6 +79,7 @@ def _reduced(
     of_requests: dict[str, Floats],
     totals: dict[str, float],
     num_positions: int,
+    limits_ms: Mapping[str, float] | None = None,
 ) -> CellSums:
     """Sum by prompt; the prompts' shares of time are scaled so that they add up to the wall time."""
     prompt_ids, prompt_of_request = np.unique([item.prompt_id for item in requests], return_inverse=True)
@@ -83,6 +89,7 @@ def _reduced(
     for name, (values, request) in latencies.items():
         of_requests[f"{name}_s"] = _totals(values, request, len(requests))
         of_requests[f"num_{name}"] = _totals(np.ones_like(values), request, len(requests))
+    of_requests["num_good_requests"] = _good(latencies, limits_ms or {}, len(requests))
     sums = {name: _totals(values, prompt_of_request, len(prompt_ids)) for name, values in of_requests.items()}
     sums["time_s"] = _times(sums.pop("share_s"), wall_s)
     return CellSums(
@@ -188,13 +195,24 @@ def _latencies(requests: Sequence[RequestRecord]) -> dict[str, tuple[Floats, Int
     num_tokens = np.array([item.num_output_tokens for item in requests], dtype=np.int64)[answered]
     ttft, e2e = arrival[first] - submitted, arrival[last] - submitted
     several = num_tokens >= 2
+    gaps, of_gap = (arrival[1:] - arrival[:-1])[same], num_output[emitted][1:][same].astype(np.int64)
     tpot = (e2e - ttft)[several] / (num_tokens[several] - 1)
     return {
         "ttft": (ttft, answered),
         "tpot": (tpot, answered[several]),
-        "itl": ((arrival[1:] - arrival[:-1])[same], request[1:][same]),
+        "itl": (gaps, request[1:][same]),
+        "itl_per_token": (np.repeat(gaps / of_gap, of_gap), np.repeat(request[1:][same], of_gap)),
         "e2e": (e2e, answered),
     }
+
+
+def _good(latencies: dict[str, tuple[Floats, Integers]], limits_ms: Mapping[str, float], num_requests: int) -> Floats:
+    """[R] whether a request kept all limits; nan without limits."""
+    good = np.full(num_requests, 1.0 if limits_ms else np.nan)
+    for name, limit in limits_ms.items():
+        values, request = latencies[name]
+        good[request[values * 1e3 > limit]] = 0.0
+    return good
 
 
 def _times(share_s: Floats, wall_s: float) -> Floats:
@@ -262,10 +280,6 @@ def _shares_in_flight(cell: CellRecord) -> Floats:
     """[R] seconds of each request, each moment shared equally by the requests in flight."""
     start = np.array([item.submitted_s for item in cell.requests], dtype=np.float64)
     end = np.array([item.events[-1].arrival_s for item in cell.requests], dtype=np.float64)
-    times = np.unique(np.concatenate([start, end]))
-    if not len(times):
-        return start
-    begun, ended = (np.searchsorted(np.sort(each), times[:-1], side="right") for each in (start, end))
-    passed = np.append(0.0, np.cumsum(np.diff(times) / np.maximum(begun - ended, 1)))
-    shares: Floats = np.interp(end, times, passed) - np.interp(start, times, passed)
+    clock = shared_clock(start, end)
+    shares: Floats = clock(end) - clock(start)
     return shares

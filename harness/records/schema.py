@@ -69,7 +69,7 @@ class Failure:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The settings of the failed work that are not in the cell's configuration."""
     request: tuple[str, int, int] | None = None
-    """Key of the request; None if the whole cell failed."""
+    """Key of the request; None if the failure is the cell's or a block's."""
 
     @property
     def reason(self) -> str:

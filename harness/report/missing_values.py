@@ -23,6 +23,9 @@ TURNED_OFF = "it was not recorded (measurement.expected_acceptance=false)"
 NOT_RECORDED = "it was not recorded for every draft that counts in full, or there is no such draft"
 NO_DRAFTS = "no draft of the cell counts as evidence for it"
 NO_REASONING = "no end of reasoning was looked for, or nothing of that kind came up"
+NO_LIMITS = "no limit is set (measurement.max_ttft_ms, max_tpot_ms, max_e2e_ms)"
+OF_SETTINGS = {"speedup": NO_BASELINE, "goodput_requests_per_s": NO_LIMITS}
+"""Metrics whose value hangs on a setting, and what is missing where they have none."""
 NO_GAPS = "no request of the cell has two tokens"
 UNKNOWN = {
     Knowledge.requests: "of each request only counts of its drafts are known, not its rounds",
@@ -65,8 +68,8 @@ def _is_counted_by_block(cell: CellResult, name: str) -> bool:
 def _why(cell: CellResult, name: str) -> str:
     if cell.record.has_failed:
         return FAILED
-    if name == "speedup":
-        return NO_BASELINE
+    if name in OF_SETTINGS:
+        return OF_SETTINGS[name]
     if cell.record.knowledge in UNKNOWN and metric(name).of_tokens:
         return UNKNOWN[cell.record.knowledge]
     if name in REASONING_METRICS:

@@ -22,6 +22,7 @@ from harness.settings.sections import (
     VerificationConfig,
     cache_rounds,
 )
+from harness.settings.server import ServerConfig
 from harness.settings.workload import WorkloadConfig
 from kernels.methods import DraftSampling
 
@@ -46,6 +47,7 @@ class CellConfig:
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     constraint: ConstraintConfig = field(default_factory=ConstraintConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
     measurement: MeasurementConfig = field(default_factory=MeasurementConfig)
     seed: int = 0
     """Everything random is drawn from it: order of the prompts, drafts, verification."""
@@ -68,6 +70,11 @@ class CellConfig:
     @property
     def is_baseline(self) -> bool:
         return self.drafter.kind is DrafterKind.none
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a server generates, whose models this process never loads."""
+        return self.backend.kind == "server"
 
     @property
     def draft_sampling(self) -> DraftSampling:
@@ -106,6 +113,13 @@ def _samplings(cell: CellConfig) -> tuple[DraftSampling, ...]:
     return cell.verification.traits.draft_samplings
 
 
+def _lacks_method(cell: CellConfig) -> bool:
+    """Whether the engine that serves does not verify such drafts in this way."""
+    method = cell.verification.method
+    found = () if isinstance(method, ImportPath) else cell.server.traits.verifications.get(method, ())
+    return cell.is_served and cell.draft_sampling not in found
+
+
 def _lacks_weights(cell: CellConfig) -> bool:
     drafter = cell.drafter
     return drafter.has_model and drafter.weights is Weights.checkpoint and drafter.path is None
@@ -123,6 +137,16 @@ def _profile_depth(cell: CellConfig) -> int | None:
 
 
 INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
+    (
+        lambda cell: cell.is_served and cell.drafter.kind not in cell.server.traits.drafters,
+        "server={server.engine.value} cannot run drafter={drafter.kind.value}; choose another drafter or engine "
+        "(harness/backends/server/README.md)",
+    ),
+    (
+        _lacks_method,
+        "server={server.engine.value} does not verify {draft_sampling.value} drafts by "
+        "verification={verification.method.value}; harness/backends/server/README.md lists what each engine does",
+    ),
     (
         lambda cell: cell.drafting.num_speculative_tokens == 0,
         "drafting.num_speculative_tokens=0 proposes nothing with drafter={drafter.kind.value}; the run without drafts "

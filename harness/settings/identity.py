@@ -12,18 +12,20 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.settings.cell import CellConfig
-from harness.settings.sections import VerificationConfig
+from harness.settings.sections import GOODPUT_LIMITS, VerificationConfig
 from harness.settings.usage import normal_form, plain_values, without_settings
 
 _ADDED_LATER = (
     "constraint",
+    "server",
     "backend.prompt_tokens_beside_rounds",
     "decoding.logprobs",
     "decoding.logprobs_mode",
 )
 """Sections and settings that are younger than the first records: left out at their default, so that older cells keep
 their id."""
-_SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence")
+_SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence", *GOODPUT_LIMITS)
+_WAITING_SETTINGS = ("server.start_timeout_s", "server.log_folder")
 _PLAYING_SETTINGS = ("num_requests", "num_turns", "prompt_tokens", "request_rate", "too_long")
 _MODEL_SETTINGS = ("path", "revision", "weights", "shape")
 
@@ -56,7 +58,7 @@ def determinants(
         workload = {name: workload[name] for name in _PLAYING_SETTINGS} | {"prompts": prompts_fingerprint}
     # a profile is the rates that it stands for, whatever it is called
     rule = without_settings(with_rates(normal.verification), ["profile"])
-    return without_settings(plain, ["target"]) | {
+    return without_settings(plain, ["target", *_WAITING_SETTINGS]) | {
         "models": models,
         "drafter": without_settings(plain["drafter"], [*_MODEL_SETTINGS, "preferred"]),
         "drafting": None if cell.is_baseline else plain["drafting"] | {"sampling": cell.draft_sampling.value},

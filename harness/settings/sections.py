@@ -172,7 +172,10 @@ class VerificationConfig:
         return Verification(self.rule, self.epsilon, self.delta, self.leniency, tuple(rates))
 
 
-BACKENDS = {"local": "harness.backends.local.local:LocalBackend"}
+BACKENDS = {
+    "local": "harness.backends.local.local:LocalBackend",
+    "server": "harness.backends.server.server:ServerBackend",
+}
 """backend.kind -> class, imported when a cell asks for it; other names are PACKAGE.MODULE:NAME themselves."""
 
 
@@ -181,7 +184,7 @@ class BackendConfig:
     """What generates, and on which device."""
 
     kind: str = "local"
-    """Which kind of server generates: local, or PACKAGE.MODULE:NAME."""
+    """What generates: local, server, or PACKAGE.MODULE:NAME."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
     dtype: str = "auto"
@@ -214,6 +217,10 @@ class BackendConfig:
         require(limit is None or limit >= 1, "backend.prompt_tokens_beside_rounds", "1 or more, or null", limit)
 
 
+GOODPUT_LIMITS = ("max_ttft_ms", "max_tpot_ms", "max_e2e_ms")
+"""Settings of the section measurement that a good request keeps."""
+
+
 @dataclass
 class MeasurementConfig:
     """How the cells of a run are measured and summarised; one for the whole run."""
@@ -232,12 +239,21 @@ class MeasurementConfig:
     """Bootstrap resamples of the prompts."""
     confidence: float = 0.95
     """Level of the intervals."""
+    max_ttft_ms: float | None = None
+    """Goodput: longest time to the first token of a good request; null sets no limit."""
+    max_tpot_ms: float | None = None
+    """Goodput: longest time per further output token of a good request; null sets no limit."""
+    max_e2e_ms: float | None = None
+    """Goodput: longest duration of a good request; null sets no limit."""
 
     def __post_init__(self) -> None:
         require(self.num_warmup_requests >= 0, "measurement.num_warmup_requests", "0 or more", self.num_warmup_requests)
         require(self.num_blocks >= 1, "measurement.num_blocks", "1 or more", self.num_blocks)
         require(self.num_resamples >= 100, "measurement.num_resamples", "100 or more", self.num_resamples)
         require(0.5 <= self.confidence < 1, "measurement.confidence", "a level in [0.5, 1)", self.confidence)
+        for name in GOODPUT_LIMITS:
+            value = getattr(self, name)
+            require(value is None or value > 0, f"measurement.{name}", "more than 0, or null", value)
         require(
             self.expected_acceptance or not self.round_terms,
             "measurement.round_terms",

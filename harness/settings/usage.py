@@ -71,6 +71,11 @@ class SettingsView:
         return self.has_draft_cache and cache_rounds(self.value("drafting.cache_dtype"), self.dtype)
 
     @property
+    def is_served(self) -> bool:
+        """Whether a server generates."""
+        return self.value("backend.kind") == "server"
+
+    @property
     def takes_checkpoint(self) -> bool:
         """Whether the drafter is read from a folder or sized by one, and not by its target alone."""
         is_sized_by_target = self._drafter.in_target and self.value("drafter.weights") == Weights.random.value
@@ -84,6 +89,8 @@ class SettingsView:
     def may_use_graphs(self) -> bool:
         """Whether its steps have fixed sizes, or will have if a GPU is found."""
         graphs = self.value("backend.graphs")
+        if self.is_served:
+            return False
         return self.device != "cpu" if graphs is None else bool(graphs)
 
 
@@ -150,6 +157,17 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         ("decoding.logprobs_mode",),
         lambda view: view.value("decoding.logprobs") is not None,
         "with decoding.logprobs",
+    ),
+    (("server",), lambda view: view.is_served, "with backend=server"),
+    (
+        ("server.command", "server.start_timeout_s", "server.log_folder"),
+        lambda view: view.is_served and view.value("server.url") is None,
+        "with backend=server that starts a server, and not with server.url",
+    ),
+    (
+        tuple(f"backend.{name}" for name in ("max_length", "fused", "graphs")),
+        lambda view: not view.is_served,
+        "with backend=local; what serves says this itself",
     ),
     (("workload.layout",), lambda view: view.value("workload.path") is not None, "with workload.path"),
     (

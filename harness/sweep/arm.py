@@ -202,7 +202,8 @@ def _record(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: Seq
         requests=tuple(item for part in parts for item in part.requests),
         wall_s=sum(part.block.wall_s for part in parts),
         num_skipped_turns=sum(part.num_skipped_turns for part in parts),
-        knowledge=facts.knowledge,
+        # all sessions of a cell are known as well as the one that is known worst
+        knowledge=max((each.knowledge for each in found), key=list(Knowledge).index),
         blocks=tuple(replace(part.block, provenance=places[part.block.session]) for part in parts),
         more_provenances=tuple(others),
         failures=tuple(item for part in parts for item in part.failures),

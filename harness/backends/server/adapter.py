@@ -1,0 +1,133 @@
+"""What every engine's adapter offers: how a server is started and asked, and what its answers say of drafts.
+
+A plain adapter is one of an engine that drafts nothing. Knows no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from harness.backends.server.counters import Counters
+from harness.backends.server.reply import Reply
+from harness.backends.server.rounds import Steps
+from harness.records.counts import DraftCounts, Knowledge
+from harness.settings.cell import CellConfig
+from harness.settings.sampling import SamplingSettings
+from kernels.methods import DraftSampling
+
+
+class RefusedArm(ValueError):
+    """What runs is not what the cell's name says; the message holds the evidence."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a server says about itself."""
+
+    version: str | None = None
+    log: str | None = None
+    """What it printed while it started; None where it was not started here."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """The answer of `Adapter.info_path`."""
+
+
+class Adapter:
+    """One cell on one engine."""
+
+    health_path: ClassVar[str] = "/health"
+    version_path: ClassVar[str | None] = None
+    info_path: ClassVar[str | None] = None
+    """What the server says about its settings."""
+    metrics_path: ClassVar[str | None] = None
+    tokens_counter: ClassVar[str | None] = None
+    """Output tokens that the server gave to anybody."""
+    cache_counters: ClassVar[tuple[str, ...]] = ()
+    """Prompt tokens that it did not compute."""
+    notes: ClassVar[Mapping[Knowledge, tuple[str, ...]]] = {}
+    """What readers of this engine's drafts must know, by how they are known."""
+
+    def __init__(self, cell: CellConfig, drafter: str) -> None:
+        """cell: what runs. drafter: path or name of the drafter as the server knows it; empty without one."""
+        self.cell = cell
+        self.drafter = drafter
+
+    @property
+    def num_tokens(self) -> int:
+        """K; 0 without drafts."""
+        return 0 if self.cell.is_baseline else self.cell.drafting.num_speculative_tokens
+
+    @property
+    def samples_drafts(self) -> bool:
+        """Whether drafts are drawn, and not the most probable tokens."""
+        return self.cell.draft_sampling is DraftSampling.sampled
+
+    def speculation(self) -> tuple[str, ...]:
+        """Arguments of the command line for the cell's drafter and method."""
+        return ()
+
+    def environment(self) -> dict[str, str]:
+        """Variables of the environment for them."""
+        return {}
+
+    def config_file(self) -> str:
+        """Text of the file that {config} stands for."""
+        return ""
+
+    def request_fields(self, sampling: SamplingSettings, seed: int) -> dict[str, Any]:
+        """What a request says beside its prompt, model and length.
+
+        Args:
+            sampling: of the request.
+            seed: of 63 bits.
+        """
+        return {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed % 2**31}
+
+    def drafts(self, reply: Reply) -> Steps | DraftCounts | None:
+        """What an answer says of its drafts: every step, counts, or nothing.
+
+        Raises:
+            MalformedAnswer: it contradicts itself.
+        """
+        return None
+
+    def counts(self, added: Counters) -> DraftCounts | None:
+        """The drafts of a block by the server's counters; None where it has none."""
+        return None
+
+    def reported(self, replies: Sequence[Reply]) -> dict[str, float]:
+        """What answers count that has no place in our definitions, by the engine's names."""
+        return {}
+
+    def version_of(self, answer: Mapping[str, Any]) -> str | None:
+        """The engine's version in the answer of `version_path`."""
+        found = answer.get("version")
+        return None if found is None else str(found)
+
+    def refuse(self, evidence: Evidence) -> None:
+        """Raise RefusedArm where the server says that it does something else than the cell's name says."""
+
+    def unconfirmed(self, evidence: Evidence) -> str | None:
+        """What the server cannot confirm of the cell's name; None where it confirms all, or nothing drafts."""
+        return None
+
+    def sampling_fields(self, sampling: SamplingSettings, no_top_k: int) -> dict[str, Any]:
+        """All sampling parameters, so that no default of the server takes the place of one.
+
+        Args:
+            sampling: of the request.
+            no_top_k: what the engine takes for no top-k.
+        """
+        return {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or no_top_k,
+            "min_p": sampling.min_p,
+            "ignore_eos": self.cell.decoding.ignore_eos,
+        }
+
+
+def positions_of_constant_depth(num_drafts: int, num_draft_tokens: int, depth: int) -> tuple[int, ...] | None:
+    """Drafts with a token at each position, where all have the same depth; None where they differ."""
+    return (num_drafts,) * depth if num_draft_tokens == num_drafts * depth else None

@@ -1,0 +1,1 @@
+"""One adapter per engine, in its own file; no adapter knows another."""

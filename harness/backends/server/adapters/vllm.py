@@ -1,0 +1,134 @@
+"""vLLM, 0.25 to 0.33: written from its source and packages, not run against it (Engine.vllm in settings/server.py)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, ClassVar
+
+from harness.backends.server.adapter import Adapter, Evidence, RefusedArm, positions_of_constant_depth
+from harness.backends.server.counters import Counters
+from harness.backends.server.reply import MalformedAnswer, Reply
+from harness.backends.server.rounds import Steps
+from harness.records.counts import DraftCounts, Knowledge
+from harness.settings.models import DrafterKind
+from harness.settings.sampling import SamplingSettings
+from kernels.methods import VerificationMethod
+
+METHODS = {
+    VerificationMethod.greedy: "standard",
+    VerificationMethod.probabilistic: "standard",
+    VerificationMethod.block: "block",
+    VerificationMethod.synthetic: "synthetic",
+}
+"""Our methods by the names of rejection_sample_method."""
+COUNTER = "vllm:spec_decode_num_{}_total"
+V1_IN_LOG = re.compile(r"^.*Model Runner V2 does not yet support.*$", re.MULTILINE)
+V1_DRAFTERS_BEFORE_0_33 = (DrafterKind.ngram, DrafterKind.draft_model)
+"""Drafters for which 0.25 takes its V1 runner by itself."""
+BEYOND_THE_END = (
+    "vLLM's counters count drafts beyond the end of a request: lengths are higher than those of our own engine"
+)
+
+
+class VllmAdapter(Adapter):
+    """One cell on vLLM."""
+
+    version_path = "/version"
+    metrics_path = "/metrics"
+    tokens_counter = "vllm:generation_tokens_total"
+    cache_counters = ("vllm:prefix_cache_hits_total",)
+    notes: ClassVar = {knowledge: (BEYOND_THE_END,) for knowledge in (Knowledge.requests, Knowledge.blocks)}
+
+    def speculation(self) -> tuple[str, ...]:
+        if self.cell.is_baseline:
+            return ()
+        return "--speculative-config", json.dumps(self.speculative_config(), separators=(",", ":"))
+
+    def speculative_config(self) -> dict[str, Any]:
+        """The content of --speculative-config."""
+        cell, kind = self.cell, self.cell.drafter.kind
+        config: dict[str, Any] = {"method": kind.value, "num_speculative_tokens": self.num_tokens}
+        if cell.drafter.has_model:
+            config["draft_sample_method"] = "probabilistic" if self.samples_drafts else "greedy"
+            if kind is not DrafterKind.mtp:
+                config["model"] = self.drafter
+        else:
+            config |= {"prompt_lookup_max": cell.drafter.ngram_max, "prompt_lookup_min": cell.drafter.ngram_min}
+        method = VerificationMethod(cell.verification.method.value)
+        config["rejection_sample_method"] = METHODS[method]
+        if method is VerificationMethod.synthetic:
+            rates = cell.verification.verification(self.num_tokens).synthetic_rates
+            config["synthetic_acceptance_rates"] = list(rates)
+        return config
+
+    def request_fields(self, sampling: SamplingSettings, seed: int) -> dict[str, Any]:
+        return {**self.sampling_fields(sampling, no_top_k=-1), "seed": seed, "return_token_ids": True}
+
+    def drafts(self, reply: Reply) -> Steps | DraftCounts | None:
+        if self.cell.is_baseline and reply.token_ids:
+            return Steps()
+        found = reply.parts.get("metrics", {}).get("speculative_decoding")
+        if not found:
+            return None
+        depth = found.get("num_spec_tokens")
+        if depth is not None and depth != self.num_tokens:
+            raise RefusedArm(f"expected K = {self.num_tokens}, found num_spec_tokens = {depth} in the server's answer")
+        if found.get("per_step_accepted") is not None:
+            return Steps(tuple(found["per_step_drafted"]), tuple(found["per_step_accepted"]))
+        try:
+            return self._summary(found)
+        except KeyError as error:
+            raise MalformedAnswer(f"metrics.speculative_decoding lacks {error}") from error
+
+    def _summary(self, found: Any) -> DraftCounts:
+        histogram = found["acceptance_histogram"]
+        steps, drafted = found["num_spec_steps"], found["num_draft_tokens"]
+        return DraftCounts(
+            steps,
+            drafted,
+            found["num_accepted_draft_tokens"],
+            positions_of_constant_depth(steps, drafted, self.num_tokens),
+            tuple(sum(histogram[position:]) for position in range(1, len(histogram))),
+        )
+
+    def counts(self, added: Counters) -> DraftCounts | None:
+        drafts, drafted, accepted = (
+            added.total(COUNTER.format(name)) for name in ("drafts", "draft_tokens", "accepted_tokens")
+        )
+        if drafts is None or drafted is None or accepted is None:
+            return None
+        by_position = added.by_position(COUNTER.format("accepted_tokens_per_pos"))
+        of_depth = positions_of_constant_depth(drafts, drafted, self.num_tokens)
+        return DraftCounts(drafts, drafted, accepted, of_depth, by_position)
+
+    def refuse(self, evidence: Evidence) -> None:
+        if self.cell.is_baseline or self.cell.verification.method is not VerificationMethod.block:
+            return
+        found = self.v1_runner(evidence)
+        if found is not None:
+            raise RefusedArm(
+                "expected verification=block, which vLLM's V1 runner silently replaces by standard, found that this "
+                f"runner runs: {found}; use verification=probabilistic or a server with runner V2"
+            )
+
+    def v1_runner(self, evidence: Evidence) -> str | None:
+        """Why the V1 runner runs, or nothing shows that it does not; None where runner V2 runs."""
+        version = evidence.version or ""
+        kind = self.cell.drafter.kind
+        if "cpu" in version:
+            return f"version {version}, a build for CPUs, has no other"
+        if evidence.log is None:
+            return "the server was not started here, and no log shows that runner V2 runs (start it by server.command)"
+        in_log = V1_IN_LOG.search(evidence.log)
+        if in_log is not None:
+            return f"its log says {in_log[0].strip()!r}"
+        release = re.match(r"0\.(\d+)", version)
+        if release is not None and int(release[1]) < 33 and kind in V1_DRAFTERS_BEFORE_0_33:
+            return f"version {version} runs drafter={kind.value} on it"
+        return None if release is not None else f"version {version or 'unknown'} cannot be judged"
+
+    def unconfirmed(self, evidence: Evidence) -> str | None:
+        if self.cell.is_baseline or evidence.log is not None:
+            return None
+        return "the server was not started here: that it verifies by the method of this cell could not be confirmed"

@@ -1,0 +1,107 @@
+"""From answers to records: rounds where every step is known, else arrivals, with counts where these are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from harness.backends.server.adapter import Adapter
+from harness.backends.server.play import Answered
+from harness.backends.server.reply import MalformedAnswer
+from harness.backends.server.rounds import Steps, rounds_of
+from harness.records.counts import DraftCounts, Knowledge
+from harness.records.request import FinishReason, RequestRecord
+from harness.records.schema import Failure
+from harness.timing.in_flight import shared_clock
+
+FINISH = {"stop": FinishReason.eos, "length": FinishReason.length}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The records of some answers."""
+
+    requests: tuple[RequestRecord, ...]
+    knowledge: Knowledge | None
+    """What all of them tell by themselves of their drafts; None where some tell nothing."""
+    num_drafted: int
+    """Draft tokens that they tell of."""
+    failures: tuple[Failure, ...]
+
+
+def recorded(answered: Sequence[Answered], adapter: Adapter, max_new_tokens: int) -> Recorded:
+    """Turn answers into records; one that contradicts itself becomes a failure.
+
+    Args:
+        answered: in the order they finished.
+        adapter: reads what they say of drafts.
+        max_new_tokens: limit of every request.
+
+    Raises:
+        RefusedArm: an answer shows that the server is not what its cell says.
+    """
+    clock = shared_clock([item.submitted_s for item in answered], [item.arrivals[-1].arrival_s for item in answered])
+    told: list[tuple[Answered, Steps | DraftCounts | None]] = []
+    failures: list[Failure] = []
+    for item in answered:
+        try:
+            told.append((item, adapter.drafts(item.reply)))
+        except MalformedAnswer as error:
+            failures.append(_failure(item, error))
+    knowledge = _knowledge([drafts for _, drafts in told])
+    requests = []
+    for item, drafts in told:
+        record = _without_drafts(item)
+        try:
+            if knowledge is Knowledge.rounds and isinstance(drafts, Steps):
+                record = _with_rounds(record, drafts, max_new_tokens, lambda at: float(clock(at)))
+            elif knowledge is Knowledge.requests and isinstance(drafts, DraftCounts):
+                record = replace(record, counts=drafts)
+        except MalformedAnswer as error:
+            failures.append(_failure(item, error))
+            continue
+        requests.append(record)
+    return Recorded(tuple(requests), knowledge, sum(_num_drafted(drafts) for _, drafts in told), tuple(failures))
+
+
+def _knowledge(told: Sequence[Steps | DraftCounts | None]) -> Knowledge | None:
+    if all(isinstance(drafts, Steps) for drafts in told):
+        return Knowledge.rounds
+    return Knowledge.requests if all(isinstance(drafts, DraftCounts) for drafts in told) else None
+
+
+def _without_drafts(item: Answered) -> RequestRecord:
+    question, reply = item.question, item.reply
+    prompt = question.conversation.prompt
+    num_prompt_tokens = reply.num_prompt_tokens
+    return RequestRecord(
+        prompt_id=prompt.prompt_id,
+        category=prompt.category,
+        turn=question.turn,
+        sample=question.conversation.sample,
+        seed=question.seed,
+        num_prompt_tokens=len(question.token_ids) if num_prompt_tokens is None else num_prompt_tokens,
+        output_token_ids=reply.token_ids,
+        finish_reason=FINISH[str(reply.finish_reason)],
+        submitted_s=item.submitted_s,
+        arrivals=item.arrivals,
+        sampling=None if prompt.sampling is None else asdict(question.sampling),
+    )
+
+
+def _with_rounds(
+    record: RequestRecord, steps: Steps, max_new_tokens: int, clock: Callable[[float], float]
+) -> RequestRecord:
+    rounds = rounds_of(record.arrivals, steps, max_new_tokens, record.finish_reason, record.submitted_s, clock)
+    return replace(record, rounds=rounds, arrivals=())
+
+
+def _num_drafted(drafts: Any) -> int:
+    if isinstance(drafts, Steps):
+        return sum(drafts.drafted)
+    return drafts.num_draft_tokens if isinstance(drafts, DraftCounts) else 0
+
+
+def _failure(item: Answered, error: Exception) -> Failure:
+    return Failure(type(error).__name__, str(error), request=item.question.key)

@@ -1,0 +1,184 @@
+"""Starts and stops a server of one's own: one at a time, its log kept, a health check before it is used."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.backends.server.get import NoAnswer, get
+
+POLL_S = 0.1
+STOP_TIMEOUT_S = 30.0
+LOG_TAIL = 5
+"""Lines of a log that a message shows."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a server is started; equal for arms that one server serves."""
+
+    arguments: tuple[str, ...]
+    """With {port} and {config} still open."""
+    environment: tuple[tuple[str, str], ...] = ()
+    config: str = ""
+    """Text of the file {config}."""
+
+
+def launch_of(
+    command: str, values: Mapping[str, str], speculation: tuple[str, ...], environment: Mapping[str, str], config: str
+) -> Launch:
+    """Fill in a command line.
+
+    Args:
+        command: with names in braces.
+        values: name -> text.
+        speculation: what {speculation} stands for, any number of arguments.
+        environment, config: see Launch.
+
+    Raises:
+        ValueError: the command cannot be split into arguments.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"server.command: expected a command line, found {command!r} ({error})") from error
+    later = {"port": "{port}", "config": "{config}"}
+    arguments: list[str] = []
+    for word in words:
+        if word == "{speculation}":
+            arguments += speculation
+            continue
+        filled = word
+        for name, text in {**values, **later}.items():
+            filled = filled.replace(f"{{{name}}}", text)
+        arguments.append(filled)
+    if not arguments:
+        raise ValueError("server.command: expected a command line, found nothing")
+    return Launch(tuple(arguments), tuple(sorted(environment.items())), config)
+
+
+@dataclass
+class _Running:
+    """A server that runs."""
+
+    launch: Launch
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+
+@dataclass
+class Servers:
+    """The server of a run that starts its own: another arm's takes its place where it needs another command."""
+
+    deaths: list[str] = field(default_factory=list)
+    """What was noticed about servers that ended by themselves."""
+    _running: list[_Running] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # also when Python ends
+        weakref.finalize(self, _stop_all, self._running)
+
+    def url(self, launch: Launch, health_path: str, timeout_s: float, log_folder: Path) -> str:
+        """The address of a healthy server of this launch, started if it does not run.
+
+        Raises:
+            ValueError: it ended, or did not get healthy in time; the message holds the end of its log.
+        """
+        if self._running and self._running[0].launch == launch:
+            running = self._running[0]
+            status = running.process.poll()
+            if status is None:
+                return running.url
+            self.deaths.append(f"the server ended by itself with status {status} and was started again")
+        self.stop()
+        self._running.append(_start(launch, log_folder))
+        _wait(self._running[0], health_path, timeout_s)
+        return self._running[0].url
+
+    @property
+    def log(self) -> str:
+        """What the server has printed so far."""
+        return self._running[0].log.read_text(errors="replace")
+
+    def stop(self) -> None:
+        """Stop what runs."""
+        _stop_all(self._running)
+
+
+def _start(launch: Launch, log_folder: Path) -> _Running:
+    port = _free_port()
+    log_folder.mkdir(parents=True, exist_ok=True)
+    stem = time.strftime("%Y%m%d-%H%M%S")
+    descriptor, name = tempfile.mkstemp(".log", f"{stem}-", log_folder)
+    config = Path(name).with_suffix(".config")
+    if launch.config:
+        config.write_text(launch.config)
+    arguments = [item.replace("{port}", str(port)).replace("{config}", str(config)) for item in launch.arguments]
+    with os.fdopen(descriptor, "wb") as log:
+        log.write(f"{shlex.join(arguments)}\n".encode())
+        log.flush()
+        try:
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **dict(launch.environment)},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ValueError(f"server.command: expected a program that starts, found {error}") from error
+    return _Running(launch, process, f"http://127.0.0.1:{port}", Path(name))
+
+
+def _wait(running: _Running, health_path: str, timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        status = running.process.poll()
+        if status is not None:
+            raise ValueError(
+                f"server.command: expected a server, found that it ended with status {status}; {_tail(running)}"
+            )
+        with suppress(NoAnswer):
+            get(running.url + health_path)
+            return
+        time.sleep(POLL_S)
+    raise ValueError(f"server.start_timeout_s: expected an answer within {timeout_s:g} s, found none; {_tail(running)}")
+
+
+def _tail(running: _Running) -> str:
+    lines = [line for line in running.log.read_text(errors="replace").splitlines() if line.strip()]
+    return f"the end of {running.log}: {' | '.join(lines[-LOG_TAIL:])}"
+
+
+def _stop_all(running: list[_Running]) -> None:
+    """End processes with all that they started; the strong way where they take too long."""
+    while running:
+        process = running.pop().process
+        for number, timeout_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout_s)
+                break
+        # what it started may outlive it
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port

@@ -1,0 +1,115 @@
+"""From conversations to what a server is asked: chat text as token ids, and as messages for one that takes no ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from harness.settings.cell import CellConfig
+from harness.settings.models import TargetConfig
+from harness.settings.sampling import SamplingSettings
+from harness.settings.workload import TooLong
+from harness.workload.chat import chat_messages, decode_answer, encode_chat
+from harness.workload.conversations import Conversation, exact_length
+
+TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt", "*.jinja", "config.json")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One turn of a conversation as the server gets it."""
+
+    conversation: Conversation
+    turn: int
+    token_ids: tuple[int, ...]
+    """The whole conversation up to this turn."""
+    messages: tuple[dict[str, str], ...]
+    sampling: SamplingSettings
+
+    @property
+    def seed(self) -> int:
+        return self.conversation.turn_seed(self.turn)
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """As `RequestRecord.key`."""
+        return self.conversation.prompt.prompt_id, self.turn, self.conversation.sample
+
+
+class ServedPrompts:
+    """The questions of one cell."""
+
+    def __init__(self, cell: CellConfig) -> None:
+        self._cell = cell
+        self.max_length: int | None = None
+        """Tokens of prompt and answer that the server takes; None where it does not say."""
+        self.notes: dict[str, None] = {}
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The workload's: that of the target's folder."""
+        # transformers and torch take seconds
+        from harness.models.checkpoint import checkpoint_folder
+        from harness.models.tokenizer import load_tokenizer
+
+        target = self._cell.target
+        folder = checkpoint_folder(target_path(target), target.revision, TOKENIZER_FILES)
+        return load_tokenizer(folder, target.trust_remote_code)
+
+    def question(self, conversation: Conversation, answers: Sequence[str]) -> Question | None:
+        """The turn after some answers; None if it does not fit the server.
+
+        Raises:
+            ValueError: it does not fit, and workload.too_long is `error`.
+        """
+        prompt, cell = conversation.prompt, self._cell
+        messages = chat_messages(prompt.turns, answers)
+        encoded = encode_chat(self.tokenizer, messages)
+        if encoded.note is not None:
+            self.notes[encoded.note] = None
+        wanted = cell.workload.prompt_tokens
+        token_ids = tuple(encoded.token_ids if wanted is None else exact_length(encoded.token_ids, wanted))
+        room = None if self.max_length is None else self.max_length - cell.decoding.max_new_tokens
+        if room is not None and len(token_ids) > room:
+            if cell.workload.too_long is TooLong.error:
+                raise ValueError(
+                    f"prompt {prompt.prompt_id}, turn {len(answers) + 1}: expected at most {room} tokens beside "
+                    f"max_new_tokens, found {len(token_ids)}; lower it or set workload.too_long=skip"
+                )
+            return None
+        own, default = prompt.sampling, cell.decoding.sampling
+        sampling = default if own is None else own.over(default)
+        return Question(conversation, len(answers), token_ids, tuple(messages), sampling)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of an answer."""
+        return decode_answer(self.tokenizer, token_ids)
+
+    def gives_text(self, token_ids: Sequence[int], text: str) -> bool:
+        """Whether the workload's tokenizer gives the server's text for its token ids.
+
+        Blanks, and what a server holds back of an unfinished character at the end, are no difference.
+        """
+        ours, theirs = ("".join(item.replace("\ufffd", "").split()) for item in (self.decode(token_ids), text))
+        return ours.startswith(theirs) or theirs.startswith(ours)
+
+
+def target_path(target: TargetConfig) -> str:
+    """The target's folder or Hugging Face id; the zoo's own where there is none."""
+    from harness.models.zoo import zoo_path
+
+    return str(zoo_path("target")) if target.path is None else target.path
+
+
+def drafter_path(cell: CellConfig) -> str:
+    """The drafter's folder or Hugging Face id; empty for one without a checkpoint."""
+    from harness.models.zoo import zoo_path
+
+    drafter = cell.drafter
+    if not drafter.has_model:
+        return ""
+    if drafter.path is not None:
+        return drafter.path
+    return str(zoo_path(drafter.kind.value)) if cell.target.is_built_in else ""

@@ -1,0 +1,270 @@
+"""The server backend: conversations through a server with an OpenAI-compatible interface."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from harness.backends.backend import BackendRun, Facts, OnRequest
+from harness.backends.server.adapter import Adapter, Evidence, RefusedArm
+from harness.backends.server.adapters.table import ADAPTERS
+from harness.backends.server.answer_records import Recorded, recorded
+from harness.backends.server.counters import Counters, CountersReset
+from harness.backends.server.get import NoAnswer, get, get_json
+from harness.backends.server.play import Played, Player
+from harness.backends.server.process import Launch, Servers, launch_of
+from harness.backends.server.prompts import ServedPrompts, drafter_path, target_path
+from harness.records.counts import DraftCounts, Knowledge
+from harness.records.request import RequestRecord
+from harness.records.schema import Failure
+from harness.settings.cell import CellConfig
+from harness.workload.conversations import Conversation
+
+NOT_RUN = "the adapter of server={} is written from the engine's source and was not run against the engine"
+RETRIED = "some requests were sent again after an answer 429 or 503, or without a connection; their TTFT holds the wait"
+OTHER_PROMPTS = "the server read other prompt tokens than the workload's tokenizer gives, in some or all requests"
+CACHED_PROMPTS = "the server took prompt tokens from its prefix cache: their prefill was free"
+OTHER_CLIENTS = "the server gave more tokens than it was asked for here: others used it meanwhile"
+OTHER_LOAD = 0.05
+"""Share of output tokens that a server may count beyond ours before others are suspected."""
+FROM_FINE_TO_COARSE = list(Knowledge)
+SETTLED_AFTER_S = 0.05
+NUM_READINGS = 20
+
+
+class ServerBackend:
+    """One cell on a server, which is one that runs or is started for it."""
+
+    Shared = Servers
+
+    def __init__(self, cell: CellConfig, shared: Servers) -> None:
+        self.cell = cell
+        self.servers = shared
+        self.drafter = "" if cell.is_baseline else drafter_path(cell)
+        self.adapter: Adapter = ADAPTERS[cell.server.engine](cell, self.drafter)
+        self.prompts = ServedPrompts(cell)
+        self._knowledge = Knowledge.rounds
+        self._notes: dict[str, None] = {}
+        self._url: str | None = None
+        self._model = ""
+        self._evidence = Evidence()
+
+    @staticmethod
+    def resolved(cell: CellConfig) -> CellConfig:
+        """The cell as it is: device and dtype are the server's, as the user states them."""
+        return cell
+
+    @staticmethod
+    def prepare_together(backends: Sequence[ServerBackend], conversations: Sequence[Conversation]) -> None:
+        """Look for the server that runs, or at the commands that will start one, and tokenize every prompt once.
+
+        Raises:
+            ValueError: there is no server, it does not have the model, or a command is not one.
+        """
+        for backend in backends:
+            if backend.cell.server.url is None:
+                backend._launch()
+            else:
+                backend._meet(backend.cell.server.url.rstrip("/"), None)
+        for conversation in conversations:
+            backends[0].prompts.question(conversation, [])
+
+    def generate(
+        self, conversations: Sequence[Conversation], on_request: OnRequest | None = None, start_s: float = 0.0
+    ) -> BackendRun:
+        """See `harness.backends.backend.Backend.generate`.
+
+        A server that is gone for good after some blocks leaves those: every request after them is a failure.
+
+        Raises:
+            ValueError: the server cannot be started, or is not what the cell's name says (RefusedArm).
+        """
+        try:
+            self._get_ready()
+        except ValueError as error:
+            if self._url is None:
+                raise
+            failures = (self._gone(item, error) for item in conversations)
+            return BackendRun((), 0.0, failures=tuple(failures))
+        self.adapter.refuse(self._evidence)
+        return self._generate(conversations, on_request, start_s)
+
+    @staticmethod
+    def _gone(conversation: Conversation, error: ValueError) -> Failure:
+        return Failure("ServerGone", str(error), request=(conversation.prompt.prompt_id, 0, conversation.sample))
+
+    def weights(self) -> Mapping[str, str]:
+        """What stands for the weights of each model, by role: names, since nobody but the server reads them."""
+        found = {"target": f"{self.cell.server.engine.value}: {target_path(self.cell.target)}"}
+        return found | ({"drafter": self.drafter} if self.drafter else {})
+
+    def facts(self) -> Facts:
+        """What the backend found out about its cell; called after it has generated."""
+        engine = f"{self.cell.server.engine.value} {self._evidence.version or '(unknown version)'}"
+        notes = dict.fromkeys([*self._notes, *self.prompts.notes, *self.servers.deaths])
+        if not self.cell.server.traits.was_run:
+            notes[NOT_RUN.format(self.cell.server.engine.value)] = None
+        if not self.cell.is_baseline:
+            of_drafts = (*self.adapter.notes.get(self._knowledge, ()), self.adapter.unconfirmed(self._evidence))
+            notes |= dict.fromkeys(text for text in of_drafts if text is not None)
+        return Facts(
+            backend=self.cell.backend,
+            models=self.weights(),
+            fallbacks=tuple(notes),
+            knowledge=self._knowledge,
+            sampling_core=engine,
+            draft_core=engine if self.cell.drafter.has_model else None,
+        )
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of an answer."""
+        return self.prompts.decode(token_ids)
+
+    def _get_ready(self) -> None:
+        """Have a healthy server of this cell, started if need be, and know what it says about itself."""
+        server = self.cell.server
+        if server.url is None:
+            found = self.servers.url(
+                self._launch(), self.adapter.health_path, server.start_timeout_s, Path(server.log_folder)
+            )
+            self._meet(found, self.servers.log)
+
+    def _launch(self) -> Launch:
+        """How the cell's server is started."""
+        adapter, server = self.adapter, self.cell.server
+        assert server.command is not None, "checked when the run was composed"
+        values = {
+            "target": target_path(self.cell.target),
+            "drafter": self.drafter,
+            "name": server.model or self.cell.target.name,
+            "max_concurrency": str(self.cell.backend.max_concurrency),
+        }
+        return launch_of(server.command, values, adapter.speculation(), adapter.environment(), adapter.config_file())
+
+    def _meet(self, url: str, log: str | None) -> None:
+        """Ask a server for its model, version and settings.
+
+        Raises:
+            ValueError: it does not answer, or does not have the model.
+        """
+        if url == self._url:
+            return
+        try:
+            listed = get_json(f"{url}/v1/models").get("data") or []
+        except NoAnswer as error:
+            raise ValueError(
+                f"server.url: expected a server at {url}, found none that lists models ({error})"
+            ) from error
+        by_name = {str(item.get("id")): item for item in listed}
+        name = self.cell.server.model or (next(iter(by_name)) if len(by_name) == 1 else None)
+        if name not in by_name:
+            raise ValueError(
+                f"server.model: expected one that the server at {url} lists ({', '.join(by_name) or 'none'}), "
+                f"found {'null' if name is None else name}"
+            )
+        length = by_name[name].get("max_model_len")
+        self.prompts.max_length = None if length is None else int(length)
+        self._url, self._model = url, name
+        version, info = None, {}
+        with suppress(NoAnswer):
+            if self.adapter.version_path is not None:
+                version = self.adapter.version_of(get_json(url + self.adapter.version_path))
+        with suppress(NoAnswer):
+            info = {} if self.adapter.info_path is None else dict(get_json(url + self.adapter.info_path))
+        self._evidence = Evidence(version, log, info)
+
+    def _generate(
+        self, conversations: Sequence[Conversation], on_request: OnRequest | None, start_s: float
+    ) -> BackendRun:
+        assert self._url is not None
+        before = self._counters()
+        player = Player(self.cell, self.adapter, self.prompts, self._url, self._model)
+        played = player.play(conversations, on_request, start_s)
+        found = recorded(played.answered, self.adapter, self.cell.decoding.max_new_tokens)
+        failures = [*played.failures, *found.failures]
+        added = Counters()
+        try:
+            if before is not None:
+                added = self._settled_counters().since(before)
+        except CountersReset as error:
+            failures.append(Failure(type(error).__name__, str(error)))
+        counts = self.adapter.counts(added)
+        self._check_drafts(found, counts)
+        failures += self._check_tokens(played)
+        self._look_at(played, added, found.requests)
+        if found.requests:
+            known = found.knowledge or (Knowledge.arrivals if counts is None else Knowledge.blocks)
+            self._knowledge = max(self._knowledge, known, key=FROM_FINE_TO_COARSE.index)
+        own = {**played.lag.reported, "client:num_retried": float(played.num_retried)}
+        return BackendRun(
+            requests=found.requests,
+            wall_s=played.wall_s,
+            num_skipped_turns=played.num_skipped_turns,
+            counts=counts,
+            reported={**added.reported, **self.adapter.reported([item.reply for item in played.answered]), **own},
+            failures=tuple(failures),
+        )
+
+    def _counters(self) -> Counters | None:
+        """The server's counters; None where it has none."""
+        path = self.adapter.metrics_path
+        if path is None:
+            return None
+        try:
+            return Counters.parse(get(f"{self._url}{path}"))
+        except NoAnswer:
+            return None
+
+    def _settled_counters(self) -> Counters:
+        """The counters once they stand still: a server may count after its answer."""
+        last = Counters()
+        for _ in range(NUM_READINGS):
+            found = self._counters()
+            if found is None:
+                raise CountersReset("the server told its counters before a block and no longer after it")
+            if found == last:
+                break
+            last = found
+            time.sleep(SETTLED_AFTER_S)
+        return last
+
+    def _check_drafts(self, found: Recorded, counts: DraftCounts | None) -> None:
+        """Raise RefusedArm where answers or counters show that the server drafts, or does not, unlike its cell."""
+        num_drafted = max(found.num_drafted, 0 if counts is None else counts.num_draft_tokens)
+        is_told = found.knowledge is not None or counts is not None
+        if self.cell.is_baseline and num_drafted:
+            raise RefusedArm(f"expected a baseline without drafts, found a server that drafted {num_drafted} tokens")
+        if not self.cell.is_baseline and self.cell.drafter.has_model and is_told and found.requests and not num_drafted:
+            raise RefusedArm(f"expected drafter={self.cell.drafter.kind.value}, found a server that drafted nothing")
+
+    def _check_tokens(self, played: Played) -> list[Failure]:
+        """A failure where the server's tokens mean other text than the workload's."""
+        for item in played.answered:
+            ids, asked = item.reply.token_ids, item.question.token_ids
+            read = item.reply.prompt_token_ids
+            if (read is not None and read != asked) or item.reply.num_prompt_tokens not in (None, len(asked)):
+                self._notes[OTHER_PROMPTS] = None
+            if ids and not self.prompts.gives_text(ids, item.reply.text):
+                text = "the server's token ids are another text than the workload's tokenizer makes of them"
+                return [Failure("TokenizerDiffers", f"{text}; give target.path the folder that is served")]
+        return []
+
+    def _look_at(self, played: Played, added: Counters, requests: Sequence[RequestRecord]) -> None:
+        """Remember what readers of the results must know."""
+        self._notes |= played.notes
+        if played.num_retried:
+            self._notes[RETRIED] = None
+        if any((added.total(name) or 0) > 0 for name in self.adapter.cache_counters):
+            self._notes[CACHED_PROMPTS] = None
+        gaps = [gap for item in requests for gap in np.diff([event.arrival_s for event in item.events])]
+        note = played.lag.note(float(np.median(gaps))) if gaps else None
+        if note is not None:
+            self._notes[note] = None
+        given = added.total(self.adapter.tokens_counter or "")
+        asked = sum(event.num_output_tokens for item in played.answered for event in item.arrivals)
+        if given is not None and not played.failures and given > asked * (1 + OTHER_LOAD):
+            self._notes[OTHER_CLIENTS] = None

@@ -1,0 +1,110 @@
+"""The settings of the section `server`: which engine serves, where it runs, and what is true of each engine.
+
+Knows neither how an engine is started nor what it sends.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from harness.settings.models import DrafterKind, require
+from kernels.methods import DraftSampling, VerificationMethod
+
+
+class Engine(Enum):
+    """What serves."""
+
+    plain = "plain"
+    vllm = "vllm"
+    sglang = "sglang"
+    tensorrt_llm = "tensorrt_llm"
+    llama_cpp = "llama_cpp"
+
+
+@dataclass(frozen=True)
+class EngineTraits:
+    """What is true of an engine, whatever its settings."""
+
+    drafters: tuple[DrafterKind, ...] = ()
+    """Kinds that it can run."""
+    verifications: Mapping[VerificationMethod, tuple[DraftSampling, ...]] = field(default_factory=dict)
+    """Methods of ours that it has, and the drafts that each takes there."""
+    takes_token_ids: bool = True
+    """Whether a prompt may be token ids; chat messages otherwise, which the server turns into tokens itself."""
+    takes_all_sampling: bool = True
+    """Whether it knows top_k, min_p and ignore_eos beside temperature and top_p."""
+    was_run: bool = True
+    """Whether its adapter was run against the real engine; written from the engine's source otherwise."""
+
+
+_GREEDY, _SAMPLED = (DraftSampling.greedy,), (DraftSampling.sampled,)
+_EITHER = (DraftSampling.sampled, DraftSampling.greedy)
+_AT_ZERO = {VerificationMethod.greedy: (*_EITHER, DraftSampling.coupled)}
+_WITH_WEIGHTS = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model)
+
+ENGINES = {
+    Engine.plain: EngineTraits(takes_token_ids=False, takes_all_sampling=False),
+    Engine.vllm: EngineTraits(
+        (*_WITH_WEIGHTS, DrafterKind.ngram),
+        {
+            **_AT_ZERO,
+            VerificationMethod.probabilistic: _EITHER,
+            VerificationMethod.block: _EITHER,
+            VerificationMethod.synthetic: _EITHER,
+        },
+        was_run=False,
+    ),
+    Engine.sglang: EngineTraits(
+        (*_WITH_WEIGHTS, DrafterKind.ngram),
+        {
+            **_AT_ZERO,
+            VerificationMethod.strict: _GREEDY,
+            VerificationMethod.probabilistic: _SAMPLED,
+            VerificationMethod.block: _SAMPLED,
+        },
+        was_run=False,
+    ),
+    Engine.tensorrt_llm: EngineTraits((*_WITH_WEIGHTS, DrafterKind.ngram), _AT_ZERO, was_run=False),
+    Engine.llama_cpp: EngineTraits(
+        (DrafterKind.draft_model,), {**_AT_ZERO, VerificationMethod.strict: _GREEDY}, was_run=False
+    ),
+}
+
+
+@dataclass
+class ServerConfig:
+    """A server with an OpenAI-compatible interface (backend=server)."""
+
+    engine: Engine = Engine.plain
+    """What serves: says how it is started, what may be asked of it and how its counts are read."""
+    url: str | None = None
+    """A server that runs, such as http://127.0.0.1:8000; null starts one by server.command."""
+    command: str | None = None
+    """Command line that starts a server, with {port}, {target}, {drafter}, {name}, {max_concurrency}, {config} and
+    {speculation}, which is what the cell's drafter and method need."""
+    model: str | None = None
+    """Name of the model in requests; null is the one that the server lists."""
+    num_retries: int = 3
+    """Times that a request is sent again after an answer 429 or 503, or where no connection could be had."""
+    stall_timeout_s: float = 120.0
+    """Seconds without anything from the server after which a request has failed."""
+    start_timeout_s: float = 900.0
+    """Seconds that a server may take until it answers."""
+    log_folder: str = "results/server_logs"
+    """Folder for what servers that are started print."""
+
+    def __post_init__(self) -> None:
+        is_url = self.url is None or re.fullmatch(r"https?://[^/\s]+(/\S*)?", self.url) is not None
+        require(is_url, "server.url", "http://HOST:PORT, or null", self.url)
+        require(self.num_retries >= 0, "server.num_retries", "0 or more", self.num_retries)
+        for name in ("stall_timeout_s", "start_timeout_s"):
+            value = getattr(self, name)
+            require(0 < value < math.inf, f"server.{name}", "more than 0 seconds", value)
+
+    @property
+    def traits(self) -> EngineTraits:
+        return ENGINES[self.engine]

@@ -1,0 +1,256 @@
+"""A server that answers from a script, in the formats of real engines: every step follows from a request's seed.
+
+The formats of vLLM 0.25, 0.32 and 0.33, SGLang 0.5, TensorRT-LLM and llama.cpp are written from their sources, not
+recorded from them. Faults are chosen by seed: `dies`, `stalls`, `malformed`, `busy` (429, then an answer),
+`always_busy` (503), `refused`, `resets` (the counters start anew), `backwards` (steps that do not add up to tokens).
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+WORDS = {301: " of", 302: " and"}
+EOS = 4
+FORMATS = ("plain", "vllm_0.25", "vllm_0.32", "vllm_0.33", "sglang", "tensorrt_llm", "llama_cpp")
+VERSIONS = {"vllm_0.25": "0.25.1", "vllm_0.32": "0.32.0+cpu", "vllm_0.33": "0.33.0", "sglang": "0.5.23"}
+SEEDS = 2**31
+"""The engines' seeds modulo this are the same for one request."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a request is answered with."""
+
+    depth: int
+    accepted: tuple[int, ...]
+    """Of each step, those beyond the end included."""
+    sizes: tuple[int, ...]
+    """Output tokens of each chunk, the prefill's first."""
+    finish_reason: str
+
+    @property
+    def num_tokens(self):
+        return sum(self.sizes)
+
+
+def script_of(seed, depth, max_tokens):
+    """The script of a seed: about every other answer ends before its limit."""
+    rng = random.Random(seed % SEEDS)
+    has_end = rng.random() < 0.5 and max_tokens > 2
+    total = rng.randint(2, max_tokens - 1) if has_end else max_tokens
+    accepted, sizes = [], [1]
+    while sum(sizes) < total:
+        accepted.append(rng.randint(0, depth))
+        sizes.append(min(accepted[-1] + 1, total - sum(sizes)))
+    return Script(depth, tuple(accepted) if depth else (), tuple(sizes), "stop" if has_end else "length")
+
+
+@dataclass
+class ScriptedServer:
+    """Serves in a thread of its own while it is entered."""
+
+    format: str = "vllm_0.33"
+    depth: int = 3
+    faults: dict[int, str] = field(default_factory=dict)
+    """Seed modulo SEEDS -> fault."""
+    model: str = "zoo"
+    info: dict = field(default_factory=dict)
+    """Answer of /server_info."""
+    counts: Counter = field(default_factory=Counter)
+    bodies: list = field(default_factory=list)
+
+    def __enter__(self):
+        ready = threading.Event()
+        self._thread = threading.Thread(target=asyncio.run, args=(self._serve(ready),), daemon=True)
+        self._thread.start()
+        assert ready.wait(30)
+        return self
+
+    def __exit__(self, *_):
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(30)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    async def _serve(self, ready, port=0):
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        runner = web.AppRunner(self.app(), shutdown_timeout=0)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        ready.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    def app(self):
+        app = web.Application()
+        version = VERSIONS.get(self.format, "1")
+        app.router.add_get("/health", _says({}))
+        app.router.add_get("/v1/models", _says({"data": [{"id": self.model, "max_model_len": 4096}]}))
+        app.router.add_get("/version", _says({"version": version}))
+        app.router.add_get("/server_info", _says({"version": version, **self.info}))
+        if self.format != "plain":
+            for path in ("/metrics", "/prometheus/metrics"):
+                app.router.add_get(path, _says(self.metrics))
+        app.router.add_post("/v1/completions", self.complete)
+        app.router.add_post("/v1/chat/completions", self.complete)
+        return app
+
+    async def complete(self, request):
+        body = await request.json()
+        self.bodies.append(body)
+        seed = body["seed"] % SEEDS
+        fault = self.faults.get(seed)
+        if body["model"] != self.model:
+            return _error(404, f"The model `{body['model']}` does not exist.")
+        if fault == "refused":
+            return _error(400, "prompt is too long")
+        if fault in ("busy", "always_busy"):
+            if fault == "busy":
+                del self.faults[seed]
+            return web.Response(status=429 if fault == "busy" else 503, headers={"Retry-After": "0"})
+        script = script_of(seed, self.depth, body["max_tokens"])
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for index, event in enumerate(self.events(script, body, fault)):
+            if index == 2 and fault == "dies":
+                request.transport.abort()
+                return response
+            if index == 2 and fault == "stalls":
+                await self._stop.wait()
+            if index == 2 and fault == "malformed":
+                await response.write(b"data: {not json\n\n")
+            await response.write(f"data: {json.dumps(event)}\n\n".encode())
+            await asyncio.sleep(0)
+        self.count(script)
+        if fault == "resets":
+            self.counts.clear()
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def events(self, script, body, fault):
+        """The chunks of an answer, the finish reason in the last of them, and the usage behind them."""
+        has_ids = body.get("return_token_ids", False)
+        num_before = 0
+        for size in script.sizes:
+            ids = [301 + (num_before + i) % 2 for i in range(size)]
+            num_before += size
+            is_last = num_before == script.num_tokens
+            if is_last and script.finish_reason == "stop":
+                ids[-1] = EOS
+            text = "".join(WORDS.get(token, "") for token in ids)
+            choice = {"index": 0, "finish_reason": script.finish_reason if is_last else None}
+            choice |= {"delta": {"content": text}} if "messages" in body else {"text": text}
+            yield {"choices": [choice | ({"token_ids": ids} if has_ids else {})]} | (
+                {"timings": self.timings(script)} if self.format == "llama_cpp" and is_last else {}
+            )
+        usage = {"prompt_tokens": len(body.get("prompt", [])) or 7, "completion_tokens": script.num_tokens}
+        yield {"choices": [], "usage": usage, **self.details(script, fault)}
+
+    def timings(self, script):
+        return {"draft_n": script.depth * len(script.accepted), "draft_n_accepted": sum(script.accepted)}
+
+    def details(self, script, fault):
+        """What an engine says of the drafts of one answer."""
+        accepted, steps = list(script.accepted), len(script.accepted)
+        histogram = [accepted.count(number) for number in range(script.depth + 1)]
+        if not script.depth:
+            return {}
+        if self.format in ("vllm_0.32", "vllm_0.33"):
+            if fault == "backwards":
+                accepted = [script.depth] * (steps + 5)
+            drafted = [script.depth] * len(accepted)
+            found = {
+                "mean_acceptance_length": 1 + sum(accepted) / max(1, steps),
+                "acceptance_histogram": histogram,
+                "num_spec_steps": steps,
+                "num_accepted_draft_tokens": sum(accepted),
+                "num_draft_tokens": sum(drafted),
+                "num_spec_tokens": script.depth,
+                "per_step_accepted": accepted,
+                "per_step_drafted": drafted,
+            }
+            return {"metrics": {"speculative_decoding": found}}
+        if self.format == "sglang":
+            found = {
+                "spec_accept_length": script.num_tokens / max(1, steps),
+                "spec_num_correct_drafts": sum(accepted),
+                "spec_num_proposed_drafts": script.depth * steps,
+                "spec_verify_ct": steps,
+                "spec_correct_drafts_histogram": histogram,
+            }
+            return {"sglext": {"spec_tokens_details": found}}
+        return {}
+
+    def count(self, script):
+        """Add an answer to the server's counters."""
+        self.counts["tokens"] += script.num_tokens
+        self.counts["drafts"] += len(script.accepted)
+        self.counts["accepted"] += sum(script.accepted)
+        for place in range(script.depth):
+            self.counts["drafted", place] += len(script.accepted)
+            self.counts["accepted", place] += sum(number > place for number in script.accepted)
+
+    def metrics(self):
+        """The text of /metrics."""
+        counts, places = self.counts, range(self.depth)
+        lines = ["# TYPE process_start_time_seconds gauge", "process_start_time_seconds 1.7e+09"]
+        if self.format == "tensorrt_llm":
+            for what in ("drafted", "accepted"):
+                name = f"trtllm_spec_decode_{what}_tokens"
+                lines += [f"# TYPE {name} counter"]
+                lines += [f'{name}_total{{token_position="{i}"}} {float(counts[what, i])}' for i in places]
+        elif self.format == "sglang":
+            lines += ["# TYPE sglang:generation_tokens counter", f"sglang:generation_tokens_total {counts['tokens']}"]
+        elif self.format.startswith("vllm"):
+            values = {
+                "generation_tokens": counts["tokens"],
+                "spec_decode_num_drafts": counts["drafts"],
+                "spec_decode_num_draft_tokens": self.depth * counts["drafts"],
+                "spec_decode_num_accepted_tokens": counts["accepted"],
+            }
+            for name, value in values.items():
+                lines += [f"# TYPE vllm:{name} counter", f'vllm:{name}_total{{engine="0",model_name="zoo"}} {value}.0']
+            name = "vllm:spec_decode_num_accepted_tokens_per_pos"
+            lines += [f"# TYPE {name} counter"]
+            lines += [f'{name}_total{{engine="0",position="{i}"}} {counts["accepted", i]}.0' for i in places]
+        return "\n".join(lines) + "\n"
+
+
+def _says(content):
+    """A handler that always gives this answer: a function's text, or JSON."""
+
+    async def answer(_):
+        return web.Response(text=content()) if callable(content) else web.json_response(content)
+
+    return answer
+
+
+def _error(status, message):
+    return web.json_response({"error": {"message": message}}, status=status)
+
+
+def main():
+    """Serve until the process is ended: `--speculative-config` decides the depth, as vLLM's does."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--format", choices=FORMATS, default="vllm_0.33")
+    parser.add_argument("--says", default="")
+    parser.add_argument("--speculative-config", type=json.loads, default={})
+    given = parser.parse_args()
+    print(given.says, flush=True)
+    server = ScriptedServer(given.format, given.speculative_config.get("num_speculative_tokens", 0))
+    asyncio.run(server._serve(threading.Event(), given.port))
+
+
+if __name__ == "__main__":
+    main()
