@@ -12,18 +12,12 @@ from harness.engine.request import Request
 from harness.engine.runner import Launched
 from harness.engine.scheduler import Scheduler
 from harness.records.request import FinishReason, RequestRecord, RoundRecord
-from kernels.contract import DraftSampling, VerificationMethod
+from kernels.contract import DraftSampling, Guarantee, VerificationMethod
 from kernels.reference.acceptance import acceptance_terms
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
 
 TARGET, DRAFT = transitions(5, seed=3), transitions(5, seed=4)
-LOSSLESS = [
-    VerificationMethod.strict,
-    VerificationMethod.coupled,
-    VerificationMethod.greedy,
-    VerificationMethod.probabilistic,
-    VerificationMethod.block,
-]
+LOSSLESS = [method for method in VerificationMethod if method.traits.guarantee is Guarantee.lossless]
 
 
 def engine(method=VerificationMethod.probabilistic, **changes):

@@ -1,6 +1,6 @@
 """A drafter outside the package goes through settings, memory, engine, records and tables, and keeps the law.
 
-Would catch: a place that takes drafters of ours only, an id that two drafters share, or a mistake found too late.
+Would catch: a place that takes built-in drafters only, an id that two drafters share, or a mistake found too late.
 """
 
 import textwrap
@@ -26,20 +26,12 @@ from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.schema import SettingsError
 from kernels.contract import DraftSampling, VerificationMethod
 from tests.own_drafters import FixedLogits, LastToken
+from tests.small_run import SMALL, small_run
 from tests.test_engine_law import FALSE_ALARM, NUM_TOKENS, fit
 from tests.toy_markov import LONGEST_PROMPT, ToyTarget, outputs, toy_engine, toy_requests, transitions
 
 OURS, SHARP = "tests.own_drafters:LastToken", "tests.own_drafters:FixedLogits"
 TARGET = transitions(3, seed=12)
-SMALL = [
-    "workload.num_prompts=3",
-    "workload.num_turns=1",
-    "decoding.max_new_tokens=8",
-    "backend.device=cpu",
-    "backend.dtype=float32",
-    "measurement.num_warmup_requests=0",
-    "measurement.num_resamples=100",
-]
 
 
 def own_cell(name: str) -> CellConfig:
@@ -53,10 +45,8 @@ def build(name: str):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("own")
     sweep = [f"drafter.kind={OURS},ngram", "decoding.temperature=0,1", "measurement.round_terms=true"]
-    assert main([*sweep, *SMALL, f"output.folder={folder}"]) == 0
-    return folder
+    return small_run(tmp_path_factory.mktemp("own"), *sweep)
 
 
 def test_records_name_it_and_it_changes_no_greedy_token(run):

@@ -1,6 +1,6 @@
 """A verification method outside the package goes through settings, engine, records, tables, figures and certification.
 
-Would catch: a place that takes methods of ours only, an id that two methods share, a rule that runs on another core
+Would catch: a place that takes built-in methods only, an id that two methods share, a rule that runs on another core
 than the record says, or a rule that is certified though it lies.
 """
 
@@ -15,7 +15,6 @@ import torch
 
 from experiments.certify import main as certify
 from experiments.replay import main as replay
-from experiments.run import main
 from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.certification.report import JSON
 from harness.compose.compose import compose_plan
@@ -30,27 +29,16 @@ from harness.settings.schema import SettingsError
 from kernels.contract import Guarantee
 from kernels.methods import MethodTraits, OwnMethod
 from tests import own_methods
+from tests.small_run import SMALL, small_run
 
 HALF, LOSSY = "tests.own_methods:half_strict", "tests.own_methods:lossy"
-SMALL = [
-    "drafter=draft_model",
-    "workload.num_prompts=3",
-    "workload.num_turns=1",
-    "decoding.max_new_tokens=8",
-    "backend.device=cpu",
-    "measurement.num_warmup_requests=0",
-    "measurement.num_resamples=100",
-]
-
 ON_GPU = [item.replace("device=cpu", "device=cuda") for item in SMALL]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("own")
     sweep = [f"verification.method={HALF},{LOSSY},strict", "decoding.temperature=0,1", "measurement.round_terms=true"]
-    assert main([*sweep, *SMALL, f"output.folder={folder}"]) == 0
-    return folder
+    return small_run(tmp_path_factory.mktemp("own"), "drafter=draft_model", *sweep)
 
 
 def test_records_name_the_method_its_promise_and_its_core(run):
@@ -97,7 +85,9 @@ def test_its_drafts_can_be_replayed(run, tmp_path):
 
 
 def test_its_name_is_part_of_the_id_and_its_traits_decide_the_drafts():
-    one, other = compose_plan([f"verification.method={HALF},{LOSSY}", "measurement.baseline=false", *SMALL]).cells
+    one, other = compose_plan(
+        [f"verification.method={HALF},{LOSSY}", "measurement.baseline=false", "drafter=draft_model", *SMALL]
+    ).cells
     assert determinants(one)["verification"]["method"] == HALF
     assert determinants(one) != determinants(other)
     assert labels(other) == ("lossy", OWN_METHOD)
@@ -153,7 +143,7 @@ def test_on_a_gpu_it_asks_for_a_run_without_graphs(graphs):
     )
     models = SimpleNamespace(loaded=SimpleNamespace(device=torch.device("cuda")))
     words = "null" if graphs is None else str(graphs).lower()
-    arguments = [f"verification.method={HALF}", *ON_GPU, f"backend.graphs={words}"]
+    arguments = [f"verification.method={HALF}", "drafter=draft_model", *ON_GPU, f"backend.graphs={words}"]
     if graphs is False:
         assert not EngineOfCell(cell, models).uses_graphs
         assert {cell.backend.graphs for cell in compose_plan(arguments).cells} == {False}

@@ -9,16 +9,10 @@ from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sections import BackendConfig, DecodingConfig, DraftingConfig, VerificationConfig
 from harness.settings.workload import WorkloadConfig
 from harness.workload.conversations import conversations, load_prompts
-from kernels.contract import VerificationMethod
+from kernels.contract import Guarantee, VerificationMethod
 
 DRAFTERS = [DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model, DrafterKind.ngram]
-LOSSLESS = [
-    VerificationMethod.strict,
-    VerificationMethod.coupled,
-    VerificationMethod.greedy,
-    VerificationMethod.probabilistic,
-    VerificationMethod.block,
-]
+LOSSLESS = [method for method in VerificationMethod if method.traits.guarantee is Guarantee.lossless]
 
 
 @pytest.fixture(scope="module")

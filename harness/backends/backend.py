@@ -21,7 +21,7 @@ OnRequest = Callable[[int], None]
 
 @dataclass(frozen=True)
 class BackendRun:
-    """What a backend made of some conversations."""
+    """The records of some conversations, as a backend returns them."""
 
     requests: tuple[RequestRecord, ...]
     """In the order they finished."""
@@ -31,9 +31,9 @@ class BackendRun:
     terms: tuple[RequestTerms, ...] = ()
     """Of the requests' full drafts, if they are recorded."""
     counts: DraftCounts | None = None
-    """Of all its drafts together, where neither rounds nor requests tell."""
+    """Of all its drafts together, where neither rounds nor requests have counts."""
     reported: Mapping[str, float] = field(default_factory=dict)
-    """What the server itself counted meanwhile, by its own names."""
+    """Counts of the server itself during the run, by its own names."""
     failures: tuple[Failure, ...] = ()
     """Requests that got no answer, which are not among `requests`."""
 
@@ -99,12 +99,12 @@ class Backend(Protocol):
         start_s: float = 0.0,
         keep: Keep | None = None,
     ) -> BackendRun:
-        """Play conversations, every turn after the model's answer to the one before.
+        """Run conversations, every turn after the model's answer to the one before.
 
         Args:
             conversations: in the order of admission or arrival; some of those that were prepared for.
             on_request: called with every finished request.
-            start_s: what the records' clock shows at the start.
+            start_s: seconds on the records' clock at the start.
             keep: called every KEEP_EVERY_S while the clock stands; the run that is returned holds what it got too.
 
         Raises:

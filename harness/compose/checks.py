@@ -1,6 +1,6 @@
 """What can be wrong with the cells of a run, found before anything is loaded.
 
-Each setting is valid by itself and each cell has a meaning. This module does not know how cells are composed.
+Each setting and each cell is valid by itself. This module does not know how cells are composed.
 """
 
 from __future__ import annotations

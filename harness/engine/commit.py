@@ -13,7 +13,7 @@ would be too low. So
 - under policy `commit` the first draft token that the grammar refuses, at index g, could only be cut away, accepted or
   not; under a mask it is rejected by the constrained target, which is evidence like any rejection.
 
-A token that stays is what verification made of it: of n kept tokens the first min(n, A) are accepted draft tokens, and
+A kept token has the role that verification gave it: of n kept tokens the first min(n, A) are accepted draft tokens, and
 only the token at index A is a recovered or bonus token. So where the grammar cut, the last kept token is a draft token
 and num_accepted may reach num_output; else num_accepted <= num_output - 1. Neither way is the last round over-counted.
 This module does not know tensors.

@@ -142,7 +142,7 @@ class Engine:
             requests: in the order of admission; where they arrive one by one, in that of their arrival.
             follow_up: called with each finished request, while the clock runs; may return the next turn of its
                 conversation.
-            start_s: what the clock of the records shows at the start.
+            start_s: seconds on the records' clock at the start.
         """
         self._runner.prepare()
         self._began = time.perf_counter() - start_s

@@ -134,7 +134,7 @@ class Sequence:
         """Commit what the oldest step under way emitted, and remember the round.
 
         Args:
-            decided: what came out.
+            decided: the step's result for the request.
             outcome: of the constraint for it; None without one.
             limits: where the request ends.
             arrival_s: when the tokens were there.

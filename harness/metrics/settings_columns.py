@@ -66,7 +66,7 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
 
 
 def _failed(record: CellRecord) -> str:
-    """The label of a cell that could not do all that was asked for."""
+    """The label of a cell with failures."""
     if not record.failures:
         return ""
     if record.has_failed:

@@ -43,7 +43,7 @@ class Block:
     counts: DraftCounts | None = None
     """Of its drafts, where these are counted by block."""
     reported: Mapping[str, float] = field(default_factory=dict)
-    """What the server itself counted meanwhile, by its own names."""
+    """Counts of the server itself during the block, by its own names."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.wall_s < math.inf and self.start_unix_s <= self.end_unix_s < math.inf):

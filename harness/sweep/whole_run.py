@@ -1,6 +1,6 @@
 """A run from its plan to its report, with progress on standard error; the entry for notebooks.
 
-Whatever is heavy is imported when it is needed: mistakes in the settings are told before PyTorch is loaded.
+Heavy imports are made where they are needed, so that wrong settings are reported before PyTorch is loaded.
 """
 
 from __future__ import annotations

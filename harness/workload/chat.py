@@ -21,7 +21,7 @@ def chat_messages(turns: Sequence[str], answers: Sequence[str]) -> list[dict[str
 
     Args:
         turns: what the user says in the whole conversation.
-        answers: the answers so far, without special tokens; one fewer than the turns asked so far.
+        answers: the answers so far, without special tokens; one fewer than the user's turns so far.
 
     Raises:
         ValueError: every turn has been answered.

@@ -1,1 +1,1 @@
-"""Conversations through the engine of this process: requests, the engine of a cell, what both leave."""
+"""Conversations through the engine of this process: requests, models, the engine of a cell and its memory."""

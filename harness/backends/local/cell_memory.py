@@ -89,7 +89,7 @@ def check_memory(cells: Sequence[CellMemory], device: torch.device) -> None:
     Caches that are not kept lie there one cell at a time, so those of the largest cell count.
 
     Raises:
-        ValueError: there is too little memory; it says what wants how much of it and what to lower.
+        ValueError: there is too little memory; the message lists what each part needs and what to lower.
     """
     weights = {model: need for cell in cells for model, need in cell.weights.items()}
     passing = max((cell.caches for cell in cells if not cell.is_kept), key=_total, default=())

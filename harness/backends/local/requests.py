@@ -53,7 +53,7 @@ class CellRequests:
         """Why the schema of a prompt cannot be followed, by the prompt's id."""
 
     def fit_slots(self, conversations: Sequence[Conversation]) -> None:
-        """Find how long the slots must be, and refuse before anything runs what would be refused in its turn.
+        """Find how long the slots must be, and refuse before anything runs what would be refused later.
 
         Raises:
             ValueError: max_new_tokens leaves no room for a prompt, every prompt is too long, one is and
@@ -175,7 +175,7 @@ class CellRequests:
         return len(asked) + (len(turns) - 1) * (num_new + num_new // 4) + num_new
 
     def _nothing_fits(self, conversations: Sequence[Conversation], max_tokens: int) -> str:
-        """Why no conversation can be played: prompts that are too long, told apart from unusable schemas."""
+        """Why no conversation can run: prompts that are too long, told apart from unusable schemas."""
         num_unusable = sum(item.prompt.prompt_id in self._unusable for item in conversations)
         num_long = len(conversations) - num_unusable
         parts = [f"found none among {len(conversations)}"]
