@@ -1,19 +1,29 @@
-"""Files that a run leaves, with one thing changed: what they say is read, or refused in one line that names them."""
+"""Files that a run reads or leaves, with one thing changed: read as they stand, or refused in one line."""
 
 import gzip
+import io
 import json
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
+from safetensors.torch import save_file
 
 from harness.metrics.cell import read_results
 from harness.metrics.frame import results_frame
+from harness.models.checkpoint import INDEX, Checkpoint
+from harness.records.acceptance_terms import read_terms, write_terms
 from harness.records.files import read_cell, write_cell
 from harness.records.strict_json import parse_json, typed
 from harness.report.page import run_page
+from harness.settings.workload import Layout
+from harness.workload.conversations import fingerprint
+from harness.workload.formats import read_prompts
 from tests.damaged_json import at_place, damaged
 from tests.synthetic_cells import simulated_run
 from tests.test_records import coarse_cell, example_cell
+from tests.test_round_terms import terms_of_two
 
 often = settings(
     max_examples=50,
@@ -105,3 +115,80 @@ def test_json_that_may_mean_several_things_is_refused(text, message):
 def test_a_value_of_another_type_is_refused_where_it_stands(hint, value, message):
     with pytest.raises(ValueError, match=message):
         typed(hint, value)
+
+
+LINES = {
+    Layout.mt_bench: {"question_id": 81, "category": "writing", "turns": ["Write.", "Again."]},
+    Layout.gsm8k: {"question": "How many?", "answer": "4"},
+    Layout.humaneval: {"task_id": "HumanEval/0", "prompt": "def f():"},
+    Layout.json_schemas: {"id": 1, "split": "easy", "schema": {"type": "object"}},
+    Layout.plain: {
+        "prompt": "Hello",
+        "prompt_id": "a",
+        "category": "chat",
+        "sampling": {"temperature": 0.5, "seed": 3},
+    },
+}
+
+
+@pytest.mark.parametrize("layout", LINES, ids=lambda layout: layout.value)
+def test_a_damaged_line_of_a_workload_is_read_or_refused(layout, tmp_path):
+    """Would catch a number out of range that reaches the sampler, and a name that stands twice."""
+    path = tmp_path / "prompts.jsonl"
+
+    @often
+    @given(damaged(LINES[layout]))
+    def check(found):
+        path.write_bytes(found.text)
+        for prompt in read_or_refused(lambda: read_prompts(path, layout), str(path)) or ():
+            assert isinstance(prompt.prompt_id, str) and all(isinstance(turn, str) for turn in prompt.turns)
+            fingerprint([prompt])
+
+    check()
+
+
+def test_a_damaged_index_of_shards_gives_the_same_tensors_or_is_refused(tmp_path):
+    """Would catch a shard outside of the checkpoint's folder, and one that is not there."""
+    names = {name: f"model-0000{index}-of-00002.safetensors" for index, name in enumerate("ab", start=1)}
+    folder, tensors = tmp_path / "checkpoint", {name: torch.full((2,), float(ord(name))) for name in names}
+    folder.mkdir()
+    for name, file in names.items():
+        save_file({name: tensors[name]}, folder / file)
+    save_file({"a": torch.zeros(2)}, tmp_path / "x")
+
+    def read(text):
+        (folder / INDEX).write_bytes(text)
+        with Checkpoint(folder) as checkpoint:
+            return {name: checkpoint.take(name, (2,)) for name in names}
+
+    @often
+    @given(damaged({"metadata": {"total_size": 16}, "weight_map": names}))
+    def check(found):
+        taken = read_or_refused(lambda: read(found.text), str(folder))
+        assert taken is None or all(torch.equal(taken[name], tensors[name]) for name in names)
+
+    check()
+
+
+def test_damaged_terms_are_the_same_or_refused(tmp_path):
+    """Would catch what zlib, zipfile and NumPy raise for bytes that were changed, and values of another type."""
+    path = write_terms(terms_of_two(), tmp_path)
+    whole, before = path.read_bytes(), read_terms(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+
+    def check(content):
+        path.write_bytes(content)
+        found = read_or_refused(lambda: read_terms(path), str(path))
+        assert found is None or found.keys == before.keys
+        assert found is None or all((found.values[name] == before.values[name]).all() for name in before.values)
+
+    for place in range(0, len(whole), 23):
+        check(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        check(whole[:place])
+    for name, values in arrays.items():
+        for other in ({}, {name: values.astype("U9")}, {name: values[None]}, {name: np.array([1j, 2])}):
+            stream = io.BytesIO()
+            np.savez(stream, **{key: item for key, item in arrays.items() if key != name} | other)
+            if name not in ("cell_id", "prompt_id", "version") or not other:
+                check(stream.getvalue())

@@ -79,9 +79,14 @@ def test_a_file_that_is_no_safetensors_is_named_with_its_size(tmp_path, content)
     ("index", "reason"),
     [
         ({"metadata": {}}, "index.json: expected the file of each tensor in weight_map, found None"),
+        (
+            {"weight_map": {"a.weight": "../model.safetensors"}},
+            "index.json: expected files of its folder in weight_map",
+        ),
+        ({"weight_map": {"a.weight": "/model.safetensors"}}, "index.json: expected files of its folder in weight_map"),
         ({"weight_map": {"c.weight": "model.safetensors"}}, "model.safetensors: expected c.weight, which model.saf"),
     ],
-    ids=["without a map", "with a map to a file without the tensor"],
+    ids=["without a map", "with a file outside", "with an absolute path", "with a map to a file without the tensor"],
 )
 def test_a_broken_index_is_named(folder, index, reason):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))

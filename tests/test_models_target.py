@@ -164,6 +164,27 @@ def test_a_tensor_that_a_running_layer_does_not_account_for_is_refused(folder):
         load_target(folder)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_hidden_layers": NUM_LAYERS - 1},
+        {"num_hidden_layers": 0},
+        {"hidden_size": 0},
+        {"vocab_size": "x"},
+        {"hidden_act": "x"},
+        {"rms_norm_eps": None},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": "x"}},
+    ],
+    ids=lambda changes: ",".join(f"{name}={value}" for name, value in changes.items()),
+)
+def test_a_configuration_that_is_not_that_of_the_weights_is_refused_in_one_line(folder, changes):
+    """Would catch a model that runs with fewer layers than it has, and an error of transformers that names no file."""
+    edit_config(folder, **changes)
+    with pytest.raises(CheckpointError) as error:
+        load_target(folder)
+    assert str(folder) in str(error.value) and "\n" not in str(error.value)
+
+
 def test_a_missing_weight_is_refused(folder):
     edit_weights(folder, drop="model.layers.2.mlp.up_proj.weight")
     with pytest.raises(CheckpointError, match=r"expected a tensor model\.layers\.2\.mlp\.up_proj\.weight of shape"):

@@ -5,10 +5,11 @@ This module knows the file certification.json; it does not know how it was made,
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pandas as pd
+
+from harness.records.strict_json import parse_json
 
 CERTIFICATION = "certification.json"
 COLUMNS = {
@@ -37,7 +38,7 @@ def load_certification(path: str | Path) -> pd.DataFrame:
     file = Path(path)
     file = file / CERTIFICATION if file.is_dir() else file
     try:
-        outcomes = json.loads(file.read_text(encoding="utf-8"))["outcomes"]
+        outcomes = parse_json(file.read_bytes())["outcomes"]
         return pd.DataFrame([{name: item.get(name) for name in COLUMNS} for item in outcomes], columns=list(COLUMNS))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: expected a certification, found {type(error).__name__}: {error}") from error

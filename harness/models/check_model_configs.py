@@ -6,7 +6,6 @@ for the loader.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from harness.models.model_types import MODEL_TYPES
 from harness.models.shape import SHAPES, read_shape
 from harness.models.zoo import ZOO
+from harness.records.strict_json import parse_json
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, TargetConfig, Weights
 from harness.settings.schema import SettingsError
@@ -97,7 +97,7 @@ def _of_shape(name: str) -> _Described:
 def _of_folder(folder: Path) -> _Described | None:
     source = folder.expanduser() / CONFIG
     try:
-        fields = json.loads(source.read_text(encoding="utf-8"))
+        fields = parse_json(source.read_bytes())
     except (OSError, ValueError):
         # the loader says what is missing or broken
         return None

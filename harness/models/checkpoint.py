@@ -6,15 +6,16 @@ ones can be reported. This module does not know what the keys mean.
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from harness.records.strict_json import parse_json, shown
 
 WITHOUT_WEIGHTS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 DOWNLOADED = ("*.safetensors", *WITHOUT_WEIGHTS)
@@ -80,12 +81,24 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path}: expected this file in the checkpoint folder, found none")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{path}: expected JSON, found {error}") from error
+        data = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found {type(data).__name__}")
     return data
+
+
+@contextmanager
+def configured_by(source: object) -> Iterator[None]:
+    """Turn what transformers raises for the values of a configuration into a CheckpointError that names its file."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(
+            f"{source}: expected a configuration that transformers takes, found {type(error).__name__}: {reason}"
+        ) from error
 
 
 class Checkpoint:
@@ -161,8 +174,15 @@ def weight_files(folder: Path) -> dict[str, Path]:
         raise CheckpointError(f"{folder}: expected a checkpoint folder, found none")
     if (folder / INDEX).is_file():
         listed = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(listed, dict):
-            raise CheckpointError(f"{folder / INDEX}: expected the file of each tensor in weight_map, found {listed!r}")
+        if not isinstance(listed, dict) or not all(isinstance(file, str) for file in listed.values()):
+            raise CheckpointError(
+                f"{folder / INDEX}: expected the file of each tensor in weight_map, found {shown(listed)}"
+            )
+        outside = [file for file in listed.values() if not _lies_inside(file)]
+        if outside:
+            raise CheckpointError(
+                f"{folder / INDEX}: expected files of its folder in weight_map, found {shown(outside[0])}"
+            )
         placed = {name: folder / file for name, file in listed.items()}
         missing = sorted({path.name for path in placed.values() if not path.is_file()})
         if missing:
@@ -176,6 +196,12 @@ def weight_files(folder: Path) -> dict[str, Path]:
         with opened(path) as file:
             placed.update(dict.fromkeys(file.keys(), path))
     return placed
+
+
+def _lies_inside(file: str) -> bool:
+    """Whether a name stays in its folder; its file may be a link, as in a Hub cache."""
+    path = PurePath(file)
+    return not path.is_absolute() and ".." not in path.parts and "\0" not in file
 
 
 def opened(path: Path) -> Any:

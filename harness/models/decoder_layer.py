@@ -17,6 +17,7 @@ from transformers import AutoConfig, Glm4MoeLiteConfig, LlamaConfig, PreTrainedC
 from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite
 
 from harness.models.attention import SLOTS
+from harness.models.checkpoint import configured_by
 from harness.models.experts import SLOTS_EXPERTS
 from harness.models.latent_attention import LatentAttention
 from harness.models.model_types import HEAD_LAYERS, MODEL_TYPES
@@ -126,7 +127,8 @@ def layer_config(data: dict[str, Any], source: object) -> PreTrainedConfig:
             f"which this version does not run"
         )
     fields = {key: value for key, value in data.items() if key not in ("model_type", "architectures", "auto_map")}
-    config = type(AutoConfig.for_model(model_type)).from_dict(fields)
+    with configured_by(source):
+        config = type(AutoConfig.for_model(model_type)).from_dict(fields)
     warn_of_unknown(fields, _layer_field_names(config), source)
     if config.num_hidden_layers != 1:
         raise ValueError(f"{source}: expected num_hidden_layers 1, found {config.num_hidden_layers}")

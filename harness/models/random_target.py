@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
-from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, read_json
+from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, configured_by, read_json
 from harness.models.decoder_layer import infer_dense_layers, layer_types
 from harness.models.fingerprint import fingerprint
 from harness.models.random_weights import RandomWeights, random_fingerprint
@@ -49,7 +49,8 @@ def architecture(
     folder = checkpoint_folder(path, revision, WITHOUT_WEIGHTS, with_code=trust_remote_code)
     source = folder / "config.json"
     fields = read_json(source)
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    with configured_by(source):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     infer_dense_layers(config, fields)
     return Architecture(config, fields, source, folder)
 
@@ -106,7 +107,7 @@ def random_model(
     types = layer_types(config, given.source)
     if dtype is None:
         dtype = config.dtype if isinstance(config.dtype, torch.dtype) else torch.bfloat16
-    with META:
+    with configured_by(given.source), META:
         causal_lm = types.causal_lm(config)
     tied = bool(config.tie_word_embeddings)
     fill(causal_lm, RandomWeights(role, config.num_hidden_layers, device=device, dtype=dtype, tied=tied), device, dtype)

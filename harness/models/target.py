@@ -7,6 +7,8 @@ Shapes: B rows, T tokens of a row, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +18,14 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoConfig, PreTrainedConfig
 
-from harness.models.checkpoint import Checkpoint, WeightSource, checkpoint_folder, read_json, report_unused
+from harness.models.checkpoint import (
+    Checkpoint,
+    WeightSource,
+    checkpoint_folder,
+    configured_by,
+    read_json,
+    report_unused,
+)
 from harness.models.cost import ModelCost
 from harness.models.decoder_layer import (
     View,
@@ -207,16 +216,18 @@ def load_target(
 
     path: local folder or Hugging Face id; None is the built-in target. dtype: None is that of the stored embedding.
     Raises ValueError when the model type is not supported, weights are missing, misshapen or pickled, or there is no
-    tokenizer. Tensors that nothing uses are warned about (refused if they belong to a layer that runs), except those of
-    MTP layers that the configuration announces.
+    tokenizer. Tensors that nothing uses are warned about (refused in a layer other than MTP), except those of MTP
+    layers that the configuration announces.
     """
     folder = zoo_path("target") if path is None else checkpoint_folder(path, revision, with_code=trust_remote_code)
-    fields = read_json(folder / "config.json")
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    source = folder / "config.json"
+    fields = read_json(source)
+    with configured_by(source):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     infer_dense_layers(config, fields)
-    types = layer_types(config, folder / "config.json")
+    types = layer_types(config, source)
     tokenizer = load_tokenizer(folder, trust_remote_code)
-    with META:
+    with configured_by(source), META:
         causal_lm = types.causal_lm(config)
     with Checkpoint(folder) as checkpoint:
         fill(causal_lm, checkpoint, device, dtype)
@@ -224,7 +235,7 @@ def load_target(
         unused = checkpoint.unused()
     causal_lm.model.rotary_emb = types.rotary(config).to(device)
     target = TargetModel(causal_lm.eval().requires_grad_(False), tokenizer, name=name, path=folder)
-    target.unused_keys = report_unused(folder, unused, tuple(f"model.layers.{i}." for i in range(target.num_layers)))
+    target.unused_keys = report_unused(folder, unused, layer_prefixes(checkpoint.names))
     return target
 
 
@@ -249,6 +260,12 @@ def fill(causal_lm: Any, checkpoint: WeightSource, device: torch.device | str, d
     causal_lm.load_state_dict(state, assign=True)
     if tied:
         causal_lm.lm_head.weight = causal_lm.model.embed_tokens.weight
+
+
+def layer_prefixes(names: Sequence[str]) -> tuple[str, ...]:
+    """Prefixes of the layers among the tensors of a target, those of MTP left out: all of them must run."""
+    prefixes = {match[0] for name in names if (match := re.match(r"model\.layers\.\d+\.", name))}
+    return tuple(sorted(prefixes - {name.removesuffix("enorm.weight") for name in names}))
 
 
 def mtp_prefixes(config: PreTrainedConfig) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from harness.records import InconsistentRecordError
 from harness.records.files import write_atomically
 from harness.records.request import ROUNDING, RequestRecord
 from harness.records.schema import CellRecord
+from harness.records.strict_json import shown
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -232,6 +234,13 @@ def full_drafts(request: RequestRecord) -> list[tuple[int, int]]:
 
 TERMS_VERSION = 1
 TERMS_SUFFIX = ".terms.npz"
+_DAMAGED = (OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, RuntimeError)
+"""What NumPy and zipfile raise for a file that is not as it was written."""
+
+
+_TYPES = {"version": "<i8", **dict.fromkeys(("cell_id", "prompt_id"), "U")}
+_TYPES |= dict.fromkeys(("turn", "sample", "request", "round_index", "num_draft_tokens"), "<i8")
+"""Name of an array -> its NumPy type, or kind of type; the terms themselves are float64."""
 
 
 def terms_path(folder: Path, cell_id: str) -> Path:
@@ -268,6 +277,12 @@ def read_terms(path: Path) -> RoundTerms:
             raise InconsistentRecordError(
                 f"terms of version {int(arrays['version'])}, this version reads {TERMS_VERSION}; run the cell again"
             )
+        for name, values in arrays.items():
+            expected = _TYPES.get(name, "<f8")
+            if expected not in (values.dtype.kind, values.dtype.str):
+                raise InconsistentRecordError(
+                    f"terms, {name}: expected values of type {expected}, found {values.dtype}"
+                )
         keys = zip(*(arrays[name].tolist() for name in ("prompt_id", "turn", "sample")), strict=True)
         return RoundTerms(
             cell_id=str(arrays["cell_id"]),
@@ -279,7 +294,7 @@ def read_terms(path: Path) -> RoundTerms:
         )
     except InconsistentRecordError as error:
         raise ValueError(f"{path}: {error}") from error
-    except (OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError, AttributeError, ValueError) as error:
+    except _DAMAGED as error:
         raise ValueError(
-            f"{path}: expected terms of version {TERMS_VERSION}, found {type(error).__name__}: {error}"
+            f"{path}: expected terms of version {TERMS_VERSION}, found {type(error).__name__}: {shown(str(error))}"
         ) from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from harness.records.strict_json import shown
 from harness.settings.models import require
 
 SMALLEST_NORMAL, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
@@ -60,12 +61,12 @@ class GivenSampling:
         """Read and check it; raises ValueError with what was expected and what was found."""
         expected = "sampling: expected an object with some of temperature, top_k, top_p, min_p and seed"
         if not isinstance(value, Mapping) or not value or not cls.__dataclass_fields__.keys() >= value.keys():
-            raise ValueError(f"{expected}, found {value!r}")
+            raise ValueError(f"{expected}, found {shown(value)}")
         for name, number in value.items():
             kinds = (int,) if name in ("top_k", "seed") else (int, float)
             if isinstance(number, bool) or not isinstance(number, kinds):
                 words = "a whole number" if kinds == (int,) else "a number"
-                raise ValueError(f"sampling.{name}: expected {words}, found {number!r}")
+                raise ValueError(f"sampling.{name}: expected {words}, found {shown(number)}")
         cls(**value).over(SamplingSettings()).check("sampling")
         # 1 and 1.0, and 0 and -0.0, are one setting with one fingerprint
         return cls(**{name: number if name in ("top_k", "seed") else number + 0.0 for name, number in value.items()})

@@ -25,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.records.strict_json import parse_json, shown
 from harness.settings.sampling import GivenSampling
 from harness.settings.workload import Layout
 from harness.workload.prompt import Prompt
@@ -130,8 +131,8 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
         if not text.strip():
             continue
         try:
-            yield line, json.loads(text)
-        except json.JSONDecodeError as error:
+            yield line, parse_json(text)
+        except ValueError as error:
             raise ValueError(
                 f"{path}:{line}: expected one JSON value on the line, found {text[:40]!r} ({error})"
             ) from error
@@ -151,19 +152,19 @@ def _fields(row: Any, *names: str) -> list[Any]:
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise _RecordError(f"expected {name} to be text that is not empty, found {value!r}")
+        raise _RecordError(f"expected {name} to be text that is not empty, found {shown(value)}")
     return value
 
 
 def _turns(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        raise _RecordError(f"expected turns to be a list of one or more texts, found {value!r}")
+        raise _RecordError(f"expected turns to be a list of one or more texts, found {shown(value)}")
     return tuple(_text(turn, "every turn") for turn in value)
 
 
 def _identifier(value: Any, name: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise _RecordError(f"expected {name} to be text or an integer, found {value!r}")
+        raise _RecordError(f"expected {name} to be text or an integer, found {shown(value)}")
     return str(value)
 
 
