@@ -34,11 +34,11 @@ def run(config: AgreementConfig) -> int:
     say("loading PyTorch and the kernels")
     from harness.agreement.law_run import measure_laws
     from harness.agreement.report import headline, is_green, law_line, line, write_report
-    from harness.agreement.run import cells_of, compare_cells, tested_core
+    from harness.agreement.run import cases_of, compare_cases, tested_core
 
     core_name = tested_core(config).name
-    say(f"comparing core {core_name} in {len(cells_of(config))} combinations; kernels are compiled on first use")
-    results = compare_cells(config, lambda result: print(line(result), flush=True))
+    say(f"comparing core {core_name} in {len(cases_of(config))} cases; kernels are compiled on first use")
+    results = compare_cases(config, lambda result: print(line(result), flush=True))
     laws = measure_laws(config, lambda result: print(law_line(result), flush=True)) if config.law else []
     page = write_report(config, core_name, results, laws, Path(config.output))
     print(headline(core_name, results, laws))

@@ -17,7 +17,7 @@ from harness.agreement.rates import excessive_rates, lower_bound, upper_bound
 from harness.agreement.report import headline, is_green
 from harness.agreement.round_inputs import DrawInputs
 from harness.agreement.rows import DraftedRound, RoundShape, drafted_round
-from harness.agreement.run import Cell, CellResult, cells_of, compare_cell
+from harness.agreement.run import Case, CaseResult, cases_of, compare_case
 from harness.settings.device import Device
 from harness.settings.schema import SettingsError
 from kernels.contract import Draft, Sampling, Streams, Verification, VerificationResult
@@ -121,8 +121,8 @@ def test_nothing_is_known_of_a_rate_that_was_never_looked_at():
     assert (lower_bound(0, 0), upper_bound(0, 0)) == (0.0, 1.0)
 
 
-def result_of(found: Agreement) -> CellResult:
-    return CellResult(Cell(Method.probabilistic, "bfloat16", "none", 1.0), found, Agreement(), 0.0)
+def result_of(found: Agreement) -> CaseResult:
+    return CaseResult(Case(Method.probabilistic, "bfloat16", "none", 1.0), found, Agreement(), 0.0)
 
 
 def agreement_of(accept: tuple[int, int], tokens: tuple[int, int]) -> Agreement:
@@ -147,10 +147,10 @@ def test_rates_of_what_rounding_explains_are_held_to_limits(accept, tokens, gree
     assert is_green([result_of(agreement_of(accept, tokens))], []) == green
 
 
-def test_a_rate_that_one_cell_hides_in_many_is_found():
-    cells = [result_of(agreement_of((0, 2_000), (0, 5_000))) for _ in range(200)]
-    assert is_green(cells, [])
-    assert len(excessive_rates([*cells, result_of(agreement_of((0, 2_000), (30, 5_000)))])) == 1
+def test_a_rate_that_one_case_hides_in_many_is_found():
+    cases = [result_of(agreement_of((0, 2_000), (0, 5_000))) for _ in range(200)]
+    assert is_green(cases, [])
+    assert len(excessive_rates([*cases, result_of(agreement_of((0, 2_000), (30, 5_000)))])) == 1
 
 
 def late_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stats=None):
@@ -162,9 +162,9 @@ def late_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stat
 
 def test_a_draw_that_is_wrong_only_where_rounding_explains_it_fails():
     config = AgreementConfig(core=Candidate.reference, device=Device.cpu, vocab_size=60_000, requests=32)
-    cell = Cell(Method.strict, "bfloat16", "none", 1.0)
-    assert is_green([compare_cell(cell, config, reference_core(), 200)], [])
-    found = compare_cell(cell, config, replace(reference_core(), draw=late_draw), 200)
+    case = Case(Method.strict, "bfloat16", "none", 1.0)
+    assert is_green([compare_case(case, config, reference_core(), 200)], [])
+    found = compare_case(case, config, replace(reference_core(), draw=late_draw), 200)
     assert found.agreement.num_disagreements > 0
     assert found.agreement.num_unexplained == 0
     assert not is_green([found], [])
@@ -203,10 +203,10 @@ def test_rows_look_like_a_language_model_s():
     assert 1 < float(accepted.double().mean()) < 2.9
 
 
-def test_a_cell_does_not_depend_on_the_other_cells():
+def test_a_case_does_not_depend_on_the_other_cases():
     config = AgreementConfig(core=Candidate.reference, device=Device.cpu, vocab_size=100, requests=8, draft_tokens=2)
-    cell = cells_of(config)[3]
-    first, second = (compare_cell(cell, config, reference_core(), 30) for _ in range(2))
+    case = cases_of(config)[3]
+    first, second = (compare_case(case, config, reference_core(), 30) for _ in range(2))
     assert first.agreement == second.agreement
     assert first.agreement.num_decisions >= 30
 

@@ -2,7 +2,7 @@
 
 A margin is in units of the relative error of one probability, so a finding is explained by rounding when its margin is
 at most ROUNDING; where coupled noise decides, at most SCORE_ROUNDING. Truncation has a boundary of its own: top-p and
-min-p keep a token or cut it, and rounding may decide. So a finding is also judged as if top-p and min-p were ROUNDING
+min-p keep a token or cut it, and rounding may decide. So a finding is also tested as if top-p and min-p were ROUNDING
 larger or smaller, and its smallest margin counts.
 
 Coupled verification draws y_i = argmax log p_i + g, which a core computes in float64. A token is explained when its

@@ -1,7 +1,7 @@
 """Whether two cores disagree too often, although rounding explains each single disagreement.
 
 A margin alone lets a wrong core through whose mistakes are all small: one that draws the next token id wherever a
-probability is below 2 ROUNDING. So the rates are held to limits, of the whole run and of every cell. Judged is the
+probability is below 2 ROUNDING. So the rates have limits, of the whole run and of every case. Compared with them is the
 lower Clopper-Pearson bound of an observed rate, so that a few disagreements in a short run prove nothing; with one
 confidence for all that is looked at (Bonferroni): a core at the limits fails once in 20 runs at most for each kind.
 On an H200 the rates of the kernels were 0 of 525,854 accept decisions and 46 of 1,232,899 tokens.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from scipy import stats
 
 from harness.agreement.counts import total
-from harness.agreement.run import CellResult
+from harness.agreement.run import CaseResult
 
 MAX_ACCEPT_RATE, MAX_TOKEN_RATE = 1e-5, 5e-4
 """Disagreements among accept decisions, and among tokens."""
@@ -31,10 +31,10 @@ def lower_bound(count: int, trials: int, confidence: float = 0.95) -> float:
     return float(stats.beta.ppf(1 - confidence, count, trials - count + 1)) if count else 0.0
 
 
-def excessive_rates(results: Sequence[CellResult]) -> list[str]:
+def excessive_rates(results: Sequence[CaseResult]) -> list[str]:
     """What disagrees more often than it may, each with its count; empty where nothing does."""
     groups = [("all", total(result.agreement for result in results))]
-    groups += [(result.cell.name, result.agreement) for result in results]
+    groups += [(result.case.name, result.agreement) for result in results]
     confidence = 1 - FALSE_ALARM / len(groups)
     found = []
     for name, each in groups:
@@ -51,11 +51,11 @@ def excessive_rates(results: Sequence[CellResult]) -> list[str]:
     return found
 
 
-def rates_text(results: Sequence[CellResult]) -> str:
-    """The limits, how they are judged, and what exceeds them."""
+def rates_text(results: Sequence[CaseResult]) -> str:
+    """The limits, how they are tested, and what exceeds them."""
     found = excessive_rates(results)
     return (
         f"at most {MAX_ACCEPT_RATE:g} of the accept decisions and {MAX_TOKEN_RATE:g} of the tokens, over all and in "
-        f"each cell, judged on lower bounds that hold together with {1 - FALSE_ALARM:.0%}; exceeded by "
+        f"each case, tested on lower bounds that hold together with {1 - FALSE_ALARM:.0%}; exceeded by "
         + ("; ".join(found) if found else "none")
     )

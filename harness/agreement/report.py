@@ -13,7 +13,7 @@ from harness.agreement.config import AgreementConfig
 from harness.agreement.counts import ROUNDING, SCORE_ROUNDING, Agreement, total
 from harness.agreement.law_run import MAX_TOTAL_VARIATION, LawResult
 from harness.agreement.rates import excessive_rates, rates_text, upper_bound
-from harness.agreement.run import CellResult
+from harness.agreement.run import CaseResult
 from harness.records.files import write_atomically
 from harness.records.provenance import provenance
 from harness.report.document import Document, Section, write_document
@@ -60,11 +60,11 @@ def _finite(value: float) -> float | str:
     return value if math.isfinite(value) else "inf"
 
 
-def line(result: CellResult) -> str:
-    """One line about a cell."""
+def line(result: CaseResult) -> str:
+    """One line about a case."""
     found = result.agreement
     return (
-        f"{result.cell.name}: {found.num_disagreements} of {found.num_decisions:,} decisions differ, "
+        f"{result.case.name}: {found.num_disagreements} of {found.num_decisions:,} decisions differ, "
         f"{found.num_unexplained} unexplained, largest margin {found.largest_margin:.1e} ({result.seconds:.1f} s)"
     )
 
@@ -78,7 +78,7 @@ def law_line(result: LawResult) -> str:
     )
 
 
-def headline(core_name: str, results: Sequence[CellResult], laws: Sequence[LawResult]) -> str:
+def headline(core_name: str, results: Sequence[CaseResult], laws: Sequence[LawResult]) -> str:
     """The outcome in a few words; of a comparison that says nothing about the kernels, first that."""
     found = total(result.agreement for result in results)
     rate = found.num_disagreements / max(1, found.num_decisions)
@@ -98,14 +98,14 @@ def headline(core_name: str, results: Sequence[CellResult], laws: Sequence[LawRe
     return f"{ITSELF}: {text}" if core_name == REFERENCE else text
 
 
-def is_green(results: Sequence[CellResult], laws: Sequence[LawResult]) -> bool:
+def is_green(results: Sequence[CaseResult], laws: Sequence[LawResult]) -> bool:
     """Whether every disagreement is explained, none of their rates excessive, and every law near enough."""
     explained = all(result.agreement.num_unexplained == 0 for result in results)
     return explained and not excessive_rates(results) and all(law.holds for law in laws)
 
 
 def write_report(
-    config: AgreementConfig, core_name: str, results: Sequence[CellResult], laws: Sequence[LawResult], folder: Path
+    config: AgreementConfig, core_name: str, results: Sequence[CaseResult], laws: Sequence[LawResult], folder: Path
 ) -> Path:
     """Write agreement.json, and report as .md, .html and .tex, into `folder`; returns the path of report.md."""
     origin = provenance()
@@ -120,7 +120,7 @@ def write_report(
         "total": summary(whole),
         "cells": [
             {
-                **plain_values(asdict(result.cell)),
+                **plain_values(asdict(result.case)),
                 "verification": summary(result.verification),
                 "drafting": summary(result.drafting),
                 "seconds": result.seconds,
@@ -138,17 +138,17 @@ def write_report(
 def _document(
     config: AgreementConfig,
     core_name: str,
-    results: Sequence[CellResult],
+    results: Sequence[CaseResult],
     laws: Sequence[LawResult],
     origin: dict[str, Any],
 ) -> Document:
     tables = [
         _counts("draws and verification", [("all", results)], lambda each: each.agreement),
-        _counts("method (verification)", _by(results, lambda each: each.cell.method.value), _of_verification),
-        _counts("method (draft draws)", _by(results, lambda each: each.cell.method.value), lambda each: each.drafting),
-        _counts("dtype", _by(results, lambda each: each.cell.dtype), lambda each: each.agreement),
-        _counts("truncation", _by(results, lambda each: each.cell.truncation), lambda each: each.agreement),
-        _counts("temperature", _by(results, lambda each: f"{each.cell.temperature:g}"), lambda each: each.agreement),
+        _counts("method (verification)", _by(results, lambda each: each.case.method.value), _of_verification),
+        _counts("method (draft draws)", _by(results, lambda each: each.case.method.value), lambda each: each.drafting),
+        _counts("dtype", _by(results, lambda each: each.case.dtype), lambda each: each.agreement),
+        _counts("truncation", _by(results, lambda each: each.case.truncation), lambda each: each.agreement),
+        _counts("temperature", _by(results, lambda each: f"{each.case.temperature:g}"), lambda each: each.agreement),
     ]
     sections = [
         Section("Decisions that differ", (f"Rates must stay low too: {rates_text(results)}.",), tables=tuple(tables))
@@ -176,19 +176,19 @@ def _document(
     )
 
 
-def _of_verification(result: CellResult) -> Agreement:
+def _of_verification(result: CaseResult) -> Agreement:
     return result.verification
 
 
-def _by(results: Iterable[CellResult], key: Callable[[CellResult], str]) -> list[tuple[str, list[CellResult]]]:
-    groups: dict[str, list[CellResult]] = {}
+def _by(results: Iterable[CaseResult], key: Callable[[CaseResult], str]) -> list[tuple[str, list[CaseResult]]]:
+    groups: dict[str, list[CaseResult]] = {}
     for result in results:
         groups.setdefault(key(result), []).append(result)
     return list(groups.items())
 
 
 def _counts(
-    title: str, groups: Iterable[tuple[str, Sequence[CellResult]]], part: Callable[[CellResult], Agreement]
+    title: str, groups: Iterable[tuple[str, Sequence[CaseResult]]], part: Callable[[CaseResult], Agreement]
 ) -> Table:
     rows: list[tuple[Entry, ...]] = []
     for name, results in groups:

@@ -1,6 +1,6 @@
 """Compare a core with the reference over methods, dtypes, truncations and temperatures.
 
-Every cell compares the draws of the drafts and the verification of batches whose rows look like a language model's.
+Every case compares the draws of the drafts and the verification of batches whose rows look like a language model's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Method = VerificationMethod
 
 
 @dataclass(frozen=True)
-class Cell:
+class Case:
     """One combination that is compared."""
 
     method: VerificationMethod
@@ -41,10 +41,10 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class CellResult:
-    """What a cell found."""
+class CaseResult:
+    """What the comparison of one case found."""
 
-    cell: Cell
+    case: Case
     verification: Agreement
     drafting: Agreement
     seconds: float
@@ -81,10 +81,10 @@ def tested_core(config: AgreementConfig) -> Core:
             return triton_core()
 
 
-def cells_of(config: AgreementConfig) -> list[Cell]:
+def cases_of(config: AgreementConfig) -> list[Case]:
     """Every combination, in the order of the settings."""
     combinations = product(config.methods, config.dtypes, config.truncations, config.temperatures)
-    return [Cell(Method(method), dtype, truncation, each) for method, dtype, truncation, each in combinations]
+    return [Case(Method(method), dtype, truncation, each) for method, dtype, truncation, each in combinations]
 
 
 def verification_of(method: VerificationMethod, num_draft_tokens: int) -> Verification:
@@ -93,55 +93,55 @@ def verification_of(method: VerificationMethod, num_draft_tokens: int) -> Verifi
     return Verification(method, leniency=0.7, synthetic_rates=rates)
 
 
-def compare_cells(config: AgreementConfig, report: Callable[[CellResult], None]) -> list[CellResult]:
-    """Run every cell.
+def compare_cases(config: AgreementConfig, report: Callable[[CaseResult], None]) -> list[CaseResult]:
+    """Run every case.
 
     Args:
         config: what to compare.
-        report: called with each cell's result as soon as it is there.
+        report: called with each case's result as soon as it is there.
     """
-    tested, cells = tested_core(config), cells_of(config)
+    tested, cases = tested_core(config), cases_of(config)
     results = []
-    for cell in cells:
-        found = compare_cell(cell, config, tested, -(-config.decisions // len(cells)))
+    for case in cases:
+        found = compare_case(case, config, tested, -(-config.decisions // len(cases)))
         report(found)
         results.append(found)
     return results
 
 
-def compare_cell(cell: Cell, config: AgreementConfig, tested: Core, num_decisions: int) -> CellResult:
+def compare_case(case: Case, config: AgreementConfig, tested: Core, num_decisions: int) -> CaseResult:
     """Compare batch after batch until there are enough decisions.
 
     Args:
-        cell: the combination.
+        case: what is compared.
         config: sizes and seed.
         tested: the core under test.
         num_decisions: at least so many.
     """
     device, reference = device_of(config), reference_core()
-    # a seed of the cell's own, so that leaving other cells out does not change it
-    generator = torch.Generator(device).manual_seed(config.seed * 2**32 + crc32(cell.name.encode()))
-    shape = shape_of(cell, config)
-    verification = verification_of(cell.method, config.draft_tokens)
+    # a seed of the case's own, so that leaving other cases out does not change it
+    generator = torch.Generator(device).manual_seed(config.seed * 2**32 + crc32(case.name.encode()))
+    shape = shape_of(case, config)
+    verification = verification_of(case.method, config.draft_tokens)
     verified, drafted, begin = [Agreement()], [Agreement()], time.perf_counter()
     while total([*verified, *drafted]).num_decisions < num_decisions:
         batch = drafted_round(shape, tested, generator)
         drafted.append(compare_draw(tested, reference, batch.drafts))
         verified.append(compare_verify(tested, reference, batch.inputs, verification))
-    return CellResult(cell, total(verified), total(drafted), time.perf_counter() - begin)
+    return CaseResult(case, total(verified), total(drafted), time.perf_counter() - begin)
 
 
-def shape_of(cell: Cell, config: AgreementConfig) -> RoundShape:
-    """The rounds of a cell."""
-    top_k, top_p, min_p = TRUNCATIONS[cell.truncation]
+def shape_of(case: Case, config: AgreementConfig) -> RoundShape:
+    """The rounds of a case."""
+    top_k, top_p, min_p = TRUNCATIONS[case.truncation]
     return RoundShape(
         num_requests=config.requests,
         num_draft_tokens=config.draft_tokens,
         vocab_size=config.vocab_size,
-        dtype=getattr(torch, cell.dtype),
-        temperature=cell.temperature,
+        dtype=getattr(torch, case.dtype),
+        temperature=case.temperature,
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
-        shared_noise=cell.method.traits.decided_by_noise,
+        shared_noise=case.method.traits.decided_by_noise,
     )

@@ -112,7 +112,7 @@ class CommandParser(argparse.ArgumentParser):
             return WRONG_SETTINGS if isinstance(error, SettingsError) else wrong_input
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The options; raises SettingsError for an unknown option, a wrong value, or an argument without a meaning."""
+        """The options; raises SettingsError for an unknown option, a wrong value, or an unknown argument."""
         given = list(arguments)
         if self._schema is not None:
             given = list(flags_of(*self._schema, given, say))

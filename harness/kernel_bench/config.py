@@ -51,8 +51,8 @@ class BenchConfig:
     """Folder for the results, table.md, table.csv and the figure."""
 
     def __post_init__(self) -> None:
-        fewest = 2 if self.preset is Preset.smoke else 50
-        check_setting(self.repeats >= fewest, "repeats", f"at least {fewest}", self.repeats)
+        min_repeats = 2 if self.preset is Preset.smoke else 50
+        check_setting(self.repeats >= min_repeats, "repeats", f"at least {min_repeats}", self.repeats)
         unchecked = f"{self.checked}; nothing is timed unchecked"
         check_setting(self.checked >= 1, "checked", "at least 1", unchecked)
         check_seed(self.seed)

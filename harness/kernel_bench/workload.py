@@ -84,7 +84,7 @@ def _typical(case: Case, core: Core, tries: Iterator[RoundInputs]) -> RoundInput
     """The first of the tries whose mean accepted tokens are near the goal, or else the nearest.
 
     In a batch of 16 requests the mean has a standard error of 0.3 and the rows to read follow it; so another try draws
-    other drafts from the same rows. Always judged by probabilistic verification: every method gets the same batch.
+    other drafts from the same rows. Always tested by probabilistic verification: every method gets the same batch.
     """
     first = next(tries)
     has_goal = case.width == WIDTH and case.temperature > 0 and case.draft_sampling is DraftSampling.sampled

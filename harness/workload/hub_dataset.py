@@ -26,7 +26,7 @@ def read_hub_prompts(dataset: str, subset: str | None, split: str, column: str) 
         column: the column that holds the prompt.
 
     Raises:
-        ValueError: the data set, split or column cannot be had, or a row holds something else.
+        ValueError: the data set, split or column is not available, or a row holds something else.
     """
     table = _load(dataset, subset, split)
     if column not in table.column_names:
