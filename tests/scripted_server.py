@@ -8,7 +8,9 @@ recorded from them. Faults are chosen by seed: `dies`, `stalls`, `malformed`, `b
 import argparse
 import asyncio
 import json
+import os
 import random
+import signal
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -64,6 +66,9 @@ class ScriptedServer:
     """Answer of /server_info."""
     counts: Counter = field(default_factory=Counter)
     bodies: list = field(default_factory=list)
+    killed_at: int | None = None
+    port: int = 0
+    """Known once it serves."""
 
     def __enter__(self):
         ready = threading.Event()
@@ -108,17 +113,22 @@ class ScriptedServer:
     async def complete(self, request):
         body = await request.json()
         self.bodies.append(body)
-        seed = body["seed"] % SEEDS
-        fault = self.faults.get(seed)
+        if len(self.bodies) == self.killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        fault = self.faults.get(body["seed"] % SEEDS)
         if body["model"] != self.model:
             return _error(404, f"The model `{body['model']}` does not exist.")
         if fault == "refused":
             return _error(400, "prompt is too long")
         if fault in ("busy", "always_busy"):
             if fault == "busy":
-                del self.faults[seed]
+                del self.faults[body["seed"] % SEEDS]
             return web.Response(status=429 if fault == "busy" else 503, headers={"Retry-After": "0"})
-        script = script_of(seed, self.depth, body["max_tokens"])
+        return await self.stream(request, body, fault)
+
+    async def stream(self, request, body, fault):
+        """Send an answer, event by event; a fault shows at the third."""
+        script = script_of(body["seed"], self.depth, body["max_tokens"])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for index, event in enumerate(self.events(script, body, fault)):
@@ -244,11 +254,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--format", choices=FORMATS, default="vllm_0.33")
-    parser.add_argument("--says", default="")
+    parser.add_argument("--says", default="", help="printed at the start")
+    parser.add_argument("--killed-at", type=int, help="request during which it is killed as by kill -9")
     parser.add_argument("--speculative-config", type=json.loads, default={})
     given = parser.parse_args()
-    print(given.says, flush=True)
-    server = ScriptedServer(given.format, given.speculative_config.get("num_speculative_tokens", 0))
+    print(f"pid {os.getpid()}\n{given.says}", flush=True)
+    depth = given.speculative_config.get("num_speculative_tokens", 0)
+    server = ScriptedServer(given.format, depth, killed_at=given.killed_at)
     asyncio.run(server._serve(threading.Event(), given.port))
 
 

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.backends.server.get import NoAnswer, get
@@ -119,7 +120,7 @@ class Servers:
 def _start(launch: Launch, log_folder: Path) -> _Running:
     port = _free_port()
     log_folder.mkdir(parents=True, exist_ok=True)
-    stem = time.strftime("%Y%m%d-%H%M%S")
+    stem = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
     descriptor, name = tempfile.mkstemp(".log", f"{stem}-", log_folder)
     config = Path(name).with_suffix(".config")
     if launch.config:

@@ -188,7 +188,7 @@ class ServerBackend:
         failures = [*played.failures, *found.failures]
         added = Counters()
         try:
-            if before is not None:
+            if before is not None and found.requests:
                 added = self._settled_counters().since(before)
         except CountersReset as error:
             failures.append(Failure(type(error).__name__, str(error)))

@@ -1,0 +1,97 @@
+"""Servers that a run starts by itself: one per command line, stopped at the end, started anew after a death."""
+
+import os
+import re
+import shlex
+import sys
+from dataclasses import replace
+
+import pytest
+
+from harness.backends.server.process import launch_of
+from harness.compose.run_plan import with_baselines
+from harness.settings.sections import VerificationConfig
+from harness.settings.server import Engine, ServerConfig
+from kernels.methods import VerificationMethod
+from tests.test_server_backend import DEPTH, ScriptedServer, cell_on, run_on
+
+COMMAND = f"{shlex.quote(sys.executable)} -m tests.scripted_server --port {{port}}"
+
+
+def started(tmp_path, options="", num_requests=6, **settings):
+    """A cell that starts a scripted server."""
+    server = ServerConfig(
+        Engine.vllm,
+        command=f"{COMMAND} {options} {{speculation}}",
+        num_retries=0,
+        start_timeout_s=120.0,
+        log_folder=str(tmp_path / "logs"),
+    )
+    return replace(cell_on(ScriptedServer(port=1), num_requests=num_requests), server=server, **settings)
+
+
+def logs(tmp_path):
+    return [path.read_text() for path in sorted((tmp_path / "logs").glob("*.log"))]
+
+
+def is_alive(log):
+    try:
+        os.kill(int(re.search(r"^pid (\d+)$", log, re.MULTILINE)[1]), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_arms_take_turns_on_servers_of_their_own(tmp_path):
+    """Would catch a baseline on a server that drafts, a server for every block of one arm, and one that is left."""
+    records, frame = run_on(tmp_path, *with_baselines([started(tmp_path)]))
+    assert not any(record.failures for record in records) and [len(item.requests) for item in records] == [6, 6]
+    assert list(frame["num_draft_tokens"] > 0) == [False, True]
+    found = logs(tmp_path)
+    # A B, then B A: B keeps its server
+    assert [("speculative-config" in text) for text in found] == [False, True, False]
+    assert not any(map(is_alive, found))
+    config = re.search(r"--speculative-config '(.*)'", found[1])[1]
+    assert '"method":"eagle3"' in config and f'"num_speculative_tokens":{DEPTH}' in config
+
+
+def test_a_server_that_is_killed_costs_its_block_and_nothing_else(tmp_path):
+    """Would catch finished blocks that are lost, and a death that is hidden."""
+    cell = started(tmp_path, "--killed-at 5", num_requests=16)
+    cell = replace(cell, measurement=replace(cell.measurement, num_blocks=4))
+    (record,), frame = run_on(tmp_path, cell)
+    assert [block.num_requests for block in record.blocks] == [4, 0, 4, 0]
+    assert len(record.failures) == 8 and all(item.request is not None for item in record.failures)
+    assert {item.error for item in record.failures} <= {"ConnectionLost", "NoConnection"}
+    assert any("ended by itself with status -9" in text for text in record.fallbacks)
+    assert frame.iloc[0]["labels"] == "8 requests failed"
+
+
+@pytest.mark.parametrize("says", ["ready", "WARNING Model Runner V2 does not yet support mamba; using the V1"])
+def test_block_runs_on_runner_v2_alone(tmp_path, says):
+    """Would catch standard verification that is measured under the name of block."""
+    block = VerificationConfig(VerificationMethod.block)
+    (record,), _ = run_on(tmp_path, started(tmp_path, f"--says {shlex.quote(says)}", verification=block))
+    if says == "ready":
+        assert not record.failures and '"rejection_sample_method":"block"' in logs(tmp_path)[0]
+    else:
+        assert record.failures[0].error == "RefusedArm" and says in record.failures[0].message
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path):
+    cell = started(tmp_path)
+    server = replace(cell.server, command=f"{shlex.quote(sys.executable)} -c 'raise SystemExit(\"no such model\")'")
+    (record,), _ = run_on(tmp_path, replace(cell, server=server))
+    assert not record.requests and "ended with status 1" in record.failures[0].message
+    assert "no such model" in record.failures[0].message
+
+
+def test_a_command_line_is_filled_in():
+    launch = launch_of(
+        "serve {target} --x '{a b}' {speculation}", {"target": "my model"}, ("--k", "{}"), {"B": "1"}, ""
+    )
+    assert launch.arguments == ("serve", "my model", "--x", "{a b}", "--k", "{}") and launch.environment == (
+        ("B", "1"),
+    )
+    with pytest.raises(ValueError, match=r"server\.command: expected a command line, found \"'\""):
+        launch_of("'", {}, (), {}, "")
