@@ -146,7 +146,8 @@ def seen_by_the_core(caching: Caching, sampling: DraftSampling) -> tuple[list, l
 
     def verify(target_logits, draft, *rest, **options):
         rows = None if engine.drafter.drawn_rows is None else engine.drafter.drawn_rows.clone()
-        drafts.append((replace(draft, logits=draft.logits.clone()), rows, drawn[-3].clone()))
+        if draft.token_ids.shape[1]:
+            drafts.append((replace(draft, logits=draft.logits.clone()), rows, drawn[-3].clone()))
         return right.verify(target_logits, draft, *rest, **options)
 
     method = Method.strict if sampling is DraftSampling.coupled else Method.probabilistic

@@ -40,7 +40,8 @@ def drafts_of(draft_sampling: DraftSampling) -> list[tuple[Draft, Sampling]]:
         if stats is not None:
             stats = RowStats(stats.maximum.clone(), stats.normalizer.clone(), stats.threshold.clone())
         logits = None if draft.logits is None else draft.logits.clone()
-        seen.append((replace(draft, logits=logits, row_stats=stats), sampling))
+        if draft.token_ids.shape[1]:
+            seen.append((replace(draft, logits=logits, row_stats=stats), sampling))
         return verify(target_logits, draft, sampling, verification, streams, mask=mask)
 
     engine = engine_of(draft_sampling, replace(reference_core(), verify=spy))
@@ -50,7 +51,7 @@ def drafts_of(draft_sampling: DraftSampling) -> list[tuple[Draft, Sampling]]:
 
 def test_statistics_give_the_probabilities_of_the_cached_rows():
     drafts = drafts_of(DraftSampling.sampled)
-    assert any(-1 in draft.num_draft_tokens for draft, _ in drafts), "the last requests leave slots empty"
+    assert any(0 in draft.num_draft_tokens for draft, _ in drafts), "prompts that end beside rounds draft nothing"
     temperature = torch.tensor(SETTINGS.temperature, dtype=torch.float32).double()
     for draft, sampling in drafts:
         stats, slots = draft.row_stats, (draft.num_draft_tokens > 0).nonzero()[:, 0]

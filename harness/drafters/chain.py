@@ -56,6 +56,10 @@ class NetworkDrafter:
         """Zero a slot's keys and values, so that a NaN in them does not reach its next request."""
         self._cache.clear(slice(slot, slot + 1))
 
+    def move(self, source: int, destination: int) -> None:
+        """See harness.drafters.protocol.MovesSlots; draft logits do not outlast their round."""
+        self._cache.move(source, destination)
+
 
 class ChainDrafter(NetworkDrafter):
     """Drafts with a head, and owns its key-value cache and the persistent draft-logit cache with its statistics."""
@@ -98,6 +102,12 @@ class ChainDrafter(NetworkDrafter):
         super().clear(slot)
         self._hidden[slot] = 0
         self._features[slot] = 0
+
+    def move(self, source: int, destination: int) -> None:
+        """The same with the states."""
+        super().move(source, destination)
+        for tensor in self.state():
+            tensor[destination] = tensor[source]
 
     def state(self) -> tuple[Tensor, Tensor]:
         return self._hidden, self._features

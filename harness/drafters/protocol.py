@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -175,6 +175,15 @@ class Drafter(Protocol):
         ...
 
 
+@runtime_checkable
+class MovesSlots(Protocol):
+    """What a drafter may have beside it, so that steps without CUDA graphs need not compute rows of empty slots."""
+
+    def move(self, source: int, destination: int) -> None:
+        """Let one slot hold, between two rounds, all that another one does."""
+        ...
+
+
 class StatelessDrafter:
     """The parts of the protocol that are the same for every drafter without a network and caches; add `propose`."""
 
@@ -188,6 +197,9 @@ class StatelessDrafter:
         """The tokens arrive with every batch."""
 
     def clear(self, slot: int) -> None:
+        """Nothing is kept."""
+
+    def move(self, source: int, destination: int) -> None:
         """Nothing is kept."""
 
     def state(self) -> Sequence[Tensor]:

@@ -74,8 +74,7 @@ class ConstrainedStep:
         Returns:
             [B][T] masks of the target rows.
         """
-        width = self.step.num_speculative_tokens + 1
-        rows = [[FREE] * width for _ in counts]
+        rows = [[FREE] * (len(drafts) + 1) for drafts in token_ids]
         for slot, grammar_state in grammar_states.items():
             num_drafts = counts[slot] if slot in drafting else 0
             # a drafter that looks its tokens up has drawn nothing under the masks
@@ -104,11 +103,10 @@ class ConstrainedStep:
             mask = TokenMask(self.masks.words.to(device), flat)
         verified = step.verify(inputs, drafted._replace(draft=fewer), scored, mask)
         decided = step.decided(verified).cpu()
-        outcomes, cuts = apply_constraints(
-            grammar_states, rounds_of(decided.tolist(), step.num_speculative_tokens, grammar_states)
-        )
+        num_tokens = drafted.draft.token_ids.shape[1]
+        outcomes, cuts = apply_constraints(grammar_states, rounds_of(decided.tolist(), num_tokens, grammar_states))
         if cuts:
-            num_kept = [cuts.get(slot, step.num_speculative_tokens + 1) for slot in range(len(decided))]
+            num_kept = [cuts.get(slot, num_tokens + 1) for slot in range(len(decided))]
             verified = truncate_verdict(verified, torch.tensor(num_kept, device=device))
         step.extend(inputs, scored, verified)
         return Launched(step.commit(scored, verified), decided, None, outcomes)

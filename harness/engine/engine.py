@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 
 from harness.constraint.grammar_state import ConstraintOutcome
-from harness.drafters.protocol import Drafter
+from harness.drafters.protocol import Drafter, MovesSlots
 from harness.engine.constrained_graph_runner import ConstrainedGraphRunner
 from harness.engine.constrained_step import CUT_TOO_LATE, ConstrainedRunner, after_unmasked_round, apply_constraints
 from harness.engine.graph_runner import GraphRunner
@@ -110,6 +110,10 @@ class Engine:
             logprobs=settings.logprobs,
             joins=settings.graphs,
         )
+        self._by_slot: tuple[MovesSlots, ...] = ()
+        """What is kept of slots; empty where they do not move, since steps of fixed sizes compute empty ones anyway."""
+        if not settings.graphs and not self._overlaps and isinstance(drafter, MovesSlots):
+            self._by_slot = (self.step.state, self._cache, drafter)
         self._measure = MeasureDrafts(self.step, settings.round_terms) if measures else None
         self._runner = self._new_runner()
         self._num_invalid = 0
@@ -152,6 +156,8 @@ class Engine:
         under_way: _UnderWay | None = None
         while not scheduler.is_done:
             scheduler.admit(self._now())
+            if self._by_slot:
+                self._close_gaps(scheduler)
             launched = None if under_way and self._must_wait(scheduler) else self._launch(scheduler)
             if not self._overlaps and launched is not None:
                 under_way, launched = self._measured(launched), None
@@ -231,7 +237,7 @@ class Engine:
         self._read_s = now
         deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
         slots = [sequence.slot for sequence in deciding]
-        decided = rounds_of(rows, self.settings.num_speculative_tokens, slots)
+        decided = rounds_of(rows, under_way.launched.output.draft.token_ids.shape[1], slots)
         outcomes = _outcomes(under_way.launched, decided)
         for sequence in going_on:
             if sequence.slot not in decided:
@@ -249,15 +255,26 @@ class Engine:
             self._num_invalid += round_.is_invalid
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
 
+    def _close_gaps(self, scheduler: Scheduler) -> None:
+        """Let the running requests have the lowest slots; no step is under way."""
+        for sequence, left in scheduler.close_gaps():
+            for part in self._by_slot:
+                part.move(left, sequence.slot)
+            if sequence.has_nan:
+                self._clear(left)
+
+    def _clear(self, slot: int) -> None:
+        """Masking does not hide a NaN from a slot's next request: its weight is 0, and 0 times NaN is NaN."""
+        self._cache.clear(slice(slot, slot + 1))
+        self.drafter.clear(slot)
+
     def _retire(
         self, ended: list[Sequence], scheduler: Scheduler, finished: list[Sequence], follow_up: FollowUp
     ) -> None:
         for sequence in ended:
             finished.append(sequence)
             if sequence.has_nan:
-                # masking does not hide a NaN from the slot's next request: its weight is 0, and 0 times NaN is NaN
-                self._cache.clear(slice(sequence.slot, sequence.slot + 1))
-                self.drafter.clear(sequence.slot)
+                self._clear(sequence.slot)
             scheduler.release(sequence, follow_up(sequence.answer))
 
 

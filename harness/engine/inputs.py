@@ -17,20 +17,24 @@ from torch import Tensor
 from harness.engine.slots import DECODES, ENDS_PROMPT, NOT_DECIDING, PromptPart, StepInputs
 from harness.engine.step_plan import Chunk, StepPlan
 
+MAX_PADDING_ON_CPU = 16
+"""Tokens by which the prompts of a forward may be padded on a CPU, in all: more cost as much as a forward more."""
+
 
 def in_pieces(plan: StepPlan, num_speculative_tokens: int, max_tokens: int, device: torch.device) -> StepInputs:
     """The inputs of a step whose prompts are read in one piece each."""
-    width, num_slots = num_speculative_tokens + 1, plan.num_slots
+    num_slots = plan.num_slots
     parts, ends = [], {}
-    first = num_slots * width
-    for batch in _batches(plan.chunks, max_tokens):
+    first = num_slots * (num_speculative_tokens + 1) if plan.decoding else 0
+    max_padding = MAX_PADDING_ON_CPU if device.type == "cpu" else max_tokens
+    for batch in _batches(plan.chunks, max_tokens, max_padding):
         longest = max(chunk.stop - chunk.start for chunk in batch)
         for row, chunk in enumerate(batch):
             ends[chunk.sequence.slot] = first + row * longest + chunk.stop - chunk.start - 1
         parts.append(_prompt_part(batch, longest, device))
         first += len(batch) * longest
     slots = torch.tensor(_slot_fields(plan, num_slots, ends), device=device)
-    return StepInputs(slots, tuple(parts), _longest(plan) + num_speculative_tokens)
+    return StepInputs(slots, tuple(parts), _longest(plan) + num_speculative_tokens, bool(plan.decoding))
 
 
 def in_rows(
@@ -109,13 +113,18 @@ def _tokens(chunk: Chunk, start: int, width: int) -> list[int]:
     return tokens + [0] * (width + 1 - len(tokens))
 
 
-def _batches(chunks: SequenceOf[Chunk], max_tokens: int) -> list[list[Chunk]]:
-    """Batches of similar length, each of at most `max_tokens` padded tokens unless it is a single prompt."""
+def _batches(chunks: SequenceOf[Chunk], max_tokens: int, max_padding: int) -> list[list[Chunk]]:
+    """Batches of similar length, each of at most so many tokens and so much padding, unless it is a single prompt."""
     batches: list[list[Chunk]] = []
+    num_tokens = 0
     for chunk in sorted(chunks, key=lambda item: item.stop - item.start):
         # ascending order: the newcomer is the longest of its batch
-        if batches and (len(batches[-1]) + 1) * (chunk.stop - chunk.start) <= max_tokens:
+        length = chunk.stop - chunk.start
+        padded = (len(batches[-1]) + 1) * length if batches else 0
+        if batches and padded <= max_tokens and padded - num_tokens - length <= max_padding:
             batches[-1].append(chunk)
+            num_tokens += length
         else:
             batches.append([chunk])
+            num_tokens = length
     return batches

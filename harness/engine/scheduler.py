@@ -42,6 +42,20 @@ class Scheduler:
             admitted.append(sequence)
         return admitted
 
+    def close_gaps(self) -> list[tuple[Sequence, int]]:
+        """Give the running requests the lowest slots; returns those that moved, with the slots that they left."""
+        moved = []
+        by_slot = sorted(self.running)
+        while self._free and by_slot and self._free[0] < by_slot[-1]:
+            last = by_slot.pop()
+            sequence = self.running[last]
+            sequence.slot = heapq.heapreplace(self._free, last)
+            moved.append((sequence, last))
+        if moved:
+            self.running = {item.slot: item for item in self.running.values()}
+            self.constrained = {item.slot: item for item in self.constrained.values()}
+        return moved
+
     def release(self, sequence: Sequence, follow_up: Request | None) -> None:
         """Free the slot; a follow-up (the next turn of a conversation) goes before all that wait."""
         del self.running[sequence.slot]

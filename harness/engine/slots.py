@@ -37,6 +37,12 @@ class SlotState:
         self.endings = torch.full((num_slots, MAX_ENDING_TOKENS), NO_TOKEN, dtype=torch.int64, device=device)
         """[S, M], see `ending_row`."""
 
+    def move(self, source: int, destination: int) -> None:
+        """Let one slot hold all that another one does."""
+        for tensor in (self.token_ids, self.lengths, self.seeds, self.rounds, self.endings):
+            tensor[destination] = tensor[source]
+        self.sampling.move(source, destination)
+
 
 class SlotSampling:
     """The sampling parameters of the slots on the device, in memory that stays where it is.
@@ -91,6 +97,10 @@ class SlotSampling:
                 source = source.pin_memory()
             self._memory.copy_(source, non_blocking=True)
 
+    def move(self, source: int, destination: int) -> None:
+        """Give one slot the parameters of another."""
+        self.write({destination: self._given[source]})
+
 
 def _packed(settings: Sequence[SamplingSettings]) -> Tensor:
     """[S * 20] uint8: S int64 of top_k, then S float32 each of temperature, top_p and min_p."""
@@ -130,6 +140,8 @@ class StepInputs(NamedTuple):
     prompts: tuple[PromptPart, ...]
     length: int
     """Highest position among the decoding rows + 1, or a bound of it."""
+    has_rounds: bool = True
+    """False where no slot decodes and the step reads prompts alone: K is then 0, whatever the step's own."""
 
     @property
     def decides(self) -> Tensor:

@@ -118,6 +118,8 @@ class Step:
         """
         self._begin(inputs)
         batch = replace(self._batch(inputs), masks=masks)
+        if not inputs.has_rounds:
+            return Drafted(batch, Draft(batch.lengths.new_empty(batch.num_rows, 0), torch.zeros_like(batch.lengths)))
         draft = self.drafter.propose(batch)
         if not isinstance(draft, Draft):
             raise ValueError(
@@ -131,8 +133,8 @@ class Step:
         parts = self._parts(inputs, drafted)
         outputs = [self._forward(part) for part in parts]
         hidden = _flat([output.hidden for output in outputs])
-        first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, self._first_tokens(inputs.decides.numel()))
-        columns = torch.arange(self.num_speculative_tokens + 1, device=first.device)
+        first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, self._first_tokens(inputs))
+        columns = torch.arange(drafted.draft.token_ids.shape[1] + 1, device=first.device)
         wanted = (first.unsqueeze(1) + columns).clamp_(max=len(hidden) - 1)
         return Scored(parts, outputs, first, self.target.logits(hidden[wanted.flatten()]))
 
@@ -178,7 +180,7 @@ class Step:
         state, verdict, counts = self.state, verified.verdict, verified.draft.num_draft_tokens
         num_rows = counts.numel()
         emitted = (verdict.num_accepted + 1) * (counts >= 0)
-        columns = torch.arange(self.num_speculative_tokens + 1, device=counts.device)
+        columns = torch.arange(verdict.token_ids.shape[1], device=counts.device)
         positions = state.lengths[:num_rows].unsqueeze(1) + columns
         kept = columns < emitted.unsqueeze(1)
         slots = torch.where(kept, self.cache.slot_ids[:num_rows].unsqueeze(1), state.spare)
@@ -195,9 +197,10 @@ class Step:
         logprobs = [] if verified.logprobs is None else [verified.logprobs]
         return torch.cat([verdict.token_ids, draft.token_ids, numbers, *logprobs], dim=1)
 
-    def _first_tokens(self, num_rows: int) -> Tensor:
-        """[B] number of each decoding row's first token."""
-        return self.cache.slot_ids[:num_rows] * (self.num_speculative_tokens + 1)
+    def _first_tokens(self, inputs: StepInputs) -> Tensor:
+        """[B] number of each decoding row's first token; 0 in a step without rounds."""
+        width = self.num_speculative_tokens + 1 if inputs.has_rounds else 0
+        return self.cache.slot_ids[: inputs.decides.numel()] * width
 
     def _begin(self, inputs: StepInputs) -> None:
         """Apply the host's input for slots that begin a request, and the tokens of prompts."""
@@ -231,10 +234,12 @@ class Step:
     def _parts(self, inputs: StepInputs, drafted: Drafted) -> list[Part]:
         """What the target reads: the last token of each decoding row with its drafts, and the prompts' tokens."""
         batch, draft = drafted
-        starts = batch.lengths - 1
-        last_ids = batch.token_ids.gather(1, starts.unsqueeze(1))
-        token_ids = torch.cat([last_ids, draft.token_ids], dim=1)
-        parts = [Part(batch.rows, token_ids, _positions(starts, token_ids.shape[1]), inputs.length, False)]
+        parts = []
+        if inputs.has_rounds:
+            starts = batch.lengths - 1
+            last_ids = batch.token_ids.gather(1, starts.unsqueeze(1))
+            token_ids = torch.cat([last_ids, draft.token_ids], dim=1)
+            parts.append(Part(batch.rows, token_ids, _positions(starts, token_ids.shape[1]), inputs.length, False))
         for part in inputs.prompts:
             positions = _positions(part.starts, part.token_ids.shape[1] - 1)
             parts.append(Part(part.slots, part.token_ids[:, :-1], positions, part.length, True))
@@ -258,11 +263,17 @@ class Step:
         self, inputs: StepInputs, parts: list[Part], verdict: VerificationResult, last: Tensor
     ) -> list[Tensor]:
         """The token after each one that was read, part by part; valid ids without a meaning where there is none."""
+        rounds = [verdict.token_ids.clamp_min(0)] if inputs.has_rounds else []
         prompts = [part.token_ids[:, 1:] for part in inputs.prompts]
-        flat = _flat([each.unsqueeze(-1) for each in (verdict.token_ids.clamp_min(0), *prompts)]).squeeze(-1)
+        flat = torch.cat([each.flatten() for each in (*rounds, *prompts)])
         # the token that follows a prompt is the one just drawn
-        begun = torch.where(inputs.decides == ENDS_PROMPT, verdict.token_ids[:, 0], flat[last]).clamp_min(0)
-        flat = flat.index_put((last,), begun)
+        if inputs.has_rounds:
+            begun = torch.where(inputs.decides == ENDS_PROMPT, verdict.token_ids[:, 0], flat[last]).clamp_min(0)
+            flat = flat.index_put((last,), begun)
+        else:
+            # no other slot has a place of its own here
+            ending = inputs.decides == ENDS_PROMPT
+            flat[last[ending]] = verdict.token_ids[ending, 0].clamp_min(0)
         sizes = [part.token_ids.numel() for part in parts]
         return [ids.view_as(part.token_ids) for ids, part in zip(flat.split(sizes), parts, strict=True)]
 

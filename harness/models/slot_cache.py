@@ -172,6 +172,11 @@ class SlotCache:
         for tensor in (*self.keys, *self.values):
             tensor[rows] = 0
 
+    def move(self, source: int, destination: int) -> None:
+        """Let one slot hold all that another one does."""
+        for tensor in (*self.keys, *self.values):
+            tensor[destination] = tensor[source]
+
 
 def causal_mask(
     # [B, T] int64
