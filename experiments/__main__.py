@@ -14,6 +14,7 @@ from harness.settings.schema import did_you_mean
 
 COMMANDS = {
     "run": "run",
+    "status": "status",
     "report": "report",
     "prompt": "prompt",
     "replay": "replay",

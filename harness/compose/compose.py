@@ -27,6 +27,7 @@ from harness.compose.checks import check_cells
 from harness.compose.overrides import Given, check_given, read_overrides, size_warning, smaller_values
 from harness.compose.preferred_checkpoints import resolve_preferred
 from harness.compose.run_plan import RunPlan, with_baselines
+from harness.records.runs import RUNS
 from harness.settings.cell import CellConfig, InvalidCombinationError
 from harness.settings.imported import named
 from harness.settings.run import InvalidCells, RunConfig
@@ -34,7 +35,6 @@ from harness.settings.schema import CONF, SettingsError, group_options
 from harness.workload.formats import prompt_file
 from kernels.methods import VerificationMethod
 
-RUNS = Path("results/runs")
 SLOWEST_FIRST = (
     "target",
     "workload",

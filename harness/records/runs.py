@@ -15,6 +15,8 @@ from harness.records.files import read_cell
 from harness.records.schema import SCHEMA_VERSION, CellRecord, unreadable
 from harness.records.strict_json import at, parse_json, typed
 
+RUNS = Path("results/runs")
+"""Where runs lie by name."""
 MANIFEST = "run.json"
 READABLE_MANIFESTS = tuple(range(1, SCHEMA_VERSION + 1))
 """Schemas of the records that manifests were written with."""

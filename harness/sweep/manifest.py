@@ -24,10 +24,14 @@ class Manifest:
     """Ids of the cells with a record, failed ones too, as they come; the caller sees them after an interruption too."""
     places: dict[str, int] = field(default_factory=dict)
     """Place in the plan's groups of each, by its id."""
+    failed: set[str] = field(default_factory=set)
+    """Ids of those that failed."""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
-    def add(self, place: int, cell_id: str) -> None:
+    def add(self, place: int, cell_id: str, has_failed: bool) -> None:
         """The record of a cell is there."""
+        if has_failed:
+            self.failed.add(cell_id)
         if cell_id not in self.places:
             self.finished.append(cell_id)
         self.places[cell_id] = place

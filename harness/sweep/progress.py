@@ -54,6 +54,16 @@ class Progress:
         self._total -= num_requests
         self._show()
 
+    @property
+    def num_done(self) -> int:
+        """Requests that are finished."""
+        return self._done
+
+    @property
+    def num_left(self) -> int:
+        """Requests that are not."""
+        return max(0, self._total - self._done)
+
     def note(self, text: str) -> None:
         """Something the user should know now."""
         print(text, file=self._stream, flush=True)

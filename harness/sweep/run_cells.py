@@ -68,8 +68,8 @@ class CellRunner:
     plan: RunPlan
     folder: Path
     progress: Progress
-    finished: Callable[[int, str], None]
-    """Told the place and the id of every cell whose record is there, also of a failed one."""
+    finished: Callable[[int, str, bool], None]
+    """Told the place and the id of every cell whose record is there, and whether the cell failed."""
     at_stake: Callable[[Sequence[int]], None] = lambda places: None
     """Told the places of the cells that cannot go on if something goes wrong from here on."""
     shared: dict[str, Any] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class CellRunner:
             reached("a turn is played")
             if record is not None:
                 arm.write(record, self.folder / CELLS)
-                self.finished(arm.place, record.cell_id)
+                self.finished(arm.place, record.cell_id, False)
 
     def _announce(self, target: TargetConfig) -> None:
         if target != self.target:
@@ -138,7 +138,7 @@ class CellRunner:
             arm.num_told = num_requests if arm in finished else arm.num_kept
             self.progress.leave_out(arm.num_told)
         for arm in finished:
-            self.finished(arm.place, str(arm.finished_id))
+            self.finished(arm.place, str(arm.finished_id), False)
         num_kept = sum(arm.num_kept for arm in arms)
         if finished or num_kept:
             self.progress.note(
@@ -174,7 +174,7 @@ class CellRunner:
         self.progress.leave_out(sum(len(item.prompt.turns) for item in played) - arm.num_told)
         record = failed_record(arm.cell, failure, played, self.plan.warnings)
         write_cell(record, self.folder / CELLS)
-        self.finished(arm.place, record.cell_id)
+        self.finished(arm.place, record.cell_id, True)
 
     def _recall_failure(self, arm: Arm, resume: Resume, played: Sequence[Conversation]) -> None:
         """Leave a cell that failed in an earlier session as it is, or forget its failure."""
@@ -188,7 +188,7 @@ class CellRunner:
         arm.has_failed = True
         self.progress.note(f"failed before: {label(arm.cell)}; --retry-failed runs it again")
         self.progress.leave_out(sum(len(item.prompt.turns) for item in played))
-        self.finished(arm.place, cell_id)
+        self.finished(arm.place, cell_id, True)
 
     def _advance(self, arm: Arm, num_tokens: int) -> None:
         arm.num_told += 1

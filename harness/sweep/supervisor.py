@@ -11,22 +11,27 @@ import multiprocessing
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from harness.compose.run_plan import RunPlan
+from harness.records.run_status import DONE, RUNNING, STOPPED, RunStatus, read_status
 from harness.records.schema import Failure
 from harness.settings.schema import SettingsError
 from harness.sweep.manifest import Manifest
 from harness.sweep.progress import Progress, duration
+from harness.sweep.stop_signals import STOP_SIGNALS, blocked, stop_signals
 from harness.sweep.turns import Group, groups_of
 from harness.sweep.worker import work
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+END_S = 30.0
+"""How long a worker may take to end when all is done."""
+STATUS_S = 5.0
+"""How often the status is written."""
 
 
 class StoppedBySignal(KeyboardInterrupt):
@@ -67,6 +72,8 @@ class _Worker:
     at_stake: Sequence[int]
     heard_s: float
     """When the last event came."""
+    label: str = ""
+    """The cell under way, in words."""
     failure: Failure | None = None
     """Why it must end, if that is known."""
 
@@ -87,10 +94,18 @@ class Supervisor:
         self._plan, self._progress, self._clock = plan, progress, clock
         self._manifest = Manifest(plan, plan.folder, finished)
         self._tasks = [_Task(group) for group in groups_of(plan.cells)]
+        self._devices = plan.workers.devices[: len(self._tasks)]
         self._workers: list[_Worker] = []
         self._context = multiprocessing.get_context("spawn")
         self._stopped_by: int | None = None
         self._is_at_once = False
+        self._started_s = clock()
+        self._written_s: float | None = None
+        self._earlier_device_s = 0.0
+        # a damaged one takes nothing but this number with it
+        with suppress(ValueError):
+            before = None if plan.resume.is_fresh else read_status(plan.folder)
+            self._earlier_device_s = 0.0 if before is None else before.device_s
 
     def run(self) -> None:
         """Run every cell.
@@ -101,11 +116,16 @@ class Supervisor:
         """
         self._progress.start(sum(len(task.group.cells) * task.group.num_turns for task in self._tasks))
         try:
-            with _stop_signals() as signals:
-                for device in self._plan.workers.devices[: len(self._tasks)]:
+            with stop_signals() as signals:
+                for device in self._devices:
                     self._start(device)
                 while self._workers:
                     self._wait(signals)
+                    self._write_status(RUNNING)
+            self._write_status(DONE if self._stopped_by is None else STOPPED)
+        except Exception:
+            self._write_status(STOPPED)
+            raise
         finally:
             for worker in self._workers:
                 worker.process.kill()
@@ -120,7 +140,7 @@ class Supervisor:
         task = self._tasks.pop(0)
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=work, args=(theirs, self._plan, device))
-        with _blocked(signal.SIGINT):
+        with blocked(signal.SIGINT):
             process.start()
         theirs.close()
         worker = _Worker(device, process, ours, task, task.places, self._clock())
@@ -131,7 +151,7 @@ class Supervisor:
         """Take in the next events, and end workers from which nothing came for too long."""
         limit_s = self._plan.workers.stall_limit_s or None
         heard_s = min(worker.heard_s for worker in self._workers)
-        timeout_s = None if limit_s is None else max(0.0, heard_s + limit_s - self._clock())
+        timeout_s = STATUS_S if limit_s is None else min(STATUS_S, max(0.0, heard_s + limit_s - self._clock()))
         ready = wait([signals, *(worker.connection for worker in self._workers)], timeout_s)
         if signals in ready:
             self._stop(ord(signals.recv(1)))
@@ -155,9 +175,8 @@ class Supervisor:
         if name == "at_stake":
             (worker.at_stake,) = arguments
         elif name == "finished":
-            place, cell_id = arguments
-            task.finished.add(place)
-            self._manifest.add(place, cell_id)
+            task.finished.add(arguments[0])
+            self._manifest.add(*arguments)
         elif name == "lost":
             (worker.failure,) = arguments
         elif name == "refused":
@@ -170,6 +189,7 @@ class Supervisor:
         else:
             task.num_told += arguments[0] if name == "advance" else 0
             task.num_left_out += arguments[0] if name == "leave_out" else 0
+            worker.label = arguments[0] if name == "cell" else worker.label
             getattr(self._progress, name)(*arguments)
 
     def _next(self, worker: _Worker) -> None:
@@ -181,7 +201,8 @@ class Supervisor:
         else:
             self._workers.remove(worker)
             self._send(worker, None)
-            worker.process.join()
+            worker.process.join(END_S)
+            worker.process.kill()
 
     def _send(self, worker: _Worker, message: Any) -> None:
         # if it died, the end of its events says so
@@ -208,6 +229,29 @@ class Supervisor:
             self._tasks.insert(0, task)
         self._start(worker.device)
 
+    def _write_status(self, state: str) -> None:
+        """Tell other shells how far the run is: now and then, and at its end; not before a cell is under way."""
+        is_begun = self._written_s is not None or any(worker.label for worker in self._workers)
+        is_early = state == RUNNING and self._written_s is not None and self._clock() - self._written_s < STATUS_S
+        if is_early or not is_begun:
+            return
+        self._written_s = self._clock()
+        status = RunStatus(
+            state=state,
+            num_cells=len(self._plan.cells),
+            num_finished=len(self._manifest.finished),
+            num_failed=len(self._manifest.failed),
+            running=tuple(worker.label for worker in self._workers if worker.label),
+            num_requests_left=self._progress.num_left,
+            num_requests_done=self._progress.num_done,
+            num_devices=len(self._devices),
+            elapsed_s=self._clock() - self._started_s,
+            earlier_device_s=self._earlier_device_s,
+        )
+        # records and checkpoints say it if nothing can be written
+        with suppress(OSError):
+            status.write(self._plan.folder)
+
     def _stop(self, number: int) -> None:
         """The first signal asks the workers to end, a second key ends them."""
         if self._stopped_by is None and number in STOP_SIGNALS:
@@ -216,7 +260,7 @@ class Supervisor:
             self._progress.note(f"stopping when the next request has finished{again}")
             for worker in self._workers:
                 worker.process.terminate()
-        elif number == signal.SIGINT == self._stopped_by:
+        elif number == signal.SIGINT:
             self._is_at_once = True
             for worker in self._workers:
                 worker.process.kill()
@@ -229,30 +273,3 @@ def _how(exit_code: int | None) -> str:
     name = signal.Signals(-exit_code).name
     hint = "; memory may have run out: dmesg or the cluster's log tell" if name == "SIGKILL" else ""
     return f"the process that ran it was ended by {name}{hint}"
-
-
-@contextmanager
-def _stop_signals() -> Iterator[socket.socket]:
-    """A socket that brings the numbers of signals, a byte each; those that stop a run interrupt nothing meanwhile."""
-    receiver, sender = socket.socketpair()
-    sender.setblocking(False)
-    before = {number: signal.signal(number, lambda number, frame: None) for number in STOP_SIGNALS}
-    fd_before = signal.set_wakeup_fd(sender.fileno())
-    try:
-        yield receiver
-    finally:
-        signal.set_wakeup_fd(fd_before)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        receiver.close()
-        sender.close()
-
-
-@contextmanager
-def _blocked(number: signal.Signals) -> Iterator[None]:
-    """A process that is started here never gets this signal, which a terminal sends to all of its processes."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

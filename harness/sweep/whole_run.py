@@ -9,6 +9,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from harness.cli.command_line import FAILED, REQUEUE, SUCCESS, say
 from harness.compose.run_plan import Resume, RunPlan, made_folder
 from harness.records.runs import MANIFEST
 from harness.sweep.progress import progress_on
+from harness.sweep.resume import CHECKPOINTS
+from harness.sweep.stop_signals import ending_with
 from harness.sweep.supervisor import StoppedBySignal, Supervisor
 
 if TYPE_CHECKING:
@@ -64,7 +67,7 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         SystemExit: with REQUEUE, after SIGTERM or SIGUSR1.
     """
     say(*plan.skipped_lines)
-    with made_folder(plan.folder):
+    with made_folder(plan.folder), nullcontext() if in_this_process else ending_with(REQUEUE):
         say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
         say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.warnings)
         finished: list[str] = []
@@ -129,6 +132,8 @@ def _kept(plan: RunPlan, finished: Sequence[str]) -> str:
         return f"{len(finished)} of {len(plan.cells)} cells were finished; finished cells are kept in {plan.folder}"
     if (plan.folder / MANIFEST).is_file():
         return f"no cell was finished; {plan.folder} still holds the results of an earlier run"
+    if (plan.folder / CHECKPOINTS).is_dir():
+        return "no cell was finished, nothing to report; the same command goes on with what was done"
     return "no cell was finished, nothing to report"
 
 

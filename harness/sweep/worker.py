@@ -83,9 +83,9 @@ class Reports(Progress):
         self._send("at_stake", places)
         self._end_if_asked()
 
-    def finished(self, place: int, cell_id: str) -> None:
+    def finished(self, place: int, cell_id: str, has_failed: bool) -> None:
         """The record of a cell is there."""
-        self._send("finished", place, cell_id)
+        self._send("finished", place, cell_id, has_failed)
 
     def cell(self, label: str, index: int, num_cells: int) -> None:
         self._send("cell", label, index, num_cells)

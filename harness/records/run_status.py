@@ -1,0 +1,87 @@
+"""How far a run is, for another shell: one small file in its folder, written while it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from harness.records.files import write_atomically
+
+STATUS = "status.json"
+RUNNING, DONE, STOPPED = "running", "done", "stopped"
+SILENT_S = 120.0
+"""A run that has not written for so long has ended, if its process cannot be asked."""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run at one moment."""
+
+    state: str
+    """RUNNING, DONE or STOPPED, as the run wrote it."""
+    num_cells: int
+    num_finished: int
+    """Cells with a record, failed ones too."""
+    num_failed: int
+    running: tuple[str, ...]
+    """The cells under way, in words."""
+    num_requests_left: int
+    num_requests_done: int
+    """In this session."""
+    num_devices: int
+    elapsed_s: float
+    """Of this session."""
+    earlier_device_s: float
+    """Time times devices of the sessions before it."""
+    updated_unix_s: float = field(default_factory=time.time)
+    pid: int = field(default_factory=os.getpid)
+    host: str = field(default_factory=socket.gethostname)
+
+    @property
+    def device_s(self) -> float:
+        """Time times devices, of all sessions."""
+        return self.earlier_device_s + self.elapsed_s * self.num_devices
+
+    @property
+    def left_s(self) -> float | None:
+        """Time that the rest takes at the pace of this session; None before its first request has finished."""
+        return self.elapsed_s * self.num_requests_left / self.num_requests_done if self.num_requests_done else None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process still runs; on another host, whether it wrote lately."""
+        if self.state != RUNNING:
+            return False
+        if self.host != socket.gethostname():
+            return time.time() - self.updated_unix_s < SILENT_S
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    def write(self, folder: Path) -> None:
+        """Write it to the folder of the run."""
+        write_atomically(folder / STATUS, json.dumps(asdict(self), indent=1).encode())
+
+
+def read_status(folder: Path) -> RunStatus | None:
+    """The status of the run in a folder; None where no run has written one.
+
+    Raises:
+        ValueError: the file is not a status.
+    """
+    path = folder / STATUS
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return RunStatus(**data | {"running": tuple(data["running"])})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: expected the status of a run, found {type(error).__name__}: {error}") from error

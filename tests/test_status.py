@@ -1,0 +1,84 @@
+"""How far a run is, asked from another shell."""
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from experiments import status as command
+from harness.records.run_status import DONE, RUNNING, STATUS, STOPPED, RunStatus, read_status
+from harness.sweep.supervisor import Supervisor
+from tests.own_process import output_of
+from tests.test_supervisor import Counting, plan_on
+
+STATUS_OF_A_RUN = RunStatus(
+    state=RUNNING,
+    num_cells=10,
+    num_finished=4,
+    num_failed=1,
+    running=("eagle3 strict",),
+    num_requests_left=300,
+    num_requests_done=100,
+    num_devices=2,
+    elapsed_s=1800.0,
+    earlier_device_s=7200.0,
+)
+
+
+def test_a_running_run_says_what_is_done_and_what_is_left(tmp_path, capsys):
+    """Would catch failed cells that count as done, one device's hours, and a rest at the pace of earlier sessions."""
+    STATUS_OF_A_RUN.write(tmp_path)
+    assert command.main([str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "running",
+        "3 of 10 done, 1 failed, 6 left",
+        "eagle3 strict",
+        "3.00 device-hours",
+        "1 h 30 min, 3.00",
+    ):
+        assert words in shown
+
+
+def test_a_run_that_was_killed_is_not_called_running(tmp_path, capsys):
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    replace(STATUS_OF_A_RUN, pid=process.pid).write(tmp_path)
+    assert command.main([str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert "killed" in shown and "running" not in shown and "left:" not in shown
+
+
+def test_a_run_on_another_host_is_alive_as_long_as_it_writes(tmp_path):
+    elsewhere = replace(STATUS_OF_A_RUN, host=socket.gethostname() + "x", pid=os.getpid())
+    assert elsewhere.is_alive and not replace(elsewhere, updated_unix_s=elsewhere.updated_unix_s - 1000).is_alive
+
+
+@pytest.mark.parametrize(("name", "num_failed", "code"), [("FailingServer", 0, 0), ("Raises", 1, 1)])
+def test_a_run_writes_its_status(name, num_failed, code, tmp_path, monkeypatch, capsys):
+    """Would catch a status that stays at running, and sessions whose time is forgotten."""
+    if not num_failed:
+        monkeypatch.setenv("SERVER_IS_MENDED", "1")
+    replace(STATUS_OF_A_RUN, state=STOPPED).write(tmp_path)
+    Supervisor(plan_on(name, tmp_path), Counting(), []).run()
+    status = read_status(tmp_path)
+    assert (status.state, status.num_finished, status.num_failed) == (DONE, 3, num_failed)
+    assert status.earlier_device_s == STATUS_OF_A_RUN.device_s and 0 < status.elapsed_s < 600
+    assert command.main([str(tmp_path)]) == code
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"state": "done"}', "[]"])
+def test_what_is_no_status_is_a_mistake(content, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / STATUS).write_text(content)
+    assert command.main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_command_needs_no_torch(tmp_path):
+    STATUS_OF_A_RUN.write(tmp_path)
+    code = f"import sys; from experiments.status import main; main([{str(tmp_path)!r}]); "
+    assert output_of(code + "print({'torch', 'pandas'} & set(sys.modules))").splitlines()[-1] == "set()"
