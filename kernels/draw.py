@@ -69,7 +69,7 @@ def draw_rows(
     sampling, streams = checked_requests(num_rows, sampling, streams)
     device, workspace = logits.device, workspace or Workspace()
     is_coupled = method is VerificationMethod.coupled
-    shape = Shape(num_rows, width=0, vocab_size=vocab_size, num_positions=1, races=is_coupled)
+    shape = Shape(num_rows, width=0, vocab_size=vocab_size, num_positions=1, draws_gumbel=is_coupled)
     drawn = Drawn(
         torch.empty(num_rows, dtype=torch.int64, device=device),
         torch.empty(num_rows, dtype=torch.float32, device=device),

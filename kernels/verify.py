@@ -115,7 +115,7 @@ def verify(
         width,
         vocab_size,
         num_positions,
-        races=method.traits.decided_by_noise,
+        draws_gumbel=method.traits.decided_by_noise,
         is_typical=method is Method.typical,
     )
     verdict = VerificationResult(

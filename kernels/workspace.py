@@ -34,7 +34,7 @@ class Shape:
     vocab_size: int
     num_positions: int
     """Residual rows of a request that are summed: K for block, else 1."""
-    races: bool = False
+    draws_gumbel: bool = False
     """Gumbel noise decides: coupled, and the control pr35461."""
     is_typical: bool = False
 
@@ -103,7 +103,7 @@ class Workspace:
     def round_state(self, shape: Shape, device: torch.device) -> RoundState:
         """Counters and decisions of a round."""
         num_rows, num_requests = shape.num_rows, shape.num_requests
-        num_argmaxes = num_rows * shape.num_chunks if shape.races else 0
+        num_argmaxes = num_rows * shape.num_chunks if shape.draws_gumbel else 0
         num_masses = num_requests * shape.num_positions * shape.num_chunks
         return RoundState(
             row_arrivals=self.buffer("row_arrivals", num_rows, torch.int32, device, zeroed=True),

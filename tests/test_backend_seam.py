@@ -1,4 +1,4 @@
-"""A backend of one's own goes through sweep, records, metrics, tables, figures and report, whatever it tells."""
+"""A backend outside the package goes through sweep, records, metrics, tables, figures and report."""
 
 import math
 import re

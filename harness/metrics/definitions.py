@@ -112,14 +112,14 @@ LABEL_NOTES = {
     ),
     OWN_METHOD: (
         f"{OWN_METHOD}: a method from outside the package verified, on the reference core; its guarantee is what its "
-        "author says. `rejection-lab certify --methods PACKAGE.MODULE:NAME` tests whether it is lossless."
+        "author claims. `rejection-lab certify --methods PACKAGE.MODULE:NAME` tests whether it is lossless."
     ),
     RANDOM_WEIGHTS: (
         "weights: random: of the models named (of all in the cell where none is) only the sizes are real. Their times, "
         "throughputs and memory are measured; text, acceptance and expected lengths say nothing about a trained model."
     ),
 }
-"""What must be said below numbers with these labels."""
+"""Label -> the note below numbers with it."""
 
 EXPECTED_LENGTH = (
     "1 + mean, over the drafts that count in full, of the accepted tokens that the named method expects given the "

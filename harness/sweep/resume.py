@@ -1,7 +1,7 @@
 """What earlier sessions left of a cell: which parts are kept, which are set aside, and what is started anew.
 
 A cell's checkpoint lies in checkpoints/ of the run's folder. Its name begins with the cell's key: the hash of
-everything that determines the result, as far as it is known before a weight is loaded. Its frames are the cell's parts;
+everything that determines the result and is known before a weight is loaded. Its frames are the cell's parts;
 when the record is written, one frame with the names and digests of the cell's files takes their place.
 This module does not know how a cell is run.
 """

@@ -42,7 +42,7 @@ class Adapter:
     """What the server says about its settings."""
     metrics_path: ClassVar[str | None] = None
     tokens_counter: ClassVar[str | None] = None
-    """Output tokens that the server gave to anybody."""
+    """Output tokens of the server for all its clients together."""
     cache_counters: ClassVar[tuple[str, ...]] = ()
     """Prompt tokens that it did not compute."""
     notes: ClassVar[Mapping[Knowledge, tuple[str, ...]]] = {}

@@ -1,4 +1,4 @@
-"""Starts and stops a server of one's own: one at a time, its log kept, a health check before it is used."""
+"""Starts and stops a server as a child process: one at a time, its log kept, a health check before it is used."""
 
 from __future__ import annotations
 

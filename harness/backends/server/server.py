@@ -98,7 +98,7 @@ class ServerBackend:
         return Failure("ServerGone", str(error), request=(conversation.prompt.prompt_id, 0, conversation.sample))
 
     def weights(self) -> Mapping[str, str]:
-        """What stands for the weights of each model, by role: names, since nobody but the server reads them."""
+        """What stands for the weights of each model, by role: names, because only the server reads the weights."""
         found = {"target": f"{self.cell.server.engine.value}: {target_path(self.cell.target)}"}
         return found | ({"drafter": self.drafter} if self.drafter else {})
 

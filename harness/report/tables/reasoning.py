@@ -27,9 +27,9 @@ PATHS = {
 }
 PATHS_NOTE = (
     "rounds whole, with the host, held: of requests under a grammar, rounds of steps that ran as one captured graph, "
-    "as without a grammar; those in which the host looked at the drafts before they were verified; and those that the "
-    "device held back because reasoning might end in them, which emit nothing and are run again with the host. All 0 "
-    "in records from before they were counted"
+    "as without a grammar; those in which the host read the drafts before they were verified; and those that the "
+    "device deferred because reasoning might end in them, which emit nothing and run again with the host. All 0 "
+    "in older records, which do not count them"
 )
 OVERHEAD = (
     "speed before and after / that of policy none, paired by prompt; as CUDA graphs all policies run on one engine, so "
