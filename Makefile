@@ -51,11 +51,12 @@ clean: ## Remove caches and build files; .venv and results stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	@find experiments harness kernels tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One pip command for everything, so that the locked torch is chosen together with what needs it.
+# One pip command for everything, so that the locked torch is chosen together with what needs it. Python compiles what
+# it imports: compiling every file of every package takes pip a minute.
 .venv/.installed: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer on the path; name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is not a Python 3.11 or newer that runs; name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "Installing the locked versions into .venv (a few minutes, once) ..."
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,grammar,server]'
+	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,grammar,server]'
 	@touch $@
