@@ -256,6 +256,29 @@ def test_a_wrong_name_or_value_gets_one_line(arguments, message, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+@pytest.fixture
+def conf(tmp_path, monkeypatch):
+    """A copy of conf/ that is composed in its place."""
+    for path in CONF.rglob("*.yaml"):
+        copy = tmp_path / path.relative_to(CONF)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(path.read_text())
+    for module in (settings, compose_module):
+        monkeypatch.setattr(module, "CONF", tmp_path)
+    group_options.cache_clear()
+    yield tmp_path
+    group_options.cache_clear()
+
+
+def test_a_file_that_has_changed_is_read_again(conf):
+    """Would catch a notebook that runs the settings of an hour ago, and a run that changes those of the next."""
+    mine = conf / "experiment" / "mine.yaml"
+    for depth in (3, 12, 5):
+        mine.write_text(f"# @package _global_\ndrafting: {{num_speculative_tokens: {depth}}}\n")
+        for given, expected in (((), depth), (("drafting.num_speculative_tokens=7",), 7), ((), depth)):
+            assert cells("experiment=mine", "drafter=eagle3", *given)[-1].drafting.num_speculative_tokens == expected
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -269,20 +292,10 @@ def test_a_wrong_name_or_value_gets_one_line(arguments, message, monkeypatch):
         ("sweep: {drafter: [", "while parsing"),
     ],
 )
-def test_a_mistake_in_an_experiment_file_gets_one_line(content, message, tmp_path, monkeypatch):
-    for path in CONF.rglob("*.yaml"):
-        copy = tmp_path / path.relative_to(CONF)
-        copy.parent.mkdir(exist_ok=True)
-        copy.write_text(path.read_text())
-    (tmp_path / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{content}\n")
-    for module in (settings, compose_module):
-        monkeypatch.setattr(module, "CONF", tmp_path)
-    group_options.cache_clear()
-    try:
-        with pytest.raises(SettingsError) as caught:
-            cells("experiment=mine")
-    finally:
-        group_options.cache_clear()
+def test_a_mistake_in_an_experiment_file_gets_one_line(content, message, conf):
+    (conf / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{content}\n")
+    with pytest.raises(SettingsError) as caught:
+        cells("experiment=mine")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

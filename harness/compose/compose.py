@@ -11,7 +11,9 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,11 +140,25 @@ def _compose_cells(given: Mapping[str, Given], experiment: str) -> _Composed:
 
 def _compose(groups: Mapping[str, str], given: Mapping[str, Given]) -> DictConfig:
     """The settings with these options of groups and the values given for the whole run."""
-    root = compose("config", overrides=[f"{group}={option}" for group, option in groups.items()])
+    root = deepcopy(_from_files(CONF, _key(groups), _state(CONF)))
     for item in given.values():
         if not item.is_group and not item.is_sweep:
             OmegaConf.update(root, item.key, item.values[0])
     return root
+
+
+@lru_cache(maxsize=256)
+def _from_files(
+    folder: Path, groups: tuple[tuple[str, str], ...], state: tuple[tuple[str, int, int], ...]
+) -> DictConfig:
+    """What Hydra composes with these options of groups; once for every state of the files in the folder."""
+    return compose("config", overrides=[f"{group}={option}" for group, option in groups])
+
+
+def _state(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Path, time of the last change and size of every file of settings."""
+    found = ((path, path.stat()) for path in sorted(folder.rglob("*.yaml")))
+    return tuple((str(path), stat.st_mtime_ns, stat.st_size) for path, stat in found)
 
 
 def _groups(given: Mapping[str, Given]) -> dict[str, str]:
