@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from harness.backends.local import local
 from harness.compose.run_plan import Resume
 from harness.metrics import load_results
 from harness.metrics.definitions import METRICS
 from harness.records import fault_points
+from harness.records.acceptance_terms import check_terms_of, read_terms
 from harness.records.files import read_cell
+from harness.records.same_tokens import same_tokens
 from harness.settings.cell import (
     BackendConfig,
     CellConfig,
@@ -22,6 +25,7 @@ from harness.settings.cell import (
 from harness.sweep.run_cells import run_cells
 from kernels.contract import VerificationMethod
 from tests.test_sweep import Silent, plan
+from tests.test_sweep import cell as zoo_cell
 
 NUM_PROMPTS = 10
 
@@ -141,3 +145,29 @@ def test_nothing_is_run_twice(tmp_path, undisturbed, monkeypatch):
             pass
     check_same(tmp_path, records, undisturbed)
     assert run(tmp_path)[0].num_requests == 0
+
+
+def test_the_engine_hands_over_conversations_that_have_ended(tmp_path, monkeypatch):
+    """Would catch a turn that is kept without the rest of its conversation, and tokens that depend on the company."""
+    monkeypatch.setattr(local, "KEEP_EVERY_S", 0.0)
+    two_turns = replace(
+        zoo_cell(VerificationMethod.block),
+        workload=WorkloadConfig(num_prompts=4, num_turns=2),
+        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=2),
+        measurement=MeasurementConfig(num_warmup_requests=0, num_blocks=1, round_terms=True),
+    )
+    records = []
+    for name, stops in (("once", ()), ("killed", (3, 2, 6))):
+        for stop in stops:
+            with pytest.raises(KeyboardInterrupt):
+                run_cells(plan(tmp_path / name, two_turns), tmp_path / name, Silent(stop_after=stop), [])
+        run_cells(plan(tmp_path / name, two_turns), tmp_path / name, Silent(), [])
+        records.append({path.name: path for path in (tmp_path / name / "cells").iterdir()})
+    once, again = records
+    assert once.keys() == again.keys()
+    for name in once:
+        if name.endswith(".terms.npz"):
+            check_terms_of(read_terms(again[name]), read_cell(again[name.replace(".terms.npz", ".json.gz")]))
+            continue
+        first, second = read_cell(once[name]), read_cell(again[name])
+        assert same_tokens([first], [second]).is_same and len(first.requests) == 8

@@ -17,7 +17,6 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -36,23 +35,9 @@ from harness.engine.settings import EngineSettings
 from harness.engine.slots import SlotSampling, SlotState
 from harness.engine.step import Step
 from harness.engine.step_plan import StepPlan, make_plan
-from harness.engine.to_records import request_record, request_terms
+from harness.engine.to_records import EngineRun, Finished, Keeping
 from harness.models.target import TargetModel
-from harness.records.acceptance_terms import RequestTerms
-from harness.records.request import RequestRecord
 from kernels.core import Core, core_for
-
-
-@dataclass(frozen=True)
-class EngineRun:
-    """The requests in the order they finished, and how long it took."""
-
-    requests: tuple[RequestRecord, ...]
-    wall_s: float
-    num_invalid: int
-    """Verifications that met a row without a distribution, or a draft token its distribution cannot have produced."""
-    terms: tuple[RequestTerms, ...] = ()
-    """Of the requests, in the same order; empty unless they are recorded."""
 
 
 class _UnderWay(NamedTuple):
@@ -139,7 +124,9 @@ class Engine:
 
     @torch.inference_mode()
     @_gc_paused()
-    def run(self, requests: Iterable[Request], follow_up: FollowUp, start_s: float = 0.0) -> EngineRun:
+    def run(
+        self, requests: Iterable[Request], follow_up: FollowUp, start_s: float = 0.0, keeping: Keeping | None = None
+    ) -> EngineRun:
         """Run all requests and their follow-ups to the end.
 
         Args:
@@ -147,12 +134,24 @@ class Engine:
             follow_up: called with each finished request, while the clock runs; may return the next turn of its
                 conversation.
             start_s: seconds on the records' clock at the start.
+            keeping: gets finished requests early.
         """
         self._runner.prepare()
         self._began = time.perf_counter() - start_s
         self._num_invalid, self._read_s = 0, start_s
         scheduler = Scheduler(self.settings.num_slots, requests)
-        finished: list[Sequence] = []
+        finished = Finished(self.settings.round_terms, keeping, start_s)
+        with finished.kept_on_interruption():
+            under_way = self._run(scheduler, finished, follow_up)
+        wall_s = self._now() - start_s
+        if under_way is not None:
+            # its output is discarded, and its time must not count for the next run
+            under_way.launched.wait()
+        # made now, so that they take no time of the run
+        return finished.results(wall_s, self._num_invalid)
+
+    def _run(self, scheduler: Scheduler, finished: Finished, follow_up: FollowUp) -> _UnderWay | None:
+        """Run until all requests have finished; returns the step that was launched in vain."""
         under_way: _UnderWay | None = None
         while not scheduler.is_done:
             scheduler.admit(self._now())
@@ -166,14 +165,17 @@ class Engine:
             elif launched is None:
                 self._idle(scheduler.seconds_to_wait(self._now()))
             under_way = launched
-        wall_s = self._now() - start_s
+            if finished.is_due(self._now()):
+                self._keep(finished, under_way)
+        return under_way
+
+    def _keep(self, finished: Finished, under_way: _UnderWay | None) -> None:
+        """Hand over what has finished since the last time, the device idle and the clock stopped."""
         if under_way is not None:
-            # its output is discarded, and its time must not count for the next run
             under_way.launched.wait()
-        # made now, so that they take no time of the run
-        records = tuple(request_record(item) for item in finished)
-        terms = tuple(request_terms(item) for item in finished) if self.settings.round_terms else ()
-        return EngineRun(records, wall_s, self._num_invalid, terms)
+        now_s, stopped = self._now(), time.perf_counter()
+        finished.keep(now_s)
+        self._began += time.perf_counter() - stopped
 
     def _now(self) -> float:
         return time.perf_counter() - self._began
@@ -224,9 +226,7 @@ class Engine:
         self._began += time.perf_counter() - stopped
         return under_way._replace(measures=measures)
 
-    def _take_in(
-        self, under_way: _UnderWay, scheduler: Scheduler, finished: list[Sequence], follow_up: FollowUp
-    ) -> None:
+    def _take_in(self, under_way: _UnderWay, scheduler: Scheduler, finished: Finished, follow_up: FollowUp) -> None:
         """Wait for a step, commit what it decided, and release the requests that ended."""
         plan, rows = under_way.plan, under_way.launched.decided()
         now = self._now()
@@ -268,11 +268,9 @@ class Engine:
         self._cache.clear(slice(slot, slot + 1))
         self.drafter.clear(slot)
 
-    def _retire(
-        self, ended: list[Sequence], scheduler: Scheduler, finished: list[Sequence], follow_up: FollowUp
-    ) -> None:
+    def _retire(self, ended: list[Sequence], scheduler: Scheduler, finished: Finished, follow_up: FollowUp) -> None:
         for sequence in ended:
-            finished.append(sequence)
+            finished.sequences.append(sequence)
             if sequence.has_nan:
                 self._clear(sequence.slot)
             scheduler.release(sequence, follow_up(sequence.answer))

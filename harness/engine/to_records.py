@@ -6,7 +6,10 @@ would stall the rounds of every request in flight.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 from harness.constraint.reasoning_span import find_reasoning_span
 from harness.engine.sequence import Sequence
@@ -60,3 +63,63 @@ def request_terms(sequence: Sequence) -> RequestTerms:
     """The recorded terms of a request's full drafts."""
     request = sequence.request
     return RequestTerms.of((request.prompt_id, request.turn, request.sample), sequence.terms)
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """The requests in the order they finished, and how long it took."""
+
+    requests: tuple[RequestRecord, ...]
+    wall_s: float
+    num_invalid: int
+    """Verifications that met a row without a distribution, or a draft token its distribution cannot have produced."""
+    terms: tuple[RequestTerms, ...] = ()
+    """Of the requests, in the same order; empty unless they are recorded."""
+
+
+class Keeping(NamedTuple):
+    """Who gets finished requests while others go on."""
+
+    every_s: float
+    """Seconds of the clock between two calls, at least."""
+    keep: Callable[[EngineRun], None]
+    """Called with the requests that have finished since the last call, between two steps, while the clock stands; once
+    more when the run is interrupted."""
+
+
+class Finished:
+    """The requests of a run that have finished, and which of them were handed over early."""
+
+    def __init__(self, with_terms: bool, keeping: Keeping | None, start_s: float) -> None:
+        self.sequences: list[Sequence] = []
+        """In the order they finished."""
+        self._with_terms, self._keeping = with_terms, keeping
+        self._num_kept, self._kept_s = 0, start_s
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time to hand over."""
+        return self._keeping is not None and now_s - self._kept_s >= self._keeping.every_s
+
+    def keep(self, now_s: float) -> None:
+        """Hand over what has finished since the last time."""
+        assert self._keeping is not None
+        self._keeping.keep(self._run(self.sequences[self._num_kept :]))
+        self._num_kept, self._kept_s = len(self.sequences), now_s
+
+    @contextmanager
+    def kept_on_interruption(self) -> Iterator[None]:
+        """Hand over the rest if the user or the system ends the run; an error is not one."""
+        try:
+            yield
+        except BaseException as error:
+            if self._keeping is not None and not isinstance(error, Exception):
+                self.keep(self._kept_s)
+            raise
+
+    def results(self, wall_s: float, num_invalid: int) -> EngineRun:
+        """All of it."""
+        return self._run(self.sequences, wall_s, num_invalid)
+
+    def _run(self, sequences: list[Sequence], wall_s: float = 0.0, num_invalid: int = 0) -> EngineRun:
+        terms = tuple(map(request_terms, sequences)) if self._with_terms else ()
+        return EngineRun(tuple(map(request_record, sequences)), wall_s, num_invalid, terms)

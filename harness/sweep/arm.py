@@ -114,6 +114,8 @@ class Arm:
         all_played: Sequence[Conversation] | None,
     ) -> None:
         assert self.backend is not None
+        if all_played is None and not run.requests and not run.failures:
+            return
         facts = self.backend.facts()
         self._check_weights(facts)
         ended = [item.key for item in run.requests]

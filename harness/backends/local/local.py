@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
-from harness.backends.backend import BackendRun, Facts, Keep, OnRequest
+from harness.backends.backend import KEEP_EVERY_S, BackendRun, Facts, Keep, OnRequest
 from harness.backends.local.cell_memory import check_memory
 from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.backends.local.model_store import ModelStore
 from harness.backends.local.requests import CellRequests
 from harness.drafters.registry import LoadedHead
 from harness.engine.request import Answer, Request
+from harness.engine.to_records import EngineRun, Keeping
 from harness.models.fingerprint import fingerprint
 from harness.models.target import TargetModel
+from harness.records.acceptance_terms import RequestTerms
+from harness.records.request import RequestRecord
 from harness.settings.cell import CellConfig
 from harness.settings.device import resolve_device, resolve_dtype, resolve_graphs
 from harness.workload.chat import decode_answer
@@ -106,22 +110,28 @@ class LocalBackend:
         if not self._is_prepared:
             self.prepare(conversations)
         self.requests.num_skipped_turns = 0
-        by_key = {(item.prompt.prompt_id, item.sample): item for item in conversations}
-        answers: dict[tuple[str, int], list[str]] = {key: [] for key in by_key}
+        played = _Played(conversations)
 
         def follow_up(answer: Answer) -> Request | None:
+            conversation, answers = played.conversation(answer), played.answers(answer)
+            request = None
+            if answer.turn + 1 < len(conversation.prompt.turns):
+                answers.append(self.decode(answer.output_token_ids))
+                request = self.requests.next(conversation, answers)
+            if request is None:
+                played.end(answer)
             if on_request is not None:
                 on_request(len(answer.output_token_ids))
-            conversation = by_key[answer.prompt_id, answer.sample]
-            if answer.turn + 1 == len(conversation.prompt.turns):
-                return None
-            given = answers[answer.prompt_id, answer.sample]
-            given.append(self.decode(answer.output_token_ids))
-            return self.requests.next(conversation, given)
+            return request
+
+        def hand_over(run: EngineRun) -> None:
+            assert keep is not None
+            played.take_in(map(self.requests.validated, run.requests), run.terms)
+            keep(played.ended())
 
         requests, engine = self._arriving(conversations, start_s), self.engine_of_cell.engine()
         try:
-            run = engine.run(requests, follow_up, start_s)
+            run = engine.run(requests, follow_up, start_s, keep and Keeping(KEEP_EVERY_S, hand_over))
         except BaseException:
             self.engine_of_cell.forget()
             raise
@@ -183,6 +193,48 @@ class LocalBackend:
         if self.num_invalid:
             notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)
+
+
+class _Played:
+    """Conversations while they are played: the answers so far, and the requests of those that have ended."""
+
+    def __init__(self, conversations: Sequence[Conversation]) -> None:
+        self._conversations = {(item.prompt.prompt_id, item.sample): item for item in conversations}
+        self._answers: dict[tuple[str, int], list[str]] = {key: [] for key in self._conversations}
+        self._ended: set[tuple[str, int]] = set()
+        self._finished: list[tuple[RequestRecord, RequestTerms | None]] = []
+
+    def conversation(self, answer: Answer) -> Conversation:
+        """That of an answer."""
+        return self._conversations[answer.prompt_id, answer.sample]
+
+    def answers(self, answer: Answer) -> list[str]:
+        """The answers before, of the same conversation."""
+        return self._answers[answer.prompt_id, answer.sample]
+
+    def end(self, answer: Answer) -> None:
+        """No turn comes after this answer."""
+        self._ended.add((answer.prompt_id, answer.sample))
+
+    def take_in(self, requests: Iterable[RequestRecord], terms: Sequence[RequestTerms]) -> None:
+        """Remember finished requests until their conversations end."""
+        self._finished += zip_longest(requests, terms)
+
+    def ended(self) -> BackendRun:
+        """The requests of the conversations that have ended, which are forgotten here."""
+        ended = [item for item in self._finished if self._key(item[0]) in self._ended]
+        self._finished = [item for item in self._finished if self._key(item[0]) not in self._ended]
+        num_turns = sum(len(self._conversations[key].prompt.turns) for key in {self._key(item) for item, _ in ended})
+        return BackendRun(
+            requests=tuple(item for item, _ in ended),
+            wall_s=sum(each.share_s for item, _ in ended for each in item.rounds),
+            num_skipped_turns=num_turns - len(ended),
+            terms=tuple(terms for _, terms in ended if terms is not None),
+        )
+
+    @staticmethod
+    def _key(request: RequestRecord) -> tuple[str, int]:
+        return request.prompt_id, request.sample
 
 
 def _fingerprint(random_fingerprint: str | None, folder: Path | None) -> str:
