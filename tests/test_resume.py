@@ -7,6 +7,8 @@ import pytest
 from harness.backends.local import local
 from harness.compose.run_plan import Resume
 from harness.metrics import load_results
+from harness.metrics.cell import read_results
+from harness.metrics.comparison import comparisons_frame
 from harness.metrics.definitions import METRICS
 from harness.records import fault_points
 from harness.records.acceptance_terms import check_terms_of, read_terms
@@ -132,6 +134,25 @@ def test_a_killed_run_goes_on_to_the_same_cells_tokens_and_tables(place, times, 
     check_same(tmp_path, records, undisturbed)
     num_lost = before.num_requests + told.num_requests - sum(len(item.requests) for item in records.values())
     assert 0 <= num_lost <= 2, "more than was under way since requests were last kept"
+
+
+def test_speedups_pair_what_one_session_has_measured(tmp_path, undisturbed, monkeypatch):
+    """Would catch times of two sessions that are compared, and a cell of two sessions that looks like any other."""
+    killed(tmp_path, monkeypatch, "a turn is played", 4)
+    run(tmp_path)
+    before, after = (load_results(path).set_index("verification") for path in (undisturbed[0], tmp_path))
+    # the last block of the baseline and of strict ran in the second session, that of block in the first
+    assert after["labels"].to_dict() == {"": "2 sessions", "strict": "2 sessions", "block": ""}
+    assert before["labels"].eq("").all()
+    assert after.loc["strict", "speedup"] == pytest.approx(before.loc["strict", "speedup"])
+    assert after.loc["strict", "speedup"] != after.loc["block", "speedup"]
+    pairs = comparisons_frame(read_results(tmp_path).cells).set_index("metric")
+    assert pairs.loc["output_tokens_per_s"].notna().all(axis=None)
+    cells = read_results(tmp_path).cells
+    first_block = [item.prompt_id for item in cells[0].record.requests[: NUM_PROMPTS // 2]]
+    baseline, _, block = (cell.estimates.sums.take(first_block).sums for cell in cells)
+    speeds = [sums["num_output_tokens"].sum() / sums["time_s"].sum() for sums in (baseline, block)]
+    assert after.loc["block", "speedup"] == pytest.approx(speeds[1] / speeds[0])
 
 
 def test_nothing_is_run_twice(tmp_path, undisturbed, monkeypatch):

@@ -24,9 +24,11 @@ def block_drift(cell: CellResult) -> float | None:
 
     It does where the logarithms of the largest and the smallest block's ratio are further apart than FACTOR times the
     width of the interval of the whole ratio, in logarithms too, times sqrt(blocks / 2). None also where that cannot be
-    said: no baseline, one block, turns left out, or no interval.
+    said: no baseline, one block, turns left out, no interval, or blocks of several sessions.
     """
     if cell.baseline is None or cell.is_baseline:
+        return None
+    if len({*cell.record.sessions, *cell.baseline.record.sessions}) > 1:
         return None
     own, others = block_throughputs(cell.record), block_throughputs(cell.baseline.record)
     _, low, high = cell.speedup

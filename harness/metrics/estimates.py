@@ -103,29 +103,42 @@ class Estimates:
         return item.scale * float(np.quantile(values, level)), item.scale * replicates
 
 
-def paired(first: Estimates, second: Estimates) -> tuple[Estimates, Estimates]:
-    """Both cells on the prompts they have in common, with the same resamples."""
-    if first.sums.prompt_ids == second.sums.prompt_ids and first.num_resamples == second.num_resamples:
+def paired(first: Estimates, second: Estimates, in_one_session: bool = False) -> tuple[Estimates, Estimates]:
+    """Both cells on the prompts they have in common, with the same resamples.
+
+    Args:
+        in_one_session: leave out prompts whose requests were measured in another session in the other cell.
+    """
+    same_prompts = first.sums.prompt_ids == second.sums.prompt_ids
+    same_sessions = first.sums.sessions == second.sums.sessions or not in_one_session
+    if same_prompts and same_sessions and first.num_resamples == second.num_resamples:
         return first, second
-    common = sorted(set(first.sums.prompt_ids) & set(second.sums.prompt_ids))
+    common = set(first.sums.prompt_ids) & set(second.sums.prompt_ids)
+    if in_one_session:
+        common = {item for item in common if first.sums.session_of(item) == second.sums.session_of(item)}
+    prompt_ids = sorted(common)
     return (
-        Estimates(first.sums.take(common), first.num_resamples, first.confidence),
-        Estimates(second.sums.take(common), first.num_resamples, first.confidence),
+        Estimates(first.sums.take(prompt_ids), first.num_resamples, first.confidence),
+        Estimates(second.sums.take(prompt_ids), first.num_resamples, first.confidence),
     )
 
 
-def paired_difference(first: Estimates, second: Estimates, name: str) -> Estimate:
-    """second - first of a metric, on the prompts they have in common."""
-    return _compared(np.subtract, first, second, name)
+def paired_difference(first: Estimates, second: Estimates, name: str, across_sessions: bool = False) -> Estimate:
+    """second - first of a metric, on the prompts they have in common; of a time, see `paired_ratio`."""
+    return _compared(np.subtract, first, second, name, across_sessions)
 
 
-def paired_ratio(first: Estimates, second: Estimates, name: str) -> Estimate:
-    """second / first of a metric, on the prompts they have in common."""
-    return _compared(np.divide, first, second, name)
+def paired_ratio(first: Estimates, second: Estimates, name: str, across_sessions: bool = False) -> Estimate:
+    """second / first of a metric, on the prompts they have in common.
+
+    Args:
+        across_sessions: compare times also of prompts that the cells measured in different sessions.
+    """
+    return _compared(np.divide, first, second, name, across_sessions)
 
 
-def _compared(operation: np.ufunc, first: Estimates, second: Estimates, name: str) -> Estimate:
-    first, second = paired(first, second)
+def _compared(operation: np.ufunc, first: Estimates, second: Estimates, name: str, across_sessions: bool) -> Estimate:
+    first, second = paired(first, second, not across_sessions and not metric(name).of_tokens)
     pairs = zip(second.distribution(name), first.distribution(name), strict=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         value, replicates = (operation(mine, theirs) for mine, theirs in pairs)

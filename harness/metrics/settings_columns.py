@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.metrics.flat_settings import distinct_values, flattened
+from harness.metrics.sessions import sessions_label
 from harness.records.schema import CellRecord
 from harness.records.strict_json import at
 from harness.settings.guarantee import weights_label
@@ -37,6 +38,7 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "" if guarantee == "lossless" else guarantee,
         weights_label(target_weights, drafter_weights),
         _failed(record),
+        sessions_label(record),
     ]
     decoding = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "ignore_eos")
     return {

@@ -8,13 +8,14 @@ not known is nan, not 0. This module knows records; it does not know which sums 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.metrics.reasoning_sums import boundary_values
+from harness.metrics.sessions import prompt_sessions, scaled_by_session
 from harness.records.counts import PER_POSITION, DraftCounts, Knowledge, added
 from harness.records.request import EXPECTED_METHODS, CutReason, RequestRecord, RoundRecord
 from harness.records.schema import CellRecord
@@ -43,6 +44,12 @@ class CellSums:
     """Largest number of draft tokens that counted as evidence in a round; 0 where positions are not known."""
     totals: Mapping[str, float] = field(default_factory=dict)
     """Sums of the whole cell that are not known by prompt: nan in `sums`."""
+    sessions: tuple[str, ...] = ()
+    """[P] the session that measured each request of a prompt, as text: equal where times of two cells compare."""
+
+    def session_of(self, prompt_id: str) -> str:
+        """Where a prompt's requests were measured; an empty text where that is not known."""
+        return self.sessions[self.prompt_ids.index(prompt_id)] if self.sessions else ""
 
     def take(self, prompt_ids: Sequence[str]) -> CellSums:
         """The same for some of the prompts, sorted; KeyError for a prompt that the cell does not have."""
@@ -56,16 +63,20 @@ class CellSums:
             kept = new_row[index] >= 0
             latencies[name] = values[kept], new_row[index][kept]
         sums = {name: item[rows] for name, item in self.sums.items()}
+        sessions = tuple(self.sessions[row] for row in rows) if self.sessions else ()
         # a total of all prompts says nothing about some of them
-        return CellSums(chosen, sums, latencies, self.num_positions)
+        return CellSums(chosen, sums, latencies, self.num_positions, sessions=sessions)
 
 
 def cell_sums(cell: CellRecord) -> CellSums:
     """Reduce the requests of a cell."""
     known = _round_sums(cell.requests) if cell.knowledge is Knowledge.rounds else coarse_sums(cell)
+    known[0]["share_s"] = scaled_by_session(known[0]["share_s"], cell)
     measurement = cell.config.get("measurement", {})
     limits = {name: measurement.get(f"max_{name}_ms") for name in GOOD_WITHIN}
-    return _reduced(cell.requests, cell.wall_s, *known, {name: limit for name, limit in limits.items() if limit})
+    found = {name: limit for name, limit in limits.items() if limit}
+    reduced = _reduced(cell.requests, cell.wall_s, *known, found)
+    return replace(reduced, sessions=prompt_sessions(cell, reduced.prompt_ids))
 
 
 def request_sums(requests: Sequence[RequestRecord], wall_s: float) -> CellSums:

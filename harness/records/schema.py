@@ -161,6 +161,17 @@ class CellRecord:
         """All of them; a block names its own by the place."""
         return (self.provenance, *self.more_provenances)
 
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """Processes that measured it, in the order of its blocks; none where blocks are not known."""
+        return tuple(dict.fromkeys(item.session for item in self.blocks))
+
+    @property
+    def request_sessions(self) -> tuple[str, ...]:
+        """The session of each request; empty texts where blocks are not known."""
+        found = tuple(item.session for item in self.blocks for _ in range(item.num_requests))
+        return found or ("",) * len(self.requests)
+
     def _check_knowledge(self) -> None:
         """What the cell claims to know is there."""
         missing = {

@@ -118,9 +118,9 @@ def _size(pair: Pair, name: str) -> float:
     if not pair.num_common_prompts or (first.is_baseline and metric(name).of_tokens):
         return math.nan
     if name in AS_RATIO:
-        ratio = paired_ratio(first.estimates, second.estimates, name).value
+        ratio = paired_ratio(first.estimates, second.estimates, name, across_sessions=True).value
         return abs(math.log(ratio)) if ratio > 0 else math.nan
-    return abs(paired_difference(first.estimates, second.estimates, name).value)
+    return abs(paired_difference(first.estimates, second.estimates, name, across_sessions=True).value)
 
 
 def _values_table(title: str, names: tuple[str, str], first: Sequence[Mapping], second: Sequence[Mapping]) -> Table:
@@ -178,8 +178,12 @@ def _difference_row(pair: Pair) -> tuple[Entry, ...]:
 
 def _difference(first: CellResult, second: CellResult, name: str) -> Number:
     if name in AS_RATIO:
-        return metric_number(paired_ratio(first.estimates, second.estimates, name), name, style="length")
-    return metric_number(paired_difference(first.estimates, second.estimates, name), name, signed=True)
+        return metric_number(
+            paired_ratio(first.estimates, second.estimates, name, across_sessions=True), name, style="length"
+        )
+    return metric_number(
+        paired_difference(first.estimates, second.estimates, name, across_sessions=True), name, signed=True
+    )
 
 
 def _same_answers(first: CellResult, second: CellResult) -> str:

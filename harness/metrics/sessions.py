@@ -1,0 +1,51 @@
+"""Which session measured what of a cell that several processes measured: their times do not compare.
+
+This module knows records; it does not know which metrics are times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.records.provenance import measured_with
+from harness.records.schema import CellRecord
+
+Floats = NDArray[np.float64]
+
+
+def sessions_label(record: CellRecord) -> str:
+    """The label of a cell that several processes measured, and what else was not the same; empty for one."""
+    if len(record.sessions) < 2:
+        return ""
+    found = [measured_with(item) for item in record.provenances]
+    changed = [name for name in found[0] if len({item.get(name) for item in found}) > 1]
+    return f"{len(record.sessions)} sessions" + (f" with another {', '.join(changed)}" if changed else "")
+
+
+def scaled_by_session(share_s: Floats, cell: CellRecord) -> Floats:
+    """[R] shares of time, those of each session scaled to add up to its wall time; as they are where there is one."""
+    if len(cell.sessions) < 2:
+        return share_s
+    scaled, session_of = share_s.copy(), np.array(cell.request_sessions)
+    for session in cell.sessions:
+        mine = session_of == session
+        total = share_s[mine].sum()
+        wall_s = sum(item.wall_s for item in cell.blocks if item.session == session)
+        scaled[mine] = share_s[mine] * (wall_s / total) if total > 0 else np.nan
+    return scaled
+
+
+def prompt_sessions(cell: CellRecord, prompt_ids: Sequence[str]) -> tuple[str, ...]:
+    """[P] the session of each prompt's requests as text; equal where times of two cells compare."""
+    found: dict[str, dict[tuple[int, int], str]] = {}
+    for request, session in zip(cell.requests, cell.request_sessions, strict=True):
+        found.setdefault(request.prompt_id, {})[request.turn, request.sample] = session
+    return tuple(_text(found[prompt_id]) for prompt_id in prompt_ids)
+
+
+def _text(sessions: Mapping[tuple[int, int], str]) -> str:
+    one, *others = set(sessions.values())
+    return str(sorted(sessions.items())) if others else one
