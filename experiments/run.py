@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = "print one row per cell with intervals; everything else goes to standard error"
     parser.add_argument("--format", choices=("csv", "json", "md"), help=rows)
     parser.add_argument(
-        "--list", "--dry-run", action="store_true", help="print the cells, say what is skipped, and stop"
+        "--list", "--dry-run", action="store_true", help="print the cells, estimate time and disk, and stop"
     )
     parser.add_argument("--fresh", action="store_true", help="run every cell again, also those that are there")
     parser.add_argument("--retry-failed", action="store_true", help="run cells again that have failed")
@@ -76,7 +76,9 @@ def _run(options: argparse.Namespace) -> int:
     )
     if options.list:
         print(cell_table(plan.cells))
-        say(*plan.warnings, *plan.skipped_lines)
+        from harness.sweep.estimate import estimate_lines
+
+        say(*plan.warnings, *plan.skipped_lines, *estimate_lines(plan.cells))
         return SUCCESS
     from harness.sweep.whole_run import run_and_report
 

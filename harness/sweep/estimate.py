@@ -1,0 +1,109 @@
+"""What a run will take, before anything is loaded: measured by cells of earlier runs that are like its own.
+
+It reads the tables of earlier runs. It does not know how fast a model could be.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from harness.records.runs import RUNS, TABLES
+from harness.settings.cell import CellConfig
+from harness.sweep.turns import groups_of
+
+BYTES_PER_TOKEN = 30
+"""Of a record, packed: measured 16 without drafts and up to 29 with them, at an acceptance length of 2."""
+
+
+class _Like(NamedTuple):
+    """Settings that decide how long a request takes."""
+
+    target: str
+    target_weights: str
+    max_new_tokens: int
+    max_concurrency: int
+    drafter: str
+    num_speculative_tokens: int
+
+
+class _Earlier(NamedTuple):
+    """A cell of an earlier run."""
+
+    like: _Like
+    device: str
+    request_s: float
+    """Measured time over requests."""
+
+
+def estimate_lines(cells: Sequence[CellConfig], runs: Path = RUNS) -> list[str]:
+    """The time and the disk that a run will take, in words.
+
+    Args:
+        cells: of the plan.
+        runs: folder of earlier runs.
+
+    Raises:
+        ValueError: the prompts of a file cannot be read.
+    """
+    groups = groups_of([cell for cell in cells if cell.workload.dataset is None])
+    counted = [(cell, group.num_turns) for group in groups for cell in group.cells]
+    earlier = list(_earlier(runs))
+    seconds, devices = [], set()
+    for cell, num_requests in counted:
+        like = [item for item in earlier if item.like == _like(cell)]
+        like = like or [item for item in earlier if item.like[:4] == _like(cell)[:4]]
+        devices |= {item.device for item in like}
+        if like:
+            seconds.append(num_requests * median(item.request_s for item in like))
+    lines = []
+    if seconds:
+        lines.append(
+            f"time: about {sum(seconds) / 3600:.2g} device-hours for {len(seconds)} of {len(cells)} cells, as earlier "
+            f"cells in {runs} took on {' and '.join(sorted(devices))}; loading and compiling come on top"
+        )
+    if len(seconds) < len(cells):
+        lines.append(f"time: not known of {len(cells) - len(seconds)} cells: no cell in {runs} is like them")
+    num_tokens = sum(num_requests * cell.decoding.max_new_tokens for cell, num_requests in counted)
+    if counted:
+        size = f"{num_tokens * BYTES_PER_TOKEN / 1e6:.2g} MB"
+        lines.append(f"disk: about {size} of records if every answer is as long as it may be")
+    return lines
+
+
+def _like(cell: CellConfig) -> _Like:
+    return _Like(
+        target=cell.target.name,
+        target_weights=cell.target.weights.value,
+        max_new_tokens=cell.decoding.max_new_tokens,
+        max_concurrency=cell.backend.max_concurrency,
+        drafter=cell.drafter.kind.value,
+        num_speculative_tokens=0 if cell.is_baseline else cell.drafting.num_speculative_tokens,
+    )
+
+
+def _earlier(runs: Path) -> Iterator[_Earlier]:
+    """The cells of earlier runs; tables of another form hold none."""
+    for path in sorted(runs.glob(f"*/{TABLES}/cells.csv")):
+        with path.open(encoding="utf-8", newline="") as stream:
+            for row in csv.DictReader(stream):
+                try:
+                    found = _Earlier(_of_row(row), row["device"], float(row["wall_s"]) / int(row["num_requests"]))
+                except (KeyError, TypeError, ValueError, ZeroDivisionError):
+                    # a cell that failed has no requests
+                    continue
+                yield found
+
+
+def _of_row(row: Mapping[str, str]) -> _Like:
+    return _Like(
+        row["target"],
+        row["target_weights"],
+        int(row["max_new_tokens"]),
+        int(row["max_concurrency"]),
+        row["drafter"],
+        int(row["num_speculative_tokens"]),
+    )

@@ -1,0 +1,67 @@
+"""What `run --list` says of time and disk."""
+
+import csv
+
+import pytest
+
+from harness.settings.cell import CellConfig
+from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.workload import WorkloadConfig
+from harness.sweep.estimate import estimate_lines
+
+BASELINE = CellConfig(workload=WorkloadConfig(num_prompts=8, num_turns=1))
+DRAFTED = CellConfig(drafter=DrafterConfig(DrafterKind.mtp), workload=WorkloadConfig(num_prompts=8, num_turns=1))
+NUM_REQUESTS = 8
+
+
+def write_run(runs, *rows):
+    """An earlier run: of each cell its drafter, requests and seconds."""
+    folder = runs / "earlier" / "tables"
+    folder.mkdir(parents=True)
+    settings = {
+        "target": "zoo",
+        "target_weights": "checkpoint",
+        "max_new_tokens": BASELINE.decoding.max_new_tokens,
+        "max_concurrency": BASELINE.backend.max_concurrency,
+        "device": "cpu",
+    }
+    lines = [
+        settings
+        | {"drafter": drafter, "num_speculative_tokens": 0 if drafter == "none" else 4}
+        | {"num_requests": num_requests, "wall_s": wall_s}
+        for drafter, num_requests, wall_s in rows
+    ]
+    with (folder / "cells.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, lines[0])
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cells", "hours"),
+    [
+        pytest.param(
+            [("none", 4, 900.0), ("mtp", 4, 9000.0)], (BASELINE,), "0.5", id="by requests, of its own drafter"
+        ),
+        pytest.param([("none", 4, 900.0), ("mtp", 4, 9000.0)], (BASELINE, DRAFTED), "5.5", id="sum over cells"),
+        pytest.param([("ngram", 4, 900.0)], (DRAFTED,), "0.5", id="another drafter of the same target"),
+        pytest.param([("mtp", 0, 0.0), ("mtp", 4, 900.0)], (DRAFTED,), "0.5", id="failed cells tell nothing"),
+    ],
+)
+def test_time_is_that_of_earlier_cells(rows, cells, hours, tmp_path):
+    """Would catch seconds of a whole cell taken for those of a request, and a failed cell that took no time."""
+    write_run(tmp_path, *rows)
+    assert f"about {hours} device-hours for {len(cells)} of {len(cells)} cells" in estimate_lines(cells, tmp_path)[0]
+
+
+def test_no_time_is_made_up(tmp_path):
+    (time, disk) = estimate_lines((BASELINE, DRAFTED), tmp_path)
+    assert "not known of 2 cells" in time
+    assert f"{30 * 2 * NUM_REQUESTS * BASELINE.decoding.max_new_tokens / 1e6:.2g} MB" in disk
+
+
+def test_a_table_of_another_form_is_passed_over(tmp_path):
+    write_run(tmp_path, ("none", 4, 900.0))
+    (tmp_path / "other" / "tables").mkdir(parents=True)
+    (tmp_path / "other" / "tables" / "cells.csv").write_text("target,wall_s\nzoo,\n")
+    assert "0.5 device-hours" in estimate_lines((BASELINE,), tmp_path)[0]
