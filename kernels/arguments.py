@@ -93,7 +93,7 @@ class DraftTokens(NamedTuple):
     """[R, K] int64."""
     stride: int
     counts: Tensor
-    """[R] int64, K_r, or -1 for a padded slot."""
+    """[R] int64, K_r, or -1 for a padded slot; kernels.conclude.served_count says what others become."""
     num_requests: int
     width: int
     """K."""
@@ -168,7 +168,10 @@ class RoundState(NamedTuple):
     num_positions: int
     """P."""
     argmax_scores: Tensor
-    """[R * (K + 1), C] float64, score of the leader of each group of chunks; only where Gumbel noise decides."""
+    """[R * (K + 1), C] float64, of the leader of each group of chunks, only where Gumbel noise decides: its noise for
+    coupled, its score for pr35461."""
+    argmax_logits: Tensor
+    """[R * (K + 1), C] float32, that leader's logit; only for coupled."""
     argmax_tokens: Tensor
     """[R * (K + 1), C] int32, that leader's id in its row."""
 

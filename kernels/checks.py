@@ -101,6 +101,21 @@ def check_token_map(token_ids: Tensor | None, name: str, num_tokens: int) -> Non
         )
 
 
+def check_num_tokens(num_tokens: int, vocab_size: int, name: str) -> None:
+    """Raises ValueError where a drafter's rows have more tokens than the target, which then have mass for nothing.
+
+    Args:
+        num_tokens: of the drafter's rows.
+        vocab_size: V.
+        name: what the caller calls those rows.
+    """
+    if num_tokens > vocab_size:
+        raise ValueError(
+            f"{name} must have at most the target's {vocab_size} tokens, found {num_tokens}; of a padded draft head, "
+            f"draw and verify the rows [..., :{vocab_size}]"
+        )
+
+
 def check_is_chain(draft: Draft) -> None:
     """Raises ValueError where the draft is a tree, which no core verifies yet."""
     if draft.parents is not None:
@@ -135,5 +150,6 @@ def check_draft(draft: Draft, target_logits: Tensor) -> None:
     check_logits(draft.logits, "draft.logits", dimensions=3)
     if draft.logits.shape[1] < width:
         raise ValueError(f"draft.logits must hold {width} rows per slot, found {draft.logits.shape[1]}")
+    check_num_tokens(draft.logits.shape[2], target_logits.shape[1], "draft.logits")
     check_token_map(draft.draft_to_target, "draft.draft_to_target", draft.logits.shape[2])
     check_row_stats(draft.row_stats, "draft.row_stats", (draft.logits.shape[0], width))

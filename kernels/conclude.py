@@ -12,6 +12,7 @@ import triton.language as tl
 
 from kernels.acceptance_test import PASSED, accept_or_reject
 from kernels.decide import FROM_TARGET, NOTHING, decide, write_verdict
+from kernels.packed_rows import UNPLACED
 from kernels.residual_weights import open_rows
 from kernels.sample_next import load_chunks, load_uniform, sample_next
 
@@ -20,13 +21,19 @@ SERVED_ELSEWHERE: tl.constexpr = tl.constexpr(-(2**31))
 
 
 @triton.jit
-def served_count(count, request, temperature, cutting, CUTS: tl.constexpr):
-    """`count`, or SERVED_ELSEWHERE where a launch for the requests that cut, or for the others, leaves the request out.
+def served_count(tokens, request, temperature, cutting, CUTS: tl.constexpr):
+    """Number of draft tokens that are verified, in 0..K; negative where there is no request, where its rows are
+    UNPLACED, and where a launch for the requests that cut, or for the others, leaves it out (SERVED_ELSEWHERE).
+
+    Counters count up to this number: it must be one that its rows can reach, whatever the caller gives. `write_verdict`
+    flags what is too large.
 
     Args:
         cutting: ([R] top_k, [R] top_p, [R] min_p); all None where one launch serves every request.
         CUTS: which of them the launch serves.
     """
+    # In 64 bits, so that no count comes back as another one.
+    count = tl.minimum(tl.maximum(tl.load(tokens.counts + request), UNPLACED), tokens.width).to(tl.int32)
     if cutting[0] is not None:
         top_k, top_p, min_p = (
             tl.load(cutting[0] + request),
@@ -40,7 +47,8 @@ def served_count(count, request, temperature, cutting, CUTS: tl.constexpr):
 
 @triton.jit
 def is_padding(count, cutting):
-    """Whether `count`, from `served_count`, is that of a slot without a request; it is if negative."""
+    """Whether `count`, from `served_count`, is that of a slot of which no row is read: all but SERVED_ELSEWHERE are, if
+    negative."""
     padding = count < 0
     if cutting[0] is not None:
         padding = padding & (count != SERVED_ELSEWHERE)
@@ -182,7 +190,13 @@ def arrive(
 
 
 @triton.jit
-def skip_slot(tokens, state, output, request, WIDTH_PADDED: tl.constexpr):
-    """The verdict of a padded slot."""
+def skip_slot(target, tokens, state, output, request, count, WIDTH_PADDED: tl.constexpr):
+    """The verdict of a padded slot; or of a request that is UNPLACED, which is flagged and gets token 0."""
     tl.store(state.plans + request, NOTHING)
-    write_verdict(tokens, output, request, -1, False, WIDTH_PADDED)
+    if target.first_rows is not None:
+        is_unplaced = count == UNPLACED
+        write_verdict(tokens, output, request, tl.where(is_unplaced, 0, -1), is_unplaced, WIDTH_PADDED)
+        token = output.token_ids + request.to(tl.int64) * (tokens.width + 1)
+        tl.store(token, tl.full((), 0, tl.int64), mask=is_unplaced)
+    else:
+        write_verdict(tokens, output, request, -1, False, WIDTH_PADDED)

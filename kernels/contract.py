@@ -60,11 +60,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Streams:
-    """Where each request stands in its random streams (see kernels.streams).
-
-    Coupled draws from rows with |logit / T| so large that Gumbel noise lies below its float64 rounding (about 1e15 and
-    more) are outside the contract.
-    """
+    """Where each request stands in its random streams (see kernels.streams)."""
 
     seeds: Tensor
     """[R] int64."""
@@ -128,9 +124,12 @@ class Draft:
     token_ids: Tensor
     """[R, K] int64, ids of the target's vocabulary; entries at or beyond num_draft_tokens are ignored."""
     num_draft_tokens: Tensor
-    """[R] int64, 0..K; -1 marks a padded slot, for which nothing is read or emitted."""
+    """[R] int64, 0..K; -1 marks a padded slot, for which nothing is read or emitted. The reference raises a ValueError
+    for other values; the kernels, which do not read them on the host, take a larger one as K and flag its request, and
+    a smaller one as -1."""
     logits: Tensor | None = None
-    """[S, >= K, V_draft] the persistent cache of raw draft logits; None when the proposals are one-hot."""
+    """[S, >= K, V_draft] the persistent cache of raw draft logits, V_draft at most V; None when the proposals are
+    one-hot."""
     idx_mapping: Tensor | None = None
     """[R] int64, row of `logits` that belongs to each request; None means row r for request r."""
     draft_to_target: Tensor | None = None
@@ -156,8 +155,8 @@ class Drawn:
     logprobs: Tensor
     """[N] float32, log probability of the token under the processed distribution; NaN where invalid."""
     invalid: Tensor
-    """[N] bool, the row was all -inf or forbidden, or held an allowed NaN or +inf; its token id is 0 and has no
-    meaning."""
+    """[N] bool, the row was all -inf or forbidden, or held an allowed NaN or +inf, or its temperature is NaN; its token
+    id is 0 and has no meaning."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +169,12 @@ class VerificationResult:
     """[R] int64; the token after them is recovered if num_accepted < num_draft_tokens, else bonus; 0 for a padded
     slot."""
     invalid: Tensor
-    """[R] bool, verification reached a row without a distribution (all -inf or forbidden, NaN or +inf), or a draft
-    token that its own draft distribution cannot have produced; that draft token and those after it were not accepted.
-    Greedy verification is not defined at a temperature above 0: there a core flags the request and accepts nothing, or,
-    where it reads temperatures on the host, raises a ValueError as the reference does."""
+    """[R] bool, verification reached a row without a distribution (all -inf or forbidden, NaN or +inf, a temperature of
+    NaN), or a draft token that its own draft distribution cannot have produced; that draft token and those after it
+    were not accepted. A core that does not read counts on the host also flags a request with more than K draft tokens,
+    and, with token 0, all requests of packed target rows that are not as many as the counts say. Greedy verification is
+    not defined at a temperature above 0: there a core flags the request and accepts nothing, or, where it reads
+    temperatures on the host, raises a ValueError as the reference does."""
     path: Tensor | None = None
     """[R, K] int64, index in the draft of each accepted token, root first; -1 beyond num_accepted. The token after them
     has target row path[num_accepted - 1] + 1. None: a chain, of which the first num_accepted were accepted."""

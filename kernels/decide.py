@@ -27,7 +27,10 @@ UNDECIDED: tl.constexpr = tl.constexpr(4)
 
 @triton.jit
 def write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED: tl.constexpr):
-    """Everything but the token after the accepted ones; num_accepted is -1 for a padded slot."""
+    """Everything but the token after the accepted ones; num_accepted is -1 for a padded slot.
+
+    A request whose caller counts more draft tokens than there is room for is flagged.
+    """
     row = request.to(tl.int64)
     columns = tl.arange(0, WIDTH_PADDED)
     # All of them, so that the load does not wait for the number of accepted ones.
@@ -37,7 +40,7 @@ def write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED: 
     written = (columns <= tokens.width) & ((columns != num_accepted) | (num_accepted < 0))
     tl.store(output.token_ids + row * (tokens.width + 1) + columns, token_ids, mask=written)
     tl.store(output.num_accepted + request, tl.maximum(num_accepted, 0).to(tl.int64))
-    tl.store(output.invalid + request, invalid)
+    tl.store(output.invalid + request, invalid | (tl.load(tokens.counts + request) > tokens.width))
 
 
 @triton.jit

@@ -17,8 +17,12 @@ GROUP: tl.constexpr = tl.constexpr(8)
 
 @triton.jit
 def divisor(temperature):
-    """The temperature in float64; a greedy row is weighed at 1, which only serves to find NaN in it."""
-    return tl.where(temperature == 0, 1.0, tl.maximum(temperature, 1e-30)).to(tl.float64)
+    """The temperature in float64; a greedy row is weighed at 1, which only serves to find NaN in it.
+
+    A temperature of NaN stays NaN, here and in `inverse`: its rows have no distribution then, and are flagged.
+    """
+    bounded = tl.maximum(temperature, 1e-30, propagate_nan=tl.PropagateNan.ALL)
+    return tl.where(temperature == 0, 1.0, bounded).to(tl.float64)
 
 
 @triton.jit
@@ -27,7 +31,9 @@ def inverse(temperature):
 
     A division in float64 is a call of a function, around which a kernel keeps registers free that it needs elsewhere.
     """
-    divided = tl.where(temperature == 0, 1.0, tl.minimum(tl.maximum(temperature, 1e-30), 1e30))
+    bounded = tl.maximum(temperature, 1e-30, propagate_nan=tl.PropagateNan.ALL)
+    bounded = tl.minimum(bounded, 1e30, propagate_nan=tl.PropagateNan.ALL)
+    divided = tl.where(temperature == 0, 1.0, bounded)
     found = (1.0 / divided).to(tl.float64)
     exact = divided.to(tl.float64)
     found = tl.fma(found, tl.fma(-exact, found, 1.0), found)

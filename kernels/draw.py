@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels.arguments import DraftTokens, Output, TargetRows
-from kernels.checks import check_logits, check_row_stats, check_token_map, checked_requests
+from kernels.checks import check_logits, check_num_tokens, check_row_stats, check_token_map, checked_requests
 from kernels.contract import Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
 from kernels.passes import Round, launch, no_draft, stream_state
 from kernels.streams import Purpose
@@ -123,8 +123,8 @@ def coupled_draw(
     Raises:
         ValueError: a tensor's shape, type or layout is not as there, or the target does not have all drafted ids.
     """
-    if draft_to_target is None and logits.shape[-1] > vocab_size:
-        raise ValueError(f"logits must have at most the target's {vocab_size} tokens, found {logits.shape[-1]}")
+    if draft_to_target is None:
+        check_num_tokens(logits.shape[-1], vocab_size, "logits")
     return draw_rows(
         logits,
         sampling,

@@ -29,14 +29,14 @@ from kernels.conclude import (
 )
 from kernels.device_streams import load_stream
 from kernels.device_weights import inverse, scale, weigh
-from kernels.gumbel_argmax import finish, gumbel_argmax_of_logits
+from kernels.gumbel_argmax import finish, gumbel_argmax_of_logits, keep_leader, no_leader
 from kernels.sample_next import load_chunks, load_uniform, next_uniform
 from kernels.token_mask import only_allowed, target_mask_row
 
 
 @triton.jit
 def _read_chunks(
-    target, rows, output, row_logits, row, mask, temperature, first_chunk, seed, position, best, winner,
+    target, rows, output, row_logits, row, mask, temperature, first_chunk, seed, position, leader,
     METHOD: tl.constexpr, GREEDY: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
     UNROLL: tl.constexpr,
 ):  # fmt: skip
@@ -78,9 +78,9 @@ def _read_chunks(
             places = tl.where(largest > maximum, found, places)
         maximum = higher
         if METHOD == "coupled" and not GREEDY:
-            best, winner = gumbel_argmax_of_logits(
+            leader = gumbel_argmax_of_logits(
                 values, -float("inf"), offsets, first_pairs + step // 2, target.vocab_size, output.to_target_ids,
-                best, winner, seed, position, temperature,
+                leader, seed, position, temperature,
             )  # fmt: skip
     at = row * rows.num_chunks + chunks
     inside = chunks < rows.num_chunks
@@ -95,7 +95,7 @@ def _read_chunks(
     if GREEDY:
         first_place = tl.min(tl.where(maximum == highest[:, None], places, target.vocab_size), axis=1)
         tl.store(rows.chunk_argmax + at, first_place, mask=inside)
-    return best, winner
+    return leader
 
 
 @triton.jit
@@ -106,16 +106,14 @@ def _read_group(
 ):  # fmt: skip
     """Read the chunks of one program, SETS times PARTS of them."""
     seed, position = tl.load(streams.seeds + request), tl.load(streams.positions + request) + index
-    best = tl.full((), -float("inf"), tl.float64)
-    winner = tl.full((), -1, tl.int32)
+    leader = no_leader()
     for part in range(SETS):
-        best, winner = _read_chunks(
+        leader = _read_chunks(
             target, rows, output, row_logits, row, mask, temperature, (group * SETS + part) * PARTS, seed, position,
-            best, winner, METHOD, GREEDY, PARTS, CHUNK, GROUP, UNROLL,
+            leader, METHOD, GREEDY, PARTS, CHUNK, GROUP, UNROLL,
         )  # fmt: skip
     if METHOD == "coupled":
-        tl.store(state.argmax_scores + row * rows.num_chunks + group, best)
-        tl.store(state.argmax_tokens + row * rows.num_chunks + group, winner)
+        keep_leader(state, row * rows.num_chunks + group, leader, False)
 
 
 @triton.jit
@@ -178,9 +176,8 @@ def _first_pass_kernel(
     group = tl.program_id(0) % PROGRAMS - APART
     index = tl.program_id(1)
     # All scalars at once, ahead of every branch (see kernels.addresses).
-    count = tl.load(tokens.counts + request).to(tl.int32)
     temperature = tl.load(temperatures + request, mask=request < tokens.num_requests, other=1.0)
-    count = served_count(count, request, temperature, cutting, False)
+    count = served_count(tokens, request, temperature, cutting, False)
     stop = tokens.width + 1
     row_logits = row_address(target, tokens, request, index)
     mask = (
@@ -227,9 +224,7 @@ def _first_pass_kernel(
             )
             if METHOD == "coupled":
                 if temperature > 0:
-                    argmax = finish(
-                        state.argmax_scores, state.argmax_tokens, row * rows.num_chunks, NUM_GROUPS, CHUNKS_PADDED
-                    )
+                    argmax = finish(state, row * rows.num_chunks, NUM_GROUPS, temperature, False, CHUNKS_PADDED)
             stats = (maximum, normalizer, tl.full((), -float("inf"), tl.float32), argmax, entropy)
             if DRAFTED:
                 if SKIPS:
@@ -249,4 +244,4 @@ def _first_pass_kernel(
                     uniform_number, METHOD, EMITS, CHUNK, CHUNKS_PADDED,
                 )  # fmt: skip
     elif is_padding(count, cutting) & (index == 0) & (group <= 0):
-        skip_slot(tokens, state, output, request, WIDTH_PADDED)
+        skip_slot(target, tokens, state, output, request, count, WIDTH_PADDED)

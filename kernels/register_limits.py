@@ -2,10 +2,10 @@
 
 The compiler's own choice turns on parts of a kernel that a program runs once, if at all: left alone it takes 32 for a
 loop that then waits for one load after another, or 64 where 48 do. A limit also gives leave to use that many. For sm_90
-they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461, truncated rows and masks; the
-others so that a loop issues its loads together. With none of them anything spills, which the compile check watches. Of
-the 65,536 registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80, 4 at 128; programs of 8
-warps for 4 at 64.
+they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461, coupled, truncated rows and
+masks; the others so that a loop issues its loads together. With none of them anything spills, which the compile check
+watches. Of the 65,536 registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80, 4 at 128, 3
+at 168; programs of 8 warps for 4 at 64.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def first_pass_registers(
     if method is Method.block and is_aligned:
         # With 96 or 112 the code for other generations spills 16 bytes, with 80 that for short rows 4.
         return 80 if capability == 90 and not is_short else 128
+    if method is Method.coupled and is_aligned:
+        # Left alone the compiler may take 128 for a smaller draft vocabulary, and spill 16 bytes.
+        return 168
     spills = dtype == torch.float32 and capability >= 100
-    if method is Method.coupled or not is_aligned or spills:
-        return None
-    return 48
+    return None if not is_aligned or spills else 48
 
 
 def second_pass_registers(method: Method, truncates: bool, num_warps: int, is_masked: bool) -> int:

@@ -138,9 +138,7 @@ def sample_next(
             target, draft, opened, masses, uniform_number * whole, READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED
         )
         if METHOD == "pr35461":
-            winner_of_groups = finish(
-                state.argmax_scores, state.argmax_tokens, row * rows.num_chunks, num_groups, CHUNKS_PADDED
-            )
+            winner_of_groups = finish(state, row * rows.num_chunks, num_groups, temperature, True, CHUNKS_PADDED)
             token = tl.where(winner_of_groups >= 0, winner_of_groups, token)
     write_token(tokens, output, opened, temperature, request, index, token.to(tl.int64))
 

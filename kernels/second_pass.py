@@ -18,8 +18,7 @@ from kernels.addresses import draft_slot
 from kernels.conclude import SERVED_ELSEWHERE, is_last, load_stats, served_count, shared_now
 from kernels.decide import FROM_RESIDUAL, NOTHING, UNDECIDED, write_verdict
 from kernels.device_streams import ACCEPT, load_stream, uniform
-from kernels.device_weights import divisor
-from kernels.gumbel_argmax import gumbel_argmax, high_words
+from kernels.gumbel_argmax import gumbel_argmax, high_words, keep_leader, no_leader
 from kernels.residual_weights import open_rows, residual_weights
 from kernels.sample_next import load_chunks, next_uniform, sample_next
 
@@ -38,22 +37,18 @@ def _weigh_chunks(
     first_pairs = chunks[:, None] * (CHUNK // 2) + tl.arange(0, STEP // 2)[None, :]
     seed, position = tl.load(streams.seeds + request), tl.load(streams.positions + request) + index
     sums = tl.full((PARTS, LANES), 0.0, tl.float64)
-    best = tl.full((), -float("inf"), tl.float64)
-    winner = tl.full((), -1, tl.int32)
+    leader = no_leader()
     for step in tl.range(0, CHUNK, STEP, num_stages=1, loop_unroll_factor=UNROLL):
         offsets = first + step
         weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED)
         sums += tl.sum(tl.reshape(weights, (PARTS, LANES, GROUP)), axis=2).to(tl.float64)
         if METHOD == "pr35461":
             high = high_words(seed, position, first_pairs + step // 2)
-            best, winner = gumbel_argmax(
-                weights, high, offsets, None, best, winner, seed, position, divisor(temperature), True
-            )
+            leader = gumbel_argmax(weights, high, offsets, None, leader, seed, position, None, True)
     at = state.masses + masses_row * rows.num_chunks + chunks
     tl.store(at, tl.sum(sums, axis=1), mask=chunks < rows.num_chunks)
     if METHOD == "pr35461":
-        tl.store(state.argmax_scores + row * rows.num_chunks + group, best)
-        tl.store(state.argmax_tokens + row * rows.num_chunks + group, winner)
+        keep_leader(state, row * rows.num_chunks + group, leader, True)
 
 
 @triton.jit
@@ -111,8 +106,7 @@ def _second_pass_kernel(
     group = tl.program_id(0) % NUM_GROUPS
     order = tl.program_id(1)
     temperature = tl.load(temperatures + request)
-    count = tl.load(tokens.counts + request).to(tl.int32)
-    count = served_count(count, request, temperature, cutting, TRUNCATED)
+    count = served_count(tokens, request, temperature, cutting, TRUNCATED)
     stream = load_stream(streams, request, True)
     slot = draft_slot(draft, request, True)
     if OVERLAPS:

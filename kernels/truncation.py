@@ -15,7 +15,7 @@ from kernels.addresses import row_address
 from kernels.conclude import arrive, conclude_row, is_padding, served_count, skip_slot, stop_index
 from kernels.device_streams import load_stream
 from kernels.device_weights import divisor, scale, weigh
-from kernels.gumbel_argmax import gumbel_argmax_of_logits
+from kernels.gumbel_argmax import gumbel_argmax_of_logits, no_leader
 from kernels.thresholds import guess_of, row_sums, search
 from kernels.token_mask import only_allowed, target_mask_row
 
@@ -74,17 +74,16 @@ def gumbel_argmax_of_row(
     LANES: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """The token that coupled noise draws among those at or above the threshold."""
-    best = tl.full((), -float("inf"), tl.float64)
-    winner = tl.full((), -1, tl.int32)
+    leader = no_leader()
     for first in tl.range(0, vocab_size, LANES):
         offsets = first + tl.arange(0, LANES)
         logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
         logits = only_allowed(logits, offsets, vocab_size, mask, GROUP)
-        best, winner = gumbel_argmax_of_logits(
+        leader = gumbel_argmax_of_logits(
             logits, threshold, offsets, first // 2 + tl.arange(0, LANES // 2), vocab_size, to_target_ids,
-            best, winner, seed, position, temperature,
+            leader, seed, position, temperature,
         )  # fmt: skip
-    return winner
+    return leader[3]
 
 
 @triton.jit
@@ -111,9 +110,8 @@ def _truncated_rows_kernel(
     scratch += tl.program_id(0).to(tl.int64) * (LANES // GROUP * DEPTH)
     request = tl.program_id(0) % tokens.num_requests
     index = tl.program_id(0) // tokens.num_requests
-    count = tl.load(tokens.counts + request).to(tl.int32)
     temperature = tl.load(temperatures + request)
-    count = served_count(count, request, temperature, cutting, True)
+    count = served_count(tokens, request, temperature, cutting, True)
     stop = tokens.width + 1
     if SKIPS:
         stop = stop_index(tokens, state, request)
@@ -178,4 +176,4 @@ def _truncated_rows_kernel(
             METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED, EMITS_FROM_TARGET,
         )  # fmt: skip
     elif is_padding(count, cutting) & (index == 0):
-        skip_slot(tokens, state, output, request, WIDTH_PADDED)
+        skip_slot(target, tokens, state, output, request, count, WIDTH_PADDED)

@@ -21,6 +21,7 @@ from kernels.contract import (
     VerificationResult,
 )
 from kernels.draft_stats import with_row_stats
+from kernels.packed_rows import place_rows
 from kernels.passes import Round, launch, no_draft, stream_state
 from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
@@ -29,15 +30,6 @@ Method = VerificationMethod
 
 MAX_BLOCK_DRAFTS = 32
 """Positions whose residual masses may be needed are the bits of one number (kernels.decide)."""
-
-
-def first_rows(num_target_rows: int, draft: Draft) -> Tensor | None:
-    """[R] int64 first target row of each request; None when every request has K + 1 rows of its own."""
-    num_requests, width = draft.token_ids.shape
-    if num_target_rows == num_requests * (width + 1):
-        return None
-    sizes = draft.num_draft_tokens + 1
-    return torch.cumsum(sizes, dim=0) - sizes
 
 
 def draft_rows(draft: Draft, reads_draft: bool, vocab_size: int, workspace: Workspace) -> DraftRows:
@@ -76,7 +68,8 @@ def verify(
 
     Values on the device are not looked at before the launch, which would wait for it: a request whose draft cannot be
     verified is flagged in the verdict. That includes a temperature above 0 under greedy verification, which accepts
-    nothing then; the reference, which looks, raises an error there.
+    nothing then, a number of draft tokens above K, which is taken as K, and packed rows that do not add up, of which
+    nothing is read; the reference, which looks, raises an error there.
 
     Arguments and result are those of kernels.reference.verify, but that target_logits are bfloat16, float16 or float32.
     Without `row_stats` the cached draft rows are read once more. A mask changes the code that runs and a free row does
@@ -118,6 +111,7 @@ def verify(
         draws_gumbel=method.traits.decided_by_noise,
         is_typical=method is Method.typical,
     )
+    first_rows, counts = place_rows(len(target_logits), draft)
     verdict = VerificationResult(
         torch.empty(num_requests, width + 1, dtype=torch.int64, device=device),
         torch.empty(num_requests, dtype=torch.int64, device=device),
@@ -129,11 +123,11 @@ def verify(
             target_logits,
             target_logits.stride(0),
             vocab_size,
-            first_rows(len(target_logits), draft),
+            first_rows,
             *mask_rows(mask, "mask", (len(target_logits),), vocab_size),
         ),
         draft=draft_rows(draft, reads_draft, vocab_size, workspace),
-        tokens=DraftTokens(draft.token_ids, draft.token_ids.stride(0), draft.num_draft_tokens, num_requests, width),
+        tokens=DraftTokens(draft.token_ids, draft.token_ids.stride(0), counts, num_requests, width),
         sampling=sampling,
         streams=stream_state(streams),
         rule=workspace.rule(verification, width, device),

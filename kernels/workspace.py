@@ -58,6 +58,7 @@ class Workspace:
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
         self._outgrown: list[Tensor] = []
+        self._counters: set[str] = set()
         self._rules: dict[tuple[Verification, torch.device], Tensor] = {}
         self._inverses: dict[tuple[torch.device, int, int, int], tuple[Tensor, int, Tensor]] = {}
 
@@ -76,7 +77,12 @@ class Workspace:
                 self._outgrown.append(found)
             make = torch.zeros if zeroed else torch.empty
             found = self._buffers[name] = make(max(size, 1), dtype=dtype, device=device)
+            self._counters |= {name} if zeroed else set()
         return found
+
+    def busy_counters(self) -> list[str]:
+        """Names of the counters that are not 0: none between calls. For tests, because it waits for the device."""
+        return [name for name in sorted(self._counters) if bool(self._buffers[name].any())]
 
     def row_buffers(self, shape: Shape, device: torch.device, keep: RowStats | None = None) -> RowBuffers:
         """Where the first pass writes; `keep` takes the statistics of the rows instead of scratch memory."""
@@ -122,6 +128,7 @@ class Workspace:
             masses=self.buffer("masses", num_masses, torch.float64, device),
             num_positions=shape.num_positions,
             argmax_scores=self.buffer("argmax_scores", num_argmaxes, torch.float64, device),
+            argmax_logits=self.buffer("argmax_logits", num_argmaxes, torch.float32, device),
             argmax_tokens=self.buffer("argmax_tokens", num_argmaxes, torch.int32, device),
         )
 

@@ -4,6 +4,8 @@ A launch puts interpreted functions into triton.language. The interpreter looks 
 of a device function, which takes longer than most of these functions and finds nothing left to replace. It computes
 every sum, difference and product of integers a second time for an overflow check that only a debug build evaluates.
 Each value, type and comparison builds the same constants anew.
+
+And with the GPU's maximum and minimum, which leave out NaN where Triton's interpreter passes it on.
 """
 
 import math
@@ -11,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from types import FunctionType
 
+import numpy as np
 import triton.language as tl
 
 
@@ -36,6 +39,8 @@ def shorten() -> None:
         of_pointer if isinstance(kind.scalar, tl.pointer_type) else of_scalar(kind.scalar)
     )
     builder = interpreter.interpreter_builder
+    builder.create_maxnumf = lambda left, right: builder.binary_op(left, right, np.fmax)
+    builder.create_minnumf = lambda left, right: builder.binary_op(left, right, np.fmin)
     if not builder.options.debug:
         builder.options = replace(builder.options, sanitize_overflow=False)
     tl.tensor.__init__ = initialize_tensor

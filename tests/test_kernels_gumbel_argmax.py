@@ -6,10 +6,10 @@ import triton
 import triton.language as tl
 
 from kernels.contract import Sampling, Streams
-from kernels.core import triton_core
+from kernels.core import reference_core, triton_core
 from kernels.gumbel_argmax import highest_noise
 from kernels.streams import gumbel, to_unit
-from tests.kernel_rounds import DEVICE
+from tests.kernel_rounds import DEVICE, assert_same_drawn, moved
 
 HIGHEST = 2**32 - 1
 NEAR_ONE = [HIGHEST - rest for rest in (0, 1, 31, 32, 33, 63, 64, 95, 1000, 3038, 2**16, 2**27)]
@@ -59,3 +59,24 @@ def test_a_row_of_the_smallest_logits_draws_one_of_them(temperature):
     sampling = Sampling.same_for_all(3, temperature, 0, 1.0, 0.0, torch.device(DEVICE))
     drawn = triton_core().coupled_draw(logits, sampling, streams, 64)
     assert ((drawn.token_ids >= 0) & (drawn.token_ids < 64)).all() and not drawn.invalid.any()
+
+
+EXTREMES = {
+    "equal logits": (torch.full((2, 24), 1e17), 1.0),
+    "the largest logits": (torch.full((2, 24), torch.finfo(torch.float32).max), 0.7),
+    "a temperature near 0": (torch.arange(24).remainder(7).expand(2, 24).float(), 1e-20),
+    "in two chunks": (torch.full((2, 2100), -1e18).index_fill(1, torch.tensor([7, 2099]), 1e18), 1.0),
+}
+
+
+@pytest.mark.parametrize(("logits", "temperature"), EXTREMES.values(), ids=EXTREMES)
+@pytest.mark.parametrize("top_p", [1.0, 0.9], ids=["uncut", "cutting"])
+def test_noise_decides_among_extreme_logits(logits: torch.Tensor, temperature: float, top_p: float):
+    """Would catch noise that is added to a number so large that it is rounded away: the lowest id then always wins."""
+    streams = Streams(*(torch.arange(1, 3) for _ in range(3)))
+    sampling = Sampling.same_for_all(2, temperature, 0, top_p, 0.0)
+    expected = reference_core().coupled_draw(logits, sampling, streams, logits.shape[1])
+    found = triton_core().coupled_draw(
+        logits.to(DEVICE), moved(sampling, DEVICE), moved(streams, DEVICE), logits.shape[1]
+    )
+    assert_same_drawn(moved(found, torch.device("cpu")), expected)

@@ -146,6 +146,11 @@ def every_method(dtype: torch.dtype) -> Iterator[Launch]:
     yield f"logprobs, {name}", partial(_logprobs, dtype)
 
 
+def packed(dtype: torch.dtype) -> Iterator[Launch]:
+    """Target rows that must be placed first."""
+    yield "verify strict, packed rows", partial(_verify, Method.strict, dtype, packed=True)
+
+
 def deferring() -> Iterator[Launch]:
     """With and without drafts, with and without rows that may be deferred."""
     for num_drafts, words in ((0, "no drafts"), (NUM_DRAFTS, f"{NUM_DRAFTS} drafts")):

@@ -17,6 +17,7 @@ from harness.compile_check.core_calls import (
     masked,
     other_masked_shapes,
     other_shapes,
+    packed,
     truncated,
 )
 from harness.compile_check.layer_calls import built_in_layers, layers, other_layers, products
@@ -40,6 +41,7 @@ def kinds() -> Iterator[Launch]:
     yield from every_method(bfloat16)
     yield from truncated(bfloat16, (Method.block,))
     yield from masked(bfloat16, (Method.block,), batches=("masked", "masked and mixed"), smaller=("masked",))
+    yield from packed(bfloat16)
     yield from deferring()
     yield from layers(bfloat16)
     yield from built_in_layers(bfloat16)

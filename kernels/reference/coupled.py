@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.checks import check_num_tokens
 from kernels.contract import Drawn, Sampling, Streams, TokenMask
 from kernels.reference.draw import drawn
 from kernels.reference.proposal import Proposal
@@ -39,7 +40,12 @@ def coupled_draw(
 
     Returns:
         Drawn, fields [N].
+
+    Raises:
+        ValueError: the target does not have all drafted ids.
     """
+    if draft_to_target is None:
+        check_num_tokens(logits.shape[1], vocab_size, "logits")
     if mask is not None:
         logits = without_forbidden(logits, mask, draft_to_target)
     rows = processed(logits, sampling)

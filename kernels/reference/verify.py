@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.checks import check_is_chain
+from kernels.checks import check_is_chain, check_num_tokens
 from kernels.contract import (
     Draft,
     Sampling,
@@ -128,11 +128,14 @@ def verify(
         accepted, and the token emitted in its place comes from the target (token 0 if the target has no distribution).
 
     Raises:
-        ValueError: the rows do not add up, the mask does not fit them, the draft is a tree, greedy verification meets a
-            temperature above 0 (which kernels.verify flags, as it cannot look), synthetic verification has too few
-            rates, or an OwnMethod returns something else than it should.
+        ValueError: the rows do not add up, or greedy verification meets a temperature above 0 (kernels.verify flags
+            both); the mask does not fit the rows, the draft is a tree or has more tokens in a row
+            than the target, synthetic verification has too few rates, or an OwnMethod returns something else than it
+            should.
     """
     check_is_chain(draft)
+    if draft.logits is not None:
+        check_num_tokens(draft.logits.shape[2], target_logits.shape[1], "draft.logits")
     if mask is not None:
         target_logits = without_forbidden(target_logits, mask)
     packed = present_slots(target_logits, draft)
