@@ -254,10 +254,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--format", choices=FORMATS, default="vllm_0.33")
+    parser.add_argument("--per-request-spec-decode-metrics")
     parser.add_argument("--says", default="", help="printed at the start")
     parser.add_argument("--killed-at", type=int, help="request during which it is killed as by kill -9")
     parser.add_argument("--speculative-config", type=json.loads, default={})
     given = parser.parse_args()
+    if given.per_request_spec_decode_metrics and not given.speculative_config:
+        parser.error("--per-request-spec-decode-metrics requires speculative decoding to be enabled")
     print(f"pid {os.getpid()}\n{given.says}", flush=True)
     depth = given.speculative_config.get("num_speculative_tokens", 0)
     server = ScriptedServer(given.format, depth, killed_at=given.killed_at)

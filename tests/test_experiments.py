@@ -38,6 +38,9 @@ PROMISED = {
     "lossy_tradeoff": (("eagle3",), (4,), (1.0,), ("probabilistic", "typical", "lenient")),
     "reasoning_boundary": (("eagle3", "draft_model", "ngram"), (2, 4, 8), (1.0,), ("probabilistic",)),
     "reasoning_before_boundary": (("eagle3",), (4,), (1.0,), ("probabilistic",)),
+    "vllm_methods": (("eagle3",), (1, 3, 5), (0.0, 1.0), ("probabilistic", "block")),
+    "sglang_methods": (("eagle3",), (1, 3, 5), (1.0,), ("strict", "probabilistic", "block")),
+    "server_load": (("eagle3",), (1, 3, 5), (1.0,), ("probabilistic",)),
 }
 """Cells that each experiment must have: drafters, depths, temperatures, methods."""
 NUM_CELLS = {
@@ -54,6 +57,9 @@ NUM_CELLS = {
     "best_depth": 48,
     "lossy_tradeoff": 15,
     "draft_logits_dtype": 42,
+    "vllm_methods": 26,
+    "sglang_methods": 10,
+    "server_load": 20,
 }
 """Of the experiments whose files say it."""
 

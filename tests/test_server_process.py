@@ -22,7 +22,7 @@ def started(tmp_path, options="", num_requests=6, **settings):
     """A cell that starts a scripted server."""
     server = ServerConfig(
         Engine.vllm,
-        command=f"{COMMAND} {options} {{speculation}}",
+        command=f"{COMMAND} {options} {{speculation}} {{details}}",
         num_retries=0,
         start_timeout_s=120.0,
         log_folder=str(tmp_path / "logs"),
@@ -87,11 +87,10 @@ def test_a_server_that_does_not_start_says_why(tmp_path):
 
 
 def test_a_command_line_is_filled_in():
+    several = {"speculation": ("--k", "{}"), "details": ()}
     launch = launch_of(
-        "serve {target} --x '{a b}' {speculation}", {"target": "my model"}, ("--k", "{}"), {"B": "1"}, ""
+        "serve {target} '{a b}' {speculation} {details}", {"target": "my model"}, several, {"B": "1"}, ""
     )
-    assert launch.arguments == ("serve", "my model", "--x", "{a b}", "--k", "{}") and launch.environment == (
-        ("B", "1"),
-    )
+    assert launch.arguments == ("serve", "my model", "{a b}", "--k", "{}") and launch.environment == (("B", "1"),)
     with pytest.raises(ValueError, match=r"server\.command: expected a command line, found \"'\""):
-        launch_of("'", {}, (), {}, "")
+        launch_of("'", {}, {}, {}, "")

@@ -84,6 +84,9 @@ class CellConfig:
             return DraftSampling[choice.name]
         if not self.drafter.has_model:
             return DraftSampling.greedy
+        if self.is_served and not isinstance(self.verification.method, ImportPath):
+            of_engine = self.server.traits.verifications.get(self.verification.method)
+            return self.verification.traits.draft_samplings[0] if of_engine is None else of_engine[0]
         return self.verification.traits.draft_samplings[0]
 
     @property

@@ -84,8 +84,8 @@ class ServerConfig:
     url: str | None = None
     """A server that runs, such as http://127.0.0.1:8000; null starts one by server.command."""
     command: str | None = None
-    """Command line that starts a server, with {port}, {target}, {drafter}, {name}, {max_concurrency}, {config} and
-    {speculation}, which is what the cell's drafter and method need."""
+    """Command line that starts a server, with {port}, {target}, {drafter}, {name}, {max_concurrency}, {config},
+    {speculation}, what the cell's drafter and method need, and {details}, which makes it tell more of drafts."""
     model: str | None = None
     """Name of the model in requests; null is the one that the server lists."""
     num_retries: int = 3

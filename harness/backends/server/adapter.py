@@ -67,6 +67,10 @@ class Adapter:
         """Arguments of the command line for the cell's drafter and method."""
         return ()
 
+    def details(self) -> tuple[str, ...]:
+        """Arguments of the command line with which the server tells most of its drafts; versions may lack them."""
+        return ()
+
     def environment(self) -> dict[str, str]:
         """Variables of the environment for them."""
         return {}

@@ -36,14 +36,18 @@ class Launch:
 
 
 def launch_of(
-    command: str, values: Mapping[str, str], speculation: tuple[str, ...], environment: Mapping[str, str], config: str
+    command: str,
+    values: Mapping[str, str],
+    several: Mapping[str, tuple[str, ...]],
+    environment: Mapping[str, str],
+    config: str,
 ) -> Launch:
     """Fill in a command line.
 
     Args:
         command: with names in braces.
         values: name -> text.
-        speculation: what {speculation} stands for, any number of arguments.
+        several: name -> what a whole word of that name stands for, any number of arguments.
         environment, config: see Launch.
 
     Raises:
@@ -56,8 +60,8 @@ def launch_of(
     later = {"port": "{port}", "config": "{config}"}
     arguments: list[str] = []
     for word in words:
-        if word == "{speculation}":
-            arguments += speculation
+        if word[1:-1] in several and word == f"{{{word[1:-1]}}}":
+            arguments += several[word[1:-1]]
             continue
         filled = word
         for name, text in {**values, **later}.items():

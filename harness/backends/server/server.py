@@ -143,7 +143,8 @@ class ServerBackend:
             "name": server.model or self.cell.target.name,
             "max_concurrency": str(self.cell.backend.max_concurrency),
         }
-        return launch_of(server.command, values, adapter.speculation(), adapter.environment(), adapter.config_file())
+        several = {"speculation": adapter.speculation(), "details": adapter.details()}
+        return launch_of(server.command, values, several, adapter.environment(), adapter.config_file())
 
     def _meet(self, url: str, log: str | None) -> None:
         """Ask a server for its model, version and settings.

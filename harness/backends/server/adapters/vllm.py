@@ -45,6 +45,10 @@ class VllmAdapter(Adapter):
             return ()
         return "--speculative-config", json.dumps(self.speculative_config(), separators=(",", ":"))
 
+    def details(self) -> tuple[str, ...]:
+        # refused where nothing drafts
+        return () if self.cell.is_baseline else ("--per-request-spec-decode-metrics", "detailed")
+
     def speculative_config(self) -> dict[str, Any]:
         """The content of --speculative-config."""
         cell, kind = self.cell, self.cell.drafter.kind
