@@ -1,8 +1,10 @@
 """What the local backend makes of conversations: room, turns that do not fit, memory."""
 
 import gc
+import math
 
 import pytest
+import torch
 
 from harness.backends.local import local
 from harness.backends.local.local import LocalBackend
@@ -53,6 +55,26 @@ def test_prompts_with_sampling_of_their_own_are_answered_with_it(store):
     assert found["short"].sampling is None and found["own"].sampling["temperature"] == 1.5
     assert len({item.output_token_ids for item in found.values()}) > 1
     assert any("some requests cut" in note for note in subject.facts().fallbacks)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_no_distribution_end_the_run_and_name_the_request(store, wrong, monkeypatch):
+    """Would catch tokens that look like an answer, and a NaN that stays in the engine for the next requests."""
+    subject, logits, num_calls = backend(store), TargetModel.logits, 0
+    before = subject.generate([SHORT])
+
+    def poisoned(self, hidden):
+        nonlocal num_calls
+        num_calls += 1
+        return logits(self, hidden) if num_calls != 4 else torch.full_like(logits(self, hidden), wrong)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TargetModel, "logits", poisoned)
+        with pytest.raises(ValueError, match=r"request \(prompt, turn, sample\) = \('short', 0, 0\): expected finite"):
+            subject.generate([SHORT])
+    assert [item.output_token_ids for item in subject.generate([SHORT]).requests] == [
+        item.output_token_ids for item in before.requests
+    ]
 
 
 def test_requests_that_all_cut_are_not_mixed(store):

@@ -66,7 +66,6 @@ def test_records_say_what_is_random_synthetic_and_stands_in(run_folder):
         assert record.config["target"]["weights"] == "random"
         assert record.config["dtype"] == "bfloat16"
         assert record.config["workload"]["prompt_tokens"] == NUM_PROMPT_TOKENS
-        # and no verification met a row without a distribution
         assert record.fallbacks == (
             "tiny has no tokenizer: the zoo's stands in, and its tokens mean nothing to random weights",
         )

@@ -51,3 +51,5 @@ class Answer(NamedTuple):
     sample: int
     seed: int
     output_token_ids: list[int]
+    is_invalid: bool
+    """Some round met a row without a distribution, or a draft token its distribution cannot have produced."""

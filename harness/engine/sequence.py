@@ -161,7 +161,8 @@ class Sequence:
     @property
     def answer(self) -> Answer:
         request = self.request
-        return Answer(request.prompt_id, request.turn, request.sample, request.seed, self.output_token_ids)
+        key = request.prompt_id, request.turn, request.sample
+        return Answer(*key, request.seed, self.output_token_ids, self.has_nan)
 
 
 def _counts_in_full(result: Commit, decided: Round) -> bool:

@@ -43,7 +43,6 @@ class LocalBackend:
         meta_models.head(cell.drafter)
         self.requests = CellRequests(cell, meta_models.target)
         self.engine_of_cell = EngineOfCell(cell, self.models)
-        self.num_invalid = 0
         self._is_prepared = False
 
     @staticmethod
@@ -113,6 +112,8 @@ class LocalBackend:
         played = _Played(conversations)
 
         def follow_up(answer: Answer) -> Request | None:
+            if answer.is_invalid:
+                raise ValueError(_invalid(answer))
             conversation, answers = played.conversation(answer), played.answers(answer)
             request = None
             if answer.turn + 1 < len(conversation.prompt.turns):
@@ -135,7 +136,6 @@ class LocalBackend:
         except BaseException:
             self.engine_of_cell.forget()
             raise
-        self.num_invalid += run.num_invalid
         validated = tuple(map(self.requests.validated, run.requests))
         return BackendRun(validated, run.wall_s, self.requests.num_skipped_turns, run.terms)
 
@@ -190,8 +190,6 @@ class LocalBackend:
             notes.append(STEP_BY_STEP)
         if self.engine_of_cell.runs_own_method and self.target.device.type == "cuda":
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
-        if self.num_invalid:
-            notes.append(f"{self.num_invalid} verifications met a row without a distribution or an impossible draft")
         return tuple(notes)
 
 
@@ -235,6 +233,16 @@ class _Played:
     @staticmethod
     def _key(request: RequestRecord) -> tuple[str, int]:
         return request.prompt_id, request.sample
+
+
+def _invalid(answer: Answer) -> str:
+    """The message for a request whose tokens mean nothing."""
+    key = answer.prompt_id, answer.turn, answer.sample
+    return (
+        f"request (prompt, turn, sample) = {key}: expected finite logits and "
+        "drafts that their distribution can have produced, found a row without a distribution (NaN, +inf or all "
+        "forbidden) or an impossible draft; check the weights of target and drafter, and backend.dtype"
+    )
 
 
 def _fingerprint(random_fingerprint: str | None, folder: Path | None) -> str:
