@@ -14,7 +14,7 @@ import pytest
 from harness.metrics import load_results
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts, Knowledge
-from harness.records.files import identity, read_cell, write_atomically, write_cell
+from harness.records.files import UnwritableError, identity, read_cell, write_atomically, write_cell
 from harness.records.request import CutReason, RoundRecord, TokenLogprobs
 from harness.records.schema import SCHEMA_VERSION, Block, Failure
 from tests.synthetic_cells import cell_record, request_record, round_record, row_of
@@ -259,7 +259,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, mon
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(UnwritableError, match=r"cell\.json\.gz: .*disk full"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]

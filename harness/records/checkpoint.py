@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.records.fault_points import reached
+from harness.records.files import writing
 
 MAGIC = b"rejection-lab checkpoint 1\n"
 _LENGTH, _CRC, _DIGEST = 8, 4, 32
@@ -46,22 +47,23 @@ class Checkpoint:
             content: plain JSON values.
 
         Raises:
-            OSError: the frame could not be written; what was written before it stays readable.
+            UnwritableError: the frame could not be written; what was written before it stays readable.
         """
         frame, digest = _frame(content, self.digest)
         data = frame if self.num_bytes else MAGIC + frame
-        is_new = not self.path.exists()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), "wb", buffering=0) as stream:
-            stream.truncate(self.num_bytes)
-            stream.seek(self.num_bytes)
-            _write(stream.fileno(), data[: len(data) // 2])
-            reached("half of a frame is written")
-            _write(stream.fileno(), data[len(data) // 2 :])
-            reached("a frame is written")
-            os.fsync(stream.fileno())
-        if is_new:
-            sync_folder(self.path.parent)
+        with writing(self.path):
+            is_new = not self.path.exists()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), "wb", buffering=0) as stream:
+                stream.truncate(self.num_bytes)
+                stream.seek(self.num_bytes)
+                _write(stream.fileno(), data[: len(data) // 2])
+                reached("half of a frame is written")
+                _write(stream.fileno(), data[len(data) // 2 :])
+                reached("a frame is written")
+                os.fsync(stream.fileno())
+            if is_new:
+                sync_folder(self.path.parent)
         self.num_bytes += len(data)
         self.digest = digest
         reached("a frame is on disk")

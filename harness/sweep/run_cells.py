@@ -22,7 +22,7 @@ from typing import Any
 from harness.backends.backend import backend_class
 from harness.compose.run_plan import Resume, RunPlan
 from harness.records.fault_points import reached
-from harness.records.files import write_cell
+from harness.records.files import UnwritableError, write_cell
 from harness.records.runs import CELLS, SUFFIX
 from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
@@ -157,10 +157,14 @@ class CellRunner:
 
         Raises:
             DeviceLostError: nothing can go on in this process.
+            UnwritableError: results cannot be written.
         """
         self.at_stake([arm.place for arm in arms])
         try:
             yield
+        except UnwritableError:
+            # no fault of the cell, and its failure could not be written either
+            raise
         except Exception as error:
             failure = failure_of(error)
             if device_is_lost():

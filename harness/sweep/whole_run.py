@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli.command_line import FAILED, REQUEUE, SUCCESS, say
 from harness.compose.run_plan import Resume, RunPlan, made_folder
+from harness.records.files import UnwritableError
 from harness.records.runs import MANIFEST
 from harness.sweep.progress import progress_on
 from harness.sweep.resume import CHECKPOINTS
@@ -79,7 +80,10 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
                 raise SystemExit(REQUEUE) from error
             is_at_once = isinstance(error, StoppedBySignal) and error.is_at_once
             if not is_at_once and _lists_only(plan.folder, finished):
-                write_report(plan.folder, show, plan.folder)
+                try:
+                    write_report(plan.folder, show, plan.folder)
+                except UnwritableError as unwritable:
+                    say(f"no report: {unwritable}")
             raise
         results = write_report(plan.folder, show, plan.folder)
     num_failed = sum(cell.record.has_failed for cell in results.cells)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness.metrics.cell import CellResult
 from harness.metrics.estimates import Estimate
+from harness.records.files import write_atomically
 from harness.report.figures.kinds import FIGURES, FigureKind
 from harness.report.figures.sheet import sheet_of
 from harness.report.figures.style import RC, WITHOUT_DATES
@@ -51,7 +52,6 @@ def write_figures(
             figure = kind.draw(sheet)
             if figure is None:
                 continue
-            folder.mkdir(parents=True, exist_ok=True)
             for suffix in formats:
                 save_figure(figure, folder / f"{kind.name}.{suffix}")
             labels = tuple(sheet.narrowed(kind.axes).labels)
@@ -67,18 +67,19 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure; the same figure gives the same file, byte for byte.
 
     Args:
-        path: its suffix is the file type, one that matplotlib can write; its folder exists.
+        path: its suffix is the file type, one that matplotlib can write.
     """
-    suffix = path.suffix.removeprefix(".")
+    suffix, drawn, small = path.suffix.removeprefix("."), BytesIO(), BytesIO()
     if suffix != "png":
-        figure.savefig(path, metadata=WITHOUT_DATES.get(suffix))
+        figure.savefig(drawn, format=suffix, metadata=WITHOUT_DATES.get(suffix))
+        write_atomically(path, drawn.getvalue())
         return
     from PIL import Image
 
-    drawn = BytesIO()
     figure.savefig(drawn, format="png", metadata=WITHOUT_DATES["png"], pil_kwargs={"compress_level": 1})
     with Image.open(drawn) as image:
         in_palette = image.convert("RGB").quantize(
             NUM_COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
         )
-        in_palette.save(path, dpi=image.info["dpi"], optimize=True)
+        in_palette.save(small, format="PNG", dpi=image.info["dpi"], optimize=True)
+    write_atomically(path, small.getvalue())

@@ -1,0 +1,47 @@
+"""Results that cannot be written any more in the middle of a run: one line, and nothing that was finished is lost."""
+
+import subprocess
+
+import pytest
+
+from harness.records.runs import read_runs
+from tests.test_failing_cells import run_command
+
+
+@pytest.fixture
+def small_disk(tmp_path, monkeypatch):
+    """A folder that is a disk of its own with room for the records of a small run."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"needs to mount a tmpfs, as root may: {error}")
+    monkeypatch.setenv("RESULTS", str(folder))
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"), [("FillsTheDisk", "No space left on device"), ("MakesItReadOnly", "Read-only file system")]
+)
+def test_a_disk_that_takes_no_more_ends_the_run_and_keeps_what_was_finished(
+    server, reason, small_disk, monkeypatch, capsys
+):
+    """Would catch cells that fail one after the other for it, half a file, a traceback, and a lost cell."""
+    results = small_disk / "results"
+    assert run_command(server, results) == 1
+    lines = capsys.readouterr().err.splitlines()
+    (error,) = [line for line in lines if line.startswith("error: ")]
+    assert error.startswith(f"error: {results}") and reason in error
+    assert not [line for line in lines if "Traceback" in line or line.startswith("failed: ")]
+    (run,) = read_runs(results)
+    assert len(run.cells) == 2 and not any(cell.has_failed for cell in run.cells)
+    assert not [path for path in results.rglob(".*") if path.is_file()]
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    (small_disk / "filler").unlink(missing_ok=True)
+    monkeypatch.setenv("SERVER_IS_MENDED", "1")
+    assert run_command(server, results) == 0
+    (again,) = read_runs(results)
+    assert len(again.cells) == 3 and all(cell in again.cells for cell in run.cells)
