@@ -25,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser("reproduce", __doc__, "PATH")
     parser.add_argument("path", type=Path, metavar="PATH", help="run folder with its records")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder of the new run (default: PATH-again)")
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="run code that a recorded target brings; read it first"
+    )
     return parser.call(_run, arguments)
 
 
@@ -50,6 +53,11 @@ def _run(options: argparse.Namespace) -> int:
     from harness.sweep.whole_run import run_and_report
 
     plan = recorded_plan(runs[0].cells, runs[0].manifest, folder, options.command, str(path))
+    trusting = [cell.target.name for cell in plan.cells if cell.target.trust_remote_code]
+    if trusting and not options.trust_remote_code:
+        raise SettingsError(
+            f"expected --trust-remote-code, found none: the records ask to run code that comes with {trusting[0]}"
+        )
     # what an earlier call has made would be compared again otherwise
     plan = replace(plan, resume=Resume(is_fresh=True))
     run_and_report(plan, lambda results: print_summary(results.cells))

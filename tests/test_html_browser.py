@@ -12,6 +12,7 @@ from harness.report.number_format import Number, count
 from harness.report.table import Table
 from tests.installed_browser import browser
 from tests.synthetic_cells import simulated_run
+from tests.test_security import make_hostile
 
 HOSTILE = '<script>document.hacked = 1</script><img src="http://127.0.0.1:9/x" onerror="document.hacked = 1">&"\''
 
@@ -32,7 +33,11 @@ def reports(tmp_path_factory):
     (first / "run.json").write_text(json.dumps(manifest))
     assert command.main([str(first), "--html"]) == 0
     assert command.main([str(first), str(second), "--html"]) == 0
-    return {"report": first / "report.html", "comparison": second / "comparison.html"}
+    third = simulated_run(folder / "c", temperatures=(1.0,), methods=("strict",), num_prompts=2)
+    make_hostile(third)
+    assert command.main([str(third), "--html"]) == 0
+    pages = {"report": first / "report.html", "comparison": second / "comparison.html"}
+    return pages | {"hostile": third / "report.html"}
 
 
 class Opened:
@@ -79,8 +84,15 @@ def test_text_from_outside_stays_text(opened):
     assert page.title() == page.inner_text("h1") == HOSTILE
     assert page.evaluate("document.hacked") is None
     assert page.locator("script").count() == 1 and page.locator("[onerror]").count() == 0
-    assert f"drafter={HOSTILE}: it was left out for a reason" in page.inner_text(".remarks")
-    assert page.locator("h3", has_text="What this shows").count() == 1 and "Nothing else." in page.inner_text("main")
+    assert f"drafter={HOSTILE}: it was left out for a reason" in page.inner_text(".warnings")
+    assert f"What this shows: {HOSTILE}" in page.inner_text("main") and "Nothing else." in page.inner_text("main")
+
+
+def test_names_in_records_stay_text(opened):
+    """Would catch a target, label, fallback or failure that becomes markup in a table, a warning or a caption."""
+    page = opened("hostile").page
+    assert page.evaluate("document.hacked") is None and page.locator("script").count() == 1
+    assert page.inner_text("main").count("<script>document.hacked = 1</script>") > 5
 
 
 def test_the_policy_stops_what_would_leave_the_page(opened):
