@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from harness.cli.command_line import REQUEUE
-from harness.compose.run_plan import Workers
+from harness.compose.run_plan import Resume, Workers
 from harness.records.files import read_cell
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind
@@ -79,6 +79,15 @@ def test_what_ends_a_worker_fails_its_cell_and_another_worker_does_the_rest(name
     # what the first worker had done is kept
     sessions = [block.session for method in ("none", "strict") for block in records[method].blocks]
     assert len(set(sessions)) == (1 if name == "Raises" else 2) and sessions[:2] == sessions[2:]
+
+
+def test_a_run_from_the_start_keeps_what_its_own_workers_did(tmp_path):
+    """Would catch a second worker that throws the first one's work away."""
+    fresh = replace(plan_on("Killed", tmp_path), resume=Resume(is_fresh=True, retries_failed=True))
+    Supervisor(fresh, Counting(), []).run()
+    records = records_of(tmp_path)
+    assert records["block"].has_failed
+    assert len({block.session for block in records["strict"].blocks}) == 2
 
 
 def test_a_worker_that_is_silent_for_too_long_is_ended(tmp_path, begun):
