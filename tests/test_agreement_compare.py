@@ -63,22 +63,27 @@ def test_decisions_of_block_are_those_about_the_last_accepted_token_and_behind()
 
 
 def broken_verify(
-    target_logits: torch.Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+    target_logits: torch.Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    verification: Verification,
+    streams: Streams,
+    **others,
 ) -> VerificationResult:
     """Verification that forgets the draft distribution."""
-    return verify(target_logits, replace(draft, logits=None), sampling, verification, streams)
+    return verify(target_logits, replace(draft, logits=None), sampling, verification, streams, **others)
 
 
-def later_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stats=None):
+def later_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stats=None, **others):
     """A draw from another round's numbers."""
     streams = Streams(streams.seeds, streams.positions, streams.rounds + 1)
-    return draw(logits, sampling, streams, purpose, draft_to_target, row_stats)
+    return draw(logits, sampling, streams, purpose, draft_to_target, row_stats, **others)
 
 
-def cooler_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stats=None):
+def cooler_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stats=None, **others):
     """A draw at a temperature that is 0.1 % off."""
     cooler = replace(sampling, temperature=sampling.temperature * 0.999)
-    return draw(logits, cooler, streams, purpose, draft_to_target, row_stats)
+    return draw(logits, cooler, streams, purpose, draft_to_target, row_stats, **others)
 
 
 def test_a_wrong_verification_is_found_out():
@@ -153,9 +158,9 @@ def test_a_rate_that_one_case_hides_in_many_is_found():
     assert len(excessive_rates([*cases, result_of(agreement_of((0, 2_000), (30, 5_000)))])) == 1
 
 
-def late_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stats=None):
+def late_draw(logits, sampling, streams, purpose, draft_to_target=None, row_stats=None, **others):
     """A draw that gives the id after the drawn one wherever that is improbable: every margin is within rounding."""
-    found = draw(logits, sampling, streams, purpose, draft_to_target, row_stats)
+    found = draw(logits, sampling, streams, purpose, draft_to_target, row_stats, **others)
     late = (found.logprobs.exp() < 1.9e-5) & (found.token_ids + 1 < logits.shape[1])
     return replace(found, token_ids=found.token_ids + late)
 

@@ -156,6 +156,25 @@ def test_graph_replays_on_changed_inputs(method: Method, settings: list, masked:
         assert_same_verdict(found, batch.expected(verification_of(method)))
 
 
+@METHODS
+def test_a_wrong_count_does_not_outlive_its_replay(method: Method):
+    """Would catch counters that wait for rows which never come: a graph cannot start with others."""
+    from kernels.verify import verify
+    from kernels.workspace import Workspace
+
+    batch, workspace = kernel_round(UNCUT, [3] * 6, 5000, torch.bfloat16, padded=True, seed=8), Workspace()
+    arguments = (batch.target_logits, batch.draft, batch.sampling, verification_of(method), batch.streams, workspace)
+    expected = batch.expected(verification_of(method))
+    graph, found = captured(lambda: verify(*arguments))
+    for count in (3, 4, 3, 2**32 + 1, 3, 2**63 - 1, 3):
+        batch.draft.num_draft_tokens[::2] = count
+        graph.replay()
+        flagged = expected.invalid.clone()
+        flagged[::2] |= count > 3
+        assert_same_verdict(found, replace(expected, invalid=flagged))
+        assert workspace.busy_counters() == []
+
+
 @DRAWS
 @SETTINGS_OF_BATCHES
 def test_graph_of_a_draw_replays_on_changed_inputs(coupled: bool, settings: list):

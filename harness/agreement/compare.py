@@ -42,33 +42,64 @@ def compare_verify(tested: Core, reference: Core, inputs: RoundInputs, verificat
     Args:
         tested: the core under test.
         reference: kernels.core.reference_core().
-        inputs: R requests, none of them a padded slot.
+        inputs: R requests.
         verification: the method.
     """
-    arguments = (inputs.target_logits, inputs.draft, inputs.sampling, verification, inputs.streams)
-    found, expected = tested.verify(*arguments), reference.verify(*arguments)
-    same = (found.token_ids == expected.token_ids).all(dim=1)
-    same &= (found.num_accepted == expected.num_accepted) & (found.invalid == expected.invalid)
-    disagreements = []
-    for requests in (~same).nonzero()[:, 0].split(ROWS_AT_A_TIME):
+    found, expected = inputs.verified_by(tested, verification), inputs.verified_by(reference, verification)
+    return compare_verdicts(found, expected, inputs, verification)
+
+
+def compare_verdicts(
+    found: VerificationResult, expected: VerificationResult, inputs: RoundInputs, verification: Verification
+) -> Agreement:
+    """What two cores found of one round; in a padded slot no rounding explains a difference."""
+    lengths, both = inputs.draft.num_draft_tokens, (found.token_ids, expected.token_ids)
+    is_present = lengths >= 0
+    differs = _differs(found, expected)
+    padded = (differs & ~is_present).nonzero()[:, 0]
+    disagreements = _unexplained(found, expected, padded)
+    for requests in (differs & is_present).nonzero()[:, 0].split(ROWS_AT_A_TIME):
         if len(requests):
             part = VerificationResult(found.token_ids[requests], found.num_accepted[requests], found.invalid[requests])
             margins = verdict_margins(inputs.take(requests), verification, part)
             decides = (found.num_accepted != expected.num_accepted)[requests]
             decides &= verification.method not in DRAWS_ONLY
             tolerance = tolerance_of(verification.method)
-            both = (found.token_ids, expected.token_ids)
             disagreements += _listed("verify", *both, requests, decides, margins, tolerance)
-    lengths, drawn = inputs.draft.num_draft_tokens, len(same)
+    # A padded slot that differs counts as a token.
+    drawn = int(is_present.sum()) + len(padded)
     if verification.method in DRAWS_ONLY:
         drawn += int(expected.num_accepted.sum())
-    decisions = num_accept_decisions(lengths, expected.num_accepted, verification.method)
+    accepted = expected.num_accepted[is_present]
+    decisions = num_accept_decisions(lengths[is_present], accepted, verification.method)
     return Agreement(decisions, drawn, tuple(disagreements))
+
+
+def compare_exactly(found: VerificationResult, expected: VerificationResult) -> Agreement:
+    """The same where no rounding explains a difference."""
+    requests = _differs(found, expected).nonzero()[:, 0]
+    return Agreement(0, len(found.invalid), tuple(_unexplained(found, expected, requests)))
+
+
+def _differs(found: VerificationResult, expected: VerificationResult) -> Tensor:
+    """[R] bool."""
+    same = (found.token_ids == expected.token_ids).all(dim=1)
+    return ~(same & (found.num_accepted == expected.num_accepted) & (found.invalid == expected.invalid))
+
+
+def _unexplained(found: VerificationResult, expected: VerificationResult, requests: Tensor) -> list[Disagreement]:
+    decides = (found.num_accepted != expected.num_accepted)[requests]
+    never = torch.full(requests.shape, torch.inf)
+    return _listed("verify", found.token_ids, expected.token_ids, requests, decides, never, ROUNDING)
 
 
 def compare_draw(tested: Core, reference: Core, inputs: DrawInputs) -> Agreement:
     """Draw one token per row with both cores; arguments as of `compare_verify`."""
-    found, expected = inputs.drawn_by(tested), inputs.drawn_by(reference)
+    return compare_drawn(inputs.drawn_by(tested), inputs.drawn_by(reference), inputs)
+
+
+def compare_drawn(found: Drawn, expected: Drawn, inputs: DrawInputs) -> Agreement:
+    """What two cores drew from the same rows."""
     same = (found.token_ids == expected.token_ids) & (found.invalid == expected.invalid)
     what, tolerance = ("coupled_draw", SCORE_ROUNDING) if inputs.purpose is None else ("draw", ROUNDING)
     disagreements = []

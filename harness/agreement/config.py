@@ -61,6 +61,11 @@ class AgreementConfig:
     """V of the rows whose law is measured."""
     law_draws: int = 65_536
     """Draws from each row of the law."""
+    fuzz: bool = False
+    """Compare random calls on one workspace instead of those combinations and the law: shapes up to --vocab-size,
+    --requests and --draft-tokens, layouts, parameters, masks, faults and misuse."""
+    fuzz_cases: int = 10_000
+    """Random cases; a draw, a verification, and for some a misused call before it."""
     seed: int = 0
     """All logits and random streams are drawn from it."""
     output: str = "results/runs/agreement"
@@ -72,7 +77,8 @@ class AgreementConfig:
             values = getattr(self, name)
             check_setting(bool(values), name, f"some of {', '.join(known)}", "nothing")
             check_known(name, values, known)
-        for name in ("decisions", "vocab_size", "requests", "draft_tokens", "law_vocab_size", "law_draws"):
+        counts = ("decisions", "vocab_size", "requests", "draft_tokens", "law_vocab_size", "law_draws", "fuzz_cases")
+        for name in counts:
             check_setting(getattr(self, name) >= 1, name, "1 or more", getattr(self, name))
         for name in ("vocab_size", "law_vocab_size"):
             value = getattr(self, name)

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.agreement.config import AgreementConfig
 from harness.agreement.counts import ROUNDING, SCORE_ROUNDING, Agreement, total
+from harness.agreement.fuzz import FuzzResult
 from harness.agreement.law_run import MAX_TOTAL_VARIATION, LawResult
 from harness.agreement.rates import excessive_rates, rates_text, upper_bound
 from harness.agreement.run import CaseResult
@@ -27,6 +28,16 @@ MAX_LISTED = 100
 REFERENCE = "reference"
 ITSELF = "the reference against itself: checks this command, not the kernels"
 """Said where the core under test is the reference."""
+DECISION = (
+    "A decision is an accept decision that the rule took, or a token that was drawn. A margin is the error of the "
+    "probabilities, relative to themselves, that explains a disagreement; float32 explains up to "
+    f"{ROUNDING:g}, and float64, in which coupled noise decides, {SCORE_ROUNDING:g}."
+)
+CASE = (
+    "A case draws drafts and verifies them. A misused call comes before and gives wrong numbers of draft tokens. A "
+    "failure is a difference that rounding does not explain, a wrong number without a flag, or a counter of the "
+    "workspace that is not 0 after a call."
+)
 COUNT_COLUMNS = (
     "decisions",
     "differ",
@@ -98,18 +109,35 @@ def headline(core_name: str, results: Sequence[CaseResult], laws: Sequence[LawRe
     return f"{ITSELF}: {text}" if core_name == REFERENCE else text
 
 
-def is_green(results: Sequence[CaseResult], laws: Sequence[LawResult]) -> bool:
-    """Whether every disagreement is explained, none of their rates excessive, and every law near enough."""
-    explained = all(result.agreement.num_unexplained == 0 for result in results)
+def fuzz_line(fuzz: FuzzResult) -> str:
+    """The outcome of random calls in a few words."""
+    found = fuzz.agreement
+    return (
+        f"{fuzz.num_cases:,} random cases of seed {fuzz.seed} in {fuzz.num_layouts:,} layouts, {fuzz.num_misused:,} "
+        f"with a misused call: {len(fuzz.failures)} failures; {found.num_disagreements} of {found.num_decisions:,} "
+        f"decisions differ, {found.num_unexplained} unexplained, largest margin {found.largest_margin:.1e}"
+    )
+
+
+def is_green(results: Sequence[CaseResult], laws: Sequence[LawResult], fuzz: FuzzResult | None = None) -> bool:
+    """Whether every disagreement is explained, none of their rates excessive, every law near enough, and no random
+    call a failure."""
+    explained = all(result.agreement.num_unexplained == 0 for result in results) and (fuzz is None or fuzz.holds)
     return explained and not excessive_rates(results) and all(law.holds for law in laws)
 
 
 def write_report(
-    config: AgreementConfig, core_name: str, results: Sequence[CaseResult], laws: Sequence[LawResult], folder: Path
+    config: AgreementConfig,
+    core_name: str,
+    results: Sequence[CaseResult],
+    laws: Sequence[LawResult],
+    folder: Path,
+    fuzz: FuzzResult | None = None,
 ) -> Path:
     """Write agreement.json, and report as .md, .html and .tex, into `folder`; returns the path of report.md."""
     origin = provenance()
-    whole = total(result.agreement for result in results)
+    parts = [result.agreement for result in results]
+    whole = total(parts if fuzz is None else [*parts, fuzz.agreement])
     worst = sorted((each for each in whole.disagreements), key=lambda each: -each.margin)[:MAX_LISTED]
     record = {
         "settings": plain_values(asdict(config)),
@@ -128,11 +156,44 @@ def write_report(
             for result in results
         ],
         "disagreements": [asdict(each) | {"margin": _finite(each.margin)} for each in worst],
+        "fuzz": None if fuzz is None else _fuzz_record(fuzz),
         "laws": [asdict(law) | {"shift": law.shift._asdict(), "holds": law.holds} for law in laws],
         "provenance": origin,
     }
     write_atomically(folder / JSON, (json.dumps(record, indent=1) + "\n").encode())
-    return write_document(_document(config, core_name, results, laws, origin), folder, "report")[0]
+    if fuzz is None:
+        document = _document(config, core_name, results, laws, origin)
+    else:
+        document = _fuzz_document(config, core_name, fuzz, origin)
+    return write_document(document, folder, "report")[0]
+
+
+def _fuzz_record(fuzz: FuzzResult) -> dict[str, Any]:
+    return {
+        "seed": fuzz.seed,
+        "num_cases": fuzz.num_cases,
+        "num_layouts": fuzz.num_layouts,
+        "num_misused": fuzz.num_misused,
+        "num_failures": len(fuzz.failures),
+        "failures": list(fuzz.failures[:MAX_LISTED]),
+        **summary(fuzz.agreement),
+        "seconds": fuzz.seconds,
+    }
+
+
+def _fuzz_document(config: AgreementConfig, core_name: str, fuzz: FuzzResult, origin: dict[str, Any]) -> Document:
+    text = f"{ITSELF}: {fuzz_line(fuzz)}" if core_name == REFERENCE else fuzz_line(fuzz)
+    return Document(
+        "Agreement with the reference on random calls",
+        paragraphs=(
+            f"{text}.",
+            f"Core `{core_name}` against the float64 reference; V up to {config.vocab_size:,}, K up to "
+            f"{config.draft_tokens}, up to {config.requests} requests, all calls on one workspace.",
+        ),
+        sections=(Section("Failures", fuzz.failures[:MAX_LISTED] or ("None.",)),),
+        definitions=(DECISION, CASE),
+        provenance=[origin | {"seed": fuzz.seed}],
+    )
 
 
 def _document(
@@ -165,9 +226,7 @@ def _document(
         ),
         sections=tuple(sections),
         definitions=(
-            "A decision is an accept decision that the rule took, or a token that was drawn. A margin is the error of "
-            "the probabilities, relative to themselves, that explains a disagreement; float32 explains up to "
-            f"{ROUNDING:g}, and float64, in which coupled noise decides, {SCORE_ROUNDING:g}.",
+            DECISION,
             "TV: from the kernels' chunk masses and prefix sums to the float64 softmax; none for another core. Moved: "
             "by how much a boundary of the cumulative distribution is off at least, from "
             f"{config.law_draws:,} draws with known uniform numbers.",

@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Drawn, Sampling, Streams
+from kernels.contract import (
+    Draft,
+    Drawn,
+    RowStats,
+    Sampling,
+    Streams,
+    TokenMask,
+    Verification,
+    VerificationResult,
+)
 from kernels.core import Core
-from kernels.reference.target_rows import target_rows
+from kernels.reference.target_rows import present_slots, target_rows
+from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import sampling_rows
 from kernels.streams import Purpose
 
@@ -24,26 +35,39 @@ def streams_at(streams: Streams, index: Tensor) -> Streams:
 
 @dataclass(frozen=True)
 class RoundInputs:
-    """One round of R requests, none of them a padded slot."""
+    """One round of R requests, padded slots among them."""
 
     target_logits: Tensor
     """[N, V], packed or padded, see kernels.reference.target_rows."""
     draft: Draft
     sampling: Sampling
     streams: Streams
+    mask: TokenMask | None = None
+    """Of the target rows."""
+
+    def verified_by(self, core: Core, verification: Verification) -> VerificationResult:
+        """The verdict of a core."""
+        arguments = (self.target_logits, self.draft, self.sampling, verification, self.streams)
+        return core.verify(*arguments, mask=self.mask)
 
     def take(self, requests: Tensor) -> RoundInputs:
-        """The requests in `requests` ([n] int64), with K + 1 target rows each; the draft-logit cache is shared."""
-        rows = target_rows(len(self.target_logits), self.draft).rows[requests]
-        slots = requests if self.draft.idx_mapping is None else self.draft.idx_mapping[requests]
+        """The requests in `requests` ([n] int64, in order, no padded slots), with K + 1 target rows each in which -inf
+        stands for forbidden tokens; the draft-logit cache is shared."""
+        logits = self.target_logits if self.mask is None else without_forbidden(self.target_logits, self.mask)
+        draft, index = self.draft, requests
+        packed = present_slots(logits, draft)
+        if packed is not None:
+            logits, draft, present = packed
+            index = torch.searchsorted(present, requests)
+        rows = target_rows(len(logits), draft).rows[index]
         draft = replace(
-            self.draft,
-            token_ids=self.draft.token_ids[requests],
-            num_draft_tokens=self.draft.num_draft_tokens[requests],
-            idx_mapping=slots,
+            draft,
+            token_ids=draft.token_ids[index],
+            num_draft_tokens=draft.num_draft_tokens[index],
+            idx_mapping=index if draft.idx_mapping is None else draft.idx_mapping[index],
         )
         return RoundInputs(
-            self.target_logits[rows.flatten()],
+            logits[rows.flatten()],
             draft,
             sampling_rows(self.sampling, requests),
             streams_at(self.streams, requests),
@@ -64,14 +88,17 @@ class DrawInputs:
     """V of the target."""
     draft_to_target: Tensor | None = None
     """As for `draw`."""
+    mask: TokenMask | None = None
 
     def take(self, rows: Tensor) -> DrawInputs:
-        """Some of the rows ([n] int64)."""
-        sampling = sampling_rows(self.sampling, rows)
-        return replace(self, logits=self.logits[rows], sampling=sampling, streams=streams_at(self.streams, rows))
+        """Some of the rows ([n] int64), in which -inf stands for forbidden tokens."""
+        logits = self.logits if self.mask is None else without_forbidden(self.logits, self.mask, self.draft_to_target)
+        sampling, streams = sampling_rows(self.sampling, rows), streams_at(self.streams, rows)
+        return replace(self, logits=logits[rows], sampling=sampling, streams=streams, mask=None)
 
-    def drawn_by(self, core: Core) -> Drawn:
-        """What a core draws."""
+    def drawn_by(self, core: Core, row_stats: RowStats | None = None) -> Drawn:
+        """What a core draws; `row_stats`, not of a coupled draw, take the statistics of the rows."""
+        given = (self.logits, self.sampling, self.streams)
         if self.purpose is None:
-            return core.coupled_draw(self.logits, self.sampling, self.streams, self.vocab_size, self.draft_to_target)
-        return core.draw(self.logits, self.sampling, self.streams, self.purpose, self.draft_to_target)
+            return core.coupled_draw(*given, self.vocab_size, self.draft_to_target, mask=self.mask)
+        return core.draw(*given, self.purpose, self.draft_to_target, row_stats, mask=self.mask)

@@ -6,18 +6,16 @@ Float rounding may move the boundary of a decision, so a disagreement counts onl
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
-from harness.agreement.compare import compare_draw, compare_verify
+from harness.agreement.compare import compare_drawn, compare_verdicts
 from harness.agreement.counts import Agreement
 from harness.agreement.round_inputs import DrawInputs, RoundInputs
 from harness.kernel_bench.case import Case, Work
 from harness.kernel_bench.records import AgreementCount
 from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationResult
-from kernels.core import Core, reference_core
+from kernels.core import reference_core
 from kernels.streams import Purpose
 
 
@@ -48,8 +46,9 @@ def check_verdict(
     """
     requests = spread_over(case.num_requests, num_checked, verdict.num_accepted.device)
     part = VerificationResult(verdict.token_ids[requests], verdict.num_accepted[requests], verdict.invalid[requests])
-    found = _returning(verify=lambda *_: part)
-    return _counted(case, compare_verify(found, reference_core(), inputs.take(requests), verification), len(requests))
+    taken = inputs.take(requests)
+    expected = taken.verified_by(reference_core(), verification)
+    return _counted(case, compare_verdicts(part, expected, taken, verification), len(requests))
 
 
 def check_drawn(
@@ -58,16 +57,10 @@ def check_drawn(
     """The same for a draw of `Purpose.draft`, or a coupled one; `logits` is [R, V]."""
     rows = spread_over(case.num_requests, num_checked, logits.device)
     part = Drawn(drawn.token_ids[rows], drawn.logprobs[rows], drawn.invalid[rows])
-    core = _returning(draw=lambda *_: part, coupled_draw=lambda *_: part)
     purpose = Purpose.draft if case.work is Work.draw else None
     inputs = DrawInputs(logits, sampling, streams, purpose, case.vocab_size).take(rows)
-    agreement = compare_draw(core, reference_core(), inputs)
+    agreement = compare_drawn(part, inputs.drawn_by(reference_core()), inputs)
     return _counted(case, agreement, len(rows))
-
-
-def _returning(**functions: object) -> Core:
-    """A core that gives what was found before, by the launch that is timed."""
-    return replace(reference_core(), name="found", **functions)  # type: ignore[arg-type]
 
 
 def _counted(case: Case, agreement: Agreement, num_requests: int) -> AgreementCount:
