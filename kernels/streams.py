@@ -13,6 +13,7 @@ purpose `coupled`, which is defined by reuse: its round is always 0. Nothing her
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,16 +46,20 @@ def _words(
     The product of two 32-bit words wraps in int64, but its 64 bits are right: the shift is masked afterwards, and words
     1 and 3 keep rubbish above bit 31 until the end, because only their low halves are ever used.
     """
-    key_0, key_1 = seeds & MASK, (seeds >> 32) & MASK
-    word_0, word_1, word_2, word_3 = (
-        (torch.as_tensor(word, device=seeds.device).long() & MASK) for word in (draw, positions, rounds, purpose)
+    numbers = torch.arange(NUM_ROUNDS, device=seeds.device)
+    keys_0, keys_1 = (
+        ((key.unsqueeze(-1) + numbers * weyl) & MASK).unbind(-1)
+        for key, weyl in ((seeds & MASK, WEYL_0), ((seeds >> 32) & MASK, WEYL_1))
     )
-    for _ in range(NUM_ROUNDS):
+    word_0, word_2 = (torch.as_tensor(word & MASK, device=seeds.device) for word in (draw, rounds))
+    word_1: Any
+    word_3: Any
+    word_1, word_3 = positions & MASK, purpose & MASK
+    for key_0, key_1 in zip(keys_0, keys_1, strict=True):
         product_0, product_2 = word_0 * MULTIPLIER_0, word_2 * MULTIPLIER_2
         word_0 = ((product_2 >> 32) ^ (word_1 ^ key_0)) & MASK
         word_2 = ((product_0 >> 32) ^ (word_3 ^ key_1)) & MASK
         word_1, word_3 = product_2, product_0
-        key_0, key_1 = (key_0 + WEYL_0) & MASK, (key_1 + WEYL_1) & MASK
     return word_0, word_1 & MASK, word_2, word_3 & MASK
 
 
