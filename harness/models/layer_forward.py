@@ -1,4 +1,4 @@
-"""How our own loops run decoder layers: as transformers has them, or through the fused operations.
+"""How our own loops run decoder layers: as transformers has them, on a CPU directly, or through the fused operations.
 
 Which of the two is said by the view of the cache: one that holds a table of rotations is for fused layers. Without a
 view, attention is over the given tokens alone, and layers run as transformers has them.
@@ -8,11 +8,13 @@ Shapes: B rows, T tokens of a row, H hidden size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeGuard
 
 from torch import Tensor
 from torch.nn import functional
 
+from harness.models import direct_layer as direct
 from harness.models.attention import fold_mask
 from harness.models.decoder_layer import FusedView, View
 from harness.models.fused import layer as fused
@@ -44,14 +46,25 @@ def run_layers(
     """Run a stack of layers and the norm after it."""
     if is_fused(view):
         return _run_fused_layers(layers, final_norm, states, view, asked)
-    rotation = rotary(states, positions)
-    inputs = _attention_inputs(view, layers[0], positions.shape[1])
+    run = _unfused(layers[0], rotary, states, positions, view)
     entering = {}
     for index, layer in enumerate(layers):
         if index in asked:
             entering[index] = states
-        states = layer(states, position_embeddings=rotation, **inputs)
-    return LayersOutput(states, final_norm(states), entering)
+        states = run(layer, states)
+    return LayersOutput(states, norm(final_norm, states, view), entering)
+
+
+def _unfused(
+    layer: Any, rotary: Any, states: Tensor, positions: Tensor, view: View | None
+) -> Callable[[Any, Tensor], Tensor]:
+    """How layers like this one run on [B, T, H] states at these positions, without the fused operations."""
+    cos_sin = rotary(states, positions)
+    inputs = _attention_inputs(view, layer, positions.shape[1])
+    if view is None or not direct.serves(layer, states, view):
+        return lambda layer, states: layer(states, position_embeddings=cos_sin, **inputs)
+    angles, mask = direct.rotation(*cos_sin), inputs["attention_mask"]
+    return lambda layer, states: direct.decoder_layer(layer, states, angles, mask, view)
 
 
 def _run_fused_layers(
@@ -75,8 +88,7 @@ def run_layer(layer: Any, rotary: Any, states: Tensor, positions: Tensor, view: 
         normed, entering = fused.add_norm(layer.input_layernorm, states)
         attended = fused.attend(layer, normed, table, keys, values, view.slots, view.starts)
         return add_feed_forward(layer, attended, entering, view)
-    inputs = _attention_inputs(view, layer, positions.shape[1])
-    return layer(states, position_embeddings=rotary(states, positions), **inputs)
+    return _unfused(layer, rotary, states, positions, view)(layer, states)
 
 
 def attend(
@@ -94,8 +106,11 @@ def attend(
     if is_fused(view):
         table, keys, values = _places(view, 0)
         return fused.attend(layer, states, table, keys, values, view.slots, view.starts)
+    cos_sin = rotary(states, positions)
     inputs = _attention_inputs(view, layer, positions.shape[1])
-    return layer.self_attn(states, position_embeddings=rotary(states, positions), **inputs)[0]
+    if view is not None and direct.serves(layer, states, view):
+        return direct.attend(layer.self_attn, states, direct.rotation(*cos_sin), inputs["attention_mask"], view)
+    return layer.self_attn(states, position_embeddings=cos_sin, **inputs)[0]
 
 
 def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor, view: View | None) -> Tensor:
@@ -103,13 +118,17 @@ def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor, view: View 
     if is_fused(view):
         normed, total = fused.add_norm(layer.post_attention_layernorm, attended, residual)
         return total + fused.feed_forward(layer.mlp, normed)
+    if direct.serves(layer, residual, view):
+        return direct.add_feed_forward(layer, attended, residual)
     states = residual + attended
     return states + layer.mlp(layer.post_attention_layernorm(states))
 
 
 def norm(module: Any, states: Tensor, view: View | None) -> Tensor:
     """An RMS norm of transformers: [B, T, H] -> [B, T, H]."""
-    return fused.add_norm(module, states)[0] if is_fused(view) else module(states)
+    if is_fused(view):
+        return fused.add_norm(module, states)[0]
+    return direct.norm(module, states)
 
 
 def project(module: Any, states: Tensor, view: View | None) -> Tensor:

@@ -1,0 +1,98 @@
+"""A Llama layer in float32 on a CPU, operation by operation: bit for bit what its modules in transformers compute.
+
+Small models on a CPU spend more time between operations than in them. Here there are no calls of modules, and a
+rotation takes 4 operations instead of 7. It does not know the fused operations, which round differently.
+
+Shapes: B rows, T tokens of a row, H hidden size, D width of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+
+from harness.models.attention import slots_attention
+from harness.models.decoder_layer import View
+
+
+class Rotation(NamedTuple):
+    """The angles of a forward, [B, 1, T, D] each."""
+
+    cos: Tensor
+    sin: Tensor
+    """Negative in the first half of D, so that rotating halves needs no sign."""
+
+
+def serves(layer: Any, states: Tensor, view: View | None) -> bool:
+    """Whether a layer can run here: its class is known, it attends through a cache, and its states are `is_exact`."""
+    return type(layer) is LlamaDecoderLayer and view is not None and is_exact(states)
+
+
+def is_exact(states: Tensor) -> bool:
+    """Whether torch's RMS norm rounds these states as the module of transformers does."""
+    return states.dtype is torch.float32 and states.device.type == "cpu"
+
+
+def rotation(cos: Tensor, sin: Tensor) -> Rotation:
+    """From what the rotary module of transformers gives, [B, T, D] each."""
+    first, second = sin.chunk(2, dim=-1)
+    return Rotation(cos.unsqueeze(1), torch.cat((first.neg(), second), dim=-1).unsqueeze(1))
+
+
+def decoder_layer(
+    layer: Any,
+    # [B, T, H]
+    states: Tensor,
+    angles: Rotation,
+    mask: Tensor,
+    view: View,
+) -> Tensor:
+    """The whole layer: [B, T, H] -> [B, T, H]; `mask` as for slots_attention."""
+    attended = attend(layer.self_attn, norm(layer.input_layernorm, states), angles, mask, view)
+    return add_feed_forward(layer, attended, states)
+
+
+def attend(
+    attention: Any,
+    # [B, T, H or 2 H]
+    states: Tensor,
+    angles: Rotation,
+    mask: Tensor,
+    view: View,
+) -> Tensor:
+    """The self-attention without its norm and residual: [B, T, H]."""
+    shape = (*states.shape[:2], -1, attention.head_dim)
+    query, key, value = (
+        _linear(projection, states).view(shape).transpose(1, 2)
+        for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    keys, values = view.update(_turned(key, angles), value, attention.layer_idx)
+    attended, _ = slots_attention(attention, _turned(query, angles), keys, values, mask, attention.scaling)
+    return _linear(attention.o_proj, attended.reshape(*states.shape[:2], -1))
+
+
+def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor) -> Tensor:
+    """What follows attention: its residual, and the feed-forward part with its own; [B, T, H]."""
+    states, mlp = residual + attended, layer.mlp
+    normed = norm(layer.post_attention_layernorm, states)
+    return states + _linear(mlp.down_proj, mlp.act_fn(_linear(mlp.gate_proj, normed)) * _linear(mlp.up_proj, normed))
+
+
+def norm(module: Any, states: Tensor) -> Tensor:
+    """An RMS norm of transformers."""
+    if type(module) is not LlamaRMSNorm or not is_exact(states):
+        return module(states)
+    return torch.rms_norm(states, (states.shape[-1],), module.weight, module.variance_epsilon)
+
+
+def _linear(module: Any, states: Tensor) -> Tensor:
+    return functional.linear(states, module.weight, module.bias)
+
+
+def _turned(heads: Tensor, angles: Rotation) -> Tensor:
+    """Queries or keys, [B, heads, T, D], turned by the angles of their positions."""
+    return (heads * angles.cos).add_(heads.roll(heads.shape[-1] // 2, -1).mul_(angles.sin))
