@@ -1,0 +1,83 @@
+"""What a round costs on a CPU, counted instead of timed: operations that torch dispatches, and calls on the host.
+
+Both are the same in every run on every machine, so that a bound little above them fails with the next slowdown. A
+change that is meant to cost more raises its bound; one that saves lowers it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.engine.engine import Engine, EngineRun
+from kernels.contract import VerificationMethod
+from tests.tiny_engines import NUM_SLOTS, tiny_engine, tiny_requests
+
+
+class Operations(NamedTuple):
+    """Of one round."""
+
+    dispatches: float
+    """Operations that reach torch's dispatcher."""
+    calls: float
+    """Calls of Python functions and of functions in C."""
+
+
+class _Dispatches(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += 1
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _counted_calls() -> Iterator[list[int]]:
+    number, before = [0], sys.getprofile()
+
+    def count(frame: object, event: str, argument: object) -> None:
+        number[0] += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        yield number
+    finally:
+        sys.setprofile(before)
+
+
+def operations_of_a_round(engine: Engine) -> Operations:
+    """The mean over all steps of a run that fills every slot, the one that reads the prompts among them."""
+
+    def run() -> EngineRun:
+        return engine.run(tiny_requests(NUM_SLOTS, num_tokens=6), lambda answer: None)
+
+    # what is made once and kept is no part of a round
+    num_steps = len({item.arrival_s for record in run().requests for item in record.rounds})
+    with _Dispatches() as dispatches:
+        run()
+    with _counted_calls() as calls:
+        run()
+    return Operations(dispatches.number / num_steps, calls[0] / num_steps)
+
+
+BOUNDS = {
+    ("none", VerificationMethod.probabilistic): Operations(870, 1475),
+    ("eagle3", VerificationMethod.probabilistic): Operations(1585, 2255),
+    ("eagle3", VerificationMethod.block): Operations(1700, 2345),
+    ("draft_model", VerificationMethod.strict): Operations(1480, 2140),
+}
+"""With about 5 % of room, under Python 3.11 and the versions of constraints.txt."""
+
+
+@pytest.mark.parametrize(("kind", "method"), BOUNDS, ids=lambda item: getattr(item, "value", item))
+def test_a_round_takes_no_more_operations_than_it_did(kind, method):
+    found, bound = operations_of_a_round(tiny_engine(kind, method=method)), BOUNDS[kind, method]
+    assert found.dispatches <= bound.dispatches
+    assert found.calls <= bound.calls
