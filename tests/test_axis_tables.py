@@ -1,5 +1,7 @@
 """The tables that answer a question about one axis: the best K, where speculation pays, drafting by verification."""
 
+from statistics import mean, stdev
+
 import pytest
 
 from harness.metrics.cell import read_results
@@ -10,6 +12,7 @@ from harness.report.tables.concurrency import concurrency_tables, verdict
 from harness.report.tables.depth import BEST, EQUAL, WORSE, depth_tables
 from harness.report.tables.drafting import drafting_tables
 from harness.report.tables.lossy import distance, lossy_tables
+from harness.report.tables.repeats import repeats_tables
 from harness.report.write import write_results
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell, simulated_run
 
@@ -24,6 +27,12 @@ def cell(depth=3, *, step_s=0.01, rate=0.6, method="probabilistic", sampling="sa
 
 def baseline(**changes):
     return simulated_cell(baseline_settings(**changes), [], num_prompts=12, num_rounds=80, step_s=0.01)
+
+
+def repeat(seed):
+    """The cell with another seed of the run, and other rounds."""
+    settings = config(drafting__num_speculative_tokens=3, verification__method="probabilistic", seed=seed)
+    return simulated_cell(settings, [0.6] * 3, seed=seed + 10, num_prompts=12, num_rounds=40)
 
 
 def column(table, header):
@@ -153,3 +162,19 @@ def test_the_distance_of_lossy_methods_is_recorded_and_shown(tmp_path):
     assert 0 < by_method["lenient(leniency=0.8)"] < by_method["lenient(leniency=0.1)"] < 1
     assert table.title in (tmp_path / "report.md").read_text()
     assert lossy_tables(results.cells, [], {}) == []
+
+
+def test_repeats_over_seeds_have_a_mean_and_an_interval():
+    """Would catch an interval over prompts in its place, seeds of two cells together, and cells without repeats."""
+    seeds = [item for seed in (0, 1, 2) for item in (baseline(seed=seed), repeat(seed))]
+    results = analysed(*seeds, cell(2, seed=7))
+    (table,) = repeats_tables(results)
+    assert column(table, "drafter") == ["none", "eagle3"] and column(table, "seeds") == ["0, 1, 2"] * 2
+    group = [item for item in results if item["num_speculative_tokens"] == 3]
+    values = [item.estimate("mean_acceptance_length").value for item in group]
+    reach = 4.302652729911275 * stdev(values) / 3**0.5
+    found = table.rows[1][table.header.index("acceptance length")]
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (mean(values), mean(values) - reach, mean(values) + reach)
+    )
+    assert repeats_tables(analysed(baseline(), cell())) == []

@@ -180,7 +180,7 @@ def test_a_narrow_screen_scrolls_tables_not_the_page(opened):
 
 def test_differences_of_two_runs_are_shown(opened):
     page = opened("comparison").page
-    assert page.inner_text("#differences-title") == "Differences: b − a"
-    text = page.inner_text("#differences")
+    assert page.inner_text("[id$=differences-b-a-title]") == "Differences: b − a"
+    text = page.inner_text("section[id$=differences-b-a]")
     assert "Settings that differ" in text and "verification.method" in text
     assert "Paired differences, b − a" in text and "3 of 3" in text and "Cells without a partner" in text

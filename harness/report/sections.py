@@ -24,15 +24,17 @@ from harness.report.tables.drafting import drafting_tables
 from harness.report.tables.lossy import lossy_tables
 from harness.report.tables.methods import method_tables, paired_table
 from harness.report.tables.reasoning import reasoning_table
+from harness.report.tables.repeats import repeats_tables
 from harness.report.tables.summary import summary_table
 
 
 def answer_tables(results: Results) -> list[Table]:
-    """Best depth, where speculation pays, drafts by verification, lossy methods, caches; none without such an axis."""
+    """Repeats, best depth, where speculation pays, drafts by verification, lossy methods, caches: where they vary."""
     left_out = [item for run in results.runs for item in run.manifest.get("skipped", [])]
     skipped = [(item.get("cell") or {}, str(item.get("reason"))) for item in left_out]
     cells, recorded = results.cells, recorded_cells(results.runs, results.cells)
-    tables = [*depth_tables(cells), *concurrency_tables(cells), *drafting_tables(cells, skipped)]
+    tables = [*repeats_tables(cells), *depth_tables(cells), *concurrency_tables(cells)]
+    tables += drafting_tables(cells, skipped)
     tables += lossy_tables(cells, recorded, references(results))
     return [*tables, *draft_dtype_tables(cells, recorded)]
 

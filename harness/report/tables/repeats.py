@@ -1,0 +1,41 @@
+"""The table of repeats: cells that differ in their seed only, each metric as the mean over them with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.cell import CellResult
+from harness.metrics.definitions import metric
+from harness.metrics.repeats import mean_over_repeats, repeats
+from harness.report.cell_names import CONTEXT, summary_order, varying
+from harness.report.entries import metric_number, setting, settings_of
+from harness.report.number_format import Number
+from harness.report.table import NONE, Entry, Table
+
+METRICS = ("acceptance_rate", "mean_acceptance_length", "output_tokens_per_s", "speedup")
+MEANS = (
+    "Each number is the mean over the seeds, in brackets its interval: Student's t, from the repeats alone. It holds "
+    "all that changes from repeat to repeat, the machine included; the interval of a single cell holds prompts only."
+)
+
+
+def repeats_tables(cells: Sequence[CellResult]) -> list[Table]:
+    """One table with a row for each cell that was run with several seeds; none where no cell was."""
+    found = repeats(sorted(cells, key=summary_order))
+    if not found:
+        return []
+    extra = [name for name in varying(cells, CONTEXT) if name != "seed"]
+    header = [*extra, "T", "drafter", "K", "verification", "drafts", "seeds"]
+    rows = [_row(group, extra) for group in found]
+    notes = (MEANS, *(f"{metric(name).label}: {metric(name).definition}" for name in METRICS))
+    return [Table("Repeats over seeds", (*header, *(metric(name).label for name in METRICS)), tuple(rows), notes)]
+
+
+def _row(group: Sequence[CellResult], extra: Sequence[str]) -> tuple[Entry, ...]:
+    cell, seeds = group[0], ", ".join(sorted({str(item["seed"]) for item in group}, key=int))
+    if cell.is_baseline:
+        speed = metric_number(mean_over_repeats(group, "output_tokens_per_s"), "output_tokens_per_s", cells=group)
+        return (*settings_of(cell, extra), *[NONE] * 3, seeds, NONE, NONE, speed, Number(1, style="plain"))
+    settings = [setting(cell["num_speculative_tokens"]), cell["verification"], cell.drafts]
+    numbers = [metric_number(mean_over_repeats(group, name), name, cells=group) for name in METRICS]
+    return (*settings_of(cell, extra), *settings, seeds, *numbers)
