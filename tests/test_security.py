@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 
+from experiments import reproduce
 from harness.metrics.cell import read_results
 from harness.records.files import read_cell, write_cell
 from harness.records.schema import Failure
@@ -83,6 +84,19 @@ def make_hostile(folder):
         config = {**cell.config, "target": {**cell.config["target"], "name": HOSTILE, "path": HOSTILE}}
         texts = {"fallbacks": (HOSTILE,), "labels": (HOSTILE,), "failures": (Failure("Error", HOSTILE, HOSTILE),)}
         write_cell(replace(cell, requests=tuple(requests), config=config, **texts), folder / "cells")
+
+
+def test_records_cannot_ask_to_run_the_code_of_a_checkpoint(tmp_path, capsys):
+    """Would catch reproduce running what someone else's records trust."""
+    folder = simulated_run(tmp_path / "run", methods=("strict",), temperatures=(1.0,), num_prompts=1)
+    for path in (folder / "cells").iterdir():
+        cell = read_cell(path)
+        target = {**cell.config["target"], "path": str(tmp_path), "trust_remote_code": True}
+        drafter = {**cell.config["drafter"], "path": str(tmp_path)}
+        changed = {"target": target, "drafter": cell.config["drafter"] if drafter["kind"] == "none" else drafter}
+        write_cell(replace(cell, config={**cell.config, **changed}), folder / "cells")
+    assert reproduce.main([str(folder)]) == 2
+    assert "--trust-remote-code" in capsys.readouterr().err and not (tmp_path / "run-again").exists()
 
 
 def test_no_secret_of_the_environment_is_written(tmp_path, monkeypatch, capsys):
