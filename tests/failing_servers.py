@@ -18,6 +18,7 @@ class FailingServer(FakeServer):
     """Answers every request but those of the second block of the method `block`, where something goes wrong."""
 
     num_blocks = 0
+    has_failed = False
 
     def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
         self.num_blocks += on_request is not None
@@ -31,7 +32,8 @@ class FailingServer(FakeServer):
 
         def told(num_tokens: int) -> None:
             on_request(num_tokens)
-            if fails:
+            if fails and not self.has_failed:
+                self.has_failed = True
                 self.fail()
 
         return super().generate(conversations, on_request and told, start_s)
@@ -60,6 +62,15 @@ class CannotBeMade(FakeServer):
 class Killed(FailingServer):
     def fail(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class RaisesAndIsKilled(Killed):
+    """The method `strict` raises an error before the process dies of `block`."""
+
+    def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
+        if not self.cell.is_baseline and self.cell.verification.method.value == "strict":
+            raise RuntimeError("before")
+        return super().generate(conversations, on_request, start_s)
 
 
 class Hangs(FailingServer):
@@ -104,6 +115,7 @@ class LosesTheFolder(FakeServer):
     """The second block of the baseline, the last of all, ends with results that cannot be written any more."""
 
     num_blocks = 0
+    has_failed = False
 
     def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
         self.num_blocks += on_request is not None

@@ -81,6 +81,15 @@ def test_what_ends_a_worker_fails_its_cell_and_another_worker_does_the_rest(name
     assert len(set(sessions)) == (1 if name == "Raises" else 2) and sessions[:2] == sessions[2:]
 
 
+def test_a_cell_that_failed_before_its_worker_died_is_counted_once(tmp_path):
+    """Would catch requests that are left out again by the next worker, and a failure that takes another's place."""
+    display = Counting()
+    Supervisor(plan_on("RaisesAndIsKilled", tmp_path), display, []).run()
+    records = records_of(tmp_path)
+    assert [records[method].failures[0].error for method in ("strict", "block")] == ["RuntimeError", "WorkerDiedError"]
+    assert display.num_requests == display.total > 0
+
+
 def test_a_run_from_the_start_keeps_what_its_own_workers_did(tmp_path):
     """Would catch a second worker that throws the first one's work away."""
     fresh = replace(plan_on("Killed", tmp_path), resume=Resume(is_fresh=True, retries_failed=True))
