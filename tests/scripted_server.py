@@ -1,8 +1,9 @@
 """A server that answers from a script, in the formats of real engines: every step follows from a request's seed.
 
-The formats of vLLM 0.25, 0.32 and 0.33, SGLang 0.5, TensorRT-LLM and llama.cpp are written from their sources, not
-recorded from them. Faults are chosen by seed: `dies`, `stalls`, `malformed`, `busy` (429, then an answer),
-`always_busy` (503), `refused`, `resets` (the counters start anew), `backwards` (steps that do not add up to tokens).
+The formats of vLLM 0.25 and 0.33, SGLang 0.5, TensorRT-LLM and llama.cpp are written from their sources, not recorded
+from them; that of vLLM 0.32 is held against a recorded one (tests/test_server_formats.py). Faults are chosen by seed:
+`dies`, `stalls`, `malformed`, `busy` (429, then an answer), `always_busy` (503), `refused`, `resets` (the counters
+start anew), `backwards` (steps that do not add up to tokens), `silent` (no drafts, and no list of steps).
 """
 
 import argparse
@@ -13,7 +14,7 @@ import random
 import signal
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aiohttp import web
 
@@ -129,6 +130,8 @@ class ScriptedServer:
     async def stream(self, request, body, fault):
         """Send an answer, event by event; a fault shows at the third."""
         script = script_of(body["seed"], self.depth, body["max_tokens"])
+        if fault == "silent":
+            script = replace(script, accepted=(), sizes=(1,) * script.num_tokens)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for index, event in enumerate(self.events(script, body, fault)):
@@ -186,9 +189,9 @@ class ScriptedServer:
                 "num_accepted_draft_tokens": sum(accepted),
                 "num_draft_tokens": sum(drafted),
                 "num_spec_tokens": script.depth,
-                "per_step_accepted": accepted,
-                "per_step_drafted": drafted,
             }
+            if steps:
+                found |= {"per_step_accepted": accepted, "per_step_drafted": drafted}
             return {"metrics": {"speculative_decoding": found}}
         if self.format == "sglang":
             found = {

@@ -177,6 +177,18 @@ def test_a_fault_is_recorded_and_the_rest_counts(tmp_path, fault, error):
     assert error is None or any(text.startswith(f"failed: {error}: ") for text in found)
 
 
+def test_an_answer_without_drafts_among_others_has_rounds(tmp_path):
+    """Would catch one silent answer, as n-grams give, that costs a cell all its rounds."""
+    with ScriptedServer(depth=DEPTH) as server:
+        cell = cell_on(server)
+        silent = next(iter(scripts_of(cell, server)))
+        server.faults[silent % SEEDS] = "silent"
+        (record,), _ = run_on(tmp_path, cell)
+    assert record.knowledge is Knowledge.rounds and not record.failures
+    (found,) = (item for item in record.requests if item.seed == silent)
+    assert {item.num_proposed_tokens for item in found.rounds} == {0}
+
+
 def test_counters_that_were_reset_leave_no_counts(tmp_path):
     """Would catch the difference of counters of two servers."""
     with ScriptedServer("vllm_0.25", DEPTH) as server:

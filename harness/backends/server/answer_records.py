@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.play import Answered
@@ -16,6 +16,9 @@ from harness.records.schema import Failure
 from harness.timing.in_flight import shared_clock
 
 FINISH = {"stop": FinishReason.eos, "length": FinishReason.length}
+
+
+_Told: TypeAlias = tuple[Answered, Steps | DraftCounts | None]
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,14 @@ def recorded(answered: Sequence[Answered], adapter: Adapter, max_new_tokens: int
         RefusedArm: an answer shows that the server is not what its cell says.
     """
     clock = shared_clock([item.submitted_s for item in answered], [item.arrivals[-1].arrival_s for item in answered])
-    told: list[tuple[Answered, Steps | DraftCounts | None]] = []
+    told: list[_Told] = []
     failures: list[Failure] = []
     for item in answered:
         try:
             told.append((item, adapter.drafts(item.reply)))
         except MalformedAnswer as error:
             failures.append(_failure(item, error))
+    told = _with_silent(told)
     knowledge = _knowledge([drafts for _, drafts in told])
     requests = []
     for item, drafts in told:
@@ -63,6 +67,13 @@ def recorded(answered: Sequence[Answered], adapter: Adapter, max_new_tokens: int
             continue
         requests.append(record)
     return Recorded(tuple(requests), knowledge, sum(_num_drafted(drafts) for _, drafts in told), tuple(failures))
+
+
+def _with_silent(told: Sequence[_Told]) -> list[_Told]:
+    """Where others tell their steps, an answer that tells nothing, or counts nothing, had none with drafts."""
+    if not any(isinstance(drafts, Steps) for _, drafts in told):
+        return list(told)
+    return [(item, drafts if _num_drafted(drafts) else Steps()) for item, drafts in told]
 
 
 def _knowledge(told: Sequence[Steps | DraftCounts | None]) -> Knowledge | None:

