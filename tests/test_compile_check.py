@@ -17,7 +17,9 @@ TOY = '''
 import json, sys
 import torch, triton
 import triton.language as tl
-from harness.compile_check.compile import compile_for
+import kernels
+from harness.compile_check.compile import compile_for, kernels_in
+from harness.models import fused
 
 @triton.jit
 def _scaling_kernel(values, size, BLOCK: tl.constexpr):
@@ -36,13 +38,14 @@ launches = [
     ("far too large", lambda: scale(8192)),
 ]
 found = {target: compile_for(target, launches) for target in map(int, sys.argv[1:])}
-print(json.dumps({key: [item._asdict() | {"spills": item.spills} for item in items] for key, items in found.items()}))
+toys = {key: [item._asdict() | {"spills": item.spills} for item in items] for key, items in found.items()}
+print(json.dumps({"toys": toys, "kernels": sorted(kernels_in(kernels) | kernels_in(fused))}))
 '''
 
 
 @pytest.fixture(scope="module")
-def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict]]:
-    """What is found of the toy kernel, by target, in a process of its own without Triton's interpreter."""
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What is found in a process of its own: under Triton's interpreter nothing is a compiled function."""
     folder = tmp_path_factory.mktemp("toy")
     (folder / "toy.py").write_text(TOY)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
@@ -50,7 +53,13 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict]]:
     command = [sys.executable, str(folder / "toy.py"), "80", "90"]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return {int(target): items for target, items in json.loads(done.stdout).items()}
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def toys(compiled: dict) -> dict[int, list[dict]]:
+    """What is found of the toy kernel, by target."""
+    return {int(target): items for target, items in compiled["toys"].items()}
 
 
 @pytest.mark.parametrize("target", [80, 90])
@@ -95,19 +104,8 @@ def test_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch):
         compile_for(90, [])
 
 
-def test_kernels_of_a_package_are_found():
-    """In a process of its own: under Triton's interpreter nothing is a compiled function."""
-    code = """
-import json, kernels
-from harness.compile_check.compile import kernels_in
-from harness.models import fused
-print(json.dumps(sorted(kernels_in(kernels) | kernels_in(fused))))
-"""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    found = set(json.loads(done.stdout))
+def test_kernels_of_a_package_are_found(compiled: dict):
+    found = set(compiled["kernels"])
     assert {"_logprobs_kernel", "_first_pass_kernel", "_second_pass_kernel"} <= found
     assert {"_add_rms_norm_kernel", "_slot_attention_kernel", "_combine_splits_kernel"} <= found
 

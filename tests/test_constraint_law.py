@@ -1,6 +1,7 @@
 """The law of the output under each policy, by exact enumeration over several rounds, and token by token."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -68,12 +69,18 @@ def tokens_of(policy, num_tokens, method, draft_sampling, temperature=1.0, draft
         draft_sampling,
         num_speculative_tokens=num_tokens,
         max_new_tokens=12,
-        num_slots=40,
+        num_slots=75,
         sampling=SamplingSettings(temperature),
         constrained=True,
         **options,
     )
     return outputs(engine, [replace(item, grammar_state=grammar_state_of(policy)) for item in toy_requests(150)])
+
+
+@cache
+def coupled_tokens_alone():
+    """One token at a time, each under the mask."""
+    return tokens_of("mask", 0, Method.coupled, DraftSampling.coupled)
 
 
 @pytest.mark.parametrize("policy", ["commit", "mask"])
@@ -83,7 +90,7 @@ def test_coupled_tokens_depend_on_neither_policy_nor_drafter_nor_depth(policy, n
 
     Would catch any token lost, doubled or drawn at the wrong place where the engine cuts a round.
     """
-    alone = tokens_of("mask", 0, Method.coupled, DraftSampling.coupled)
+    alone = coupled_tokens_alone()
     assert any(len(set(tokens)) == VOCAB_SIZE for tokens in alone.values())
     assert tokens_of(policy, num_tokens, Method.coupled, DraftSampling.coupled) == alone
     assert tokens_of("late", 3, Method.coupled, DraftSampling.coupled) != alone
@@ -93,7 +100,7 @@ def test_coupled_tokens_depend_on_neither_policy_nor_drafter_nor_depth(policy, n
 @pytest.mark.parametrize("policy", ["commit", "mask"])
 def test_steps_in_parts_give_the_same_tokens(policy, overlaps):
     """Would catch a step launched as one graph that had to be cut or masked, and a round seen too late."""
-    alone = tokens_of("mask", 0, Method.coupled, DraftSampling.coupled)
+    alone = coupled_tokens_alone()
     options = {"graphs": True, "overlaps": overlaps}
     assert tokens_of(policy, 3, Method.coupled, DraftSampling.coupled, **options) == alone
     assert tokens_of(policy, 0, Method.coupled, DraftSampling.coupled, **options) == alone

@@ -1,6 +1,7 @@
 """Requests with sampling parameters of their own in one batch: each gets the tokens that it gets alone."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -27,17 +28,27 @@ def requests() -> list[Request]:
     return [replace(request, sampling=own) for request, own in zip(asked, OWN, strict=True)]
 
 
+@cache
+def tokens_alone(kind: str, graphs: bool) -> dict[str, tuple[int, ...]]:
+    """Each request by itself, in an engine whose own parameters are those of the request."""
+    found = {}
+    for request in requests():
+        options = {} if request.sampling is None else {"sampling": request.sampling}
+        found |= outputs(tiny_engine(kind, graphs=graphs, **options), [replace(request, sampling=None)])
+    return found
+
+
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "as graphs"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_in_a_mixed_batch_gets_the_tokens_it_gets_alone(kind: str, graphs: bool):
     """Would catch parameters of the slot's last request, of the default or of a neighbour, in drafts or target."""
-    asked = requests()
-    together = outputs(tiny_engine(kind, graphs=graphs, is_mixed=True), asked)
-    for request in asked:
-        options = {} if request.sampling is None else {"sampling": request.sampling}
-        alone = outputs(tiny_engine(kind, graphs=graphs, **options), [replace(request, sampling=None)])
-        assert together[request.prompt_id] == alone[request.prompt_id], f"request {request.prompt_id}"
+    together = outputs(tiny_engine(kind, graphs=graphs, is_mixed=True), requests())
+    assert together == tokens_alone(kind, False)
     assert len(set(together.values())) > 1
+
+
+def test_a_request_alone_gets_the_same_tokens_in_steps_of_fixed_sizes():
+    assert tokens_alone("eagle3", True) == tokens_alone("eagle3", False)
 
 
 def test_the_next_request_of_a_slot_takes_the_default_again():

@@ -56,7 +56,7 @@ def tiny_engine(
     **options: Any,
 ) -> Engine:
     """An engine of NUM_SLOTS slots that goes on past the end of sequence; `options` are fields of EngineSettings."""
-    target = random_target(seed=3) if target is None else target
+    target = random_target(seed=3, num_hidden_layers=5) if target is None else target
     num_tokens = 0 if kind == "none" else num_speculative_tokens
     shape = DrafterShape(NUM_SLOTS, capacity, num_tokens, VOCAB_SIZE)
     drafter: Drafter
