@@ -108,6 +108,6 @@ def test_the_second_turn_reads_the_models_own_first_answer(store):
 )
 def test_drafters_fit_their_target(drafter, least, store):
     """A head fed the wrong pair or feature keeps the law and loses the acceptance: far below what was measured."""
-    records = run(cell(drafter, temperature=1.0, num_prompts=24, max_new_tokens=32, max_concurrency=24), store)
+    records = run(cell(drafter, temperature=1.0, num_prompts=12, max_new_tokens=32, max_concurrency=12), store)
     rounds = [item for record in records for item in record.rounds if item.num_draft_tokens]
     assert 1 + sum(item.num_accepted_tokens for item in rounds) / len(rounds) > least
