@@ -5,7 +5,7 @@ This module does not know for which GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -203,20 +203,15 @@ MASKED = {"masked": (False, False), "masked and truncated": (True, False), "mask
 """Batches with masks: whether one may cut, and whether only some of its requests do."""
 
 
-def masked(
-    dtype: torch.dtype,
-    methods: Iterable[Method],
-    batches: Iterable[str] = tuple(MASKED),
-    smaller: Container[str] = tuple(MASKED),
-) -> Iterator[Launch]:
-    """Rows with masks, in these batches; those of `smaller` are drawn from a smaller vocabulary too."""
+def masked(dtype: torch.dtype, methods: Iterable[Method], batches: Iterable[str] = tuple(MASKED)) -> Iterator[Launch]:
+    """Rows with masks, in batches that MASKED names."""
     name = str(dtype).removeprefix("torch.")
     for words in batches:
         truncates, is_mixed = MASKED[words]
         chosen = {"masked": True, "truncates": truncates, "is_mixed": is_mixed}
         for method in methods:
             yield f"verify {method.value}, {words}, {name}", partial(_verify, method, dtype, **chosen)
-        for small in (False, True) if words in smaller else (False,):
+        for small in (False, True):
             vocabulary = ", smaller vocabulary" if small else ""
             yield f"draw, {words}, {name}{vocabulary}", partial(_draw, dtype, small_vocabulary=small, **chosen)
             yield (
