@@ -10,7 +10,7 @@ GPU_TEST_WORKERS ?= 12
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast gpu-test mutants check certify compile-check bench zoo clean
+.PHONY: help demo test test-fast gpu-test mutants check soak certify compile-check bench zoo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ check: .venv/.installed ## Run the linter, the formatter's check and the type ch
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+
+soak: .venv/.installed ## Kill runs 200 times, start them again and compare; then one run of 10,000 requests
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.run_soak
 
 certify: .venv/.installed ## Test that the sampling core is lossless, and that the test would notice if it were not
 	@$(BIN)/python -m experiments certify

@@ -1,6 +1,8 @@
 """A run that is killed and started again: the same cells, tokens and tables, whatever is left on disk."""
 
+import json
 from dataclasses import replace
+from shutil import copytree
 
 import pytest
 
@@ -9,62 +11,22 @@ from harness.compose.run_plan import Resume
 from harness.metrics import load_results
 from harness.metrics.cell import read_results
 from harness.metrics.comparison import comparisons_frame
-from harness.metrics.definitions import METRICS
 from harness.records import fault_points
 from harness.records.acceptance_terms import check_terms_of, read_terms
 from harness.records.files import read_cell
+from harness.records.provenance import provenance
 from harness.records.same_tokens import same_tokens
-from harness.settings.cell import (
-    BackendConfig,
-    CellConfig,
-    DecodingConfig,
-    DrafterConfig,
-    DrafterKind,
-    MeasurementConfig,
-    VerificationConfig,
-    WorkloadConfig,
-)
+from harness.settings.cell import BackendConfig, MeasurementConfig, WorkloadConfig
+from harness.sweep import arm
 from harness.sweep.run_cells import run_cells
 from kernels.contract import VerificationMethod
+from tests.resumed_runs import NUM_PROMPTS, Told, differences, run
 from tests.test_sweep import Silent, plan
 from tests.test_sweep import cell as zoo_cell
 
-NUM_PROMPTS = 10
-
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing that the program does may depend on it."""
-
-
-class Told(Silent):
-    """Remembers what the user was told, and counts requests that were run."""
-
-    def __init__(self):
-        super().__init__()
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-
-def plan_of(folder, **changes):
-    """A baseline and two methods on a scripted server."""
-    cell = CellConfig(
-        drafter=DrafterConfig(DrafterKind.eagle3),
-        decoding=DecodingConfig(temperature=1.0, max_new_tokens=8),
-        workload=WorkloadConfig(num_prompts=NUM_PROMPTS, num_turns=1),
-        backend=BackendConfig(kind="tests.fake_servers:TellsEveryRound", device="cpu", dtype="float32", graphs=False),
-        measurement=MeasurementConfig(num_warmup_requests=0, num_resamples=100),
-    )
-    methods = (VerificationMethod.strict, VerificationMethod.block)
-    return plan(folder, *(replace(cell, verification=VerificationConfig(method), **changes) for method in methods))
-
-
-def run(folder, options=None, told=None, **changes):
-    """Run the plan; returns what was told and the records by id."""
-    told, finished = told or Told(), []
-    run_cells(replace(plan_of(folder, **changes), resume=options or Resume()), folder, told, finished)
-    return told, {name: read_cell(folder / "cells" / f"{name}.json.gz") for name in finished}
+    """Stands for SIGKILL; `make soak` sends real ones."""
 
 
 def kill_at(monkeypatch, place, times=1):
@@ -79,12 +41,12 @@ def kill_at(monkeypatch, place, times=1):
     monkeypatch.setattr(fault_points, "on_reached", count)
 
 
-def killed(folder, monkeypatch, place, times=1):
+def killed(folder, monkeypatch, place, times=1, **options):
     """Run the plan and kill it on the way; returns what was told."""
     told = Told()
     kill_at(monkeypatch, place, times)
     with pytest.raises(Killed):
-        run(folder, told=told)
+        run(folder, told=told, **options)
     monkeypatch.setattr(fault_points, "on_reached", None)
     return told
 
@@ -92,23 +54,8 @@ def killed(folder, monkeypatch, place, times=1):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    return folder, run(folder)[1]
-
-
-def check_same(folder, records, undisturbed):
-    """The same cells, tokens and tables as the undisturbed run, but for times, which belong to sessions."""
-    other, expected = undisturbed
-    assert sorted(records) == sorted(expected)
-    for name, record in records.items():
-        tokens, again = (
-            {item.key: item.output_token_ids for item in each.requests} for each in (expected[name], record)
-        )
-        assert tokens == again
-    columns = ["cell_id", "verification", "num_requests", "num_output_tokens", "num_rounds", "num_accepted_tokens"]
-    columns += [name for name, metric in METRICS.items() if metric.of_tokens]
-    columns += [f"{name}_{end}" for name, metric in METRICS.items() if metric.of_tokens for end in ("low", "high")]
-    first, second = (load_results(path)[columns] for path in (other, folder))
-    assert first.equals(second)
+    run(folder)
+    return folder
 
 
 PLACES = [
@@ -131,7 +78,7 @@ def test_a_killed_run_goes_on_to_the_same_cells_tokens_and_tables(place, times, 
     """Would catch a part that is lost, counted twice, or read although it was not written whole."""
     before = killed(tmp_path, monkeypatch, place, times)
     told, records = run(tmp_path)
-    check_same(tmp_path, records, undisturbed)
+    assert not differences(undisturbed, tmp_path)
     num_lost = before.num_requests + told.num_requests - sum(len(item.requests) for item in records.values())
     assert 0 <= num_lost <= 2, "more than was under way since requests were last kept"
 
@@ -140,7 +87,7 @@ def test_speedups_pair_what_one_session_has_measured(tmp_path, undisturbed, monk
     """Would catch times of two sessions that are compared, and a cell of two sessions that looks like any other."""
     killed(tmp_path, monkeypatch, "a turn is played", 4)
     run(tmp_path)
-    before, after = (load_results(path).set_index("verification") for path in (undisturbed[0], tmp_path))
+    before, after = (load_results(path).set_index("verification") for path in (undisturbed, tmp_path))
     # the last block of the baseline and of strict ran in the second session, that of block in the first
     assert after["labels"].to_dict() == {"": "2 sessions", "strict": "2 sessions", "block": ""}
     assert before["labels"].eq("").all()
@@ -160,11 +107,11 @@ def test_nothing_is_run_twice(tmp_path, undisturbed, monkeypatch):
     for _ in range(200):
         kill_at(monkeypatch, "a frame is on disk", 2)
         try:
-            _, records = run(tmp_path)
+            run(tmp_path)
             break
         except Killed:
             pass
-    check_same(tmp_path, records, undisturbed)
+    assert not differences(undisturbed, tmp_path)
     assert run(tmp_path)[0].num_requests == 0
 
 
@@ -192,3 +139,91 @@ def test_the_engine_hands_over_conversations_that_have_ended(tmp_path, monkeypat
             continue
         first, second = read_cell(once[name]), read_cell(again[name])
         assert same_tokens([first], [second]).is_same and len(first.requests) == 8
+
+
+def only_checkpoint(folder, number=0):
+    return sorted((folder / "checkpoints").iterdir())[number]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[:-7], "are of a part that was not written whole; they are cut off"),
+        (lambda data: data + bytes(99), "are of a part that was not written whole; they are cut off"),
+        (lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:], "set aside as "),
+        (lambda data: data[len(data) // 2 :], "set aside as "),
+        (lambda data: b"", ""),
+    ],
+    ids=["torn", "zeros at the end", "one bit", "without its start", "empty"],
+)
+def test_a_damaged_checkpoint_is_named_and_never_used(damage, message, tmp_path, undisturbed, monkeypatch):
+    """Would catch a part that is averaged in although it is not what was measured."""
+    killed(tmp_path, monkeypatch, "a turn is played", 5)
+    path = only_checkpoint(tmp_path)
+    path.write_bytes(damage(path.read_bytes()))
+    told, _ = run(tmp_path)
+    assert not differences(undisturbed, tmp_path)
+    named = [note for note in told.notes if str(path) in note]
+    assert [message in note for note in named] == ([True] if message else [])
+    assert (path.with_name(path.name + ".damaged").exists()) == (message == "set aside as ")
+
+
+def test_a_record_that_was_edited_is_set_aside(tmp_path, undisturbed):
+    run(tmp_path)
+    path = sorted((tmp_path / "cells").iterdir())[0]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    told, _ = run(tmp_path)
+    assert told.num_requests == NUM_PROMPTS and any(str(path) in note for note in told.notes)
+    assert not differences(undisturbed, tmp_path) and path.with_name(path.name + ".damaged").exists()
+
+
+def test_what_was_measured_with_something_else_is_started_anew_or_marked(tmp_path, undisturbed, monkeypatch):
+    """Would catch parts of two commits in one cell that nothing tells from a cell of one."""
+    anew, mixed = tmp_path / "anew", tmp_path / "mixed"
+    killed(anew, monkeypatch, "a turn is played", 5)
+    copytree(anew, mixed)
+
+    def elsewhere(**facts):
+        found = provenance(**facts)
+        return found | {"git": {**(found["git"] or {}), "commit": "another"}}
+
+    monkeypatch.setattr(arm, "provenance", elsewhere)
+    told, _ = run(anew)
+    assert sum("measured with others: commit: " in note and "--accept-drift" in note for note in told.notes) == 3
+    assert told.num_requests == 3 * NUM_PROMPTS and load_results(anew)["labels"].eq("").all()
+    told, _ = run(mixed, Resume(accepts_drift=True))
+    assert told.num_requests == NUM_PROMPTS // 2
+    assert load_results(mixed)["labels"].to_list() == ["2 sessions with another commit", "", ""]
+    assert [item.provenance for item in read_results(mixed).cells[0].record.blocks] == [0, 1]
+    assert not differences(undisturbed, anew) and not differences(undisturbed, mixed)
+
+
+def test_a_changed_setting_makes_new_cells_and_leaves_the_old_ones(tmp_path):
+    _, before = run(tmp_path)
+    told, after = run(tmp_path, seed=7)
+    assert told.num_requests == 3 * NUM_PROMPTS and not before.keys() & after.keys()
+    assert run(tmp_path)[0].num_requests == 0
+    assert json.loads((tmp_path / "run.json").read_text())["cells"] == list(before)[::-1]
+
+
+def test_settings_that_determine_nothing_are_brought_up_to_date(tmp_path):
+    """Would catch intervals of an earlier confidence under the present one."""
+    _, before = run(tmp_path)
+    told, after = run(tmp_path, measurement=MeasurementConfig(num_warmup_requests=0, num_resamples=200))
+    assert told.num_requests == 0 and before.keys() == after.keys()
+    assert {record.config["measurement"]["num_resamples"] for record in after.values()} == {200}
+    assert run(tmp_path)[0].num_requests == 0
+
+
+def test_fresh_starts_anew(tmp_path, monkeypatch):
+    killed(tmp_path, monkeypatch, "a turn is played", 5)
+    assert run(tmp_path, Resume(is_fresh=True))[0].num_requests == 3 * NUM_PROMPTS
+    assert run(tmp_path, Resume(is_fresh=True))[0].num_requests == 3 * NUM_PROMPTS
+
+
+def test_a_second_interruption_keeps_the_list_of_the_first(tmp_path, monkeypatch):
+    """Would catch a report that lacks cells which are there."""
+    run(tmp_path)
+    listed = json.loads((tmp_path / "run.json").read_text())["cells"]
+    killed(tmp_path, monkeypatch, "the manifest is written", 1)
+    assert json.loads((tmp_path / "run.json").read_text())["cells"] == listed

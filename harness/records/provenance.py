@@ -60,28 +60,28 @@ def provenance(
 @cache
 def git_state(root: Path) -> dict[str, Any] | None:
     """Commit and dirty flag of the checkout whose top folder is `root`, and `diff`, a digest of what differs from the
-    commit in Python files, if anything does; None if it is not a checkout."""
+    commit in Python files but tests, if anything does; None if it is not a checkout."""
     if shutil.which("git") is None or not (root / ".git").exists():
         return None
     commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
     if not commit:
         return None
     changes = _output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no")
-    diff = _output("git", "-C", str(root), "diff", "HEAD", "--", "*.py") if changes else ""
+    diff = _output("git", "-C", str(root), "diff", "HEAD", "--", "*.py", ":!tests") if changes else ""
     digest = {"diff": hashlib.sha256(diff.encode()).hexdigest()[:16]} if diff else {}
     return {"commit": commit, "dirty": changes != "", **digest}
 
 
 def measured_with(found: Mapping[str, Any]) -> dict[str, str]:
     """What must be the same wherever parts of one cell are measured, from a provenance: name -> value, in words."""
-    git, gpu = found["git"] or {}, found["gpu"]
+    git, gpu, cpu = found.get("git") or {}, found.get("gpu"), found.get("cpu") or {}
     return {
         "commit": str(git.get("commit")),
         "changes since the commit": str(git.get("diff")),
-        "python": str(found["python"]),
-        **{name: str(value) for name, value in found["packages"].items()},
-        **({"CPU": str(found["cpu"]["model"])} if gpu is None else {"GPU": str(gpu["name"])}),
-        "threads of torch": str(found["torch_threads"]),
+        "python": str(found.get("python")),
+        **{name: str(value) for name, value in found.get("packages", {}).items()},
+        **({"CPU": str(cpu.get("model"))} if gpu is None else {"GPU": str(gpu.get("name"))}),
+        "threads of torch": str(found.get("torch_threads")),
         **{name: str(digest) for name, digest in found.get("imported", {}).items()},
     }
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from harness.backends.backend import Backend, BackendRun, Facts, OnRequest
 from harness.compose.run_plan import Resume
-from harness.records.acceptance_terms import collect_terms, write_terms
+from harness.records.acceptance_terms import collect_terms, terms_path, write_terms
 from harness.records.counts import Knowledge
-from harness.records.files import identity, write_cell
+from harness.records.files import identity, read_cell, write_cell
 from harness.records.parts import ConversationKey, Part, settled
 from harness.records.provenance import provenance
+from harness.records.runs import CELLS, SUFFIX
 from harness.records.schema import Block, CellRecord
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import labels
@@ -61,6 +62,15 @@ class Arm:
         weights = self.backend.weights() if hasattr(self.backend, "weights") else None
         key = identity(determinants(self.backend.resolved(self.cell), prompts, weights))
         self._checkpoint = find_checkpoint(folder, key, self.session, self._provenance(), resume, note)
+        if self._checkpoint.config is not None:
+            self._bring_up_to_date(self._checkpoint.config, folder / CELLS)
+
+    def _bring_up_to_date(self, recorded: Mapping[str, Any], folder: Path) -> None:
+        """Write the settings into the record of a finished cell that determine no result and may be others now."""
+        config = recorded_config(self.cell, replace(self.cell, backend=BackendConfig(**recorded["backend"])))
+        if config != recorded:
+            record = read_cell(folder / f"{self.finished_id}{SUFFIX}")
+            self.write(replace(record, config=config, labels=labels(self.cell)), folder)
 
     @property
     def checkpoint(self) -> CellCheckpoint:
@@ -179,13 +189,13 @@ class Arm:
 
     def write(self, record: CellRecord, folder: Path) -> None:
         """Write the cell's files to a folder."""
-        files = []
-        if self.cell.measurement.round_terms and not self.cell.is_baseline:
+        has_terms = self.cell.measurement.round_terms and not self.cell.is_baseline
+        if has_terms and self.finished_id is None:
             # first, so that a record that promises terms has them
             requests = (item for part in settled(self.checkpoint.parts) for item in part.terms)
-            files.append(write_terms(collect_terms(record.cell_id, requests), folder))
-        files.append(write_cell(record, folder))
-        self.checkpoint.finish(record.cell_id, files, record.provenances)
+            write_terms(collect_terms(record.cell_id, requests), folder)
+        terms = [terms_path(folder, record.cell_id)] if has_terms else []
+        self.checkpoint.finish(record, [*terms, write_cell(record, folder)])
 
 
 def _record(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: Sequence[str]) -> CellRecord:

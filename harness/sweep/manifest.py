@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from harness.compose.run_plan import RunPlan
 from harness.records.fault_points import reached
-from harness.records.files import write_atomically
-from harness.records.runs import MANIFEST
+from harness.records.files import identity, write_atomically
+from harness.records.runs import CELLS, MANIFEST, SUFFIX
 from harness.records.schema import SCHEMA_VERSION
+from harness.settings.identity import plain_values
 
 
 @dataclass
@@ -26,7 +28,27 @@ class Manifest:
     """Place in the plan's groups of each, by its id."""
     failed: set[str] = field(default_factory=set)
     """Ids of those that failed."""
+    _unseen: dict[str, int] = field(default_factory=dict)
+    """Listed by an earlier session, and not come to yet: place by id."""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def __post_init__(self) -> None:
+        """List what an earlier session of the same plan has listed, so that a second interruption loses nothing."""
+        if self.plan.resume.is_fresh:
+            return
+        try:
+            earlier = json.loads((self.folder / MANIFEST).read_text())
+            listed = list(zip(earlier["cells"], earlier["places"], strict=True)) if earlier["plan"] == self._key else []
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        self._unseen = {
+            cell_id: place for cell_id, place in listed if (self.folder / CELLS / f"{cell_id}{SUFFIX}").is_file()
+        }
+
+    @cached_property
+    def _key(self) -> str:
+        """Equal for plans of the same cells."""
+        return identity({"cells": [plain_values(asdict(cell)) for cell in self.plan.cells]})
 
     def add(self, place: int, cell_id: str, has_failed: bool) -> None:
         """The record of a cell is there."""
@@ -35,6 +57,10 @@ class Manifest:
         if cell_id not in self.places:
             self.finished.append(cell_id)
         self.places[cell_id] = place
+        self._unseen = {name: other for name, other in self._unseen.items() if name != cell_id and other != place}
+        places = self.places | self._unseen
+        # arms finish in the order of their last block, which says nothing to a reader
+        cells = sorted([*self.finished, *self._unseen], key=lambda cell_id: places[cell_id])
         content = {
             "schema_version": SCHEMA_VERSION,
             "name": self.plan.name,
@@ -44,8 +70,9 @@ class Manifest:
             "reference": self.plan.reference,
             "command": self.plan.command,
             "started": self.started,
-            # arms finish in the order of their last block, which says nothing to a reader
-            "cells": sorted(self.finished, key=lambda cell_id: self.places[cell_id]),
+            "plan": self._key,
+            "cells": cells,
+            "places": [places[cell_id] for cell_id in cells],
             "num_cells": len(self.plan.cells),
             "skipped": [{"cell": dict(values), "reason": reason} for values, reason in self.plan.skipped],
         }

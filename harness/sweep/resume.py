@@ -21,6 +21,7 @@ from harness.records.files import write_atomically
 from harness.records.parts import ConversationKey, Part
 from harness.records.provenance import measured_with
 from harness.records.runs import CELLS
+from harness.records.schema import CellRecord
 
 CHECKPOINTS = "checkpoints"
 PARTS = ".parts"
@@ -44,6 +45,8 @@ class CellCheckpoint:
     """Of the record, once it is written."""
     provenances: Sequence[Mapping[str, Any]] = ()
     """Of everything that earlier sessions measured."""
+    config: Mapping[str, Any] | None = None
+    """That of the record, where there is one."""
 
     def keep(self, part: Part) -> None:
         """Add a part; on disk when this returns."""
@@ -55,17 +58,18 @@ class CellCheckpoint:
         """The conversations of a block that need not be run again."""
         return {key for part in self.parts if part.block.index == block for key in part.played}
 
-    def finish(self, cell_id: str, files: Sequence[Path], provenances: Sequence[Mapping[str, Any]]) -> None:
+    def finish(self, record: CellRecord, files: Sequence[Path]) -> None:
         """The cell's files are written: remember their digests instead of the parts."""
         reached("the record is written")
         content = {
-            "cell_id": cell_id,
+            "cell_id": record.cell_id,
+            "config": record.config,
             "files": {path.name: _digest(path) for path in files},
-            "provenances": [dict(item) for item in provenances],
+            "provenances": list(record.provenances),
         }
         write_atomically(self.file.path, whole_file({"finished": content}))
         reached("the checkpoint is closed")
-        self.cell_id = cell_id
+        self.cell_id, self.config = record.cell_id, record.config
         for path in _checkpoints(self.folder, self.key):
             if path != self.file.path:
                 path.unlink(missing_ok=True)
@@ -125,7 +129,7 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
     if finished is None:
         return CellCheckpoint(folder, key, file, parts, None, [part.provenance for part in parts]) if parts else None
     for name, digest in finished["files"].items():
-        record = folder / CELLS / name
+        record = folder / CELLS / Path(name).name
         if not record.is_file():
             note(f"{record}: expected the finished cell, found nothing; it is run again")
         elif _digest(record) != digest:
@@ -136,7 +140,7 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
             continue
         path.unlink()
         return None
-    return CellCheckpoint(folder, key, file, [], finished["cell_id"], finished["provenances"])
+    return CellCheckpoint(folder, key, file, [], *(finished[name] for name in ("cell_id", "provenances", "config")))
 
 
 def _drift(checkpoint: CellCheckpoint, here: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

@@ -18,6 +18,7 @@ from harness.cli.command_line import FAILED, REQUEUE, SUCCESS, say
 from harness.compose.run_plan import Resume, RunPlan, made_folder
 from harness.records.files import UnwritableError
 from harness.records.runs import MANIFEST
+from harness.sweep.lease import leased
 from harness.sweep.progress import progress_on
 from harness.sweep.resume import CHECKPOINTS
 from harness.sweep.stop_signals import ending_with
@@ -65,10 +66,11 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         The exit code: FAILED if a cell failed.
 
     Raises:
+        SettingsError: another process works in the folder.
         SystemExit: with REQUEUE, after SIGTERM or SIGUSR1.
     """
     say(*plan.skipped_lines)
-    with made_folder(plan.folder), nullcontext() if in_this_process else ending_with(REQUEUE):
+    with made_folder(plan.folder), leased(plan.folder), nullcontext() if in_this_process else ending_with(REQUEUE):
         say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
         say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.warnings)
         finished: list[str] = []
@@ -79,7 +81,7 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
             if isinstance(error, StoppedBySignal) and not error.is_key:
                 raise SystemExit(REQUEUE) from error
             is_at_once = isinstance(error, StoppedBySignal) and error.is_at_once
-            if not is_at_once and _lists_only(plan.folder, finished):
+            if not is_at_once and _lists(plan.folder, finished):
                 try:
                     write_report(plan.folder, show, plan.folder)
                 except UnwritableError as unwritable:
@@ -141,7 +143,7 @@ def _kept(plan: RunPlan, finished: Sequence[str]) -> str:
     return "no cell was finished, nothing to report"
 
 
-def _lists_only(folder: Path, finished: Sequence[str]) -> bool:
+def _lists(folder: Path, finished: Sequence[str]) -> bool:
     """Whether the folder's manifest is this run's; stopped while it was written, it may be an older one."""
     manifest = folder / MANIFEST
-    return bool(finished) and manifest.is_file() and set(json.loads(manifest.read_text())["cells"]) <= set(finished)
+    return bool(finished) and manifest.is_file() and set(finished) <= set(json.loads(manifest.read_text())["cells"])

@@ -1,0 +1,169 @@
+"""A lease on the folder of a run: one process works in it at a time, and one that has died keeps nothing locked.
+
+The file lease.N names its holder and holds a counter, which the holder moves every BEAT_S. A lease is stale when its
+process has ended on this host, or when its counter has not moved for STALE_S; who finds that creates lease.N+1, which
+the file system lets one of several do. No clocks are compared and no locks are used, so that it works on NFS too.
+This module does not know what is done in the folder.
+"""
+
+from __future__ import annotations
+
+import _thread
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from harness.cli.command_line import say
+from harness.settings.schema import SettingsError
+
+BEAT_S = 10.0
+STALE_S = 60.0
+LEASE = "lease."
+_POLL_S = 1.0
+
+
+@contextmanager
+def leased(folder: Path) -> Iterator[None]:
+    """Hold the lease on a folder.
+
+    Raises:
+        SettingsError: another process holds it; the message names its host and pid.
+    """
+    path = _taken(folder)
+    ended = threading.Event()
+    threading.Thread(target=_beat, args=(path, ended), daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        path.unlink(missing_ok=True)
+
+
+def _taken(folder: Path) -> Path:
+    """Take the lease, once no other process holds it."""
+    while True:
+        newest = _newest(folder)
+        if newest is not None and _is_held(newest):
+            continue
+        number = 1 if newest is None else _number(newest) + 1
+        path = folder / f"{LEASE}{number}"
+        try:
+            with open(path, "xb") as stream:
+                stream.write(_content(0))
+        except FileExistsError:
+            # another process was faster
+            continue
+        for older in folder.glob(f"{LEASE}*"):
+            if _number(older) < number:
+                older.unlink(missing_ok=True)
+        return path
+
+
+def _newest(folder: Path) -> Path | None:
+    return max(folder.glob(f"{LEASE}*"), key=_number, default=None)
+
+
+def _number(path: Path) -> int:
+    text = path.name.removeprefix(LEASE)
+    return int(text) if text.isdecimal() else 0
+
+
+def _is_held(path: Path) -> bool:
+    """Whether the lease was given back just now, so that it must be looked for again; False if it is stale.
+
+    Raises:
+        SettingsError: its process is alive.
+    """
+    content = _read(path)
+    if content is None:
+        return True
+    holder = _holder(content)
+    if holder is not None and _place(holder) == _place(_process(os.getpid())):
+        if _process(holder["pid"]) != {name: holder[name] for name in _process(os.getpid())}:
+            return False
+        raise _refusal(path.parent, holder)
+    who = "another process" if holder is None else f"pid {holder['pid']} on {holder['host']}"
+    say(f"{who} worked in {path.parent}; waiting up to {STALE_S:.0f} s to see whether it still does")
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < STALE_S:
+        time.sleep(_POLL_S)
+        now = _read(path)
+        if now is None:
+            return True
+        if now != content:
+            raise _refusal(path.parent, _holder(now))
+    return False
+
+
+def _refusal(folder: Path, holder: dict[str, Any] | None) -> SettingsError:
+    who = "another process" if holder is None else f"pid {holder['pid']} on host {holder['host']}"
+    return SettingsError(
+        f"output.folder: expected a folder that no other run works in, found {who} at work in {folder}; wait for it, "
+        "end it, or give this run another name"
+    )
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _holder(content: bytes) -> dict[str, Any] | None:
+    """Who a lease names; None while that is being written."""
+    try:
+        holder = json.loads(content)
+        return holder if {"host", "pid", "pids", "started"} <= set(holder) else None
+    except (ValueError, TypeError):
+        return None
+
+
+def _place(holder: dict[str, Any]) -> tuple[str, str]:
+    """Where a pid has a meaning: the host, and the container there."""
+    return holder["host"], holder["pids"]
+
+
+def _process(pid: int) -> dict[str, Any]:
+    """A process of this host as a lease names it; `started` is None where there is no such process."""
+    started: str | None = None
+    with suppress(OSError):
+        # the 22nd field, behind a name that may hold anything
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    if started is None and not Path("/proc/self/stat").is_file():
+        with suppress(OSError):
+            os.kill(pid, 0)
+            started = "alive"
+    pids = os.readlink("/proc/self/ns/pid") if os.path.islink("/proc/self/ns/pid") else ""
+    return {"host": platform.node(), "pid": pid, "pids": pids, "started": started}
+
+
+def _content(num_beats: int) -> bytes:
+    return json.dumps({**_process(os.getpid()), "beats": f"{num_beats:012}"}).encode()
+
+
+def _beat(path: Path, ended: threading.Event) -> None:
+    """Move the counter until the work has ended; interrupt it if another process has taken the lease."""
+    num_beats = 0
+    while not ended.wait(BEAT_S):
+        num_beats += 1
+        try:
+            is_lost = _newest(path.parent) != path
+            if not is_lost:
+                with open(path, "r+b") as stream:
+                    stream.write(_content(num_beats))
+        except FileNotFoundError:
+            is_lost = True
+        except OSError:
+            # the file system does not answer; who takes over meanwhile is seen when it does
+            continue
+        if is_lost and not ended.is_set():
+            say(f"another run has taken over {path.parent}, since this one stood still: it ends here")
+            _thread.interrupt_main()
+            return
