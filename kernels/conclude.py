@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from kernels.acceptance_test import PASSED, accept_or_reject
-from kernels.decide import FROM_TARGET, NOTHING, decide, write_verdict
+from kernels.decide import FROM_TARGET, NOTHING, decide, flag_excess, write_verdict
 from kernels.packed_rows import UNPLACED
 from kernels.residual_weights import open_rows
 from kernels.sample_next import load_chunks, load_uniform, sample_next
@@ -187,6 +187,7 @@ def arrive(
         else:
             tl.store(state.plans + request, plan)
             tl.store(state.needed + request, needed)
+        flag_excess(tokens, output, request, WIDTH_PADDED)
 
 
 @triton.jit

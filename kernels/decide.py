@@ -23,13 +23,14 @@ FROM_TARGET: tl.constexpr = tl.constexpr(1)
 FROM_TARGET_WITHOUT: tl.constexpr = tl.constexpr(2)
 FROM_RESIDUAL: tl.constexpr = tl.constexpr(3)
 UNDECIDED: tl.constexpr = tl.constexpr(4)
+MANY_COLUMNS: tl.constexpr = tl.constexpr(8)
+"""With more, block has no register for a request's count before its next token is drawn; with fewer, none after."""
 
 
 @triton.jit
 def write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED: tl.constexpr):
     """Everything but the token after the accepted ones; num_accepted is -1 for a padded slot.
-
-    A request whose caller counts more draft tokens than there is room for is flagged.
+    A request whose caller counts more draft tokens than there is room for is flagged, here or by `flag_excess`.
     """
     row = request.to(tl.int64)
     columns = tl.arange(0, WIDTH_PADDED)
@@ -40,7 +41,17 @@ def write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED: 
     written = (columns <= tokens.width) & ((columns != num_accepted) | (num_accepted < 0))
     tl.store(output.token_ids + row * (tokens.width + 1) + columns, token_ids, mask=written)
     tl.store(output.num_accepted + request, tl.maximum(num_accepted, 0).to(tl.int64))
-    tl.store(output.invalid + request, invalid | (tl.load(tokens.counts + request) > tokens.width))
+    if WIDTH_PADDED <= MANY_COLUMNS:
+        tl.store(output.invalid + request, invalid | (tl.load(tokens.counts + request) > tokens.width))
+    else:
+        tl.store(output.invalid + request, invalid)
+
+
+@triton.jit
+def flag_excess(tokens, output, request, WIDTH_PADDED: tl.constexpr):
+    """What `write_verdict` leaves out: flag a request whose many draft tokens are too many, last of all."""
+    if WIDTH_PADDED > MANY_COLUMNS:
+        tl.store(output.invalid + request, True, mask=tl.load(tokens.counts + request) > tokens.width)
 
 
 @triton.jit

@@ -16,7 +16,7 @@ from triton.language.extra.cuda import gdc_wait
 
 from kernels.addresses import draft_slot
 from kernels.conclude import SERVED_ELSEWHERE, is_last, load_stats, served_count, shared_now
-from kernels.decide import FROM_RESIDUAL, NOTHING, UNDECIDED, write_verdict
+from kernels.decide import FROM_RESIDUAL, NOTHING, UNDECIDED, flag_excess, write_verdict
 from kernels.device_streams import ACCEPT, load_stream, uniform
 from kernels.gumbel_argmax import gumbel_argmax, high_words, keep_leader, no_leader
 from kernels.residual_weights import open_rows, residual_weights
@@ -84,6 +84,7 @@ def _decide_block(
         tl.debug_barrier()
         tl.store(state.stops + request, 0)
         write_verdict(tokens, output, request, num_accepted, False, WIDTH_PADDED)
+        flag_excess(tokens, output, request, WIDTH_PADDED)
     return num_accepted
 
 

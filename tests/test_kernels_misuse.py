@@ -39,13 +39,14 @@ def check_sound(batch: KernelRound, method: Method, workspace: Workspace) -> Non
     assert workspace.busy_counters() == []
 
 
-def test_the_smallest_round_after_a_count_above_its_width():
+@pytest.mark.parametrize("width", [1, 8])
+def test_the_smallest_round_after_a_count_above_its_width(width: int):
     """Would catch a counter that is never completed: the third call then returned what its memory held before."""
-    batch, workspace = kernel_round([PLAIN], [1], 8, one_hot=True, padded=True), Workspace()
-    for counts in ([1], [2], [1]):
-        verdict = with_counts(batch, counts).found(verification_of(Method.strict), workspace)
+    batch, workspace = kernel_round([PLAIN], [width], 8, one_hot=True, padded=True), Workspace()
+    for count in (width, width + 1, width):
+        verdict = with_counts(batch, [count]).found(verification_of(Method.strict), workspace)
         expected = batch.expected(verification_of(Method.strict))
-        flagged = expected.invalid | (counts[0] > 1)
+        flagged = expected.invalid | (count > width)
         assert_same_verdict(verdict, replace(expected, invalid=flagged))
 
 
