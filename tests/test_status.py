@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -53,8 +54,9 @@ def test_a_run_that_was_killed_is_not_called_running(tmp_path, capsys):
 
 
 def test_a_run_on_another_host_is_alive_as_long_as_it_writes(tmp_path):
-    elsewhere = replace(STATUS_OF_A_RUN, host=socket.gethostname() + "x", pid=os.getpid())
-    assert elsewhere.is_alive and not replace(elsewhere, updated_unix_s=elsewhere.updated_unix_s - 1000).is_alive
+    now = time.time()
+    elsewhere = replace(STATUS_OF_A_RUN, host=socket.gethostname() + "x", pid=os.getpid(), updated_unix_s=now)
+    assert elsewhere.is_alive and not replace(elsewhere, updated_unix_s=now - 1000).is_alive
 
 
 @pytest.mark.parametrize(("name", "num_failed", "code"), [("FailingServer", 0, 0), ("Raises", 1, 1)])

@@ -74,15 +74,18 @@ def git_state(root: Path) -> dict[str, Any] | None:
 
 def measured_with(found: Mapping[str, Any]) -> dict[str, str]:
     """What must be the same wherever parts of one cell are measured, from a provenance: name -> value, in words."""
-    git, gpu, cpu = found.get("git") or {}, found.get("gpu"), found.get("cpu") or {}
+    git, cpu, packages, imported = (
+        part if isinstance(part := found.get(name), Mapping) else {} for name in ("git", "cpu", "packages", "imported")
+    )
+    gpu = found.get("gpu")
+    device = {"CPU": cpu.get("model")} if gpu is None else {"GPU": gpu.get("name") if isinstance(gpu, Mapping) else gpu}
     return {
         "commit": str(git.get("commit")),
         "changes since the commit": str(git.get("diff")),
         "python": str(found.get("python")),
-        **{name: str(value) for name, value in found.get("packages", {}).items()},
-        **({"CPU": str(cpu.get("model"))} if gpu is None else {"GPU": str(gpu.get("name"))}),
+        **{name: str(value) for name, value in (*packages.items(), *device.items())},
         "threads of torch": str(found.get("torch_threads")),
-        **{name: str(digest) for name, digest in found.get("imported", {}).items()},
+        **{name: str(digest) for name, digest in imported.items()},
     }
 
 
