@@ -3,7 +3,8 @@
 The formats of vLLM 0.25 and 0.33, SGLang 0.5, TensorRT-LLM and llama.cpp are written from their sources, not recorded
 from them; that of vLLM 0.32 is held against a recorded one (tests/test_server_formats.py). Faults are chosen by seed:
 `dies`, `stalls`, `malformed`, `busy` (429, then an answer), `always_busy` (503), `refused`, `resets` (the counters
-start anew), `backwards` (steps that do not add up to tokens), `silent` (no drafts, and no list of steps).
+start anew), `backwards` (drafts that do not add up), `incomplete` (no list of drafted tokens), `silent` (no drafts, and
+no list of steps).
 """
 
 import argparse
@@ -68,6 +69,8 @@ class ScriptedServer:
     counts: Counter = field(default_factory=Counter)
     bodies: list = field(default_factory=list)
     killed_at: int | None = None
+    max_tokens: int = 4096
+    """A limit of its own."""
     port: int = 0
     """Known once it serves."""
 
@@ -129,7 +132,7 @@ class ScriptedServer:
 
     async def stream(self, request, body, fault):
         """Send an answer, event by event; a fault shows at the third."""
-        script = script_of(body["seed"], self.depth, body["max_tokens"])
+        script = script_of(body["seed"], self.depth, min(body["max_tokens"], self.max_tokens))
         if fault == "silent":
             script = replace(script, accepted=(), sizes=(1,) * script.num_tokens)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -192,11 +195,13 @@ class ScriptedServer:
             }
             if steps:
                 found |= {"per_step_accepted": accepted, "per_step_drafted": drafted}
+            if fault == "incomplete":
+                del found["per_step_drafted"]
             return {"metrics": {"speculative_decoding": found}}
         if self.format == "sglang":
             found = {
                 "spec_accept_length": script.num_tokens / max(1, steps),
-                "spec_num_correct_drafts": sum(accepted),
+                "spec_num_correct_drafts": sum(accepted) + (fault == "backwards"),
                 "spec_num_proposed_drafts": script.depth * steps,
                 "spec_verify_ct": steps,
                 "spec_correct_drafts_histogram": histogram,

@@ -2,13 +2,15 @@
 
 import os
 import re
+import select
 import shlex
+import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
-from harness.backends.server.process import launch_of
+from harness.backends.server.process import Launch, Servers, launch_of
 from harness.compose.run_plan import with_baselines
 from harness.settings.sections import VerificationConfig
 from harness.settings.server import Engine, ServerConfig
@@ -97,6 +99,37 @@ def test_a_server_that_does_not_start_says_why(tmp_path):
     (record,), _ = run_on(tmp_path, replace(cell, server=server))
     assert not record.requests and "ended with status 1" in record.failures[0].message
     assert "no such model" in record.failures[0].message
+
+
+def test_a_server_that_is_late_is_not_left(tmp_path):
+    """Would catch a server without a health check that holds the GPU, or is taken for a healthy one later."""
+    servers = Servers()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"server\.start_timeout_s"):
+            servers.url(Launch(("sleep", "60")), "/health", 0.0, tmp_path)
+    assert len(list(tmp_path.glob("*.log"))) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends what a killed process started")
+def test_a_server_ends_with_a_process_that_is_killed(tmp_path):
+    """Would catch a server that a worker killed for stalling leaves on the GPU."""
+    run = f"""if True:
+        import os, signal, sys
+        from pathlib import Path
+        from harness.backends.server.process import Launch, Servers
+        servers = Servers()
+        launch = Launch((sys.executable, "-m", "tests.scripted_server", "--port", "{{port}}"))
+        servers.url(launch, "/health", 60.0, Path({str(tmp_path)!r}))
+        print(servers.log, flush=True)
+        sys.stdin.readline()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    with subprocess.Popen([sys.executable, "-c", run], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        pid = next(int(line.split()[1]) for line in process.stdout if line.startswith(b"pid "))
+        server = os.pidfd_open(pid)
+        process.communicate(b"\n")
+    assert select.select([server], [], [], 30.0)[0]
+    os.close(server)
 
 
 def test_a_command_line_is_filled_in():

@@ -95,6 +95,10 @@ class ServerConfig:
     """Folder for what servers that are started print."""
 
     def __post_init__(self) -> None:
+        has_secret = any(sign in (self.url or "") for sign in "@?#")
+        require(not has_secret, "server.url", "no user, password or query, which records would tell", "some")
+        is_key = re.search(r"--api[-_]key|API_KEY=", self.command or "") is not None
+        require(not is_key, "server.command", "a server without a key, which records would tell", "one with a key")
         is_url = self.url is None or re.fullmatch(r"https?://[^/\s]+(/\S*)?", self.url) is not None
         require(is_url, "server.url", "http://HOST:PORT, or null", self.url)
         require(self.num_retries >= 0, "server.num_retries", "0 or more", self.num_retries)

@@ -117,7 +117,7 @@ class Adapter:
         return None
 
     def sampling_fields(self, sampling: SamplingSettings, no_top_k: int) -> dict[str, Any]:
-        """All sampling parameters, so that no default of the server takes the place of one.
+        """All sampling parameters, so that no default, such as one of generation_config.json, takes part.
 
         Args:
             sampling: of the request.
@@ -128,6 +128,9 @@ class Adapter:
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or no_top_k,
             "min_p": sampling.min_p,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
             "ignore_eos": self.cell.decoding.ignore_eos,
         }
 

@@ -9,14 +9,15 @@ from typing import Any, TypeAlias
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.play import Answered
 from harness.backends.server.reply import MalformedAnswer
-from harness.backends.server.rounds import Steps, rounds_of
+from harness.backends.server.rounds import INCONSISTENT, Steps, rounds_of
+from harness.records import InconsistentRecordError
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.request import FinishReason, RequestRecord
 from harness.records.schema import Failure
 from harness.timing.in_flight import shared_clock
 
 FINISH = {"stop": FinishReason.eos, "length": FinishReason.length}
-
+_CONTRADICTIONS = (MalformedAnswer, InconsistentRecordError)
 
 _Told: TypeAlias = tuple[Answered, Steps | DraftCounts | None]
 
@@ -50,19 +51,19 @@ def recorded(answered: Sequence[Answered], adapter: Adapter, max_new_tokens: int
     for item in answered:
         try:
             told.append((item, adapter.drafts(item.reply)))
-        except MalformedAnswer as error:
+        except _CONTRADICTIONS as error:
             failures.append(_failure(item, error))
     told = _with_silent(told)
     knowledge = _knowledge([drafts for _, drafts in told])
     requests = []
     for item, drafts in told:
-        record = _without_drafts(item)
         try:
+            record = _without_drafts(item)
             if knowledge is Knowledge.rounds and isinstance(drafts, Steps):
                 record = _with_rounds(record, drafts, max_new_tokens, lambda at: float(clock(at)))
             elif knowledge is Knowledge.requests and isinstance(drafts, DraftCounts):
                 record = replace(record, counts=drafts)
-        except MalformedAnswer as error:
+        except _CONTRADICTIONS as error:
             failures.append(_failure(item, error))
             continue
         requests.append(record)
@@ -115,4 +116,5 @@ def _num_drafted(drafts: Any) -> int:
 
 
 def _failure(item: Answered, error: Exception) -> Failure:
-    return Failure(type(error).__name__, str(error), request=item.question.key)
+    text = str(error) if isinstance(error, MalformedAnswer) else f"{INCONSISTENT}: {error}"
+    return Failure(MalformedAnswer.__name__, text, request=item.question.key)

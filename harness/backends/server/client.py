@@ -71,7 +71,7 @@ class Client:
                     raise RequestRefused(f"the server answered with status {response.status}: {text}")
                 async for line in response.content:
                     reply.take_line(line, self.clock())
-        except aiohttp.ClientConnectorError as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise NoConnection("no connection to the server could be had, as often as it was tried") from error
         except TimeoutError as error:
             raise Stalled(f"nothing came from the server for {self.stall_timeout_s:g} s") from error

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 PERIOD_S = 0.01
-MOST_OF_A_GAP = 0.1
-"""Share of a latency that the client may take without being named."""
+MAX_SHARE_OF_GAP = 0.1
+"""Share of a latency that the client may take without a note."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class LoopDelay:
         Args:
             typical_gap_s: median time between two arrivals of a request.
         """
-        if self.p99_s <= MOST_OF_A_GAP * typical_gap_s:
+        if self.p99_s <= MAX_SHARE_OF_GAP * typical_gap_s:
             return None
         return (
             "the client itself was late: its event loop's delay (p99) came to more than a tenth of the median gap "

@@ -65,7 +65,11 @@ class Player:
         # before the clock starts: what does not fit is refused here
         first = [self.prompts.question(item, []) for item in conversations]
         run = _Run(self, on_request)
-        asyncio.run(run.play(conversations, first, start_s))
+        try:
+            asyncio.run(run.play(conversations, first, start_s))
+        except BaseExceptionGroup as group:
+            # one stops all: callers know it by its own class
+            raise group.exceptions[0] from None
         return run.played
 
     @property

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import weakref
@@ -22,6 +24,8 @@ POLL_S = 0.1
 STOP_TIMEOUT_S = 30.0
 LOG_TAIL = 5
 """Lines of a log that a message shows."""
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,11 @@ class Servers:
             self.deaths.append(f"the server ended by itself with status {status} and was started again")
         self.stop()
         self._running.append(_start(launch, log_folder))
-        _wait(self._running[0], health_path, timeout_s)
+        try:
+            _wait(self._running[0], health_path, timeout_s)
+        except ValueError:
+            self.stop()
+            raise
         return self._running[0].url
 
     @property
@@ -141,10 +149,17 @@ def _start(launch: Launch, log_folder: Path) -> _Running:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **dict(launch.environment)},
                 start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - it takes no lock
             )
         except OSError as error:
             raise ValueError(f"server.command: expected a program that starts, found {error}") from error
     return _Running(launch, process, f"http://127.0.0.1:{port}", Path(name))
+
+
+def _end_with_parent() -> None:
+    """Have Linux end this process when the one that started it is killed; elsewhere it would go on."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _wait(running: _Running, health_path: str, timeout_s: float) -> None:

@@ -100,7 +100,8 @@ class Reply:
         if prompt:
             self.prompt_token_ids = tuple(map(int, prompt))
         delta = choice.get("delta") or {}
-        texts = (choice.get("text"), delta.get("reasoning_content"), delta.get("content"))
+        reasoning = delta.get("reasoning") or delta.get("reasoning_content")
+        texts = (choice.get("text"), reasoning, delta.get("content"))
         text = "".join(str(item) for item in texts if item)
         ids = choice.get("token_ids")
         if text or ids:

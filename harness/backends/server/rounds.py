@@ -1,7 +1,7 @@
-"""Rounds of a request from what a server tells of its steps: cut where the output ends, by the rules of our own engine.
+"""Rounds of a request from what a server tells of its steps: cut where the output ends, as the local engine cuts.
 
 Servers count drafts beyond the end of a request, and steps that draft nothing are not among those they tell. A drafted
-end-of-sequence token that was rejected cannot be seen: it counts as rejected here, where our own engine leaves it out.
+end-of-sequence token that was rejected cannot be seen: it counts as rejected here, the local engine leaves it out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.backends.server.reply import MalformedAnswer
 from harness.records.counts import Arrival
 from harness.records.request import CutReason, FinishReason, RoundRecord
 
-INCONSISTENT = "the steps that the server tells do not add up to the tokens of its answer"
+INCONSISTENT = "the drafts that the server tells do not add up, by themselves or to the tokens of its answer"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def rounds_of(
     Args:
         arrivals: of its output tokens.
         steps: as the server tells them.
-        max_new_tokens: limit of the request.
+        max_new_tokens: limit of the request; a lower one of the server shows where it ended for its length.
         finish_reason: why it ended.
         submitted_s: when it began.
         clock: time -> the request's share of the time up to there (`harness.timing.in_flight`).
@@ -54,10 +54,11 @@ def rounds_of(
         MalformedAnswer: steps and tokens contradict each other.
     """
     total = sum(item.num_output_tokens for item in arrivals)
+    limit = total if finish_reason is FinishReason.length else max_new_tokens
     ends = list(accumulate(item.num_output_tokens for item in arrivals))
     rounds, emitted, chunk, before = [], 0, 0, clock(submitted_s)
     for drafted, accepted in _ordered(arrivals, steps, total):
-        allowed, given = max_new_tokens - emitted, accepted + 1
+        allowed, given = limit - emitted, accepted + 1
         kept = min(given, total - emitted)
         cut = None
         if kept < given:
@@ -106,10 +107,10 @@ def _ordered(arrivals: Sequence[Arrival], steps: Steps, total: int) -> list[tupl
 def _num_without_drafts(arrivals: Sequence[Arrival], steps: Steps, total: int) -> tuple[int, bool]:
     """Rounds without drafts, the prefill's among them, and whether every round came in a chunk of its own."""
     from_drafts = sum(steps.accepted) + len(steps.accepted)
-    most_cut = steps.accepted[-1] if steps.accepted else 0
+    max_cut = steps.accepted[-1] if steps.accepted else 0
     of_chunks = len(arrivals) - len(steps.accepted)
     # nothing cut and tokens of several rounds in one chunk is the last thing to believe
     for num_single, by_chunk in ((of_chunks, True), (1, False), (total - from_drafts, False)):
-        if num_single >= 1 and 0 <= num_single + from_drafts - total <= most_cut:
+        if num_single >= 1 and 0 <= num_single + from_drafts - total <= max_cut:
             return num_single, by_chunk
     raise MalformedAnswer(INCONSISTENT)

@@ -31,6 +31,11 @@ OTHER_PROMPTS = "the server read other prompt tokens than the workload's tokeniz
 CACHED_PROMPTS = "the server took prompt tokens from its prefix cache: their prefill was free"
 DISAGREE = "the server's answers and its counters tell of different numbers of draft tokens; the answers are recorded"
 OTHER_CLIENTS = "the server gave more tokens than it was asked for here: others used it meanwhile"
+SERVER_SAMPLES = "the server was not told top_k, min_p and penalties: its defaults, or those of the model, apply"
+ENDED_EARLY = (
+    "the server ended answers for their length before decoding.max_new_tokens: it has a lower limit, such as "
+    "max_new_tokens in the model's generation_config.json"
+)
 OTHER_LOAD = 0.05
 """Share of output tokens that a server may count beyond ours before others are suspected."""
 FROM_FINE_TO_COARSE = list(Knowledge)
@@ -108,6 +113,8 @@ class ServerBackend:
         """What the backend found out about its cell; called after it has generated."""
         engine = f"{self.cell.server.engine.value} {self._evidence.version or '(unknown version)'}"
         notes = dict.fromkeys([*self._notes, *self.prompts.notes, *self.servers.deaths])
+        if not self.cell.server.traits.takes_all_sampling:
+            notes[SERVER_SAMPLES] = None
         was_run = self.cell.server.traits.was_run
         notes[(RUN_AGAINST if was_run else NOT_RUN).format(self.cell.server.engine.value, was_run)] = None
         if not self.cell.is_baseline:
@@ -264,6 +271,9 @@ class ServerBackend:
         self._notes |= played.notes
         if played.num_retried:
             self._notes[RETRIED] = None
+        at_limit = [item.reply.token_ids for item in played.answered if item.reply.finish_reason == "length"]
+        if any(0 < len(ids) < self.cell.decoding.max_new_tokens for ids in at_limit):
+            self._notes[ENDED_EARLY] = None
         if any((added.total(name) or 0) > 0 for name in self.adapter.cache_counters):
             self._notes[CACHED_PROMPTS] = None
         gaps = [gap for item in requests for gap in np.diff([event.arrival_s for event in item.events])]

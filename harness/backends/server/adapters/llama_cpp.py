@@ -26,6 +26,8 @@ class LlamaCppAdapter(Adapter):
 
     def request_fields(self, sampling: SamplingSettings, seed: int) -> dict[str, Any]:
         fields = self.sampling_fields(sampling, no_top_k=0)
+        # its own name for repetition_penalty
+        fields["repeat_penalty"] = fields.pop("repetition_penalty")
         return {**fields, "seed": seed % 2**31, "cache_prompt": False, "timings_per_token": True}
 
     def reported(self, replies: Sequence[Reply]) -> dict[str, float]:

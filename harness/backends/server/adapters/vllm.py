@@ -28,7 +28,7 @@ CPU_IN_LOG = "Model Runner V2 requires Triton"
 V1_DRAFTERS_BEFORE_0_33 = (DrafterKind.ngram, DrafterKind.draft_model)
 """Drafters for which 0.25 takes its V1 runner by itself."""
 BEYOND_THE_END = (
-    "vLLM's counters count drafts beyond the end of a request: lengths are higher than those of our own engine"
+    "vLLM's counters count drafts beyond the end of a request: lengths are higher than those of the local engine"
 )
 
 
@@ -79,9 +79,9 @@ class VllmAdapter(Adapter):
         depth = found.get("num_spec_tokens")
         if depth is not None and depth != self.num_tokens:
             raise RefusedArm(f"expected K = {self.num_tokens}, found num_spec_tokens = {depth} in the server's answer")
-        if found.get("per_step_accepted") is not None:
-            return Steps(tuple(found["per_step_drafted"]), tuple(found["per_step_accepted"]))
         try:
+            if found.get("per_step_accepted") is not None:
+                return Steps(tuple(found["per_step_drafted"]), tuple(found["per_step_accepted"]))
             return self._summary(found)
         except KeyError as error:
             raise MalformedAnswer(f"metrics.speculative_decoding lacks {error}") from error

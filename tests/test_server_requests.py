@@ -1,0 +1,118 @@
+"""What the server backend sends, and what of an answer or a stop reaches its caller."""
+
+import asyncio
+import json
+import socket
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from harness.backends.server.client import Client, open_session
+from harness.backends.server.reply import NoConnection, Reply
+from harness.backends.server.server import ServerBackend
+from harness.records.request import FinishReason
+from harness.settings.server import Engine, ServerConfig
+from harness.settings.workload import TooLong
+from harness.workload.conversations import conversations, load_prompts
+from tests.scripted_server import SEEDS, ScriptedServer
+from tests.test_server_backend import DEPTH, MAX_TOKENS, cell_on, run_on, scripts_of
+
+
+@pytest.mark.parametrize(("format_", "name"), [("vllm_0.33", "repetition_penalty"), ("llama_cpp", "repeat_penalty")])
+def test_no_default_of_a_server_takes_part(tmp_path, format_, name):
+    """Would catch the penalty of a model's generation_config.json in one arm only, and a seed that is lost."""
+    with ScriptedServer(format_, DEPTH) as server:
+        (record,), _ = run_on(tmp_path, cell_on(server, num_requests=2))
+        bodies = server.bodies
+    assert {item["seed"] % SEEDS for item in bodies} == {item.seed % SEEDS for item in record.requests}
+    neutral = {"top_p": 1.0, "min_p": 0.0, name: 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    assert all(body.items() >= neutral.items() for body in bodies)
+
+
+def test_what_stops_a_block_keeps_its_class():
+    """Would catch a group of exceptions, by which the sweep knows neither a wrong setting nor a stop."""
+
+    class Stop(BaseException):
+        pass
+
+    def stop(_):
+        raise Stop
+
+    with ScriptedServer(depth=DEPTH) as server:
+        cell = cell_on(server)
+        cell = replace(cell, workload=replace(cell.workload, num_turns=2, too_long=TooLong.error))
+        played = conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)[:1]
+        backend = ServerBackend(cell, ServerBackend.Shared())
+        ServerBackend.prepare_together([backend], played)
+        with pytest.raises(Stop):
+            backend.generate(played, stop)
+        backend.prompts.max_length = len(backend.prompts.question(played[0], []).token_ids) + MAX_TOKENS
+        with pytest.raises(ValueError, match=r"turn 2: expected at most"):
+            backend.generate(played)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"url": "http://user:hunter2@host:8000"},
+        {"url": "http://host:8000?key=hunter2"},
+        {"command": "vllm serve --api-key hunter2"},
+        {"command": "env VLLM_API_KEY=hunter2 vllm serve"},
+    ],
+)
+def test_a_secret_is_refused_and_not_shown(given):
+    with pytest.raises(ValueError, match=r"server\.") as found:
+        ServerConfig(Engine.vllm, **given)
+    assert "hunter2" not in str(found.value)
+
+
+def test_a_connection_that_is_not_accepted_is_none(monkeypatch):
+    """Would catch a time-out of ten seconds that is recorded as a silence of two minutes, and never tried again."""
+    monkeypatch.setattr("harness.backends.server.client.CONNECT_TIMEOUT_S", 0.05)
+
+    async def ask(port):
+        async with open_session(60.0) as session:
+            client = Client(session, f"http://127.0.0.1:{port}/v1/completions", lambda: 0.0, 0, 60.0)
+            await client.ask({})
+
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        with pytest.raises(NoConnection):
+            asyncio.run(ask(server.getsockname()[1]))
+
+
+@pytest.mark.parametrize(("format_", "fault"), [("sglang", "backwards"), ("vllm_0.33", "incomplete")])
+def test_drafts_that_contradict_themselves_cost_one_request(tmp_path, format_, fault):
+    """Would catch one answer that costs a cell all the others."""
+    with ScriptedServer(format_, DEPTH) as server:
+        cell = cell_on(server)
+        broken = next(iter(scripts_of(cell, server)))
+        server.faults[broken % SEEDS] = fault
+        (record,), _ = run_on(tmp_path, cell)
+    assert [item.error for item in record.failures] == ["MalformedAnswer"] and len(record.requests) == 5
+
+
+def test_reasoning_is_output():
+    """Would catch a time to first token that leaves reasoning out."""
+    reply = Reply()
+    for time, name in enumerate(("reasoning", "reasoning_content", "content")):
+        reply.take_line(b"data: " + json.dumps({"choices": [{"delta": {name: "a"}}]}).encode(), float(time))
+    assert [chunk.arrival_s for chunk in reply.chunks] == [0.0, 1.0, 2.0] and reply.text == "aaa"
+
+
+def test_a_lower_limit_of_the_server_is_a_length_limit(tmp_path):
+    """Would catch drafts beyond it that count as rejected, and answers that are silently shorter."""
+    with ScriptedServer(depth=DEPTH, max_tokens=MAX_TOKENS // 2) as server:
+        (record,), _ = run_on(tmp_path, cell_on(server))
+    assert any("ended answers for their length before" in text for text in record.fallbacks)
+    at_limit = [item for item in record.requests if item.finish_reason is FinishReason.length]
+    assert at_limit and all(item.num_output_tokens == MAX_TOKENS // 2 for item in at_limit)
+    last = [item.rounds[-1] for item in at_limit]
+    assert all(item.num_draft_tokens == min(DEPTH, item.num_output_tokens - 1) for item in last)
