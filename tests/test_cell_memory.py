@@ -8,18 +8,21 @@ import weakref
 import pytest
 import torch
 
-from experiments import run as command
 from harness.backends.local.cell_memory import CellMemory, check_memory
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.cli.command_line import FAILED
+from harness.compose.compose import compose_plan
 from harness.models import free_memory
 from harness.models.free_memory import Need, check_fits, free_bytes
 from harness.models.random_weights import RandomWeights
 from harness.models.target import META
+from harness.records.runs import read_runs
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
 from harness.settings.sections import BackendConfig, DecodingConfig, DraftingConfig, DraftSamplingChoice
 from harness.settings.workload import WorkloadConfig
+from harness.sweep.whole_run import run_and_report
 from harness.workload.conversations import Conversation
 from harness.workload.prompt import Prompt
 from tests.tiny_shapes import GLM, shape_folder
@@ -242,13 +245,16 @@ def test_caches_that_are_alike_are_listed_once(monkeypatch):
         check_memory(cells, CPU)
 
 
-def test_a_run_that_does_not_fit_ends_with_one_line_and_writes_no_cell(tmp_path, monkeypatch, capsys):
+def test_a_run_that_does_not_fit_says_once_what_does_not_fit(tmp_path, monkeypatch, capsys):
+    """Would catch a reason that is told for every cell, and a run that ends as if all were well."""
     with_free(monkeypatch, 10**6)
-    arguments = ["drafter=eagle3", "workload.num_prompts=2", "backend.device=cpu", f"output.folder={tmp_path}"]
-    assert command.main(arguments) != 0
-    shown = capsys.readouterr().err
-    assert "weights of target zoo" in shown and "weights of the drafter eagle3" in shown
-    assert "Traceback" not in shown and not (tmp_path / "cells").exists()
+    plan = compose_plan(["drafter=eagle3", "workload.num_prompts=2", "backend.device=cpu", f"output.folder={tmp_path}"])
+    assert run_and_report(plan, lambda results: None, in_this_process=True) == FAILED
+    told, _, _ = capsys.readouterr().err.partition("note: ")
+    (line,) = [line for line in told.splitlines() if "free memory" in line]
+    assert "weights of target zoo" in line and "weights of the drafter eagle3" in line and "Traceback" not in told
+    (run,) = read_runs(tmp_path)
+    assert [record.failures[0].error for record in run.cells] == ["ValueError"] * 2
 
 
 def test_another_target_frees_the_one_before_it_is_counted():

@@ -141,6 +141,30 @@ def test_the_engine_hands_over_conversations_that_have_ended(tmp_path, monkeypat
         assert same_tokens([first], [second]).is_same and len(first.requests) == 8
 
 
+def test_an_interruption_while_requests_are_kept_keeps_them_once(tmp_path, monkeypatch):
+    """Would catch requests that are handed over again by the interruption, so that the cell never comes to an end."""
+    monkeypatch.setattr(local, "KEEP_EVERY_S", 0.0)
+    small = replace(
+        zoo_cell(VerificationMethod.block),
+        workload=WorkloadConfig(num_prompts=2, num_turns=1),
+        measurement=MeasurementConfig(baseline=False, num_warmup_requests=0, num_blocks=1),
+    )
+    run_plan = replace(plan(tmp_path, small), cells=(small,))
+
+    def interrupt(place):
+        if place == "a frame is on disk":
+            monkeypatch.setattr(fault_points, "on_reached", None)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fault_points, "on_reached", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(run_plan, tmp_path, Silent(), [])
+    finished = []
+    run_cells(run_plan, tmp_path, Silent(), finished)
+    record = read_cell(tmp_path / "cells" / f"{finished[0]}.json.gz")
+    assert not record.failures and len(record.requests) == 2
+
+
 def only_checkpoint(folder, number=0):
     return sorted((folder / "checkpoints").iterdir())[number]
 

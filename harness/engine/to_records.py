@@ -101,10 +101,10 @@ class Finished:
         return self._keeping is not None and now_s - self._kept_s >= self._keeping.every_s
 
     def keep(self, now_s: float) -> None:
-        """Hand over what has finished since the last time."""
+        """Hand over what has finished since the last time; once, also where that is interrupted."""
         assert self._keeping is not None
-        self._keeping.keep(self._run(self.sequences[self._num_kept :]))
-        self._num_kept, self._kept_s = len(self.sequences), now_s
+        since, self._num_kept, self._kept_s = self._num_kept, len(self.sequences), now_s
+        self._keeping.keep(self._run(self.sequences[since:]))
 
     @contextmanager
     def kept_on_interruption(self) -> Iterator[None]:

@@ -94,7 +94,7 @@ class CellRunner:
         arms = [Arm(cell, group.first_place + index, self.session) for index, cell in enumerate(cells)]
         for arm in arms:
             if arm.place in failures:
-                self._fail(arm, failures[arm.place], played)
+                self._fail(arm, failures[arm.place], played, failures[arm.place].reason)
             else:
                 self._recall_failure(arm, resume, played)
         prompts = fingerprint(item.prompt for item in played if item.sample == 0)
@@ -169,12 +169,13 @@ class CellRunner:
             failure = failure_of(error)
             if device_is_lost():
                 raise DeviceLostError(failure) from error
-            for arm in arms:
-                self._fail(arm, failure, played)
+            for index, arm in enumerate(arms):
+                reason = f"as {label(arms[0].cell)}" if index else failure.reason
+                self._fail(arm, failure, played, reason)
 
-    def _fail(self, arm: Arm, failure: Failure, played: Sequence[Conversation]) -> None:
+    def _fail(self, arm: Arm, failure: Failure, played: Sequence[Conversation], reason: str) -> None:
         arm.backend, arm.has_failed = None, True
-        self.progress.note(f"failed: {label(arm.cell)}: {failure.reason}")
+        self.progress.note(f"failed: {label(arm.cell)}: {reason}")
         self.progress.leave_out(sum(len(item.prompt.turns) for item in played) - arm.num_told)
         record = failed_record(arm.cell, failure, played, self.plan.warnings)
         write_cell(record, self.folder / CELLS)

@@ -203,6 +203,7 @@ class Supervisor:
             self._send(worker, None)
             worker.process.join(END_S)
             worker.process.kill()
+            worker.process.join()
 
     def _send(self, worker: _Worker, message: Any) -> None:
         # if it died, the end of its events says so
