@@ -193,6 +193,17 @@ def test_an_answer_without_drafts_among_others_has_rounds(tmp_path):
     assert {item.num_proposed_tokens for item in found.rounds} == {0}
 
 
+def test_a_block_without_drafts_has_rounds(tmp_path):
+    """Would catch a block, or a warm-up, in which n-grams found nothing, that costs a cell its record."""
+    with ScriptedServer(depth=DEPTH) as server:
+        cell = replace(cell_on(server), drafter=DrafterConfig(DrafterKind.ngram))
+        server.faults |= dict.fromkeys((seed % SEEDS for seed in list(scripts_of(cell, server))[:3]), "silent")
+        (record,), _ = run_on(tmp_path, cell)
+    assert record.knowledge is Knowledge.rounds and not record.failures
+    drafted = [any(item.num_proposed_tokens for item in request.rounds) for request in record.requests]
+    assert drafted == [False] * 3 + [True] * 3
+
+
 def test_counters_that_were_reset_leave_no_counts(tmp_path):
     """Would catch the difference of counters of two servers."""
     with ScriptedServer("vllm_0.25", DEPTH) as server:

@@ -71,7 +71,13 @@ def recorded(answered: Sequence[Answered], adapter: Adapter, max_new_tokens: int
 
 
 def _with_silent(told: Sequence[_Told]) -> list[_Told]:
-    """Where others tell their steps, an answer that tells nothing, or counts nothing, had none with drafts."""
+    """Where others tell their steps, an answer that tells nothing, or counts nothing, had none with drafts.
+
+    Where others tell counts, an answer without a step is one whose counts are 0.
+    """
+    drafting = [drafts for _, drafts in told if _num_drafted(drafts)]
+    if drafting and all(isinstance(drafts, DraftCounts) for drafts in drafting):
+        return [(item, DraftCounts() if isinstance(drafts, Steps) else drafts) for item, drafts in told]
     if not any(isinstance(drafts, Steps) for _, drafts in told):
         return list(told)
     return [(item, drafts if _num_drafted(drafts) else Steps()) for item, drafts in told]

@@ -80,6 +80,9 @@ class VllmAdapter(Adapter):
         if depth is not None and depth != self.num_tokens:
             raise RefusedArm(f"expected K = {self.num_tokens}, found num_spec_tokens = {depth} in the server's answer")
         try:
+            if found["num_spec_steps"] == 0:
+                # no step, so no list of steps, in whatever detail
+                return Steps()
             if found.get("per_step_accepted") is not None:
                 return Steps(tuple(found["per_step_drafted"]), tuple(found["per_step_accepted"]))
             return self._summary(found)
