@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from harness.backends.server.adapter import Adapter
-from harness.backends.server.play import Answered
+from harness.backends.server.load_generator import Answered
 from harness.backends.server.reply import MalformedAnswer
 from harness.backends.server.rounds import INCONSISTENT, Steps, rounds_of
 from harness.records import InconsistentRecordError

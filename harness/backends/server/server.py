@@ -15,7 +15,7 @@ from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import Recorded, recorded
 from harness.backends.server.counters import Counters, CountersReset
 from harness.backends.server.get import NoAnswer, get, get_json
-from harness.backends.server.play import Played, Player
+from harness.backends.server.load_generator import LoadGenerator, LoadResult
 from harness.backends.server.process import Launch, Servers, launch_of
 from harness.backends.server.prompts import ServedPrompts, drafter_path, target_path
 from harness.records.counts import DraftCounts, Knowledge
@@ -192,8 +192,8 @@ class ServerBackend:
     ) -> BackendRun:
         assert self._url is not None
         before = self._counters()
-        player = Player(self.cell, self.adapter, self.prompts, self._url, self._model)
-        played = player.play(conversations, on_request, start_s)
+        generator = LoadGenerator(self.cell, self.adapter, self.prompts, self._url, self._model)
+        played = generator.play(conversations, on_request, start_s)
         found = recorded(played.answered, self.adapter, self.cell.decoding.max_new_tokens)
         failures = [*played.failures, *found.failures]
         added = Counters()
@@ -254,7 +254,7 @@ class ServerBackend:
         if not self.cell.is_baseline and self.cell.drafter.has_model and is_told and found.requests and not num_drafted:
             raise RefusedArm(f"expected drafter={self.cell.drafter.kind.value}, found a server that drafted nothing")
 
-    def _check_tokens(self, played: Played) -> list[Failure]:
+    def _check_tokens(self, played: LoadResult) -> list[Failure]:
         """A failure where the server's tokens mean other text than the workload's."""
         for item in played.answered:
             ids, asked = item.reply.token_ids, item.question.token_ids
@@ -266,7 +266,7 @@ class ServerBackend:
                 return [Failure("TokenizerDiffers", f"{text}; give target.path the folder that is served")]
         return []
 
-    def _look_at(self, played: Played, added: Counters, requests: Sequence[RequestRecord]) -> None:
+    def _look_at(self, played: LoadResult, added: Counters, requests: Sequence[RequestRecord]) -> None:
         """Remember what readers of the results must know."""
         self._notes |= played.notes
         if played.num_retried:

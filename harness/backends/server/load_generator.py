@@ -1,4 +1,4 @@
-"""Plays conversations against a server: so many at a time, or at random times, every turn after the one before.
+"""Puts load on a server: conversations at a fixed concurrency or at Poisson arrivals, each turn after the one before.
 
 Knows neither what an answer says of drafts nor where records lie.
 """
@@ -37,8 +37,8 @@ class Answered:
 
 
 @dataclass
-class Played:
-    """What came of some conversations."""
+class LoadResult:
+    """What some conversations came to: answers, failures and the client's own times."""
 
     answered: list[Answered] = field(default_factory=list)
     """In the order they finished."""
@@ -51,7 +51,7 @@ class Played:
 
 
 @dataclass
-class Player:
+class LoadGenerator:
     """Plays conversations of one cell on one server."""
 
     cell: CellConfig
@@ -60,7 +60,7 @@ class Player:
     url: str
     model: str
 
-    def play(self, conversations: Sequence[Conversation], on_request: OnRequest | None, start_s: float) -> Played:
+    def play(self, conversations: Sequence[Conversation], on_request: OnRequest | None, start_s: float) -> LoadResult:
         """Play conversations; see `harness.backends.backend.Backend.generate`."""
         # before the clock starts: what does not fit is refused here
         first = [self.prompts.question(item, []) for item in conversations]
@@ -97,22 +97,22 @@ class Player:
 class _Run:
     """Conversations under way."""
 
-    def __init__(self, player: Player, on_request: OnRequest | None) -> None:
-        self.player = player
-        self.played = Played()
+    def __init__(self, generator: LoadGenerator, on_request: OnRequest | None) -> None:
+        self.generator = generator
+        self.played = LoadResult()
         self._on_request = on_request or (lambda _: None)
-        self._slots = asyncio.Semaphore(player.cell.backend.max_concurrency)
+        self._slots = asyncio.Semaphore(generator.cell.backend.max_concurrency)
 
     async def play(
         self, conversations: Sequence[Conversation], first: Sequence[Question | None], start_s: float
     ) -> None:
-        cell, played, due_s = self.player.cell, self.played, start_s
+        cell, played, due_s = self.generator.cell, self.played, start_s
         rate, stall_timeout_s = cell.workload.request_rate, cell.server.stall_timeout_s
         async with open_session(stall_timeout_s) as session, played.lag.measured():
             origin = time.perf_counter() - start_s
             self._client = Client(
                 session=session,
-                url=self.player.endpoint,
+                url=self.generator.endpoint,
                 clock=lambda: time.perf_counter() - origin,
                 num_retries=cell.server.num_retries,
                 stall_timeout_s=stall_timeout_s,
@@ -143,13 +143,13 @@ class _Run:
                 self.played.answered.append(answer)
                 self._on_request(sum(item.num_output_tokens for item in answer.arrivals))
                 ids = answer.reply.token_ids
-                answers.append(self.player.prompts.decode(ids) if ids else answer.reply.text)
+                answers.append(self.generator.prompts.decode(ids) if ids else answer.reply.text)
                 if len(answers) < num_turns:
-                    question = self.player.prompts.question(conversation, answers)
+                    question = self.generator.prompts.question(conversation, answers)
         self.played.num_skipped_turns += num_turns - len(answers)
 
     async def _ask(self, question: Question, submitted_s: float) -> Answered:
-        reply = await self._client.ask(self.player.body(question))
+        reply = await self._client.ask(self.generator.body(question))
         if reply.finish_reason not in FINISHED:
             raise MalformedAnswer(f"an answer ended for the reason {reply.finish_reason!r}, expected stop or length")
         arrivals, note = reply.arrivals()
