@@ -59,6 +59,15 @@ class CannotBeMade(FakeServer):
         raise ValueError("no such server")
 
 
+class KilledWhenMade(FakeServer):
+    """The process dies before the method `block` is made, if the environment asks for it."""
+
+    def __init__(self, cell, shared) -> None:
+        if "KILL" in os.environ and not cell.is_baseline and cell.verification.method.value == "strict":
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().__init__(cell, shared)
+
+
 class Killed(FailingServer):
     def fail(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -99,6 +99,17 @@ def test_a_run_from_the_start_keeps_what_its_own_workers_did(tmp_path):
     assert len({block.session for block in records["strict"].blocks}) == 2
 
 
+def test_a_run_from_the_start_takes_no_earlier_cell_after_its_worker_died(tmp_path, monkeypatch):
+    """Would catch a second worker that lists what an earlier run measured as measured now."""
+    run_plan = plan_on("KilledWhenMade", tmp_path)
+    Supervisor(run_plan, Counting(), []).run()
+    before = records_of(tmp_path)["block"].sessions
+    monkeypatch.setenv("KILL", "1")
+    Supervisor(replace(run_plan, resume=Resume(is_fresh=True)), Counting(), []).run()
+    records = records_of(tmp_path)
+    assert records["strict"].has_failed and not {*before} & {*records["block"].sessions}
+
+
 def test_a_worker_that_is_silent_for_too_long_is_ended(tmp_path, begun):
     """Would catch a sweep that waits for ever, and a limit that counts from the start and not from the last event."""
 

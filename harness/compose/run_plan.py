@@ -31,6 +31,8 @@ class Resume:
     """Go on with it even where it was measured with another commit, library, GPU or number of threads."""
     retries_failed: bool = False
     """Run cells again that have failed."""
+    own_sessions: str = ""
+    """How the names of this run's sessions begin, if it has several: what they kept is never thrown away."""
 
 
 @dataclass(frozen=True)

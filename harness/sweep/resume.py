@@ -90,7 +90,8 @@ def find_checkpoint(
     """
     found = []
     for path in _checkpoints(folder, key):
-        if options.is_fresh:
+        own = options.own_sessions and path.name.startswith(f"{key}-{options.own_sessions}")
+        if options.is_fresh and not own:
             path.unlink()
         elif (checkpoint := _read(folder, key, path, note)) is not None:
             found.append(checkpoint)

@@ -13,7 +13,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -87,8 +87,7 @@ class CellRunner:
             failures: by place, of cells that are not run because a process died of them; others of the group go on
                 where that left them.
         """
-        asked = self.plan.resume
-        resume = replace(asked, is_fresh=False, retries_failed=False) if failures else asked
+        resume = self.plan.resume
         cells, played = group.cells, group.played
         self._announce(cells[0].target)
         arms = [Arm(cell, group.first_place + index, self.session) for index, cell in enumerate(cells)]
@@ -96,7 +95,8 @@ class CellRunner:
             if arm.place in failures:
                 self._fail(arm, failures[arm.place], played, failures[arm.place].reason)
             else:
-                self._recall_failure(arm, resume, played)
+                # another worker of this run has looked before it died
+                self._recall_failure(arm, Resume() if failures else resume, played)
         prompts = fingerprint(item.prompt for item in played if item.sample == 0)
         backend = backend_class(cells[0].backend.kind)
         with self._failing(_going_on(arms), played):

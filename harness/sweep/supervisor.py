@@ -8,12 +8,13 @@ rest of the group.
 from __future__ import annotations
 
 import multiprocessing
+import secrets
 import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -91,7 +92,8 @@ class Supervisor:
             finished: the id of each finished cell is appended, also of a failed one.
             clock: seconds, for the limit of a stall.
         """
-        self._plan, self._progress, self._clock = plan, progress, clock
+        resume = replace(plan.resume, own_sessions=secrets.token_hex(4))
+        self._plan, self._progress, self._clock = replace(plan, resume=resume), progress, clock
         self._manifest = Manifest(plan, plan.folder, finished)
         self._tasks = [_Task(group) for group in groups_of(plan.cells)]
         self._devices = plan.workers.devices[: len(self._tasks)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
+import secrets
 import signal
 import threading
 import traceback
@@ -45,7 +46,8 @@ def work(connection: Connection, plan: RunPlan, device: str | None) -> None:
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     choose_threads(plan.cells)
-    runner = CellRunner(plan, plan.folder, reports, reports.finished, reports.at_stake)
+    session = plan.resume.own_sessions + secrets.token_hex(2)
+    runner = CellRunner(plan, plan.folder, reports, reports.finished, reports.at_stake, session=session)
     try:
         refuse_repeated(plan.cells)
         while (task := connection.recv()) is not None:
