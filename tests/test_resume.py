@@ -16,11 +16,12 @@ from harness.records.acceptance_terms import check_terms_of, read_terms
 from harness.records.files import read_cell
 from harness.records.provenance import provenance
 from harness.records.same_tokens import same_tokens
+from harness.report.warnings import warnings
 from harness.settings.cell import BackendConfig, MeasurementConfig, WorkloadConfig
 from harness.sweep import arm
 from harness.sweep.run_cells import run_cells
 from kernels.contract import VerificationMethod
-from tests.resumed_runs import NUM_PROMPTS, Told, differences, run
+from tests.resumed_runs import NUM_PROMPTS, Told, differences, plan_of, run
 from tests.test_sweep import Silent, plan
 from tests.test_sweep import cell as zoo_cell
 
@@ -100,6 +101,18 @@ def test_speedups_pair_what_one_session_has_measured(tmp_path, undisturbed, monk
     baseline, _, block = (cell.estimates.sums.take(first_block).sums for cell in cells)
     speeds = [sums["num_output_tokens"].sum() / sums["time_s"].sum() for sums in (baseline, block)]
     assert after.loc["block", "speedup"] == pytest.approx(speeds[1] / speeds[0])
+
+
+def test_a_cell_that_was_added_later_says_why_it_has_no_speedup(tmp_path):
+    """Would catch an empty speedup without a reason, and one over a baseline of another day."""
+    run(tmp_path)
+    cells = plan_of(tmp_path).cells
+    added = replace(cells[1], drafting=replace(cells[1].drafting, num_speculative_tokens=2))
+    assert not any("other sessions" in line for line in warnings(read_results(tmp_path)))
+    run_cells(replace(plan_of(tmp_path), cells=(*cells, added)), tmp_path, Told(), [])
+    results = read_results(tmp_path)
+    assert [cell.speedup.value > 0 for cell in results.cells] == [True, True, True, False]
+    assert any(line.startswith("1 cells") and "other sessions" in line for line in warnings(results))
 
 
 def test_nothing_is_run_twice(tmp_path, undisturbed, monkeypatch):

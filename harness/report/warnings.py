@@ -29,6 +29,12 @@ def warnings(results: Results) -> list[str]:
     without = [cell for cell in done if cell.baseline is None]
     if without:
         found.append(f"{len(without)} cells have no baseline in their run, so no speedup")
+    apart = [cell for cell in done if cell.baseline is not None and _share_no_session(cell, cell.baseline)]
+    if apart:
+        found.append(
+            f"{len(apart)} cells were measured in other sessions than their baseline, so no speedup; --fresh measures "
+            "them together"
+        )
     few = [cell for cell in done if cell.estimates.num_prompts < 2]
     if few:
         found.append(f"{len(few)} cells have fewer than 2 prompts, so no intervals")
@@ -53,6 +59,12 @@ def warnings(results: Results) -> list[str]:
     found += _by_cells("fallback", notes, num_cells)
     labelled = [(text, cell) for cell in done for text in cell["labels"].split("; ") if text]
     return found + _by_cells("label", labelled, num_cells)
+
+
+def _share_no_session(cell: CellResult, baseline: CellResult) -> bool:
+    """Whether no block of two cells was measured in one session; false where blocks are not known."""
+    mine, others = ({*item.record.sessions} for item in (cell, baseline))
+    return bool(mine and others) and not mine & others
 
 
 def _place(cell: CellResult, cells: Sequence[CellResult]) -> str:
