@@ -13,11 +13,13 @@ from harness.metrics.cell import read_results
 from harness.metrics.comparison import comparisons_frame
 from harness.records import fault_points
 from harness.records.acceptance_terms import check_terms_of, read_terms
+from harness.records.checkpoint import read_checkpoint
 from harness.records.files import read_cell
+from harness.records.parts import Part
 from harness.records.provenance import provenance
 from harness.records.same_tokens import same_tokens
 from harness.report.warnings import warnings
-from harness.settings.cell import BackendConfig, MeasurementConfig, WorkloadConfig
+from harness.settings.cell import BackendConfig, DecodingConfig, MeasurementConfig, WorkloadConfig
 from harness.sweep import arm
 from harness.sweep.run_cells import run_cells
 from kernels.contract import VerificationMethod
@@ -176,6 +178,23 @@ def test_an_interruption_while_requests_are_kept_keeps_them_once(tmp_path, monke
     run_cells(run_plan, tmp_path, Silent(), finished)
     record = read_cell(tmp_path / "cells" / f"{finished[0]}.json.gz")
     assert not record.failures and len(record.requests) == 2
+
+
+def test_time_between_arrivals_counts_where_requests_are_kept(tmp_path, monkeypatch):
+    """Would catch a throughput that a run which was stopped has for the pauses that it leaves out."""
+    monkeypatch.setattr(local, "KEEP_EVERY_S", 0.0)
+    slow = replace(
+        zoo_cell(VerificationMethod.block),
+        decoding=DecodingConfig(temperature=1.0, max_new_tokens=2),
+        workload=WorkloadConfig(num_prompts=3, num_turns=1, request_rate=4.0),
+        measurement=MeasurementConfig(baseline=False, num_warmup_requests=0, num_blocks=1),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(replace(plan(tmp_path, slow), cells=(slow,)), tmp_path, Silent(stop_after=3), [])
+    frames, _, _ = read_checkpoint(only_checkpoint(tmp_path))
+    parts = [Part.from_json(frame["part"]) for frame in frames]
+    assert sum(len(part.requests) for part in parts) == 3
+    assert sum(part.block.wall_s for part in parts) == pytest.approx(parts[-1].clock_s, rel=0.05)
 
 
 def only_checkpoint(folder, number=0):

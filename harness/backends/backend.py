@@ -60,7 +60,7 @@ class Facts:
 
 Keep = Callable[[BackendRun], None]
 """Called with what has ended since the last call: whole conversations, their requests in the order they finished, and
-as `wall_s` the time that these took, without that of the requests in flight."""
+as `wall_s` the time that these took and in which nothing was in flight, without that of the requests in flight."""
 KEEP_EVERY_S = 60.0
 """Measured seconds between two calls of Keep, at least."""
 

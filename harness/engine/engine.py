@@ -163,7 +163,7 @@ class Engine:
             if under_way is not None:
                 self._take_in(under_way, scheduler, finished, follow_up)
             elif launched is None:
-                self._idle(scheduler.seconds_to_wait(self._now()))
+                finished.idle_s += self._idle(scheduler.seconds_to_wait(self._now()))
             under_way = launched
             if finished.is_due(self._now()):
                 self._keep(finished, under_way)
@@ -180,10 +180,11 @@ class Engine:
     def _now(self) -> float:
         return time.perf_counter() - self._began
 
-    def _idle(self, seconds: float) -> None:
-        """Wait for the next request; idle time is charged to no request."""
+    def _idle(self, seconds: float) -> float:
+        """Wait for the next request; returns the idle time, which is charged to no request."""
         time.sleep(seconds)
-        self._read_s = self._now()
+        before, self._read_s = self._read_s, self._now()
+        return self._read_s - before
 
     def _must_wait(self, scheduler: Scheduler) -> bool:
         """Whether the next step needs the host's answer to the one under way.

@@ -75,6 +75,8 @@ class EngineRun:
     """Verifications that met a row without a distribution, or a draft token its distribution cannot have produced."""
     terms: tuple[RequestTerms, ...] = ()
     """Of the requests, in the same order; empty unless they are recorded."""
+    idle_s: float = 0.0
+    """Time in which the engine waited for requests to arrive, which none of them is charged with."""
 
 
 class Keeping(NamedTuple):
@@ -94,6 +96,8 @@ class Finished:
         self.sequences: list[Sequence] = []
         """In the order they finished."""
         self._with_terms, self._keeping = with_terms, keeping
+        self.idle_s = 0.0
+        """Since requests were last handed over."""
         self._num_kept, self._kept_s = 0, start_s
 
     def is_due(self, now_s: float) -> bool:
@@ -104,7 +108,8 @@ class Finished:
         """Hand over what has finished since the last time; once, also where that is interrupted."""
         assert self._keeping is not None
         since, self._num_kept, self._kept_s = self._num_kept, len(self.sequences), now_s
-        self._keeping.keep(self._run(self.sequences[since:]))
+        idle_s, self.idle_s = self.idle_s, 0.0
+        self._keeping.keep(replace(self._run(self.sequences[since:]), idle_s=idle_s))
 
     @contextmanager
     def kept_on_interruption(self) -> Iterator[None]:

@@ -127,7 +127,7 @@ class LocalBackend:
 
         def hand_over(run: EngineRun) -> None:
             assert keep is not None
-            played.take_in(map(self.requests.validated, run.requests), run.terms)
+            played.take_in(map(self.requests.validated, run.requests), run.terms, run.idle_s)
             keep(played.ended())
 
         requests, engine = self._arriving(conversations, start_s), self.engine_of_cell.engine()
@@ -201,6 +201,7 @@ class _Played:
         self._answers: dict[tuple[str, int], list[str]] = {key: [] for key in self._conversations}
         self._ended: set[tuple[str, int]] = set()
         self._finished: list[tuple[RequestRecord, RequestTerms | None]] = []
+        self._idle_s = 0.0
 
     def conversation(self, answer: Answer) -> Conversation:
         """That of an answer."""
@@ -214,18 +215,20 @@ class _Played:
         """No turn comes after this answer."""
         self._ended.add((answer.prompt_id, answer.sample))
 
-    def take_in(self, requests: Iterable[RequestRecord], terms: Sequence[RequestTerms]) -> None:
-        """Remember finished requests until their conversations end."""
+    def take_in(self, requests: Iterable[RequestRecord], terms: Sequence[RequestTerms], idle_s: float) -> None:
+        """Remember finished requests until their conversations end, and the time that none of them took."""
         self._finished += zip_longest(requests, terms)
+        self._idle_s += idle_s
 
     def ended(self) -> BackendRun:
         """The requests of the conversations that have ended, which are forgotten here."""
         ended = [item for item in self._finished if self._key(item[0]) in self._ended]
         self._finished = [item for item in self._finished if self._key(item[0]) not in self._ended]
+        idle_s, self._idle_s = (self._idle_s, 0.0) if ended else (0.0, self._idle_s)
         num_turns = sum(len(self._conversations[key].prompt.turns) for key in {self._key(item) for item, _ in ended})
         return BackendRun(
             requests=tuple(item for item, _ in ended),
-            wall_s=sum(each.share_s for item, _ in ended for each in item.rounds),
+            wall_s=sum((each.share_s for item, _ in ended for each in item.rounds), idle_s),
             num_skipped_turns=num_turns - len(ended),
             terms=tuple(terms for _, terms in ended if terms is not None),
         )
