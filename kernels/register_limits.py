@@ -30,14 +30,14 @@ def first_pass_registers(
         is_masked: some row may have a mask.
         is_short: rows are one short chunk, and the program that reads a row also prepares the test of its draft token.
     """
+    if method is Method.coupled and is_aligned:
+        # Left alone the compiler may take 128 for a smaller draft vocabulary, or 96 with masks, and spill.
+        return 168
     if is_masked and is_aligned:
-        return 128 if method is Method.block else None if method is Method.coupled else 96
+        return 128 if method is Method.block else 96
     if method is Method.block and is_aligned:
         # With 96 or 112 the code for other generations spills 16 bytes, with 80 that for short rows 4.
         return 80 if capability == 90 and not is_short else 128
-    if method is Method.coupled and is_aligned:
-        # Left alone the compiler may take 128 for a smaller draft vocabulary, and spill 16 bytes.
-        return 168
     spills = dtype == torch.float32 and capability >= 100
     return None if not is_aligned or spills else 48
 

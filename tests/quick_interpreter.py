@@ -3,21 +3,18 @@
 A launch puts interpreted functions into triton.language. The interpreter looks through its modules again in every call
 of a device function, which takes longer than most of these functions and finds nothing left to replace. It computes
 every sum, difference and product of integers a second time for an overflow check that only a debug build evaluates.
-Each value, type and comparison builds the same constants anew. Two blocks of one shape are broadcast to that shape.
+Each value, type and comparison builds the same constants anew.
 
 And with the GPU's maximum and minimum, which leave out NaN where Triton's interpreter passes it on.
 """
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from types import FunctionType
 
 import numpy as np
 import triton.language as tl
-
-Blocks = tuple[tl.tensor, tl.tensor]
 
 
 def shorten() -> None:
@@ -47,10 +44,7 @@ def shorten() -> None:
     if not builder.options.debug:
         builder.options = replace(builder.options, sanitize_overflow=False)
     tl.tensor.__init__ = initialize_tensor
-    tl.block_type.__init__ = initialize_block_type
     tl.dtype.__eq__ = same_type
-    semantic = type(interpreter.interpreter_semantic)
-    semantic.broadcast_impl_value = broadcast_unless_alike(semantic.broadcast_impl_value)
 
 
 @cache
@@ -61,25 +55,6 @@ def shape_constants(shape: tuple[int, ...]) -> tuple[tl.constexpr, tl.tuple]:
 def initialize_tensor(self: tl.tensor, handle: object, type: tl.dtype) -> None:
     self.handle, self.type, self.dtype = handle, type, type.scalar
     self.numel, self.shape = shape_constants(tuple(type.shape) if type.is_block() else ())
-
-
-@cache
-def block_constants(shape: tuple[int, ...], element: str) -> tuple[int, str]:
-    return tl.core.validate_block_shape(list(shape)), f"<{shape}, {element}>"
-
-
-def initialize_block_type(self: tl.block_type, element_ty: tl.dtype, shape: Sequence[int | tl.constexpr]) -> None:
-    self.element_ty = element_ty
-    self.shape = tuple([size.value if isinstance(size, tl.constexpr) else size for size in shape])
-    self.numel, self.name = block_constants(self.shape, element_ty.name)
-
-
-def broadcast_unless_alike(broadcast: Callable[..., Blocks]) -> Callable[..., Blocks]:
-    def to_one_shape(self: object, left: tl.tensor, right: tl.tensor) -> Blocks:
-        is_alike = left.type.is_block() and right.type.is_block() and left.type.shape == right.type.shape
-        return (left, right) if is_alike else broadcast(self, left, right)
-
-    return to_one_shape
 
 
 def same_type(self: tl.dtype, other: object) -> bool:

@@ -23,7 +23,7 @@ NUM_TOKENS, LENGTH, BYTES = 2, 10, 4
 READ = NUM_SLOTS * (NUM_TOKENS + 1)
 """Tokens of the target's forward, and pairs of the head's last pass."""
 H, KEYS = 24, 2 * 8
-QUERIES, INNER, NUM_LAYERS = 6 * 8, 40, 7
+QUERIES, INNER, NUM_LAYERS = 6 * 8, 40, 5
 LAYER = 2 * QUERIES * H + 2 * KEYS * H + 3 * INNER * H + 2 * H
 OUTPUT = VOCAB_SIZE * H
 CACHED = NUM_SLOTS * (LENGTH - 1) * 2 * KEYS
@@ -68,7 +68,7 @@ def test_a_llama_without_drafts():
 
 
 def test_a_tied_qwen3_reads_its_embedding_once_as_the_output_matrix():
-    target = random_target("qwen3", tie_word_embeddings=True)
+    target = random_target("qwen3", tie_word_embeddings=True, num_hidden_layers=NUM_LAYERS)
     weights = NUM_LAYERS * (LAYER + 2 * 8) + H + OUTPUT
     assert read("ngram", target=target)["target_weight_bytes"] == BYTES * weights
 
@@ -150,7 +150,7 @@ def test_greedy_drafts_leave_no_rows():
 
 def test_half_the_weights_in_half_the_bytes():
     """Would catch an element size that is taken for granted."""
-    causal_lm = random_target(seed=3).causal_lm.to(torch.bfloat16)
+    causal_lm = random_target(seed=3, num_hidden_layers=NUM_LAYERS).causal_lm.to(torch.bfloat16)
     half, whole = cost("eagle", target=TargetModel(causal_lm, word_tokenizer())), cost("eagle")
     assert 2 * half.target.num_bytes == whole.target.num_bytes and 2 * half.extend.num_bytes == whole.extend.num_bytes
 
@@ -210,7 +210,7 @@ def test_a_llama_without_drafts_multiplies_one_token_of_a_slot():
 
 
 def test_a_tied_output_matrix_multiplies_all_the_same():
-    target = random_target("qwen3", tie_word_embeddings=True)
+    target = random_target("qwen3", tie_word_embeddings=True, num_hidden_layers=NUM_LAYERS)
     assert operations("ngram", target=target) == TARGET_OPERATIONS | NO_DRAFTER_OPERATIONS
 
 
