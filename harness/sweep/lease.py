@@ -26,6 +26,8 @@ BEAT_S = 10.0
 STALE_S = 60.0
 LEASE = "lease."
 _POLL_S = 1.0
+_held_here: set[Path] = set()
+"""The leases of this process that it has not given back."""
 
 
 @contextmanager
@@ -36,13 +38,17 @@ def leased(folder: Path) -> Iterator[None]:
         SettingsError: another process holds it; the message names its host and pid.
     """
     path = _taken(folder)
+    _held_here.add(path.resolve())
     ended = threading.Event()
     threading.Thread(target=_beat, args=(path, ended), daemon=True).start()
     try:
         yield
     finally:
         ended.set()
-        path.unlink(missing_ok=True)
+        _held_here.discard(path.resolve())
+        # a folder that became unwritable keeps the file, which holds nothing any more
+        with suppress(OSError):
+            path.unlink()
 
 
 def _taken(folder: Path) -> Path:
@@ -86,6 +92,8 @@ def _is_held(path: Path) -> bool:
     holder = _holder(content)
     if holder is not None and _place(holder) == _place(_process(os.getpid())):
         if _process(holder["pid"]) != {name: holder[name] for name in _process(os.getpid())}:
+            return False
+        if holder["pid"] == os.getpid() and path.resolve() not in _held_here:
             return False
         raise _refusal(path.parent, holder)
     who = "another process" if holder is None else f"pid {holder['pid']} on {holder['host']}"
