@@ -26,7 +26,8 @@ _ADDED_LATER = (
 their id."""
 _SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence", *GOODPUT_LIMITS)
 _WAITING_SETTINGS = ("server.start_timeout_s", "server.log_folder")
-_PLAYING_SETTINGS = ("num_requests", "num_turns", "prompt_tokens", "request_rate", "too_long")
+_PROMPT_SETTINGS = ("path", "layout", "dataset", "subset", "split", "column", "categories", "num_prompts", "shuffle")
+"""Settings of the workload that only choose prompts and their order, for which the prompts' digest stands."""
 _MODEL_SETTINGS = ("path", "revision", "weights", "shape")
 
 
@@ -55,7 +56,7 @@ def determinants(
         models = {role: [plain[role][name] for name in _MODEL_SETTINGS] for role in ("target", "drafter")}
     workload = plain["workload"]
     if prompts_fingerprint is not None:
-        workload = {name: workload[name] for name in _PLAYING_SETTINGS} | {"prompts": prompts_fingerprint}
+        workload = without_settings(workload, _PROMPT_SETTINGS) | {"prompts": prompts_fingerprint}
     # a profile is the rates that it stands for, whatever it is called
     rule = without_settings(with_rates(normal.verification), ["profile"])
     return without_settings(plain, ["target", *_WAITING_SETTINGS]) | {
