@@ -3,6 +3,8 @@ PYTHON ?= $(shell for name in python3.12 python3.11 python3; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
 # More options for pip, such as an index of CPU-only wheels of torch.
 PIP_FLAGS ?=
+# More options for demo-server, such as --patched.
+DEMO_FLAGS ?=
 # Processes that run the tests; 0 runs them in one, as plain pytest does.
 TEST_WORKERS ?= 2
 # The same for the tests on a GPU, most of whose time goes into compiling kernels on CPU cores.
@@ -10,13 +12,16 @@ GPU_TEST_WORKERS ?= 12
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast gpu-test mutants check soak certify compile-check bench zoo clean
+.PHONY: help demo demo-server test test-fast gpu-test mutants check soak certify compile-check bench zoo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.installed ## Sweep the built-in models: tables and figures in a few minutes, on a CPU too
 	@$(BIN)/python -m experiments run experiment=quickstart
+
+demo-server: .venv/.installed ## Run vLLM on CPU cores beside the local engine (PIP_FLAGS: index of torch for CPUs)
+	@$(BIN)/python -m experiments demo-server --pip-flags='$(PIP_FLAGS)' $(DEMO_FLAGS)
 
 test: .venv/.installed ## Run every test; those that need a GPU skip themselves without one
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile

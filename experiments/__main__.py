@@ -21,6 +21,7 @@ COMMANDS = {
     "reproduce": "reproduce",
     "certify": "certify",
     "agreement": "agreement",
+    "demo-server": "demo_server",
     "bench": "bench_kernels",
     "bench-reasoning": "bench_reasoning",
     "profile": "profile_round",

