@@ -65,6 +65,11 @@ def test_results_of_any_knowledge_become_a_report(tmp_path, name, capsys):
     assert frame["output_tokens_per_s"].notna().all() and frame["ttft_mean_ms"].notna().all()
     value, low, high = (frame.loc["strict", f"speedup{end}"] for end in ("", "_low", "_high"))
     assert 1 < low < value < high < 1 + DEPTH
+    records = {item.cell_id: item for item in results.runs[0].cells}
+    for cell_id, beside_s in zip(frame["cell_id"], frame["beside_s"], strict=True):
+        blocks = records[cell_id].blocks
+        # the server's own clock is scripted, the call's is real
+        assert beside_s == sum(item.call_s - item.wall_s for item in blocks) and all(item.call_s > 0 for item in blocks)
     assert frame["num_rounds"].isna().all() and frame["num_cut_eos"].isna().all()
     assert ("failed: TimeoutError: no answer in 60 s" in text) == (name == "LosesRequests")
     capsys.readouterr()

@@ -1,16 +1,21 @@
 """Ways of running the same steps: whatever is launched ahead, joined or cut into rows, the tokens stay the same."""
 
 import itertools
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from harness.constraint.parsers.markers import OneToken
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
 from harness.engine.engine import Engine
 from harness.engine.graph_runner import StepSize, step_sizes
 from harness.engine.request import Limits, Request
+from harness.engine.runner import Launched
 from harness.engine.sequence import Sequence
 from harness.engine.settings import EngineSettings
 from harness.engine.step_plan import make_plan
@@ -61,6 +66,34 @@ def engine_of_captured_sizes(constrained):
         graphs=True,
         constrained=constrained,
     )
+
+
+@pytest.mark.parametrize("way", WAYS, ids=words)
+def test_the_clock_runs_until_the_device_is_idle(way, monkeypatch):
+    """Would catch a throughput without the step that was launched in vain, and one that pays for records."""
+    spent_s = Counter()
+    monkeypatch.setattr("harness.engine.engine.time", SimpleNamespace(perf_counter=lambda: sum(spent_s.values())))
+    monkeypatch.setattr(Launched, "wait", lambda launched: spent_s.update(waiting=1))
+
+    class SlowToSearch(OneToken):
+        def start(self):
+            spent_s.update(records=1)
+            return super().start()
+
+    engine = toy_engine(
+        TARGET,
+        DRAFT,
+        VerificationMethod.strict,
+        DraftSampling.sampled,
+        num_speculative_tokens=2,
+        max_new_tokens=9,
+        num_slots=3,
+        **way,
+    )
+    asked = [replace(item, parser=SlowToSearch(4)) for item in requests([3, 5, 2])]
+    run = engine.run(asked, lambda answer: spent_s.update(answers=1))
+    assert run.wall_s == spent_s["waiting"] + spent_s["answers"]
+    assert spent_s["answers"] == len(asked) <= spent_s["records"]
 
 
 @pytest.mark.parametrize("constrained", [False, True], ids=["plain", "constrained"])

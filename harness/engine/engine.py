@@ -143,11 +143,11 @@ class Engine:
         finished = Finished(self.settings.round_terms, keeping, start_s)
         with finished.kept_on_interruption():
             under_way = self._run(scheduler, finished, follow_up)
-        wall_s = self._now() - start_s
         if under_way is not None:
-            # its output is discarded, and its time must not count for the next run
+            # its output is discarded, but the device is busy with it
             under_way.launched.wait()
-        # made now, so that they take no time of the run
+        wall_s = self._now() - start_s
+        # records are made now, so that they take no time of the run
         return finished.results(wall_s, self._num_invalid)
 
     def _run(self, scheduler: Scheduler, finished: Finished, follow_up: FollowUp) -> _UnderWay | None:

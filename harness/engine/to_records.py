@@ -71,6 +71,7 @@ class EngineRun:
 
     requests: tuple[RequestRecord, ...]
     wall_s: float
+    """From the first admission until the device is idle, without the time in which the clock stood."""
     num_invalid: int
     """Verifications that met a row without a distribution, or a draft token its distribution cannot have produced."""
     terms: tuple[RequestTerms, ...] = ()

@@ -98,6 +98,11 @@ COUNTS: dict[str, Column] = {
     "num_cut_eos": Column("", "rounds cut by the end-of-sequence token"),
     "num_cut_length": Column("", "rounds cut by the length limit"),
     "num_cut_grammar": Column("", "rounds cut by a grammar"),
+    "beside_s": Column(
+        "s",
+        "time of the same calls that is not in wall_s, since the clock stood: tokens of prompts, measures of drafts, "
+        "checkpoints, records; warm-up comes before them; empty where it is not known",
+    ),
     **OF_RECORD,
     "fallbacks": _text("what changed speed or results without being asked for; separated by a semicolon"),
 }

@@ -173,7 +173,7 @@ METRICS: dict[str, Metric] = {
     "wall_s": Metric(
         "duration (s)",
         "s",
-        "wall time of the whole measured phase",
+        "wall time of the whole measured phase: from the first admission until the device is idle",
         "seconds",
         ("time_s",),
     ),

@@ -106,6 +106,7 @@ def _joined(first: Part, second: Part) -> Part:
         num_output_tokens=one.num_output_tokens + other.num_output_tokens,
         wall_s=one.wall_s + other.wall_s,
         counts=added(counts) if counts else None,
+        call_s=None,
     )
     return replace(
         second,

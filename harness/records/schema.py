@@ -40,10 +40,14 @@ class Block:
     """Requests of the cell that it ran, in the cell's order after those of the block before."""
     num_output_tokens: int
     wall_s: float
+    """Measured time: all that its throughput is divided by."""
     counts: DraftCounts | None = None
     """Of its drafts, where these are counted by block."""
     reported: Mapping[str, float] = field(default_factory=dict)
     """Counts of the server itself during the block, by its own names."""
+    call_s: float | None = None
+    """How long the backend's whole call took, synchronised at both ends. What it exceeds `wall_s` by, the clock stood:
+    tokens of prompts, measures of drafts, checkpoints, records. None where a part of the call is missing."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.wall_s < math.inf and self.start_unix_s <= self.end_unix_s < math.inf):
@@ -160,6 +164,12 @@ class CellRecord:
     def provenances(self) -> tuple[Mapping[str, Any], ...]:
         """All of them; a block names its own by the place."""
         return (self.provenance, *self.more_provenances)
+
+    @property
+    def beside_s(self) -> float:
+        """Seconds of the backend's calls in which the clock stood; NaN where that is not known."""
+        calls = [math.nan if item.call_s is None else item.call_s - item.wall_s for item in self.blocks]
+        return sum(calls) if calls else math.nan
 
     @property
     def sessions(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ page holds everything.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -92,7 +93,9 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     """How much of a run there is, when it was started, and how."""
     num_planned = int(run.manifest.get("num_cells", len(run.cells) + len(run.missing)))
     duration_s = sum(cell.wall_s for cell in run.cells)
-    yield "Run", f"`{run.name}`, {len(run.cells)} of {num_planned} cells, {duration_s:.1f} s measured"
+    beside_s = sum(cell.beside_s for cell in run.cells)
+    beside = "" if math.isnan(beside_s) else f", {beside_s:.1f} s beside the clock"
+    yield "Run", f"`{run.name}`, {len(run.cells)} of {num_planned} cells, {duration_s:.1f} s measured{beside}"
     if run.manifest.get("started"):
         yield "Started", str(run.manifest["started"])
     if run.manifest.get("command"):

@@ -104,12 +104,14 @@ class Arm:
         self._is_warm = True
         start_unix_s, start_s = time.time(), self._clock_s
 
-        def keep(run: BackendRun, is_whole: bool = False) -> None:
-            self._keep(run, turn.block, start_unix_s, start_s, left if is_whole else None)
+        def keep(run: BackendRun, call_s: float | None = None) -> None:
+            self._keep(run, turn.block, start_unix_s, start_s, None if call_s is None else left, call_s)
 
         # a kind of the user's own need not know of it
         known = {"keep": keep} if "keep" in signature(self.backend.generate).parameters else {}
-        keep(self.backend.generate(left, advance, start_s, **known), is_whole=True)
+        began = time.perf_counter()
+        run = self.backend.generate(left, advance, start_s, **known)
+        keep(run, time.perf_counter() - began)
 
     @property
     def _clock_s(self) -> float:
@@ -122,6 +124,7 @@ class Arm:
         start_unix_s: float,
         start_s: float,
         all_played: Sequence[Conversation] | None,
+        call_s: float | None,
     ) -> None:
         assert self.backend is not None
         if all_played is None and not run.requests and not run.failures:
@@ -145,6 +148,7 @@ class Arm:
                     wall_s=run.wall_s,
                     counts=run.counts,
                     reported=run.reported,
+                    call_s=call_s,
                 ),
                 is_whole=all_played is not None,
                 played=tuple(
