@@ -40,7 +40,7 @@ check: .venv/.installed ## Run the linter, the formatter's check and the type ch
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-soak: .venv/.installed ## Kill runs 200 times, start them again and compare; then one run of 10,000 requests
+soak: .venv/.installed ## Kill runs 200 times, start them again and compare; then one run of 10,000 requests, for memory and time
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.run_soak
 
 certify: .venv/.installed ## Test that the sampling core is lossless, and that the test would notice if it were not

@@ -1,5 +1,6 @@
 """A run that is killed and started again: the same cells, tokens and tables, whatever is left on disk."""
 
+import gc
 import json
 from dataclasses import replace
 from shutil import copytree
@@ -8,6 +9,7 @@ import pytest
 
 from harness.backends.local import local
 from harness.compose.run_plan import Resume
+from harness.engine.sequence import Sequence
 from harness.metrics import load_results
 from harness.metrics.cell import read_results
 from harness.metrics.comparison import comparisons_frame
@@ -17,6 +19,7 @@ from harness.records.checkpoint import read_checkpoint
 from harness.records.files import read_cell
 from harness.records.parts import Part
 from harness.records.provenance import provenance
+from harness.records.request import RequestRecord
 from harness.records.same_tokens import same_tokens
 from harness.report.warnings import warnings
 from harness.settings.cell import BackendConfig, DecodingConfig, MeasurementConfig, WorkloadConfig
@@ -156,6 +159,35 @@ def test_the_engine_hands_over_conversations_that_have_ended(tmp_path, monkeypat
         assert same_tokens([first], [second]).is_same and len(first.requests) == 8
 
 
+def alive(*kinds):
+    """Objects of some classes that are in memory."""
+    return sum(type(item) in kinds for item in gc.get_objects())
+
+
+def test_what_is_on_disk_is_not_in_memory(tmp_path, monkeypatch):
+    """Would catch a long run that fills memory: finished requests that the sweep, the backend or the engine holds."""
+    monkeypatch.setattr(local, "KEEP_EVERY_S", 0.0)
+    one_by_one = replace(
+        zoo_cell(VerificationMethod.block),
+        decoding=DecodingConfig(temperature=1.0, max_new_tokens=4),
+        workload=WorkloadConfig(num_prompts=8, num_turns=1),
+        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=1),
+        measurement=MeasurementConfig(baseline=False, num_warmup_requests=0, num_blocks=2),
+    )
+    before, found, finished = alive(RequestRecord, Sequence), [], []
+    monkeypatch.setattr(
+        fault_points,
+        "on_reached",
+        lambda place: place == "a frame is on disk" and found.append(alive(RequestRecord, Sequence) - before),
+    )
+    run_cells(replace(plan(tmp_path, one_by_one), cells=(one_by_one,)), tmp_path, Silent(), finished)
+    # a request and its sequence while they are written; one request more while the next one runs
+    assert len(found) >= 8 and max(found) <= 3
+    record = read_cell(tmp_path / "cells" / f"{finished[0]}.json.gz")
+    assert len(record.requests) == 8 and [block.num_requests for block in record.blocks] == [4, 4]
+    assert record.wall_s > sum(each.share_s for item in record.requests for each in item.rounds) * 0.9
+
+
 def test_an_interruption_while_requests_are_kept_keeps_them_once(tmp_path, monkeypatch):
     """Would catch requests that are handed over again by the interruption, so that the cell never comes to an end."""
     monkeypatch.setattr(local, "KEEP_EVERY_S", 0.0)
@@ -222,6 +254,24 @@ def test_a_damaged_checkpoint_is_named_and_never_used(damage, message, tmp_path,
     named = [note for note in told.notes if str(path) in note]
     assert [message in note for note in named] == ([True] if message else [])
     assert (path.with_name(path.name + ".damaged").exists()) == (message == "set aside as ")
+
+
+def test_a_checkpoint_that_is_cut_during_the_run_fails_its_cell(tmp_path, monkeypatch):
+    """Would catch a record that lacks what was on disk when the process no longer had it."""
+    left = [4]
+
+    def cut(place):
+        left[0] -= place == "a turn is played"
+        if not left[0]:
+            left[0] = -1
+            path = only_checkpoint(tmp_path)
+            path.write_bytes(path.read_bytes()[:600])
+
+    monkeypatch.setattr(fault_points, "on_reached", cut)
+    _, records = run(tmp_path)
+    (failed,) = (record for record in records.values() if record.has_failed)
+    assert "bytes of this run" in failed.failures[0].message
+    assert [len(record.requests) for record in records.values() if record is not failed] == [NUM_PROMPTS] * 2
 
 
 def test_a_record_that_was_edited_is_set_aside(tmp_path, undisturbed):

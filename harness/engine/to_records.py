@@ -70,6 +70,7 @@ class EngineRun:
     """The requests in the order they finished, and how long it took."""
 
     requests: tuple[RequestRecord, ...]
+    """Without those that were handed over early."""
     wall_s: float
     """From the first admission until the device is idle, without the time in which the clock stood."""
     num_invalid: int
@@ -91,7 +92,7 @@ class Keeping(NamedTuple):
 
 
 class Finished:
-    """The requests of a run that have finished, and which of them were handed over early."""
+    """The requests of a run that have finished; those that were handed over early are forgotten."""
 
     def __init__(self, with_terms: bool, keeping: Keeping | None, start_s: float) -> None:
         self.sequences: list[Sequence] = []
@@ -99,7 +100,7 @@ class Finished:
         self._with_terms, self._keeping = with_terms, keeping
         self.idle_s = 0.0
         """Since requests were last handed over."""
-        self._num_kept, self._kept_s = 0, start_s
+        self._kept_s = start_s
 
     def is_due(self, now_s: float) -> bool:
         """Whether it is time to hand over."""
@@ -108,9 +109,9 @@ class Finished:
     def keep(self, now_s: float) -> None:
         """Hand over what has finished since the last time; once, also where that is interrupted."""
         assert self._keeping is not None
-        since, self._num_kept, self._kept_s = self._num_kept, len(self.sequences), now_s
+        sequences, self.sequences, self._kept_s = self.sequences, [], now_s
         idle_s, self.idle_s = self.idle_s, 0.0
-        self._keeping.keep(replace(self._run(self.sequences[since:]), idle_s=idle_s))
+        self._keeping.keep(replace(self._run(sequences), idle_s=idle_s))
 
     @contextmanager
     def kept_on_interruption(self) -> Iterator[None]:
@@ -123,7 +124,7 @@ class Finished:
             raise
 
     def results(self, wall_s: float, num_invalid: int) -> EngineRun:
-        """All of it."""
+        """All that was not handed over."""
         return self._run(self.sequences, wall_s, num_invalid)
 
     def _run(self, sequences: list[Sequence], wall_s: float = 0.0, num_invalid: int = 0) -> EngineRun:

@@ -6,7 +6,7 @@ This module knows records; it does not know when parts are written or where they
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +35,8 @@ class Part:
     block: Block
     """Its `provenance` is 0: that of the part."""
     is_whole: bool
-    """Whether the session has done all that it had to do of the block; it then holds what earlier parts hold too."""
+    """Whether the session has done all that it had to do of the block; its times and counts are then those of all that
+    the session did of it, and what earlier parts hold may be missing."""
     played: tuple[ConversationKey, ...]
     """Conversations that have ended."""
     clock_s: float
@@ -47,6 +48,11 @@ class Part:
     terms: tuple[RequestTerms, ...] = ()
     failures: tuple[Failure, ...] = ()
     num_skipped_turns: int = 0
+
+    @property
+    def outline(self) -> Part:
+        """Without what only a record needs."""
+        return replace(self, requests=(), terms=(), failures=())
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -87,35 +93,42 @@ class Part:
             raise ValueError(f"expected a part of a cell, found {type(error).__name__}: {error}") from error
 
 
-def settled(parts: Sequence[Part]) -> list[Part]:
-    """One part for each block and session, in the order of the blocks: the whole one, or those written on the way."""
-    found: dict[tuple[int, str], Part] = {}
+def settled(parts: Iterable[Part]) -> list[Part]:
+    """One part for each block and session, in the order of the blocks."""
+    found: dict[tuple[int, str], list[Part]] = {}
     for part in parts:
-        key = part.block.index, part.block.session
-        found[key] = part if part.is_whole or key not in found else _joined(found[key], part)
-    return sorted(found.values(), key=lambda part: part.block.index)
+        found.setdefault((part.block.index, part.block.session), []).append(part)
+    return sorted(map(_joined, found.values()), key=lambda part: part.block.index)
 
 
-def _joined(first: Part, second: Part) -> Part:
-    one, other = first.block, second.block
-    counts = [item.counts for item in (one, other) if item.counts is not None]
+def _joined(parts: Sequence[Part]) -> Part:
+    """The parts of one block and session as one; what several hold is taken once."""
+    last = parts[-1]
+    # the whole one has measured what those before it have; without it they add up
+    measured = parts[-1:] if last.is_whole else parts
+    counts = [part.block.counts for part in measured if part.block.counts is not None]
+    requests = {item.key: item for part in parts for item in part.requests}
+    failures: list[Failure] = []
+    for item in (item for part in parts for item in part.failures):
+        failures += [] if item in failures else [item]
     block = replace(
-        one,
-        end_unix_s=max(one.end_unix_s, other.end_unix_s),
-        num_requests=one.num_requests + other.num_requests,
-        num_output_tokens=one.num_output_tokens + other.num_output_tokens,
-        wall_s=one.wall_s + other.wall_s,
+        last.block,
+        start_unix_s=parts[0].block.start_unix_s,
+        end_unix_s=max(part.block.end_unix_s for part in parts),
+        num_requests=len(requests),
+        num_output_tokens=sum(item.num_output_tokens for item in requests.values()),
+        wall_s=sum(part.block.wall_s for part in measured),
         counts=added(counts) if counts else None,
         call_s=None,
     )
     return replace(
-        second,
+        last,
         block=block,
-        played=first.played + second.played,
-        requests=first.requests + second.requests,
-        terms=first.terms + second.terms,
-        failures=first.failures + second.failures,
-        num_skipped_turns=first.num_skipped_turns + second.num_skipped_turns,
+        played=tuple(dict.fromkeys(key for part in parts for key in part.played)),
+        requests=tuple(requests.values()),
+        terms=tuple({item.key: item for part in parts for item in part.terms}.values()),
+        failures=tuple(failures),
+        num_skipped_turns=sum(part.num_skipped_turns for part in measured),
     )
 
 

@@ -17,7 +17,7 @@ from harness.compose.run_plan import Resume
 from harness.records.acceptance_terms import collect_terms, terms_path, write_terms
 from harness.records.counts import Knowledge
 from harness.records.files import identity, read_cell, write_cell
-from harness.records.parts import ConversationKey, Part, settled
+from harness.records.parts import ConversationKey, Part
 from harness.records.provenance import provenance
 from harness.records.runs import CELLS, SUFFIX
 from harness.records.schema import Block, CellRecord
@@ -90,7 +90,7 @@ class Arm:
     @property
     def num_kept(self) -> int:
         """Requests of a cell that is not finished which earlier sessions have kept."""
-        return 0 if self._checkpoint is None else sum(len(item.requests) for item in settled(self._checkpoint.parts))
+        return 0 if self._checkpoint is None else sum(part.block.num_requests for part in self._checkpoint.earlier)
 
     def play(self, turn: Turn, advance: OnRequest) -> None:
         """Run what earlier sessions have left of a turn, and keep what comes of it."""
@@ -102,7 +102,7 @@ class Arm:
         if not self._is_warm:
             self.backend.generate(turn.conversations[: self.cell.measurement.num_warmup_requests])
         self._is_warm = True
-        start_unix_s, start_s = time.time(), self._clock_s
+        start_unix_s, start_s = time.time(), self.checkpoint.clock_s
 
         def keep(run: BackendRun, call_s: float | None = None) -> None:
             self._keep(run, turn.block, start_unix_s, start_s, None if call_s is None else left, call_s)
@@ -112,10 +112,6 @@ class Arm:
         began = time.perf_counter()
         run = self.backend.generate(left, advance, start_s, **known)
         keep(run, time.perf_counter() - began)
-
-    @property
-    def _clock_s(self) -> float:
-        return max((part.clock_s for part in self.checkpoint.parts), default=0.0)
 
     def _keep(
         self,
@@ -168,7 +164,7 @@ class Arm:
 
     def _check_weights(self, facts: Facts) -> None:
         """Refuse to put together what other weights have done."""
-        for part in self.checkpoint.parts[:1]:
+        for part in self.checkpoint.earlier[:1]:
             if part.facts["models"] != facts.models:
                 raise ValueError(
                     f"{self.checkpoint.file.path}: expected the weights that this cell began with, "
@@ -189,14 +185,14 @@ class Arm:
             prompts: fingerprint of the prompts.
             warnings: of the run; they go into the record.
         """
-        return _record(self.cell, settled(self.checkpoint.parts), prompts, warnings)
+        return _record(self.cell, self.checkpoint.parts(), prompts, warnings)
 
     def write(self, record: CellRecord, folder: Path) -> None:
         """Write the cell's files to a folder."""
         has_terms = self.cell.measurement.round_terms and not self.cell.is_baseline
         if has_terms and self.finished_id is None:
             # first, so that a record that promises terms has them
-            requests = (item for part in settled(self.checkpoint.parts) for item in part.terms)
+            requests = (item for part in self.checkpoint.parts() for item in part.terms)
             write_terms(collect_terms(record.cell_id, requests), folder)
         terms = [terms_path(folder, record.cell_id)] if has_terms else []
         self.checkpoint.finish(record, [*terms, write_cell(record, folder)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from harness.compose.run_plan import Resume
 from harness.records.checkpoint import Checkpoint, read_checkpoint, whole_file
 from harness.records.fault_points import reached
 from harness.records.files import write_atomically
-from harness.records.parts import ConversationKey, Part
+from harness.records.parts import ConversationKey, Part, settled
 from harness.records.provenance import measured_with
 from harness.records.runs import CELLS
 from harness.records.schema import CellRecord
@@ -33,30 +33,42 @@ Note = Callable[[str], None]
 
 @dataclass
 class CellCheckpoint:
-    """The parts of one cell, kept as they come."""
+    """The parts of one cell, kept on disk as they come."""
 
     folder: Path
     """Of the run."""
     key: str
     file: Checkpoint
-    parts: list[Part] = field(default_factory=list)
-    """Whole ones; of earlier sessions also those that were written on the way."""
+    earlier: Sequence[Part] = ()
+    """Outlines of those of earlier sessions: one for each block and session."""
     cell_id: str | None = None
     """Of the record, once it is written."""
     provenances: Sequence[Mapping[str, Any]] = ()
     """Of everything that earlier sessions measured."""
     config: Mapping[str, Any] | None = None
     """That of the record, where there is one."""
+    clock_s: float = 0.0
+    """What the records' clock showed at the end of the last part."""
 
     def keep(self, part: Part) -> None:
-        """Add a part; on disk when this returns."""
+        """Add a part; on disk when this returns, and not in memory, which a long cell would fill."""
         self.file.append({"part": part.to_json()})
-        if part.is_whole:
-            self.parts.append(part)
+        self.clock_s = max(self.clock_s, part.clock_s)
 
     def played(self, block: int) -> set[ConversationKey]:
-        """The conversations of a block that need not be run again."""
-        return {key for part in self.parts if part.block.index == block for key in part.played}
+        """The conversations of a block that earlier sessions have played."""
+        return {key for part in self.earlier if part.block.index == block for key in part.played}
+
+    def parts(self) -> list[Part]:
+        """One part for each block and session, in the order of the blocks, read back.
+
+        Raises:
+            ValueError: the file is not as it was written.
+        """
+        parts, _, file, _ = _content(self.file.path)
+        if file != self.file:
+            raise ValueError(f"{file.path}: expected {self.file.num_bytes} bytes of this run, found {file.num_bytes}")
+        return settled(parts)
 
     def finish(self, record: CellRecord, files: Sequence[Path]) -> None:
         """The cell's files are written: remember their digests instead of the parts."""
@@ -119,16 +131,23 @@ def _checkpoints(folder: Path, key: str) -> list[Path]:
 def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | None:
     """A checkpoint with its parts, or the record that came of them; None where it was set aside or holds nothing."""
     try:
-        frames, file, num_torn = read_checkpoint(path)
-        parts = [Part.from_json(frame["part"]) for frame in frames if "part" in frame]
-        finished = next((frame["finished"] for frame in frames if "finished" in frame), None)
+        parts, finished, file, num_torn = _content(path)
     except (ValueError, KeyError, TypeError) as error:
         note(f"{path}: {error}; set aside as {_set_aside(path).name}, and its cell is started anew")
         return None
     if num_torn:
         note(f"{path}: the last {num_torn} bytes are of a part that was not written whole; they are cut off")
     if finished is None:
-        return CellCheckpoint(folder, key, file, parts, None, [part.provenance for part in parts]) if parts else None
+        if not parts:
+            return None
+        return CellCheckpoint(
+            folder,
+            key,
+            file,
+            earlier=[part.outline for part in settled(parts)],
+            provenances=[part.provenance for part in parts],
+            clock_s=max(part.clock_s for part in parts),
+        )
     for name, digest in finished["files"].items():
         record = folder / CELLS / Path(name).name
         if not record.is_file():
@@ -141,7 +160,15 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
             continue
         path.unlink()
         return None
-    return CellCheckpoint(folder, key, file, [], *(finished[name] for name in ("cell_id", "provenances", "config")))
+    names = ("cell_id", "provenances", "config")
+    return CellCheckpoint(folder, key, file, **{name: finished[name] for name in names})
+
+
+def _content(path: Path) -> tuple[list[Part], Mapping[str, Any] | None, Checkpoint, int]:
+    """The parts of a checkpoint, or what stands for them; the file; and how many bytes at its end are torn."""
+    frames, file, num_torn = read_checkpoint(path)
+    finished = next((frame["finished"] for frame in frames if "finished" in frame), None)
+    return [Part.from_json(frame["part"]) for frame in frames if "part" in frame], finished, file, num_torn
 
 
 def _drift(checkpoint: CellCheckpoint, here: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

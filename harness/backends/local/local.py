@@ -136,8 +136,8 @@ class LocalBackend:
         except BaseException:
             self.engine_of_cell.forget()
             raise
-        validated = tuple(map(self.requests.validated, run.requests))
-        return BackendRun(validated, run.wall_s, self.requests.num_skipped_turns, run.terms)
+        played.take_in(map(self.requests.validated, run.requests), run.terms, run.idle_s)
+        return replace(played.ended(), wall_s=run.wall_s, num_skipped_turns=self.requests.num_skipped_turns)
 
     def _arriving(self, conversations: Sequence[Conversation], start_s: float) -> list[Request]:
         """The first turns that fit, with their times of arrival where the workload has a rate."""
