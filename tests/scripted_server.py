@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 
 from aiohttp import web
 
-WORDS = {301: " of", 302: " and"}
+END_THINK = 6
+WORDS = {301: " of", 302: " and", END_THINK: "</think>"}
 EOS = 4
 FORMATS = ("plain", "vllm_0.25", "vllm_0.32", "vllm_0.33", "sglang", "tensorrt_llm", "llama_cpp")
 VERSIONS = {"vllm_0.25": "0.25.1", "vllm_0.32": "0.32.0", "vllm_0.33": "0.33.0", "sglang": "0.5.23"}
@@ -71,6 +72,10 @@ class ScriptedServer:
     killed_at: int | None = None
     max_tokens: int = 4096
     """A limit of its own."""
+    detail: str = "detailed"
+    """How much vLLM tells of each answer: detailed, summary."""
+    reasoning_tokens: int | None = None
+    """Output tokens up to the end of reasoning, the marker included; None: there is none."""
     port: int = 0
     """Known once it serves."""
 
@@ -161,6 +166,8 @@ class ScriptedServer:
             ids = [301 + (num_before + i) % 2 for i in range(size)]
             num_before += size
             is_last = num_before == script.num_tokens
+            if self.reasoning_tokens is not None and 0 < self.reasoning_tokens - (num_before - size) <= size:
+                ids[self.reasoning_tokens - (num_before - size) - 1] = END_THINK
             if is_last and script.finish_reason == "stop":
                 ids[-1] = EOS
             text = "".join(WORDS.get(token, "") for token in ids)
@@ -193,7 +200,7 @@ class ScriptedServer:
                 "num_draft_tokens": sum(drafted),
                 "num_spec_tokens": script.depth,
             }
-            if steps:
+            if steps and self.detail == "detailed":
                 found |= {"per_step_accepted": accepted, "per_step_drafted": drafted}
             if fault == "incomplete":
                 del found["per_step_drafted"]

@@ -41,6 +41,7 @@ PROMISED = {
     "vllm_methods": (("eagle3",), (1, 3, 5), (0.0, 1.0), ("probabilistic", "block")),
     "sglang_methods": (("eagle3",), (1, 3, 5), (1.0,), ("strict", "probabilistic", "block")),
     "server_load": (("eagle3",), (1, 3, 5), (1.0,), ("probabilistic",)),
+    "server_boundary": (("eagle3",), (2, 4), (1.0,), ("probabilistic",)),
     "demo_server": (("draft_model", "eagle", "eagle3"), (4,), (0.0,), ("probabilistic",)),
 }
 """Cells that each experiment must have: drafters, depths, temperatures, methods."""
@@ -61,6 +62,7 @@ NUM_CELLS = {
     "vllm_methods": 26,
     "sglang_methods": 10,
     "server_load": 20,
+    "server_boundary": 6,
     "demo_server": 8,
 }
 """Of the experiments whose files say it."""

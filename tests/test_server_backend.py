@@ -205,6 +205,20 @@ def test_a_block_without_drafts_has_rounds(tmp_path):
     assert drafted == [False] * 3 + [True] * 3
 
 
+def test_a_block_without_drafts_beside_counts_by_request(tmp_path):
+    """Would catch a record that cannot be built, and drafts that are lost, where vLLM tells sums alone."""
+    with ScriptedServer(depth=DEPTH, detail="summary") as server:
+        cell = replace(cell_on(server), drafter=DrafterConfig(DrafterKind.ngram))
+        scripts = scripts_of(cell, server)
+        server.faults |= dict.fromkeys((seed % SEEDS for seed in list(scripts)[:3]), "silent")
+        (record,), frame = run_on(tmp_path, cell)
+    assert record.knowledge is Knowledge.requests and not record.failures and len(record.requests) == 6
+    accepted = [number for script in list(scripts.values())[3:] for number in script.accepted]
+    row = frame.iloc[0]
+    assert row["num_drafts"] == len(accepted) and row["num_accepted_tokens"] == sum(accepted)
+    assert row["acceptance_rate_per_pos_1"] == pytest.approx(sum(number > 0 for number in accepted) / len(accepted))
+
+
 def test_counters_that_were_reset_leave_no_counts(tmp_path):
     """Would catch the difference of counters of two servers."""
     with ScriptedServer("vllm_0.25", DEPTH) as server:

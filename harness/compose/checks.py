@@ -15,6 +15,7 @@ from harness.constraint.registry import check_parser
 from harness.models.check_model_configs import check_model_configs
 from harness.models.shape import shape_names
 from harness.settings.cell import CellConfig
+from harness.settings.constraint import GrammarKind
 from harness.settings.device import asks_for_gpu
 from harness.settings.schema import SettingsError, did_you_mean
 from harness.settings.sections import BACKENDS
@@ -93,12 +94,33 @@ def _check_servers(cells: Sequence[CellConfig]) -> None:
         asked = {
             "decoding.logprobs": decoding.logprobs is not None,
             "measurement.round_terms": cell.measurement.round_terms,
-            "constraint.policy": cell.constraint.policy is not None,
             f"decoding.top_k, min_p or ignore_eos with server={server.engine.value}": is_plain,
         }
         for key, is_asked in asked.items():
             if is_asked:
                 raise SettingsError(f"{key}: expected its default with backend=server, which does not ask for it")
+        _check_served_constraint(cell)
+
+
+def _check_served_constraint(cell: CellConfig) -> None:
+    """A served engine follows grammars by a policy of its own, if any."""
+    constraint, name, traits = cell.constraint, cell.server.engine.value, cell.server.traits
+    policies = [item.value for item in traits.policies]
+    if constraint.policy is not None and constraint.policy.value not in policies:
+        expected = f"null or {', '.join(policies)}" if policies else "null"
+        raise SettingsError(
+            f"constraint.policy: expected {expected} with server={name}, found {constraint.policy.value}"
+        )
+    if constraint.is_on and (constraint.kind is GrammarKind.lark or constraint.parser not in traits.reasoning_parsers):
+        raise SettingsError(
+            f"constraint: expected kind json_schema or regex and parser {', '.join(traits.reasoning_parsers)} with "
+            f"server={name}, found kind {constraint.kind.value} and parser {constraint.parser}"
+        )
+    command = cell.server.command or ""
+    if constraint.is_on and cell.server.url is None and "{reasoning}" not in command.split():
+        raise SettingsError(
+            f"server.command: expected {{reasoning}}, which tells the server where reasoning ends, found {command}"
+        )
 
 
 def _is_hub_id(path: str) -> bool:

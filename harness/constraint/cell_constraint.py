@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from harness.constraint.answer_check import AnswerCheck
 from harness.constraint.grammar import GrammarCompiler
 from harness.constraint.grammar_state import GrammarState
 from harness.constraint.grammar_text import UnusableGrammarError, refusal
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies import POLICIES
-from harness.constraint.registry import build_parser
-from harness.constraint.validity import check_validator, is_valid
 from harness.settings.constraint import ConstraintConfig
 
 
@@ -22,7 +21,7 @@ class RequestConstraint(NamedTuple):
     parser: ReasoningParser | None
 
 
-class CellConstraint:
+class CellConstraint(AnswerCheck):
     """The constraint of one cell."""
 
     def __init__(
@@ -39,28 +38,15 @@ class CellConstraint:
             ValueError: the tokenizer lacks the marker, what validates answers is not installed, or the grammar of every
                 answer cannot be followed.
         """
+        super().__init__(config, tokenizer)
         assert config.policy is not None
-        check_validator(config.kind)
-        self.config = config
-        self.parser = build_parser(config.parser, tokenizer)
         self._policy = POLICIES.get(config.policy)
         self._compiler = GrammarCompiler(tokenizer, vocab_size, eos_token_ids)
-        self._tokenizer = tokenizer
         if config.grammar is not None:
             try:
                 self._compiler.matcher(config.kind, config.grammar)
             except UnusableGrammarError as error:
                 raise refusal(config.grammar, error) from error
-
-    def grammar(self, prompt_id: str, schema: str | None) -> str:
-        """The grammar of a prompt's answer; raises ValueError when there is none."""
-        found = schema if self.config.grammar is None else self.config.grammar
-        if found is None:
-            raise ValueError(
-                f"prompt {prompt_id}: expected a JSON schema, found none; take a workload with schemas "
-                "(workload=reasoning_json), or give constraint.grammar"
-            )
-        return found
 
     def request_constraint(self, grammar: str) -> RequestConstraint:
         """The constraint of a request. Its grammar must be usable, also under policy `none`.
@@ -72,8 +58,3 @@ class CellConstraint:
         if self._policy is None:
             return RequestConstraint(None, self.parser)
         return RequestConstraint(GrammarState(self.parser, matcher, self._policy), None)
-
-    def validate(self, grammar: str, answer_ids: Collection[int]) -> bool | None:
-        """Whether an answer is valid; None where no validator exists."""
-        text = self._tokenizer.decode(list(answer_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return is_valid(self.config.kind, grammar, str(text))

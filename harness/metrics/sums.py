@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from harness.metrics.reasoning_sums import boundary_values
 from harness.metrics.sessions import prompt_sessions, scaled_by_session
 from harness.records.counts import PER_POSITION, DraftCounts, Knowledge, added
-from harness.records.request import EXPECTED_METHODS, CutReason, RequestRecord, RoundRecord
+from harness.records.request import EXPECTED_METHODS, CutReason, RequestRecord, RoundRecord, counts_of_rounds
 from harness.records.schema import CellRecord
 from harness.timing.in_flight import shared_clock
 
@@ -252,7 +252,7 @@ def coarse_sums(cell: CellRecord) -> tuple[dict[str, Floats], dict[str, float], 
     if cell.config["drafter"]["kind"] == "none":
         return sums | _table([DraftCounts()] * num_requests), {}, 0
     if cell.knowledge is Knowledge.requests:
-        found = _table([item.counts or DraftCounts() for item in cell.requests])
+        found = _table([item.counts or counts_of_rounds(item.rounds) for item in cell.requests])
         return sums | found, {}, _num_positions(found)
     unknown = {name: np.full(num_requests, np.nan) for name in _names(DraftCounts())}
     if cell.knowledge is Knowledge.arrivals:

@@ -6,7 +6,7 @@ Definitions of the counts: `harness.metrics.columns`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, pairwise
@@ -168,6 +168,17 @@ class RoundRecord:
             raise InconsistentRecordError(
                 f"num_cut_tokens: expected 0 or more, and none without a cut_reason, found {self.num_cut_tokens}"
             )
+
+
+def counts_of_rounds(rounds: Sequence[RoundRecord]) -> DraftCounts:
+    """The drafts of some rounds, for a request that is known better than others of its cell."""
+    pairs = [(item.num_draft_tokens, item.num_accepted_tokens) for item in rounds if item.num_draft_tokens]
+    drafted, accepted = [first for first, _ in pairs], [second for _, second in pairs]
+    by_position = (
+        tuple(sum(count > place for count in counts) for place in range(max(counts, default=0)))
+        for counts in (drafted, accepted)
+    )
+    return DraftCounts(len(pairs), sum(drafted), sum(accepted), *by_position)
 
 
 ENDING_CUTS = (CutReason.eos, CutReason.length)

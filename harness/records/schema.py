@@ -186,7 +186,10 @@ class CellRecord:
         """What the cell claims to know is there."""
         missing = {
             Knowledge.rounds: ("rounds", any(not item.rounds for item in self.requests)),
-            Knowledge.requests: ("counts", any(item.counts is None for item in self.requests)),
+            Knowledge.requests: (
+                "counts or rounds",
+                any(item.counts is None and not item.rounds for item in self.requests),
+            ),
             Knowledge.blocks: (
                 "blocks with counts",
                 bool(self.requests and not self.blocks) or any(item.counts is None for item in self.blocks),

@@ -18,6 +18,7 @@ from harness.metrics.recorded_terms import recorded_cells
 from harness.report.latex import to_latex
 from harness.report.table import Table
 from harness.report.tables.concurrency import concurrency_tables
+from harness.report.tables.context_length import context_length_tables
 from harness.report.tables.depth import depth_tables
 from harness.report.tables.draft_dtype import draft_dtype_tables
 from harness.report.tables.drafting import drafting_tables
@@ -93,6 +94,7 @@ TABLES: tuple[TableKind, ...] = (
         lambda results: [table for table in [reasoning_table(results.cells)] if table is not None],
         is_on_page=True,
     ),
+    TableKind("context_length", "Acceptance by context length", lambda results: context_length_tables(results.cells)),
     TableKind(
         "methods",
         "Methods side by side",

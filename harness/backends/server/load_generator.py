@@ -80,6 +80,7 @@ class LoadGenerator:
     def body(self, question: Question) -> dict[str, Any]:
         """A request."""
         asked = {"prompt": list(question.token_ids)} if self._takes_ids else {"messages": list(question.messages)}
+        is_held = question.grammar is not None and self.cell.constraint.is_on
         return {
             "model": self.model,
             **asked,
@@ -87,6 +88,7 @@ class LoadGenerator:
             "stream": True,
             "stream_options": {"include_usage": True},
             **self.adapter.request_fields(question.sampling, question.seed),
+            **(self.adapter.grammar_fields(str(question.grammar)) if is_held else {}),
         }
 
     @property

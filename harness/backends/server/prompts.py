@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from harness.constraint.answer_check import AnswerCheck
 from harness.settings.cell import CellConfig
 from harness.settings.models import TargetConfig
 from harness.settings.sampling import SamplingSettings
@@ -27,6 +28,8 @@ class Question:
     """The whole conversation up to this turn."""
     messages: tuple[dict[str, str], ...]
     sampling: SamplingSettings
+    grammar: str | None = None
+    """Of the answer; None without a policy at the end of reasoning."""
 
     @property
     def seed(self) -> int:
@@ -58,6 +61,12 @@ class ServedPrompts:
         folder = checkpoint_folder(target_path(target), target.revision, TOKENIZER_FILES)
         return load_tokenizer(folder, target.trust_remote_code)
 
+    @cached_property
+    def answer_check(self) -> AnswerCheck | None:
+        """What is asked of every answer; None without a policy at the end of reasoning."""
+        constraint = self._cell.constraint
+        return None if constraint.policy is None else AnswerCheck(constraint, self.tokenizer)
+
     def question(self, conversation: Conversation, answers: Sequence[str]) -> Question | None:
         """The turn after some answers; None if it does not fit the server.
 
@@ -81,7 +90,9 @@ class ServedPrompts:
             return None
         own, default = prompt.sampling, cell.decoding.sampling
         sampling = default if own is None else own.over(default)
-        return Question(conversation, len(answers), token_ids, tuple(messages), sampling)
+        check = self.answer_check
+        grammar = None if check is None else check.grammar(prompt.prompt_id, prompt.schema)
+        return Question(conversation, len(answers), token_ids, tuple(messages), sampling, grammar)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of an answer."""

@@ -156,7 +156,11 @@ class ServerBackend:
             "python": "python" if server.environment is None else str(python_of(Path(server.environment))),
             "vllm_cpu": str(Path(start.__file__)),
         }
-        several = {"speculation": adapter.speculation(), "details": adapter.details()}
+        several = {
+            "speculation": adapter.speculation(),
+            "reasoning": adapter.reasoning(),
+            "details": adapter.details(),
+        }
         return launch_of(server.command, values, several, adapter.environment(), adapter.config_file())
 
     def _meet(self, url: str, log: str | None) -> None:
@@ -198,7 +202,7 @@ class ServerBackend:
         before = self._counters()
         generator = LoadGenerator(self.cell, self.adapter, self.prompts, self._url, self._model)
         played = generator.play(conversations, on_request, start_s)
-        found = recorded(played.answered, self.adapter, self.cell.decoding.max_new_tokens)
+        found = recorded(played.answered, self.adapter, self.cell.decoding.max_new_tokens, self.prompts.answer_check)
         failures = [*played.failures, *found.failures]
         added = Counters()
         try:

@@ -36,8 +36,9 @@ OVERHEAD = (
     "that the device looks for the end of reasoning under none too"
 )
 GAPS = (
-    "–: the baseline drafts and verifies nothing; under / none, the policy none itself, or no cell with it at the same "
-    "settings. n/a: nothing to divide by, such as no validated answer, no draft token or no round of that phase."
+    "–: the baseline drafts and verifies nothing; a server does not tell its host's time and kinds of rounds; under / "
+    "none, the policy none itself, or no cell with it at the same settings. n/a: nothing to divide by, such as no "
+    "validated answer, no draft token or no round of that phase."
 )
 
 
@@ -77,8 +78,12 @@ def _row(cell: CellResult, extra: Sequence[str], reference: CellResult | None) -
     ]
     values: list[Entry] = [_number(cell, name) for name in (*OF_TOKENS, *SPEED)]
     values += [_ratio_number(reference, cell, name) for name in SPEED]
-    values += [_number(cell, name) for name in HOST]
-    values += [count(cell.estimates.total(name)) for name in PATHS.values()]
+    if cell.record.config["backend"]["kind"] == "server":
+        # records hold zeros there, which nothing was measured for
+        values += [NONE] * (len(HOST) + len(PATHS))
+    else:
+        values += [_number(cell, name) for name in HOST]
+        values += [count(cell.estimates.total(name)) for name in PATHS.values()]
     return (*settings, cell["constraint"], *counts, *values, cell["labels"])
 
 

@@ -13,6 +13,7 @@ from harness.backends.server.reply import MalformedAnswer, Reply
 from harness.backends.server.rounds import Steps
 from harness.backends.server.vllm_cpu.start import MENDED
 from harness.records.counts import DraftCounts, Knowledge
+from harness.settings.constraint import GrammarKind
 from harness.settings.models import DrafterKind
 from harness.settings.sampling import SamplingSettings
 from kernels.methods import VerificationMethod
@@ -35,6 +36,10 @@ BIASED_IN_0_25 = (
 V1_DRAFTERS_BEFORE_0_33 = (DrafterKind.ngram, DrafterKind.draft_model)
 """Drafters for which 0.25 takes its V1 runner by itself."""
 WAS_MENDED = "vLLM was not as shipped: a kernel was mended at start as in its pull request 55006"
+OTHER_BOUNDARY = (
+    "what this version of vLLM commits in the round in which reasoning ends was not read: 0.32 masks what follows a "
+    "drafted end of reasoning, as constraint=mask says"
+)
 BEYOND_THE_END = (
     "vLLM's counters count drafts beyond the end of a request: lengths are higher than those of the local engine"
 )
@@ -66,6 +71,15 @@ class VllmAdapter(Adapter):
         from harness.models.mtp import copy_without_mtp
 
         return str(copy_without_mtp(Path(path), folder / f"target-{fingerprint(Path(path))}"))
+
+    def reasoning(self) -> tuple[str, ...]:
+        constraint = self.cell.constraint
+        parser = self.cell.server.traits.reasoning_parsers[constraint.parser] if constraint.is_on else ""
+        return ("--reasoning-parser", parser) if parser else ()
+
+    def grammar_fields(self, grammar: str) -> dict[str, Any]:
+        is_json = self.cell.constraint.kind is GrammarKind.json_schema
+        return {"structured_outputs": {"json": json.loads(grammar)} if is_json else {"regex": grammar}}
 
     def speculative_config(self) -> dict[str, Any]:
         """The content of --speculative-config."""
@@ -168,5 +182,11 @@ class VllmAdapter(Adapter):
         is_random = self.cell.decoding.temperature > 0 and (self.samples_drafts or is_block)
         is_biased = is_random and (evidence.version or "").startswith("0.25.")
         is_mended = MENDED in (evidence.log or "")
-        found = ((NOT_CONFIRMED, not has_log), (BIASED_IN_0_25, is_biased), (WAS_MENDED, is_mended))
+        is_other = self.cell.constraint.is_on and not (evidence.version or "").startswith("0.32.")
+        found = (
+            (NOT_CONFIRMED, not has_log),
+            (BIASED_IN_0_25, is_biased),
+            (WAS_MENDED, is_mended),
+            (OTHER_BOUNDARY, is_other),
+        )
         return tuple(note for note, holds in found if holds)
