@@ -42,7 +42,7 @@ OF_REPORTS = ("title", "shows", "does_not_show", "reference")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = CommandParser(
-        "profile", __doc__, OVERRIDES, lambda: settings_help([*group_options(), "output", ""], takes)
+        "profile", __doc__, OVERRIDES, lambda: settings_help([*filter(takes, group_options()), "output", ""], takes)
     )
     at_least_2 = partial(whole_number, least=2)
     parser.add_argument(
@@ -88,6 +88,8 @@ def why_not_used(key: str) -> str | None:
         return ": no prompt is read beside the rounds that are timed"
     if key in OF_REPORTS:
         return ": it is about the reports of rejection-lab run"
+    if key.partition(".")[0] == "launcher":
+        return ": a profile is measured on this host"
     if key.startswith("measurement.") and key != "measurement.baseline":
         return "; of measurement only measurement.baseline is"
     return None

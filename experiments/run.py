@@ -26,7 +26,8 @@ from harness.cli.arguments import whole_number
 from harness.cli.command_line import SUCCESS, CommandParser, say
 from harness.cli.settings_help import OVERRIDES, settings_help
 from harness.compose.run_plan import Workers
-from harness.settings.schema import group_options
+from harness.settings.launcher import LauncherKind
+from harness.settings.schema import SettingsError, group_options
 
 if TYPE_CHECKING:
     from harness.metrics.cell import Results
@@ -74,6 +75,11 @@ def _run(options: argparse.Namespace) -> int:
         resume=Resume(options.fresh, options.accept_drift, options.retry_failed),
         workers=Workers(options.devices, options.stall_limit),
     )
+    if options.devices != Workers.devices and plan.launcher.kind is not LauncherKind.local:
+        raise SettingsError(
+            f"--devices: expected launcher=local, whose workers share this host, found launcher="
+            f"{plan.launcher.kind.value}; there, give launcher.num_workers and launcher.gpus_per_worker"
+        )
     if options.list:
         print(cell_table(plan.cells))
         from harness.sweep.estimate import estimate_lines

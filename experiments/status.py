@@ -48,10 +48,13 @@ def status_lines(name: str, status: RunStatus) -> list[str]:
     process = f" (process {status.pid} on {status.host})" if status.is_alive else ""
     done = status.num_finished - status.num_failed
     left = status.num_cells - status.num_finished
+    waiting = (
+        f", workers in the cluster's queue: {status.num_waiting}" if status.is_alive and status.num_waiting else ""
+    )
     running = f", of these running: {'; '.join(status.running)}" if status.is_alive and status.running else ""
     lines = [
         f"{name}: {state}{process}",
-        f"cells: {done} of {status.num_cells} done, {status.num_failed} failed, {left} left{running}",
+        f"cells: {done} of {status.num_cells} done, {status.num_failed} failed, {left} left{running}{waiting}",
         f"time: {duration(status.elapsed_s)} in the last session, {status.device_s / 3600:.2f} device-hours in all",
     ]
     if status.is_alive and status.left_s is not None:

@@ -102,6 +102,52 @@ class GoesOnWhenStopped(FailingServer):
         receiver.recv(1)
 
 
+class Once(FailingServer):
+    """Something goes wrong only once in a run: the file that the environment names says that it did."""
+
+    def fail(self) -> None:
+        path = Path(os.environ["ONCE"])
+        if not path.exists():
+            path.touch()
+            self.fail_once()
+
+    def fail_once(self) -> None:
+        raise NotImplementedError
+
+
+class KilledOnce(Once):
+    def fail_once(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class IsPreempted(Once):
+    """The scheduler of a cluster tells the process that its time is up."""
+
+    def fail_once(self) -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+
+class EndsTheRun(Once):
+    """The scheduler tells the supervisor that its time is up, and requests go on finishing meanwhile."""
+
+    def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
+        self.on_request = on_request
+        return super().generate(conversations, on_request, start_s)
+
+    def fail_once(self) -> None:
+        os.kill(int(os.environ["SUPERVISOR"]), signal.SIGTERM)
+        while True:
+            self.on_request(0)
+
+
+class MeetsAnother(FakeServer):
+    """Goes on only when a worker with another seed has come as far."""
+
+    @staticmethod
+    def prepare_together(backends, conversations) -> None:
+        open(os.environ["MEET"], "rw"[backends[0].cell.seed]).close()
+
+
 class LosesTheDevice(FailingServer):
     """Fails as after an illegal access on a GPU: every later call fails too, until the process ends."""
 

@@ -69,9 +69,10 @@ def test_every_option_of_every_group_composes(group, option):
     drafter = [] if group == "drafter" else ["drafter=mtp"]
     needed = NEEDED.get((group, option), [])
     drafter = [item for item in drafter if not any(other.startswith("drafter=") for other in needed)]
-    chosen = cells(f"{group}={option}", *needed, *drafter)[-1]
+    plan = compose_plan([f"{group}={option}", *needed, *drafter])
+    chosen = plan if group == "launcher" else plan.cells[-1]
     kind = getattr(getattr(chosen, group), "kind", None) or getattr(getattr(chosen, group), "method", None)
-    if group in ("drafter", "verification"):
+    if group in ("drafter", "verification", "launcher"):
         assert kind is not None
         assert kind.value == option
 

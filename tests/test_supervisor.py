@@ -17,7 +17,8 @@ from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
 from harness.settings.workload import WorkloadConfig
 from harness.sweep import whole_run
-from harness.sweep.supervisor import StoppedBySignal, Supervisor
+from harness.sweep.stop_signals import StoppedBySignal
+from harness.sweep.supervisor import Supervisor
 from kernels.contract import VerificationMethod
 from tests.own_process import ROOT, output_of
 from tests.test_failing_cells import records_of

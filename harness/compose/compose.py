@@ -32,6 +32,7 @@ from harness.compose.run_plan import RunPlan, with_baselines
 from harness.records.runs import RUNS
 from harness.settings.cell import CellConfig, InvalidCombinationError
 from harness.settings.imported import named
+from harness.settings.launcher import LauncherConfig
 from harness.settings.run import InvalidCells, RunConfig
 from harness.settings.schema import CONF, SettingsError, group_options
 from harness.workload.formats import prompt_file
@@ -108,7 +109,17 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
         does_not_show=root.does_not_show or "",
         reference=_reference(root),
         warnings=tuple(warnings),
+        launcher=_launcher(root),
     )
+
+
+def _launcher(root: DictConfig) -> LauncherConfig:
+    try:
+        found = OmegaConf.to_object(root.launcher)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    assert isinstance(found, LauncherConfig), "the schema is that of a launcher"
+    return found
 
 
 def _reference(root: DictConfig) -> str | None:

@@ -33,6 +33,7 @@ ONE_FOR_THE_RUN = (
     "reference",
     "invalid_cells",
     "output",
+    "launcher",
     "measurement",
 )
 """Groups, sections and settings that belong to the whole run and cannot be swept."""

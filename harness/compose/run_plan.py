@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS
 from harness.settings.identity import determinants, key_without, plain_values
+from harness.settings.launcher import LauncherConfig
 from harness.settings.models import DrafterConfig, Weights
 from harness.settings.schema import SettingsError
 from harness.settings.usage import normal_form
@@ -40,7 +41,7 @@ class Workers:
     """The processes that run the cells."""
 
     devices: tuple[str | None, ...] = (None,)
-    """One for each: what its CUDA_VISIBLE_DEVICES becomes; None leaves that as it is."""
+    """One for each on this host: what its CUDA_VISIBLE_DEVICES becomes; None leaves that as it is."""
     stall_limit_s: float = 3600
     """A process from which nothing came for so long is ended; 0 waits for ever."""
 
@@ -70,6 +71,7 @@ class RunPlan:
     """What makes this run another than the one asked for: a smaller size, a model that stands in."""
     resume: Resume = Resume()
     workers: Workers = Workers()
+    launcher: LauncherConfig = field(default_factory=LauncherConfig)
 
     @property
     def skipped_lines(self) -> list[str]:

@@ -33,10 +33,15 @@ class RunStatus:
     num_requests_done: int
     """In this session."""
     num_devices: int
+    """That workers occupy now."""
     elapsed_s: float
     """Of this session."""
     earlier_device_s: float
     """Time times devices of the sessions before it."""
+    own_device_s: float | None = None
+    """The same of this session; None, of an earlier version: all devices from its start."""
+    num_waiting: int = 0
+    """Workers that a cluster has not started yet."""
     updated_unix_s: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)
     host: str = field(default_factory=socket.gethostname)
@@ -44,7 +49,8 @@ class RunStatus:
     @property
     def device_s(self) -> float:
         """Time times devices, of all sessions."""
-        return self.earlier_device_s + self.elapsed_s * self.num_devices
+        own_s = self.elapsed_s * self.num_devices if self.own_device_s is None else self.own_device_s
+        return self.earlier_device_s + own_s
 
     @property
     def left_s(self) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.settings.cell import CellConfig
 from harness.settings.imported import OrImported
+from harness.settings.launcher import LauncherConfig
 from kernels.methods import VerificationMethod
 
 
@@ -46,6 +47,7 @@ class RunConfig(CellConfig):
     invalid_cells: InvalidCells = InvalidCells.error
     """Invalid combinations of a sweep: stop before anything is loaded, or skip and list them."""
     output: OutputConfig = field(default_factory=OutputConfig)
+    launcher: LauncherConfig = field(default_factory=LauncherConfig)
     sweep: dict[str, Any] = field(default_factory=dict)
     """An experiment's sweep: setting or group, and the list of its values; the command line replaces it by key."""
     without_gpu: dict[str, Any] = field(default_factory=dict)

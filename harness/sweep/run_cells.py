@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from harness.backends.backend import backend_class
@@ -79,24 +78,25 @@ class CellRunner:
     target: TargetConfig | None = None
     """Of the group before."""
 
-    def run_group(self, group: Group, failures: Mapping[int, Failure] = MappingProxyType({})) -> None:
+    def run_group(self, group: Group, failures: Mapping[int, Failure] | None = None) -> None:
         """Run the cells of one group, interleaved, and write each as soon as it is done or has failed.
 
         Args:
             group: the cells.
             failures: by place, of cells that are not run because a process died of them; others of the group go on
-                where that left them.
+                where that left them. None if no worker of this run has begun the group.
         """
         resume = self.plan.resume
         cells, played = group.cells, group.played
         self._announce(cells[0].target)
         arms = [Arm(cell, group.first_place + index, self.session) for index, cell in enumerate(cells)]
         for arm in arms:
-            if arm.place in failures:
-                self._fail(arm, failures[arm.place], played, failures[arm.place].reason)
+            failure = None if failures is None else failures.get(arm.place)
+            if failure is not None:
+                self._fail(arm, failure, played, failure.reason)
             else:
-                # another worker of this run has looked before it died
-                self._recall_failure(arm, Resume() if failures else resume, played)
+                # another worker of this run has looked before it ended
+                self._recall_failure(arm, resume if failures is None else Resume(), played)
         prompts = fingerprint(item.prompt for item in played if item.sample == 0)
         backend = backend_class(cells[0].backend.kind)
         with self._failing(_going_on(arms), played):

@@ -11,6 +11,15 @@ from types import FrameType
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
+class StoppedBySignal(KeyboardInterrupt):
+    """A signal ended the run before its last cell."""
+
+    def __init__(self, number: int, is_at_once: bool) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.is_key = number == signal.SIGINT
+        self.is_at_once = is_at_once
+
+
 @contextmanager
 def stop_signals() -> Iterator[socket.socket]:
     """A socket that brings the numbers of signals, a byte each; those that stop a run interrupt nothing meanwhile."""

@@ -1,82 +1,65 @@
-"""Runs a plan in worker processes, one per device, so that what ends a process does not end the sweep; no torch here.
+"""Runs a plan in worker processes, so that what ends a process does not end the sweep; no torch here.
 
 A worker gets one group of comparable cells after the other. Its events feed one progress display and one manifest. If
 it dies, or nothing comes from it for too long, the cell that it worked on has failed, and a new worker goes on with the
-rest of the group.
+rest of the group. Where workers may be lost through no fault of a cell, the cell is tried a second time. This module
+does not know where workers run.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import math
 import secrets
 import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
 from typing import Any
 
 from harness.compose.run_plan import RunPlan
 from harness.records.run_status import DONE, RUNNING, STOPPED, RunStatus, read_status
 from harness.records.schema import Failure
 from harness.settings.schema import SettingsError
+from harness.sweep.launchers.launcher import WorkerProcess
+from harness.sweep.launchers.table import launcher_of
 from harness.sweep.manifest import Manifest
 from harness.sweep.progress import Progress, duration
-from harness.sweep.stop_signals import STOP_SIGNALS, blocked, stop_signals
-from harness.sweep.turns import Group, groups_of
-from harness.sweep.worker import work
+from harness.sweep.stop_signals import STOP_SIGNALS, StoppedBySignal, stop_signals
+from harness.sweep.task import Task, failure_told
+from harness.sweep.turns import groups_of
 
-END_S = 30.0
-"""How long a worker may take to end when all is done."""
 STATUS_S = 5.0
-"""How often the status is written."""
-
-
-class StoppedBySignal(KeyboardInterrupt):
-    """A signal ended the run before its last cell."""
-
-    def __init__(self, number: int, is_at_once: bool) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.is_key = number == signal.SIGINT
-        self.is_at_once = is_at_once
-
-
-@dataclass
-class _Task:
-    """A group, with what happened to it so far."""
-
-    group: Group
-    failures: dict[int, Failure] = field(default_factory=dict)
-    """Of cells that a worker died of, by place."""
-    finished: set[int] = field(default_factory=set)
-    """Places of the cells whose record is there."""
-    num_told: int = 0
-    num_left_out: int = 0
-    """Requests that the display was told of, which another worker tells of again."""
-
-    @property
-    def places(self) -> range:
-        return range(self.group.first_place, self.group.first_place + len(self.group.cells))
+"""How often the status is written, and how often workers that have not begun are looked after."""
 
 
 @dataclass
 class _Worker:
     """A process and what it works on."""
 
-    device: str | None
-    process: SpawnProcess
-    connection: Connection
-    task: _Task
-    at_stake: Sequence[int]
+    place: int
+    """Of the launcher."""
+    process: WorkerProcess
     heard_s: float
     """When the last event came."""
+    task: Task | None = None
+    """None before it has begun."""
+    at_stake: Sequence[int] = ()
+    begun_s: float | None = None
+    has_advanced: bool = False
+    """Whether a request has finished."""
     label: str = ""
     """The cell under way, in words."""
     failure: Failure | None = None
     """Why it must end, if that is known."""
+
+    def send(self, name: str, *values: Any) -> None:
+        """Send a message; if the process died, the end of its events says so."""
+        if self.process.channel is not None:
+            with suppress(OSError):
+                self.process.channel.send(name, *values)
 
 
 class Supervisor:
@@ -95,15 +78,14 @@ class Supervisor:
         resume = replace(plan.resume, own_sessions=secrets.token_hex(4))
         self._plan, self._progress, self._clock = replace(plan, resume=resume), progress, clock
         self._manifest = Manifest(plan, plan.folder, finished)
-        self._tasks = [_Task(group) for group in groups_of(plan.cells)]
-        self._devices = plan.workers.devices[: len(self._tasks)]
+        self._tasks = [Task(index, group) for index, group in enumerate(groups_of(plan.cells))]
+        self._launcher = launcher_of(self._plan)
         self._workers: list[_Worker] = []
-        self._context = multiprocessing.get_context("spawn")
         self._stopped_by: int | None = None
         self._is_at_once = False
         self._started_s = clock()
         self._written_s: float | None = None
-        self._earlier_device_s = 0.0
+        self._earlier_device_s = self._ended_workers_s = 0.0
         # a damaged one takes nothing but this number with it
         with suppress(ValueError):
             before = None if plan.resume.is_fresh else read_status(plan.folder)
@@ -119,8 +101,8 @@ class Supervisor:
         self._progress.start(sum(len(task.group.cells) * task.group.num_turns for task in self._tasks))
         try:
             with stop_signals() as signals:
-                for device in self._devices:
-                    self._start(device)
+                for place in range(min(self._launcher.num_workers, len(self._tasks))):
+                    self._start(place)
                 while self._workers:
                     self._wait(signals)
                     self._write_status(RUNNING)
@@ -131,106 +113,133 @@ class Supervisor:
         finally:
             for worker in self._workers:
                 worker.process.kill()
-                worker.process.join()
+                worker.process.end()
+            self._launcher.close()
         if self._stopped_by is not None:
             raise StoppedBySignal(self._stopped_by, self._is_at_once)
 
-    def _start(self, device: str | None) -> None:
-        """Start a worker with the next group, if there is one."""
-        if not self._tasks or self._stopped_by is not None:
+    def _start(self, place: int) -> None:
+        """Start a worker, if there is work for one more."""
+        num_waiting = sum(worker.task is None for worker in self._workers)
+        if len(self._tasks) <= num_waiting or self._stopped_by is not None:
             return
-        task = self._tasks.pop(0)
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=work, args=(theirs, self._plan, device))
-        with blocked(signal.SIGINT):
-            process.start()
-        theirs.close()
-        worker = _Worker(device, process, ours, task, task.places, self._clock())
+        worker = _Worker(place, self._launcher.start(place), self._clock())
         self._workers.append(worker)
-        self._send(worker, (task.group, task.failures))
+        if worker.process.channel is not None:
+            self._begin(worker)
+
+    def _begin(self, worker: _Worker) -> None:
+        worker.begun_s = worker.heard_s = self._clock()
+        self._next(worker)
 
     def _wait(self, signals: socket.socket) -> None:
         """Take in the next events, and end workers from which nothing came for too long."""
-        limit_s = self._plan.workers.stall_limit_s or None
-        heard_s = min(worker.heard_s for worker in self._workers)
-        timeout_s = STATUS_S if limit_s is None else min(STATUS_S, max(0.0, heard_s + limit_s - self._clock()))
-        ready = wait([signals, *(worker.connection for worker in self._workers)], timeout_s)
+        heard = {worker.process.channel.fileno(): worker for worker in self._workers if worker.process.channel}
+        limit_s = self._plan.workers.stall_limit_s or math.inf
+        next_s = min((worker.heard_s + limit_s for worker in heard.values()), default=math.inf)
+        timeout_s = min(STATUS_S, max(0.0, next_s - self._clock()))
+        ready = wait([signals, *self._launcher.doors, *heard], timeout_s)
         if signals in ready:
             self._stop(ord(signals.recv(1)))
-        for worker in [item for item in self._workers if item.connection in ready]:
-            worker.heard_s = self._clock()
-            try:
-                event = worker.connection.recv()
-            except (EOFError, OSError):
-                self._ended(worker)
-            else:
-                self._take(worker, *event)
-        for worker in self._workers:
-            if limit_s is not None and self._clock() - worker.heard_s >= limit_s and worker.failure is None:
+        for process in self._launcher.begun() if {*self._launcher.doors} & {*ready} else ():
+            for worker in [item for item in self._workers if item.process is process]:
+                self._begin(worker)
+        for worker in [heard[item] for item in ready if isinstance(item, int) and item in heard]:
+            self._hear(worker)
+        for worker in list(self._workers):
+            silent_s = self._clock() - worker.heard_s
+            if worker.task is None and silent_s >= STATUS_S:
+                worker.heard_s = self._clock()
+                if worker.process.has_ended():
+                    raise ValueError(f"expected that a worker begins, found that it ended: {worker.process.ending()}")
+            elif worker.task is not None and silent_s >= limit_s:
                 text = f"no request finished in {duration(limit_s)} (--stall-limit); its process was ended"
                 worker.failure = Failure("StallError", text)
                 worker.process.kill()
+                self._ended(worker)
 
-    def _take(self, worker: _Worker, name: str, *arguments: Any) -> None:
+    def _hear(self, worker: _Worker) -> None:
+        worker.heard_s = self._clock()
+        channel = worker.process.channel
+        # it may have been ended meanwhile
+        if channel is None or worker not in self._workers:
+            return
+        try:
+            name, values = channel.receive()
+        except (EOFError, OSError):
+            self._ended(worker)
+        else:
+            self._take(worker, name, *values)
+
+    def _take(self, worker: _Worker, name: str, *values: Any) -> None:
         """What an event of a worker changes."""
         task = worker.task
+        assert task is not None, "it has begun"
         if name == "at_stake":
-            (worker.at_stake,) = arguments
+            (worker.at_stake,) = values
         elif name == "finished":
-            task.finished.add(arguments[0])
-            self._manifest.add(*arguments)
+            task.finished.add(values[0])
+            self._manifest.add(*values)
         elif name == "lost":
-            (worker.failure,) = arguments
+            worker.failure = failure_told(*values)
         elif name == "refused":
-            text, is_about_settings, trace = arguments
+            text, is_about_settings, trace = values
             error = (SettingsError if is_about_settings else ValueError)(text)
             error.add_note(trace)
             raise error
         elif name == "done":
             self._next(worker)
+        elif name == "stopped":
+            self._remove(worker)
+            failure = Failure("StoppedError", "its scheduler stopped the process that ran it before a request finished")
+            if not worker.has_advanced:
+                task.lose(worker.at_stake, failure, is_forgiven=True)
+            self._leave_to_another(worker, "it was asked to stop")
         else:
-            task.num_told += arguments[0] if name == "advance" else 0
-            task.num_left_out += arguments[0] if name == "leave_out" else 0
-            worker.label = arguments[0] if name == "cell" else worker.label
-            getattr(self._progress, name)(*arguments)
+            worker.has_advanced |= name == "advance"
+            task.num_told += values[0] if name == "advance" else 0
+            task.num_left_out += values[0] if name == "leave_out" else 0
+            worker.label = values[0] if name == "cell" else worker.label
+            getattr(self._progress, name)(*values)
 
     def _next(self, worker: _Worker) -> None:
         """Give a worker the next group, or let it end."""
         if self._tasks and self._stopped_by is None:
-            worker.task = self._tasks.pop(0)
-            worker.at_stake = worker.task.places
-            self._send(worker, (worker.task.group, worker.task.failures))
+            task = worker.task = self._tasks.pop(0)
+            worker.at_stake = task.places
+            worker.send("run", *task.hand_over())
         else:
-            self._workers.remove(worker)
-            self._send(worker, None)
-            worker.process.join(END_S)
-            worker.process.kill()
-            worker.process.join()
+            worker.send("end")
+            self._remove(worker)
 
-    def _send(self, worker: _Worker, message: Any) -> None:
-        # if it died, the end of its events says so
-        with suppress(OSError):
-            worker.connection.send(message)
+    def _remove(self, worker: _Worker) -> None:
+        """A worker has ended, or is about to."""
+        self._workers.remove(worker)
+        self._ended_workers_s += self._clock() - (self._clock() if worker.begun_s is None else worker.begun_s)
+        worker.process.end()
 
     def _ended(self, worker: _Worker) -> None:
         """A worker ended in the middle of a group: another goes on with what it did not fail at."""
-        worker.process.join()
-        self._workers.remove(worker)
-        if self._stopped_by is not None:
-            return
         task = worker.task
-        failure = worker.failure or Failure("WorkerDiedError", _how(worker.process.exitcode))
-        left = [place for place in task.places if place not in task.finished | task.failures.keys()]
-        # it may have died between two cells; with nothing to blame it could die there again and again
-        blamed = [place for place in worker.at_stake if place in left] or left
-        task.failures |= dict.fromkeys(blamed, failure)
-        self._progress.advance(-task.num_told)
-        self._progress.leave_out(-task.num_left_out)
-        task.num_told = task.num_left_out = 0
-        if left:
-            self._progress.note(f"a worker ended: {failure.reason}; another goes on")
+        assert task is not None, "it has begun"
+        failure = worker.failure or Failure("WorkerDiedError", worker.process.ending())
+        worker.process.kill()
+        self._remove(worker)
+        task.lose(worker.at_stake, failure, self._launcher.forgives and worker.failure is None)
+        self._leave_to_another(worker, failure.reason)
+
+    def _leave_to_another(self, worker: _Worker, reason: str) -> None:
+        """Put what is left of a worker's group before all others, and start another worker."""
+        task = worker.task
+        if self._stopped_by is not None or task is None:
+            return
+        if not task.is_done:
+            self._progress.advance(-task.num_told)
+            self._progress.leave_out(-task.num_left_out)
+            task.num_told = task.num_left_out = 0
+            self._progress.note(f"a worker ended: {reason}; another goes on")
             self._tasks.insert(0, task)
-        self._start(worker.device)
+        self._start(worker.place)
 
     def _write_status(self, state: str) -> None:
         """Tell other shells how far the run is: now and then, and at its end; not before a cell is under way."""
@@ -239,6 +248,8 @@ class Supervisor:
         if is_early or not is_begun:
             return
         self._written_s = self._clock()
+        begun = [worker.begun_s for worker in self._workers if worker.begun_s is not None]
+        workers_s = self._ended_workers_s + sum(self._clock() - begun_s for begun_s in begun)
         status = RunStatus(
             state=state,
             num_cells=len(self._plan.cells),
@@ -247,8 +258,10 @@ class Supervisor:
             running=tuple(worker.label for worker in self._workers if worker.label),
             num_requests_left=self._progress.num_left,
             num_requests_done=self._progress.num_done,
-            num_devices=len(self._devices),
+            num_devices=len(begun) * self._launcher.devices_per_worker,
+            num_waiting=len(self._workers) - len(begun),
             elapsed_s=self._clock() - self._started_s,
+            own_device_s=workers_s * self._launcher.devices_per_worker,
             earlier_device_s=self._earlier_device_s,
         )
         # records and checkpoints say it if nothing can be written
@@ -261,18 +274,12 @@ class Supervisor:
             self._stopped_by = number
             again = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
             self._progress.note(f"stopping when the next request has finished{again}")
-            for worker in self._workers:
-                worker.process.terminate()
+            for worker in list(self._workers):
+                worker.process.stop()
+                if worker.task is None:
+                    self._remove(worker)
         elif number == signal.SIGINT:
             self._is_at_once = True
-            for worker in self._workers:
+            for worker in list(self._workers):
                 worker.process.kill()
-
-
-def _how(exit_code: int | None) -> str:
-    """How a process ended, in words."""
-    if exit_code is None or exit_code >= 0:
-        return f"the process that ran it ended with exit code {exit_code}"
-    name = signal.Signals(-exit_code).name
-    hint = "; memory may have run out: dmesg or the cluster's log tell" if name == "SIGKILL" else ""
-    return f"the process that ran it was ended by {name}{hint}"
+                self._remove(worker)

@@ -18,11 +18,12 @@ from harness.cli.command_line import FAILED, REQUEUE, SUCCESS, say
 from harness.compose.run_plan import Resume, RunPlan, made_folder
 from harness.records.files import UnwritableError
 from harness.records.runs import MANIFEST
+from harness.settings.launcher import LauncherKind
 from harness.sweep.lease import leased
 from harness.sweep.progress import progress_on
 from harness.sweep.resume import CHECKPOINTS
-from harness.sweep.stop_signals import ending_with
-from harness.sweep.supervisor import StoppedBySignal, Supervisor
+from harness.sweep.stop_signals import StoppedBySignal, ending_with
+from harness.sweep.supervisor import Supervisor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 def run(*overrides: str, fresh: bool = False, accept_drift: bool = False, retry_failed: bool = False) -> pd.DataFrame:
     """Run what the overrides ask for, as `rejection-lab run` does: same checks, records, progress and report.
+
+    With launcher=local the cells run in this process.
 
     Args:
         overrides: such as `drafter=mtp` and `decoding.temperature=0,1`; several values are a sweep.
@@ -50,7 +53,7 @@ def run(*overrides: str, fresh: bool = False, accept_drift: bool = False, retry_
     # of tqdm, which libraries import; the progress here needs no widgets
     warnings.filterwarnings("ignore", "IProgress not found")
     plan = replace(compose_plan(overrides), resume=Resume(fresh, accept_drift, retry_failed))
-    run_and_report(plan, lambda results: None, in_this_process=True)
+    run_and_report(plan, lambda results: None, in_this_process=plan.launcher.kind is LauncherKind.local)
     return load_results(plan.folder)
 
 

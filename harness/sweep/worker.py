@@ -1,12 +1,11 @@
 """A process that runs groups of cells and reports what happens to the supervisor; torch is imported here.
 
-It knows one device and does not know the other workers.
+It knows one device and knows neither the other workers nor what has started it.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
 import os
 import secrets
 import signal
@@ -14,66 +13,88 @@ import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from types import FrameType
+from typing import Any
 
 from harness.compose.run_plan import RunPlan
 from harness.settings.schema import SettingsError
+from harness.sweep.channel import Channel
 from harness.sweep.cpu_threads import choose_threads
 from harness.sweep.failures import DeviceLostError
 from harness.sweep.progress import Progress
 from harness.sweep.run_cells import CellRunner, refuse_repeated
+from harness.sweep.task import failure_message, told_failures
+from harness.sweep.turns import groups_of
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""What schedulers send before they end a process; the last is submitit's."""
 
 
 class Stopped(BaseException):
-    """The supervisor wants this process to end."""
+    """The supervisor or a signal wants this process to end."""
 
 
-def work(connection: Connection, plan: RunPlan, device: str | None) -> None:
-    """Run the groups that the supervisor sends until it sends none; the body of a worker process.
+def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
+    """Run the groups that the supervisor sends until it sends `end`; the body of a worker process.
 
     Args:
-        connection: brings (group, failures by place), or None to end; takes events, `(name, *arguments)`. The names
-            are the methods of `Reports` that send, and `done`, `lost` and `refused`.
+        channel: brings `run` with the index of a group and its failures in other workers (`Task.hand_over`), `stop`
+            and `end`; takes events. Their names are the methods of `Reports` that send, and `done`, `stopped`, `lost`
+            and `refused`.
         plan: of the run.
         device: what CUDA_VISIBLE_DEVICES becomes; None leaves it as it is.
     """
     faulthandler.enable()
-    threading.Thread(target=_end_with_the_supervisor, daemon=True).start()
-    reports = Reports(connection)
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    reports = Reports(channel)
+    for number in STOP_SIGNALS:
         signal.signal(number, reports.stop)
+    tasks: SimpleQueue[list[Any] | None] = SimpleQueue()
+    threading.Thread(target=_listen, args=(channel, tasks, reports), daemon=True).start()
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     choose_threads(plan.cells)
-    session = plan.resume.own_sessions + secrets.token_hex(2)
+    session = plan.resume.own_sessions + secrets.token_hex(4)
     runner = CellRunner(plan, plan.folder, reports, reports.finished, reports.at_stake, session=session)
     try:
         refuse_repeated(plan.cells)
-        while (task := connection.recv()) is not None:
-            runner.run_group(*task)
-            connection.send(("done",))
+        groups = groups_of(plan.cells)
+        while (task := tasks.get()) is not None:
+            index, failures = task
+            runner.run_group(groups[index], told_failures(failures))
+            channel.send("done")
+        if reports.is_stopping:
+            channel.send("stopped")
     except Stopped:
-        pass
+        channel.send("stopped")
     except DeviceLostError as error:
-        connection.send(("lost", error.failure))
+        channel.send("lost", failure_message(error.failure))
     except (ValueError, OSError) as error:
         # settings, a data set, or a file that cannot be written: the same for every cell
-        connection.send(("refused", str(error), isinstance(error, SettingsError), traceback.format_exc()))
+        channel.send("refused", str(error), isinstance(error, SettingsError), traceback.format_exc())
 
 
-def _end_with_the_supervisor() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+def _listen(channel: Channel, tasks: SimpleQueue[list[Any] | None], reports: Reports) -> None:
+    """Take in messages; without a supervisor the process ends."""
+    while True:
+        try:
+            name, values = channel.receive()
+        except (EOFError, OSError):
+            os._exit(1)
+        if name == "run":
+            tasks.put(values)
+            continue
+        reports.is_stopping |= name == "stop"
+        tasks.put(None)
+        if name == "end":
+            return
 
 
 @dataclass
 class Reports(Progress):
     """Sends what a display and the supervisor want to know, and raises `Stopped` between requests once asked to."""
 
-    connection: Connection
+    channel: Channel
     is_stopping: bool = False
 
     def stop(self, number: int, frame: FrameType | None) -> None:
@@ -102,8 +123,12 @@ class Reports(Progress):
     def note(self, text: str) -> None:
         self._send("note", text)
 
-    def _send(self, *event: object) -> None:
-        self.connection.send(event)
+    def _send(self, name: str, *values: Any) -> None:
+        try:
+            self.channel.send(name, *values)
+        except OSError as error:
+            # no fault of the cell that is under way
+            raise Stopped from error
 
     def _end_if_asked(self) -> None:
         if self.is_stopping:

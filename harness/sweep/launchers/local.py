@@ -1,0 +1,78 @@
+"""Workers as processes of this host, one for each of its devices."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from harness.compose.run_plan import RunPlan
+from harness.sweep.channel import Channel
+from harness.sweep.launchers.launcher import WorkerProcess
+from harness.sweep.stop_signals import blocked
+from harness.sweep.worker import work
+
+END_S = 30.0
+"""How long a worker may take to end."""
+
+
+class LocalProcess:
+    """A child of the supervisor."""
+
+    def __init__(self, plan: RunPlan, device: str | None) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        self.channel = Channel(ours)
+        self._process = context.Process(target=_work, args=(theirs, plan, device))
+        with blocked(signal.SIGINT):
+            self._process.start()
+        theirs.close()
+
+    def stop(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def end(self) -> None:
+        self._process.join(END_S)
+        self._process.kill()
+        self._process.join()
+
+    def has_ended(self) -> bool:
+        return self._process.exitcode is not None
+
+    def ending(self) -> str:
+        self._process.join()
+        code = self._process.exitcode
+        if code is None or code >= 0:
+            return f"the process that ran it ended with exit code {code}"
+        name = signal.Signals(-code).name
+        hint = "; memory may have run out: dmesg or the cluster's log tell" if name == "SIGKILL" else ""
+        return f"the process that ran it was ended by {name}{hint}"
+
+
+class LocalLauncher:
+    """Starts workers on this host."""
+
+    devices_per_worker = 1
+    forgives = False
+    doors: Sequence[int] = ()
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self.num_workers = len(plan.workers.devices)
+
+    def start(self, place: int) -> WorkerProcess:
+        return LocalProcess(self._plan, self._plan.workers.devices[place])
+
+    def begun(self) -> tuple[()]:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
+def _work(connection: Connection, plan: RunPlan, device: str | None) -> None:
+    work(Channel(connection), plan, device)

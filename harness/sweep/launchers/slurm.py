@@ -1,0 +1,112 @@
+"""Workers as jobs of SLURM, by submitit."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from contextlib import suppress
+from typing import Any
+
+from harness.compose.run_plan import RunPlan
+from harness.settings.launcher import Executor, LauncherConfig
+from harness.settings.schema import SettingsError
+from harness.sweep.launchers.remote import Invitation, RemoteLauncher, RemoteProcess, join_run, worker_folder
+from harness.sweep.stop_signals import blocked
+
+
+class SlurmProcess(RemoteProcess):
+    """A job of SLURM, or of submitit's local executor."""
+
+    def __init__(self, job: Any, executor: Executor) -> None:
+        self._job, self._executor = job, executor
+
+    def cancel(self) -> None:
+        self._job.cancel(check=False)
+
+    def has_ended(self) -> bool:
+        if self._executor is Executor.local:
+            return bool(self._job.done())
+        # of sacct a cluster may have none
+        found = subprocess.run(
+            ["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self._job.job_id}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        # a controller that does not answer says nothing about the job
+        is_unknown = "Invalid job id" in found.stderr
+        return is_unknown or (found.returncode == 0 and found.stdout.strip() not in _BEFORE_ITS_END)
+
+    def ending(self) -> str:
+        path, lines = self._job.paths.stdout, ["nothing"]
+        # of a job that never ran there is none
+        with suppress(OSError):
+            lines += path.read_text(errors="replace").split("\n")
+        last = [line for line in lines if line.strip()][-1]
+        return f"job {self._job.job_id} ended; the end of its log {path}: {last.strip()[:500]}"
+
+
+_BEFORE_ITS_END = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING")
+
+
+class SlurmLauncher(RemoteLauncher):
+    """Starts workers as jobs of SLURM."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        submitit = _submitit()
+        config, folder = plan.launcher, worker_folder(plan)
+        try:
+            self._executor = submitit.AutoExecutor(folder=folder, cluster=config.executor.value)
+        except RuntimeError as error:
+            raise SettingsError(
+                "launcher=slurm: expected the commands of SLURM (srun, sbatch) on this host, found none; run it where "
+                "jobs are submitted, or try it out with launcher.executor=local"
+            ) from error
+        memory = {} if config.memory_gb is None else {"mem_gb": config.memory_gb}
+        self._executor.update_parameters(
+            name=plan.name,
+            timeout_min=config.time_limit_min,
+            cpus_per_task=config.cpus_per_worker,
+            stderr_to_stdout=True,
+            **_gpus(config),
+            **memory,
+            **({} if config.partition is None else {"slurm_partition": config.partition}),
+            # another job goes on with what a lost one did
+            slurm_additional_parameters={"no_requeue": True, **config.sbatch_options},
+        )
+        super().__init__(plan)
+
+    def submit(self, invitation: Invitation, plan: RunPlan) -> RemoteProcess:
+        submitit = _submitit()
+        try:
+            # a key reaches all processes of a terminal, those of the local executor too
+            with blocked(signal.SIGINT):
+                job = self._executor.submit(join_run, invitation, plan)
+        except (OSError, submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
+            raise SettingsError(f"launcher: expected that SLURM takes a job, found: {error}") from error
+        return SlurmProcess(job, plan.launcher.executor)
+
+    def close(self) -> None:
+        super().close()
+        for path in worker_folder(self._plan).glob("*_submitted.pkl"):
+            # what jobs were started with, the secret among it
+            path.unlink(missing_ok=True)
+
+
+def _gpus(config: LauncherConfig) -> dict[str, Any]:
+    if not config.gpus_per_worker:
+        # a cluster without GPUs refuses to be asked for none
+        return {}
+    if config.gpu_type is None:
+        return {"gpus_per_node": config.gpus_per_worker}
+    return {"slurm_gres": f"gpu:{config.gpu_type}:{config.gpus_per_worker}"}
+
+
+def _submitit() -> Any:
+    try:
+        import submitit
+    except ImportError as error:
+        raise SettingsError(
+            "launcher=slurm: expected the package submitit, found none; pip install 'rejection-lab[slurm]'"
+        ) from error
+    return submitit

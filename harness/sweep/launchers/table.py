@@ -1,0 +1,21 @@
+"""The launcher that a plan asks for."""
+
+from __future__ import annotations
+
+from harness.compose.run_plan import RunPlan
+from harness.settings.launcher import LauncherKind
+from harness.sweep.launchers.launcher import Launcher
+from harness.sweep.launchers.local import LocalLauncher
+
+
+def launcher_of(plan: RunPlan) -> Launcher:
+    """The launcher of a plan.
+
+    Raises:
+        SettingsError: its cluster or a package for it is not there.
+    """
+    if plan.launcher.kind is LauncherKind.slurm:
+        from harness.sweep.launchers.slurm import SlurmLauncher
+
+        return SlurmLauncher(plan)
+    return LocalLauncher(plan)

@@ -1,0 +1,76 @@
+"""The work on one group: what its workers have done and failed at so far, and how the next worker is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from harness.records.schema import Failure
+from harness.settings.identity import plain_values
+from harness.sweep.turns import Group
+
+
+@dataclass
+class Task:
+    """A group, with what happened to it so far."""
+
+    index: int
+    """Of the group."""
+    group: Group
+    failures: dict[int, Failure] = field(default_factory=dict)
+    """Of cells that a worker died of, by place."""
+    finished: set[int] = field(default_factory=set)
+    """Places of the cells whose record is there."""
+    num_told: int = 0
+    num_left_out: int = 0
+    """Requests that the display was told of, which another worker tells of again."""
+    is_done: bool = False
+    """Whether another worker would find nothing to do."""
+    _has_begun: bool = False
+    _tried_again: set[int] = field(default_factory=set)
+    """Places of the cells that a worker was lost with, through no fault of theirs as it seemed."""
+
+    @property
+    def places(self) -> range:
+        return range(self.group.first_place, self.group.first_place + len(self.group.cells))
+
+    def lose(self, at_stake: Sequence[int], failure: Failure, is_forgiven: bool) -> None:
+        """A worker was lost.
+
+        Args:
+            at_stake: places of the cells that it worked on.
+            failure: what these cells have failed with,
+            is_forgiven: unless they may be tried again, and have not been.
+        """
+        left = [place for place in self.places if place not in self.finished | self.failures.keys()]
+        self.is_done = not left
+        # it may have died between two cells; with nothing to blame it could die there again and again
+        blamed = {place for place in at_stake if place in left} or set(left)
+        if is_forgiven and not blamed & self._tried_again:
+            self._tried_again |= blamed
+        else:
+            self.failures |= dict.fromkeys(sorted(blamed), failure)
+
+    def hand_over(self) -> tuple[int, list[tuple[int, dict[str, Any]]] | None]:
+        """What the next worker is told: the group's index, and its failures unless this worker is the first."""
+        failures = [(place, failure_message(failure)) for place, failure in self.failures.items()]
+        has_begun, self._has_begun = self._has_begun, True
+        return self.index, failures if has_begun else None
+
+
+def told_failures(told: Sequence[tuple[int, dict[str, Any]]] | None) -> dict[int, Failure] | None:
+    """The failures of a message by place; None if no worker has begun the group."""
+    return None if told is None else {place: failure_told(values) for place, values in told}
+
+
+def failure_message(failure: Failure) -> dict[str, Any]:
+    """A failure as plain values."""
+    plain: dict[str, Any] = plain_values(asdict(failure))
+    return plain
+
+
+def failure_told(values: dict[str, Any]) -> Failure:
+    """The failure of a `failure_message`."""
+    request = values["request"]
+    return Failure(**values | {"request": None if request is None else tuple(request)})

@@ -1,0 +1,180 @@
+"""Workers that a cluster starts: the same cells as on one host, in one folder, whatever happens to a worker."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from types import SimpleNamespace
+
+import pytest
+
+from experiments import run as command
+from harness.cli.command_line import REQUEUE
+from harness.compose.compose import compose_plan
+from harness.records.run_status import read_status
+from harness.records.runs import read_runs
+from harness.settings.launcher import Executor, LauncherConfig, LauncherKind
+from harness.settings.schema import SettingsError
+from harness.sweep import supervisor
+from harness.sweep.launchers.remote import RemoteLauncher
+from harness.sweep.supervisor import Supervisor
+from tests.test_failing_cells import records_of, run_command
+from tests.test_supervisor import Counting, plan_on
+
+HERE = "launcher.host=127.0.0.1"
+SMALL = ("launcher.gpus_per_worker=0", "launcher.cpus_per_worker=1")
+
+
+def has_slurm():
+    try:
+        return subprocess.run(["scontrol", "ping"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+CLUSTERS = [
+    pytest.param(("launcher=slurm", "launcher.executor=local", HERE, *SMALL), id="submitit on this host"),
+    pytest.param(
+        ("launcher=slurm", *SMALL),
+        id="SLURM",
+        marks=pytest.mark.skipif(not has_slurm(), reason="no controller of SLURM answers here"),
+    ),
+]
+
+
+@pytest.fixture
+def run_on(tmp_path, monkeypatch):
+    """Runs a baseline and two methods on a server; returns the exit code."""
+    pytest.importorskip("submitit", reason="needs the extra slurm")
+    os.mkfifo(tmp_path / "meet")
+    for name, value in (("ONCE", tmp_path / "once"), ("MEET", tmp_path / "meet"), ("SUPERVISOR", os.getpid())):
+        monkeypatch.setenv(name, str(value))
+    return lambda name, folder, *options: run_command(name, tmp_path / folder, "--stall-limit", "300", *options)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_groups_run_on_several_workers_and_their_records_lie_together(cluster, run_on, tmp_path):
+    """Would catch a worker that gets nothing, a group on two of them, cells that are others than on one host, and a
+    secret that stays on the disk."""
+    cells = "seed=0,1"
+    assert run_on("MeetsAnother", "here", cells, "--devices", "0,1") == 0
+    assert run_on("MeetsAnother", "there", cells, *cluster, "launcher.num_workers=2") == 0
+    here, there = (read_runs(tmp_path / name)[0].cells for name in ("here", "there"))
+    assert [item.cell_id for item in here] == [item.cell_id for item in there] and len(there) == 6
+    assert [item.requests for item in here] == [item.requests for item in there]
+    of_group = {item.config["seed"]: item.sessions for item in there}
+    assert {item.sessions for item in there} == {*of_group.values()} and len({*of_group.values()}) == 2
+    assert (status := read_status(tmp_path / "there")).device_s > 0 and status.num_finished == 6
+    assert not list((tmp_path / "there" / "workers").glob("*_submitted.pkl"))
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("name", ["KilledOnce", "IsPreempted"])
+def test_another_worker_goes_on_where_one_was_lost(name, cluster, run_on, tmp_path):
+    """Would catch a cell that fails because its worker was taken away, and one that begins anew."""
+    assert run_on(name, "run", *cluster) == 0
+    records = records_of(tmp_path / "run")
+    assert [len(record.requests) for record in records.values()] == [4, 4, 4]
+    # the first block of each cell was not run again
+    assert {len(record.sessions) for record in records.values()} == {2}
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_a_cell_with_which_two_workers_were_lost_has_failed(cluster, run_on, tmp_path, monkeypatch):
+    """Would catch a cell that is tried for ever, and others that fail with it."""
+    monkeypatch.setenv("KILL", "1")
+    assert run_on("KilledWhenMade", "run", *cluster) == 1
+    records = records_of(tmp_path / "run")
+    assert [item.error for item in records["strict"].failures] == ["WorkerDiedError"]
+    assert [len(records[name].requests) for name in ("none", "block")] == [4, 4]
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_a_run_that_is_ended_by_its_cluster_ends_its_workers_and_goes_on_later(cluster, run_on, tmp_path, capsys):
+    """Would catch a worker that runs on, or that fails its cell, when the run is to end."""
+    assert run_on("EndsTheRun", "run", *cluster) == REQUEUE
+    assert not list((tmp_path / "run").glob("cells/*"))
+    assert run_on("EndsTheRun", "run", *cluster) == 0
+    assert not any(record.has_failed for record in records_of(tmp_path / "run").values())
+
+
+def on_this_host(plan, **settings):
+    launcher = LauncherConfig(
+        LauncherKind.slurm, executor=Executor.local, gpus_per_worker=0, host="127.0.0.1", **settings
+    )
+    return replace(plan, launcher=launcher)
+
+
+def test_a_job_that_ends_before_it_begins_ends_the_run_with_its_reason(tmp_path, monkeypatch):
+    """Would catch a run that waits for ever for a job, here one that finds another folder than the run's."""
+    pytest.importorskip("submitit", reason="needs the extra slurm")
+    monkeypatch.setattr(supervisor, "STATUS_S", 0.1)
+    with pytest.raises(ValueError, match=r"a file system that all hosts of the run share"):
+        # no lease: this is not the folder of a run
+        Supervisor(on_this_host(plan_on("Raises", tmp_path)), Counting(), []).run()
+
+
+def test_only_who_knows_the_secret_of_a_run_is_let_in(tmp_path):
+    """Would catch a stranger who is taken for a worker, or who holds up the workers."""
+
+    class Launcher(RemoteLauncher):
+        def submit(self, invitation, plan):
+            self.invitation = invitation
+            return SimpleNamespace()
+
+    launcher = Launcher(on_this_host(plan_on("Raises", tmp_path)))
+    launcher.start(0)
+    address = launcher.invitation.host, launcher.invitation.port
+    with Client(address) as silent, pytest.raises(AuthenticationError):
+        assert silent.poll(None)
+        Client(address, authkey=b"guessed")
+    with Client(address, authkey=launcher.invitation.secret) as worker:
+        worker.send_bytes(b'["begun", 1]')
+        (process,) = launcher.begun()
+        process.channel.send("end")
+        assert worker.recv_bytes() == b'["end"]'
+    launcher.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["launcher.partition=gpu"], "launcher.partition: expected a setting that launcher=local uses"),
+        (["launcher=slurm", "launcher.sbatch=[--exclusive]"], "launcher.sbatch: expected options as name"),
+        (["launcher=slurm", "launcher.num_workers=0"], "launcher.num_workers: expected 1 or more, found 0"),
+        (["launcher.num_workers=1,2"], "one for the whole run"),
+    ],
+)
+def test_wrong_settings_are_found_before_anything_is_submitted(given, words):
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        compose_plan(given)
+
+
+def test_where_a_run_is_started_belongs_to_no_cell():
+    """Would catch a cell that is measured again because another cluster ran it."""
+    plans = [compose_plan(given) for given in ([], ["launcher=slurm", "launcher.num_workers=3"])]
+    assert plans[0].cells == plans[1].cells and plans[1].launcher.num_workers == 3
+
+
+@pytest.mark.parametrize(
+    ("missing", "given", "words"),
+    [
+        ("submitit", ["launcher=slurm"], "rejection-lab[slurm]"),
+        (None, ["launcher=slurm"], "the commands of SLURM"),
+        (None, ["launcher=slurm", "--devices", "0,1"], "--devices: expected launcher=local"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line_before_anything_is_run(
+    missing, given, words, tmp_path, monkeypatch, capsys
+):
+    if missing is None:
+        pytest.importorskip("submitit", reason="needs the extra slurm")
+    monkeypatch.setitem(sys.modules, *((missing, None) if missing else ("no_such_module", None)))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command.main([*given, f"output.folder={tmp_path / 'run'}"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and words in error
+    assert not (tmp_path / "run").exists()
