@@ -30,7 +30,7 @@ NEEDED = {
     ("backend", "server"): ["server.url=http://host:1", "drafter=none"],
     **{
         ("server", engine): ["backend=server", "server.url=http://host:1", "drafter=none"]
-        for engine in ("plain", "vllm", "sglang", "tensorrt_llm", "llama_cpp")
+        for engine in group_options()["server"]
     },
 }
 """What an option needs beside itself."""
