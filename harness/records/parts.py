@@ -119,7 +119,6 @@ def _joined(parts: Sequence[Part]) -> Part:
         num_output_tokens=sum(item.num_output_tokens for item in requests.values()),
         wall_s=sum(part.block.wall_s for part in measured),
         counts=added(counts) if counts else None,
-        call_s=None,
     )
     return replace(
         last,
