@@ -45,6 +45,8 @@ from tests.test_sweep import plan
 PLACES_IN_BLOCKS = ("a request has ended", "half of a frame is written", "a frame is written", "a frame is on disk")
 MAX_GROWTH_BYTES = 512
 """Of resident memory, a request."""
+NUM_SLICES = 20
+"""Of the long run, whose memory is compared."""
 MAX_CHANGE = 0.05
 """Of the CPU time of a request, in the long run."""
 INSIDE = mmap.mmap(-1, 1)
@@ -187,21 +189,23 @@ def long_run(root, num_requests):
         decoding=DecodingConfig(temperature=1.0, max_new_tokens=8, ignore_eos=True),
         workload=WorkloadConfig(num_prompts=16, num_turns=1, num_requests=num_requests, prompt_tokens=32),
         backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=16),
-        measurement=MeasurementConfig(baseline=False, num_warmup_requests=4, num_resamples=100),
+        measurement=MeasurementConfig(baseline=False, num_warmup_requests=4, num_resamples=100, num_blocks=NUM_SLICES),
     )
-    samples, finished = [], []
+    # made before the run, so that they do not grow with it
+    samples, finished = np.zeros((num_requests, 3)), []
 
     class Sampled(Told):
         def advance(self, requests=1, num_tokens=0):
-            samples.append((time.process_time(), resident_bytes(), num_tokens))
+            samples[self.num_requests] = time.process_time(), resident_bytes(), num_tokens
+            self.num_requests += 1
 
     gc.collect()
     run_cells(plan(root / "long", cell), root / "long", Sampled(), finished)
-    seconds, resident, tokens = (np.array(column, dtype=float) for column in zip(*samples, strict=True))
+    seconds, resident, tokens = samples.T
     record = read_cell(root / "long" / "cells" / f"{finished[0]}.json.gz")
     num_tokens = [sum(item.num_output_tokens for item in items) for items in (record.requests, record.blocks)]
     counted = {
-        "requests": (num_requests, len(samples), len(record.requests)),
+        "requests": (num_requests, int((tokens > 0).sum()), len(record.requests)),
         "tokens": (8 * num_requests, int(tokens.sum()), *num_tokens),
     }
     wrong = [
@@ -216,11 +220,11 @@ def check_memory(resident):
     """Show that resident memory grows by less than MAX_GROWTH_BYTES a request, or say what was found.
 
     A finished request costs 6 KiB as long as its rounds are in memory; the limit is less than a tenth of it. Slices of
-    the run are compared by their medians, since the allocator moves single samples by MiB; the first fifth, in which it
-    gets its working set, is left out. How far the 16 medians lie from a line gives its slope an interval. The upper end
-    at 99 % must be below the limit, so that a leak as large as the limit passes in 1 of 100 runs.
+    the run, which are its blocks, are compared by their medians, since the allocator moves single samples by MiB; the
+    first fifth, in which it gets its working set, is left out. How far the 16 medians lie from a line gives its slope
+    an interval. The upper end at 99 % must be below the limit: a leak as large as the limit passes in 1 of 100 runs.
     """
-    slices = np.array_split(np.arange(len(resident)), 20)[4:]
+    slices = np.array_split(np.arange(len(resident)), NUM_SLICES)[NUM_SLICES // 5 :]
     fit = stats.linregress([item.mean() for item in slices], [np.median(resident[item]) for item in slices])
     upper = fit.slope + stats.t.ppf(0.99, len(slices) - 2) * fit.stderr
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -224,6 +224,7 @@ class _Played:
         """The requests of the conversations that have ended, which are forgotten here."""
         ended = [item for item in self._finished if self._key(item[0]) in self._ended]
         self._finished = [item for item in self._finished if self._key(item[0]) not in self._ended]
+        self._ended.clear()
         idle_s, self._idle_s = (self._idle_s, 0.0) if ended else (0.0, self._idle_s)
         num_turns = sum(len(self._conversations[key].prompt.turns) for key in {self._key(item) for item, _ in ended})
         return BackendRun(
