@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import DraftCounts, Knowledge
+from harness.records.gpu_samples import GpuSamples
 from harness.records.request import RequestRecord
 from harness.records.strict_json import shown
 
@@ -48,6 +49,8 @@ class Block:
     call_s: float | None = None
     """How long the backend's whole call took, synchronised at both ends. What it exceeds `wall_s` by, the clock stood:
     tokens of prompts, measures of drafts, checkpoints, records. None where a part of the call is missing."""
+    gpu: GpuSamples | None = None
+    """Seen beside it; None where the process that measured did not compute on a GPU, and in older records."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.wall_s < math.inf and self.start_unix_s <= self.end_unix_s < math.inf):

@@ -9,6 +9,7 @@ from harness.metrics.flat_settings import plain_text
 from harness.metrics.intervals import MIN_PROMPTS
 from harness.report.cell_names import CONTEXT, baseline_name, column_name, context_texts, drafter_name, varying
 from harness.report.entries import DISTURBED
+from harness.report.gpu_notes import gpu_notes
 from harness.report.missing_values import UNKNOWN
 
 SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
@@ -57,6 +58,7 @@ def warnings(results: Results) -> list[str]:
     found += _by_cells("drafts", [(UNKNOWN[cell.record.knowledge], cell) for cell in coarse], num_cells)
     notes = [(text, cell) for cell in results.cells for text in cell.record.fallbacks]
     found += _by_cells("fallback", notes, num_cells)
+    found += _by_cells("GPU", [(text, cell) for cell in done for text in gpu_notes(cell)], num_cells)
     labelled = [(text, cell) for cell in done for text in cell["labels"].split("; ") if text]
     return found + _by_cells("label", labelled, num_cells)
 

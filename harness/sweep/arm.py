@@ -17,6 +17,7 @@ from harness.compose.run_plan import Resume
 from harness.records.acceptance_terms import collect_terms, terms_path, write_terms
 from harness.records.counts import Knowledge
 from harness.records.files import identity, read_cell, write_cell
+from harness.records.gpu_samples import GpuSamples
 from harness.records.parts import ConversationKey, Part
 from harness.records.provenance import provenance
 from harness.records.runs import CELLS, SUFFIX
@@ -28,6 +29,7 @@ from harness.settings.sections import BackendConfig
 from harness.sweep.failures import recorded_config
 from harness.sweep.resume import CellCheckpoint, Note, find_checkpoint
 from harness.sweep.turns import Turn
+from harness.timing.gpu_watch import own_gpu, watched
 from harness.workload.conversations import Conversation
 
 
@@ -104,14 +106,17 @@ class Arm:
         self._is_warm = True
         start_unix_s, start_s = time.time(), self.checkpoint.clock_s
 
-        def keep(run: BackendRun, call_s: float | None = None) -> None:
-            self._keep(run, turn.block, start_unix_s, start_s, None if call_s is None else left, call_s)
+        with watched(own_gpu()) as watch:
 
-        # a kind of the user's own need not know of it
-        known = {"keep": keep} if "keep" in signature(self.backend.generate).parameters else {}
-        began = time.perf_counter()
-        run = self.backend.generate(left, advance, start_s, **known)
-        keep(run, time.perf_counter() - began)
+            def keep(run: BackendRun, call_s: float | None = None) -> None:
+                gpu = None if watch is None else watch.samples()
+                self._keep(run, turn.block, start_unix_s, start_s, None if call_s is None else left, call_s, gpu)
+
+            # a kind of the user's own need not know of it
+            known = {"keep": keep} if "keep" in signature(self.backend.generate).parameters else {}
+            began = time.perf_counter()
+            run = self.backend.generate(left, advance, start_s, **known)
+            keep(run, time.perf_counter() - began)
 
     def _keep(
         self,
@@ -121,6 +126,7 @@ class Arm:
         start_s: float,
         all_played: Sequence[Conversation] | None,
         call_s: float | None,
+        gpu: GpuSamples | None,
     ) -> None:
         assert self.backend is not None
         if all_played is None and not run.requests and not run.failures:
@@ -145,6 +151,7 @@ class Arm:
                     counts=run.counts,
                     reported=run.reported,
                     call_s=call_s,
+                    gpu=gpu,
                 ),
                 is_whole=all_played is not None,
                 played=tuple(

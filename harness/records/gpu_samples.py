@@ -1,0 +1,40 @@
+"""What was seen of a GPU beside a block of requests; knows no driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from harness.records import InconsistentRecordError
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSamples:
+    """Samples of one GPU: before a block, while it ran, and after it."""
+
+    num_samples: int = 0
+    """All of them."""
+    num_busy_samples: int = 0
+    """Those in which the GPU had work; clocks and their reasons are of these, since an idle GPU lowers its clocks."""
+    min_sm_clock_mhz: float | None = None
+    mean_sm_clock_mhz: float | None = None
+    max_sm_clock_mhz: float | None = None
+    min_memory_clock_mhz: float | None = None
+    clock_reasons: Mapping[str, int] = field(default_factory=dict)
+    """What held the clocks down -> busy samples in which it did; the names are those of NVML, as in sw_power_cap."""
+    num_other_processes: int | None = None
+    """Processes beside this one that had the GPU open for computing: the most in one sample. None where unknown."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """What could not be found out -> why."""
+
+    def __post_init__(self) -> None:
+        counts = (*self.clock_reasons.values(), self.num_other_processes or 0)
+        if not 0 <= self.num_busy_samples <= self.num_samples or min(counts) < 0:
+            raise InconsistentRecordError(
+                "expected counts of 0 or more and no more busy samples than samples, found "
+                f"{self.num_busy_samples} of {self.num_samples}, and {list(counts)}"
+            )
+        clocks = (self.min_sm_clock_mhz, self.mean_sm_clock_mhz, self.max_sm_clock_mhz)
+        known = [clock for clock in clocks if clock is not None]
+        if len(known) not in (0, len(clocks)) or known != sorted(known):
+            raise InconsistentRecordError(f"expected min <= mean <= max of the SM clock, or none, found {clocks}")

@@ -1,0 +1,199 @@
+"""What a GPU does beside a block of requests, as NVML tells it: clocks, what holds them down, other processes.
+
+A sample is taken before the block and after it, while its clock stands, and one every SAMPLE_S by a thread: it calls
+NVML, not CUDA, without the interpreter's lock. What NVML refuses is left out and named. This module does not know what
+runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from harness.records.gpu_samples import GpuSamples
+
+SAMPLE_S = 1.0
+END_S = 5.0
+"""How long the thread may take to end; a driver that hangs must not hold the run."""
+_IDLE = "gpu_idle"
+_REASONS = {
+    _IDLE: 0x1,
+    "application_clocks": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+    "display_clock": 0x100,
+}
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons."""
+
+
+class _Sample(NamedTuple):
+    """A GPU at one moment; None for what NVML does not tell."""
+
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    reasons: tuple[str, ...] | None
+    num_other_processes: int | None
+
+
+class Gpu:
+    """A GPU on which this process has a CUDA context, as NVML knows it."""
+
+    def __init__(self, uuid: str, nvml: Any = None) -> None:
+        """
+        Args:
+            uuid: as CUDA gives it, without a prefix; of a MIG instance its GPU is watched.
+            nvml: a module like pynvml; None imports that.
+        """
+        self.unknown: dict[str, str] = {}
+        """What could not be found out when it was last asked for -> why."""
+        self._nvml = nvml
+        self._handle = self._asked("nvml", lambda: self._found(uuid))
+
+    def sample(self) -> _Sample | None:
+        """The GPU now; None where there is no NVML for it."""
+        nvml, handle = self._nvml, self._handle
+        if handle is None:
+            return None
+        bits = self._asked("clock_reasons", lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        return _Sample(
+            self._asked("sm_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            self._asked("memory_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+            None if bits is None else tuple(name for name, bit in _REASONS.items() if bits & bit),
+            self._asked("num_other_processes", self._num_other_processes),
+        )
+
+    def _found(self, uuid: str) -> Any:
+        if self._nvml is None:
+            self._nvml = import_module("pynvml")
+        nvml = self._nvml
+        nvml.nvmlInit()
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        except nvml.NVMLError:
+            part = nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+            return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)
+
+    def _num_other_processes(self) -> int:
+        # a container may see numbers of the host's, so that this process is counted and not looked for
+        num_listed = len(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+        if not num_listed:
+            raise ValueError("the driver lists no process, not even this one")
+        return num_listed - 1
+
+    def _asked(self, what: str, ask: Callable[[], Any]) -> Any:
+        """An answer of NVML; None, and why, where there is none."""
+        try:
+            answer = ask()
+            self.unknown.pop(what, None)
+            return answer
+        except Exception as error:
+            # a driver's refusal, an older driver or binding: no reason to lose a cell
+            self.unknown[what] = f"{type(error).__name__}: {error}"
+            return None
+
+
+@dataclass
+class _Range:
+    """Of numbers that come one by one; None as long as none is known."""
+
+    low: int | None = None
+    high: int | None = None
+    total: int = 0
+    num_known: int = 0
+
+    def add(self, value: int | None) -> None:
+        if value is not None:
+            self.low = value if self.low is None else min(self.low, value)
+            self.high = value if self.high is None else max(self.high, value)
+            self.total, self.num_known = self.total + value, self.num_known + 1
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.num_known if self.num_known else None
+
+
+class GpuWatch:
+    """What was seen of a GPU so far."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu, self._lock = gpu, threading.Lock()
+        self._num_samples = self._num_busy = 0
+        self._sm_clock_mhz, self._memory_clock_mhz, self._num_others = _Range(), _Range(), _Range()
+        self._reasons: Counter[str] = Counter()
+
+    def take(self) -> None:
+        """Take a sample."""
+        sample = self._gpu.sample()
+        if sample is None:
+            return
+        with self._lock:
+            self._num_samples += 1
+            self._num_others.add(sample.num_other_processes)
+            if _IDLE in (sample.reasons or ()):
+                return
+            self._num_busy += 1
+            self._reasons.update(sample.reasons or ())
+            self._sm_clock_mhz.add(sample.sm_clock_mhz)
+            self._memory_clock_mhz.add(sample.memory_clock_mhz)
+
+    def samples(self) -> GpuSamples:
+        """All samples, one of now among them."""
+        self.take()
+        with self._lock:
+            return GpuSamples(
+                num_samples=self._num_samples,
+                num_busy_samples=self._num_busy,
+                min_sm_clock_mhz=self._sm_clock_mhz.low,
+                mean_sm_clock_mhz=self._sm_clock_mhz.mean,
+                max_sm_clock_mhz=self._sm_clock_mhz.high,
+                min_memory_clock_mhz=self._memory_clock_mhz.low,
+                clock_reasons=dict(self._reasons),
+                num_other_processes=self._num_others.high,
+                unknown=dict(self._gpu.unknown),
+            )
+
+
+@contextmanager
+def watched(gpu: Gpu | None, every_s: float = SAMPLE_S) -> Iterator[GpuWatch | None]:
+    """Watch a GPU for the duration of a block; None watches nothing."""
+    if gpu is None:
+        yield None
+        return
+    watch, ended = GpuWatch(gpu), threading.Event()
+    watch.take()
+
+    def go_on() -> None:
+        while not ended.wait(every_s):
+            watch.take()
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        ended.set()
+        thread.join(END_S)
+
+
+def own_gpu() -> Gpu | None:
+    """The GPU that this process computes on; None if it has used none so far."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return _gpu(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+
+
+@cache
+def _gpu(uuid: str) -> Gpu:
+    return Gpu(uuid)
