@@ -10,8 +10,10 @@ import pytest
 
 from harness.backends.server.client import Client, open_session
 from harness.backends.server.reply import NoConnection, Reply
+from harness.backends.server.process import Servers
 from harness.backends.server.server import ServerBackend
 from harness.records.request import FinishReason
+from harness.settings.models import TargetConfig
 from harness.settings.server import Engine, ServerConfig
 from harness.settings.workload import TooLong
 from harness.workload.conversations import conversations, load_prompts
@@ -116,3 +118,24 @@ def test_a_lower_limit_of_the_server_is_a_length_limit(tmp_path):
     assert at_limit and all(item.num_output_tokens == MAX_TOKENS // 2 for item in at_limit)
     last = [item.rounds[-1] for item in at_limit]
     assert all(item.num_draft_tokens == min(DEPTH, item.num_output_tokens - 1) for item in last)
+
+
+def test_other_weights_under_the_same_path_are_another_cell(tmp_path):
+    """Would catch records of other weights that a run goes on with, and ids that depend on where a folder lies."""
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(b"weights")
+
+    def weights(path):
+        cell = cell_on(ScriptedServer(port=1))
+        cell = replace(cell, target=TargetConfig(path=str(path)), drafter=replace(cell.drafter, path=str(folders[0])))
+        return ServerBackend(cell, Servers()).weights()
+
+    before = weights(folders[0])
+    assert before == weights(folders[1]) and before["target"] == f"vllm: {before['drafter']}"
+    (folders[1] / "model.safetensors").write_bytes(b"other")
+    changed = weights(folders[1])
+    assert changed["target"] != before["target"] and changed["drafter"] == before["drafter"]
+    assert weights("owner/model")["target"] == "vllm: owner/model"

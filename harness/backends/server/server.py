@@ -17,7 +17,7 @@ from harness.backends.server.counters import Counters, CountersReset
 from harness.backends.server.get import NoAnswer, get, get_json
 from harness.backends.server.load_generator import LoadGenerator, LoadResult
 from harness.backends.server.process import Launch, Servers, launch_of
-from harness.backends.server.prompts import ServedPrompts, drafter_path, target_path
+from harness.backends.server.prompts import ServedPrompts, drafter_path, target_path, weights_of
 from harness.backends.server.vllm_cpu import start
 from harness.backends.server.vllm_cpu.environment import python_of
 from harness.records.counts import DraftCounts, Knowledge
@@ -107,9 +107,10 @@ class ServerBackend:
         return Failure("ServerGone", str(error), request=(conversation.prompt.prompt_id, 0, conversation.sample))
 
     def weights(self) -> Mapping[str, str]:
-        """What stands for the weights of each model, by role: names, because only the server reads the weights."""
-        found = {"target": f"{self.cell.server.engine.value}: {target_path(self.cell.target)}"}
-        return found | ({"drafter": self.drafter} if self.drafter else {})
+        """What stands for the weights of each model, by role: digests of folders on this machine, names of others."""
+        models = {"target": target_path(self.cell.target), "drafter": self.drafter}
+        found = {role: weights_of(path) for role, path in models.items() if path}
+        return found | {"target": f"{self.cell.server.engine.value}: {found['target']}"}
 
     def facts(self) -> Facts:
         """What the backend found out about its cell; called after it has generated."""
