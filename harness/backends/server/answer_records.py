@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.answer_reasoning import with_reasoning
-from harness.backends.server.load_generator import Answered
+from harness.backends.server.load_generator import Answered, LoadResult
 from harness.backends.server.reply import MalformedAnswer
 from harness.backends.server.rounds import INCONSISTENT, Steps, rounds_of
 from harness.constraint.answer_check import AnswerCheck
@@ -16,7 +16,6 @@ from harness.records import InconsistentRecordError
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.request import FinishReason, RequestRecord
 from harness.records.schema import Failure
-from harness.timing.in_flight import shared_clock
 
 FINISH = {"stop": FinishReason.eos, "length": FinishReason.length}
 _CONTRADICTIONS = (MalformedAnswer, InconsistentRecordError)
@@ -36,13 +35,11 @@ class Recorded:
     failures: tuple[Failure, ...]
 
 
-def recorded(
-    answered: Sequence[Answered], adapter: Adapter, max_new_tokens: int, check: AnswerCheck | None = None
-) -> Recorded:
+def recorded(played: LoadResult, adapter: Adapter, max_new_tokens: int, check: AnswerCheck | None = None) -> Recorded:
     """Turn answers into records; one that contradicts itself becomes a failure.
 
     Args:
-        answered: in the order they finished.
+        played: answers in the order they finished.
         adapter: reads what they say of drafts.
         max_new_tokens: limit of every request.
         check: finds the end of reasoning and validates answers; None where that is not asked for.
@@ -50,10 +47,10 @@ def recorded(
     Raises:
         RefusedArm: an answer shows that the server is not what its cell says.
     """
-    clock = shared_clock([item.submitted_s for item in answered], [item.arrivals[-1].arrival_s for item in answered])
+    clock = played.clock
     told: list[_Told] = []
     failures: list[Failure] = []
-    for item in answered:
+    for item in played.answered:
         try:
             told.append((item, adapter.drafts(item.reply)))
         except _CONTRADICTIONS as error:

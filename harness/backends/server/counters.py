@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from harness.backends.server.get import NoAnswer, get
+
 START = "process_start_time_seconds"
 POSITIONS = ("position", "token_position")
 """Labels that tell the positions of a draft apart; all other labels are summed over."""
+SETTLED_AFTER_S = 0.05
+NUM_READINGS = 20
 
 
 class CountersReset(Exception):
@@ -74,3 +79,31 @@ class Counters:
             for (name, place), value in self.values.items()
             if value
         }
+
+
+def read_counters(url: str, path: str | None) -> Counters | None:
+    """The counters of the server at an address; None where it has none."""
+    if path is None:
+        return None
+    try:
+        return Counters.parse(get(url + path))
+    except NoAnswer:
+        return None
+
+
+def settled_counters(url: str, path: str | None) -> Counters:
+    """The counters once they stand still: a server may count after its answer.
+
+    Raises:
+        CountersReset: there are none any longer.
+    """
+    last = Counters()
+    for _ in range(NUM_READINGS):
+        found = read_counters(url, path)
+        if found is None:
+            raise CountersReset("the server told its counters before a block and no longer after it")
+        if found == last:
+            break
+        last = found
+        time.sleep(SETTLED_AFTER_S)
+    return last

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.backends.backend import OnRequest
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from harness.backends.backend import KEEP_EVERY_S, OnRequest
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.client import Client, open_session
 from harness.backends.server.loop_delay import LoopDelay
@@ -20,8 +24,11 @@ from harness.backends.server.reply import MalformedAnswer, Reply, RequestFailed
 from harness.records.counts import Arrival
 from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
+from harness.timing.in_flight import shared_clock
 from harness.workload.conversations import Conversation
 
+ConversationKey = tuple[str, int]
+"""Prompt and copy."""
 FINISHED = ("stop", "length")
 """Reasons for the end of a whole answer."""
 
@@ -46,8 +53,20 @@ class LoadResult:
     num_skipped_turns: int = 0
     num_retried: int = 0
     wall_s: float = 0.0
+    others: list[tuple[float, float]] = field(default_factory=list)
+    """When requests began and ended, or now, that are not among these and were in flight beside them."""
     lag: LoopDelay = field(default_factory=LoopDelay)
     notes: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def clock(self) -> Callable[[ArrayLike], NDArray[np.float64]]:
+        """The clock that shares every moment among the requests in flight."""
+        spans = [*map(_span, self.answered), *self.others]
+        return shared_clock([start for start, _ in spans], [end for _, end in spans])
+
+
+Interim = Callable[[LoadResult], None]
+"""Takes the conversations that have ended since the last call; runs in a thread while others go on."""
 
 
 @dataclass
@@ -60,16 +79,31 @@ class LoadGenerator:
     url: str
     model: str
 
-    def play(self, conversations: Sequence[Conversation], on_request: OnRequest | None, start_s: float) -> LoadResult:
-        """Play conversations; see `harness.backends.backend.Backend.generate`."""
+    def play(
+        self,
+        conversations: Sequence[Conversation],
+        on_request: OnRequest | None,
+        start_s: float,
+        interim: Interim | None = None,
+    ) -> LoadResult:
+        """Play conversations; see `harness.backends.backend.Backend.generate`.
+
+        Args:
+            interim: called every KEEP_EVERY_S, and once more when the user or the system ends the run.
+        """
         # before the clock starts: what does not fit is refused here
         first = [self.prompts.question(item, []) for item in conversations]
-        run = _Run(self, on_request)
+        run = _Run(self, on_request, start_s, interim)
         try:
-            asyncio.run(run.play(conversations, first, start_s))
-        except BaseExceptionGroup as group:
-            # one stops all: callers know it by its own class
-            raise group.exceptions[0] from None
+            asyncio.run(run.play(conversations, first))
+        except BaseException as error:
+            stop = error
+            while isinstance(stop, BaseExceptionGroup):
+                # one stops all: callers know it by its own class
+                stop = stop.exceptions[0]
+            if interim is not None and not isinstance(stop, Exception):
+                interim(run.newly_ended())
+            raise stop from None
         return run.played
 
     @property
@@ -99,16 +133,24 @@ class LoadGenerator:
 class _Run:
     """Conversations under way."""
 
-    def __init__(self, generator: LoadGenerator, on_request: OnRequest | None) -> None:
+    def __init__(
+        self, generator: LoadGenerator, on_request: OnRequest | None, start_s: float, interim: Interim | None
+    ) -> None:
         self.generator = generator
         self.played = LoadResult()
+        self._start_s, self._interim = start_s, interim
+        self._in_flight: dict[ConversationKey, float] = {}
+        """When the request of a conversation was sent."""
+        self._skipped: dict[ConversationKey, int] = {}
+        """Turns left out of each conversation that has ended."""
+        self._handed_over: set[ConversationKey] = set()
+        self._handed_over_s = 0.0
         self._on_request = on_request or (lambda _: None)
         self._slots = asyncio.Semaphore(generator.cell.backend.max_concurrency)
 
-    async def play(
-        self, conversations: Sequence[Conversation], first: Sequence[Question | None], start_s: float
-    ) -> None:
-        cell, played, due_s = self.generator.cell, self.played, start_s
+    async def play(self, conversations: Sequence[Conversation], first: Sequence[Question | None]) -> None:
+        cell, played, start_s = self.generator.cell, self.played, self._start_s
+        due_s = start_s
         rate, stall_timeout_s = cell.workload.request_rate, cell.server.stall_timeout_s
         async with open_session(stall_timeout_s) as session, played.lag.measured():
             origin = time.perf_counter() - start_s
@@ -119,12 +161,50 @@ class _Run:
                 num_retries=cell.server.num_retries,
                 stall_timeout_s=stall_timeout_s,
             )
-            async with asyncio.TaskGroup() as group:
+            async with self._handing_over(), asyncio.TaskGroup() as group:
                 for conversation, question in zip(conversations, first, strict=True):
                     due_s += 0.0 if rate is None else conversation.gap_s(rate)
                     group.create_task(self._converse(conversation, question, None if rate is None else due_s))
             played.wall_s = self._client.clock() - start_s
+        played.num_skipped_turns = sum(self._skipped.values())
         played.num_retried = self._client.num_retried
+
+    @asynccontextmanager
+    async def _handing_over(self) -> AsyncIterator[None]:
+        """Hand over what has ended, again and again while the body runs; what stops that stops the body."""
+        if self._interim is None:
+            yield
+            return
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self._hand_over(self._interim))
+            yield
+            task.cancel()
+
+    async def _hand_over(self, interim: Interim) -> None:
+        while True:
+            await asyncio.sleep(KEEP_EVERY_S)
+            await asyncio.to_thread(interim, self.newly_ended())
+
+    def newly_ended(self) -> LoadResult:
+        """The conversations that have ended since the last call, with the time of these and that nothing took."""
+        now_s, played = self._client.clock(), self.played
+        new = self._skipped.keys() - self._handed_over
+        self._handed_over |= new
+        by_place = [(item, _conversation(item.question.key)) for item in played.answered]
+        under_way = [_span(item) for item, key in by_place if key not in self._handed_over]
+        under_way += [(sent_s, now_s) for sent_s in self._in_flight.values()]
+        found = replace(
+            played,
+            answered=[item for item, key in by_place if key in new],
+            failures=[item for item in played.failures if item.request and _conversation(item.request) in new],
+            num_skipped_turns=sum(self._skipped[key] for key in new),
+            num_retried=self._client.num_retried,
+            others=under_way + [_span(item) for item, key in by_place if key in self._handed_over - new],
+        )
+        starts, ends = (np.array([span[place] for span in under_way]) for place in (0, 1))
+        taken_s = now_s - self._start_s - float((found.clock(ends) - found.clock(starts)).sum())
+        found.wall_s, self._handed_over_s = taken_s - self._handed_over_s, taken_s
+        return found
 
     async def _converse(self, conversation: Conversation, question: Question | None, arrival_s: float | None) -> None:
         """Play every turn; a turn that fails or does not fit ends the conversation."""
@@ -132,23 +212,28 @@ class _Run:
             await asyncio.sleep(max(0.0, arrival_s - self._client.clock()))
         answers: list[str] = []
         num_turns = len(conversation.prompt.turns)
+        key = conversation.prompt.prompt_id, conversation.sample
         async with self._slots:
             while question is not None and len(answers) < num_turns:
                 # a conversation that arrives by itself has waited for its slot
                 submitted_s = self._client.clock() if arrival_s is None or answers else arrival_s
+                self._in_flight[key] = submitted_s
                 try:
                     answer = await self._ask(question, submitted_s)
                 except RequestFailed as error:
+                    del self._in_flight[key]
                     self.played.failures.append(Failure(type(error).__name__, str(error), request=question.key))
                     num_turns -= 1
                     break
+                # one that is cancelled was in flight to the end
+                del self._in_flight[key]
                 self.played.answered.append(answer)
                 self._on_request(sum(item.num_output_tokens for item in answer.arrivals))
                 ids = answer.reply.token_ids
                 answers.append(self.generator.prompts.decode(ids) if ids else answer.reply.text)
                 if len(answers) < num_turns:
                     question = self.generator.prompts.question(conversation, answers)
-        self.played.num_skipped_turns += num_turns - len(answers)
+        self._skipped[key] = num_turns - len(answers)
 
     async def _ask(self, question: Question, submitted_s: float) -> Answered:
         reply = await self._client.ask(self.generator.body(question))
@@ -160,3 +245,11 @@ class _Run:
         if note is not None:
             self.played.notes[note] = None
         return Answered(question, reply, submitted_s, arrivals)
+
+
+def _span(item: Answered) -> tuple[float, float]:
+    return item.submitted_s, item.arrivals[-1].arrival_s
+
+
+def _conversation(key: tuple[str, int, int]) -> ConversationKey:
+    return key[0], key[2]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from harness.backends.backend import BackendRun, Facts, OnRequest
+from harness.backends.backend import BackendRun, Facts, Keep, OnRequest
 from harness.backends.server.adapter import Adapter, Evidence, RefusedArm
 from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import Recorded, recorded
-from harness.backends.server.counters import Counters, CountersReset
-from harness.backends.server.get import NoAnswer, get, get_json
+from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
+from harness.backends.server.get import NoAnswer, get_json
 from harness.backends.server.load_generator import LoadGenerator, LoadResult
 from harness.backends.server.process import Launch, Servers, launch_of
 from harness.backends.server.prompts import ServedPrompts, drafter_path, target_path, weights_of
@@ -41,8 +40,6 @@ ENDED_EARLY = (
 OTHER_LOAD = 0.05
 """Share of output tokens that a server may count beyond ours before others are suspected."""
 FROM_FINE_TO_COARSE = list(Knowledge)
-SETTLED_AFTER_S = 0.05
-NUM_READINGS = 20
 
 
 class ServerBackend:
@@ -83,11 +80,17 @@ class ServerBackend:
             backends[0].prompts.question(conversation, [])
 
     def generate(
-        self, conversations: Sequence[Conversation], on_request: OnRequest | None = None, start_s: float = 0.0
+        self,
+        conversations: Sequence[Conversation],
+        on_request: OnRequest | None = None,
+        start_s: float = 0.0,
+        keep: Keep | None = None,
     ) -> BackendRun:
         """See `harness.backends.backend.Backend.generate`.
 
-        A server that is gone for good after some blocks leaves those: every request after them is a failure.
+        The load on a server cannot stand still for `keep`: another thread calls it, and only where answers tell of
+        their drafts by themselves, because counts by block are those of all its requests. A server that is gone for
+        good after some blocks leaves those: every request after them is a failure.
 
         Raises:
             ValueError: the server cannot be started, or is not what the cell's name says (RefusedArm).
@@ -100,7 +103,7 @@ class ServerBackend:
             failures = (self._gone(item, error) for item in conversations)
             return BackendRun((), 0.0, failures=tuple(failures))
         self.adapter.refuse(self._evidence)
-        return self._generate(conversations, on_request, start_s)
+        return self._generate(conversations, on_request, start_s, keep)
 
     @staticmethod
     def _gone(conversation: Conversation, error: ValueError) -> Failure:
@@ -197,18 +200,29 @@ class ServerBackend:
         self._evidence = Evidence(version, log, info)
 
     def _generate(
-        self, conversations: Sequence[Conversation], on_request: OnRequest | None, start_s: float
+        self, conversations: Sequence[Conversation], on_request: OnRequest | None, start_s: float, keep: Keep | None
     ) -> BackendRun:
         assert self._url is not None
-        before = self._counters()
+
+        def interim(played: LoadResult) -> None:
+            assert keep is not None
+            found = self._recorded(played)
+            self._check_drafts(found, None)
+            if found.knowledge is not None and (found.requests or played.failures):
+                self._look_at(played, Counters(), found.requests)
+                self._know(found.knowledge)
+                failures = (*played.failures, *found.failures)
+                keep(BackendRun(found.requests, played.wall_s, played.num_skipped_turns, failures=failures))
+
+        before = read_counters(self._url, self.adapter.metrics_path)
         generator = LoadGenerator(self.cell, self.adapter, self.prompts, self._url, self._model)
-        played = generator.play(conversations, on_request, start_s)
-        found = recorded(played.answered, self.adapter, self.cell.decoding.max_new_tokens, self.prompts.answer_check)
+        played = generator.play(conversations, on_request, start_s, None if keep is None else interim)
+        found = self._recorded(played)
         failures = [*played.failures, *found.failures]
         added = Counters()
         try:
             if before is not None and found.requests:
-                added = self._settled_counters().since(before)
+                added = settled_counters(self._url, self.adapter.metrics_path).since(before)
         except CountersReset as error:
             failures.append(Failure(type(error).__name__, str(error)))
         counts = self.adapter.counts(added)
@@ -217,7 +231,7 @@ class ServerBackend:
         self._look_at(played, added, found.requests)
         if found.requests:
             known = found.knowledge or (Knowledge.arrivals if counts is None else Knowledge.blocks)
-            self._knowledge = max(self._knowledge, known, key=FROM_FINE_TO_COARSE.index)
+            self._know(known)
         own = {**played.lag.reported, "client:num_retried": float(played.num_retried)}
         return BackendRun(
             requests=found.requests,
@@ -228,28 +242,12 @@ class ServerBackend:
             failures=tuple(failures),
         )
 
-    def _counters(self) -> Counters | None:
-        """The server's counters; None where it has none."""
-        path = self.adapter.metrics_path
-        if path is None:
-            return None
-        try:
-            return Counters.parse(get(f"{self._url}{path}"))
-        except NoAnswer:
-            return None
+    def _recorded(self, played: LoadResult) -> Recorded:
+        return recorded(played, self.adapter, self.cell.decoding.max_new_tokens, self.prompts.answer_check)
 
-    def _settled_counters(self) -> Counters:
-        """The counters once they stand still: a server may count after its answer."""
-        last = Counters()
-        for _ in range(NUM_READINGS):
-            found = self._counters()
-            if found is None:
-                raise CountersReset("the server told its counters before a block and no longer after it")
-            if found == last:
-                break
-            last = found
-            time.sleep(SETTLED_AFTER_S)
-        return last
+    def _know(self, knowledge: Knowledge) -> None:
+        """All of the cell is known as well as the part that is known worst."""
+        self._knowledge = max(self._knowledge, knowledge, key=FROM_FINE_TO_COARSE.index)
 
     def _check_drafts(self, found: Recorded, counts: DraftCounts | None) -> None:
         """Raise RefusedArm where answers or counters show that the server drafts, or does not, unlike its cell."""
