@@ -60,12 +60,20 @@ class CannotBeMade(FakeServer):
 
 
 class KilledWhenMade(FakeServer):
-    """The process dies before the method `block` is made, if the environment asks for it."""
+    """The process dies before the method `strict` is made, whenever that is tried."""
+
+    is_asked_to = True
 
     def __init__(self, cell, shared) -> None:
-        if "KILL" in os.environ and not cell.is_baseline and cell.verification.method.value == "strict":
+        if self.is_asked_to and not cell.is_baseline and cell.verification.method.value == "strict":
             os.kill(os.getpid(), signal.SIGKILL)
         super().__init__(cell, shared)
+
+
+class KilledIfAsked(KilledWhenMade):
+    """The same if the environment asks for it."""
+
+    is_asked_to = "KILL" in os.environ
 
 
 class Killed(FailingServer):

@@ -36,26 +36,54 @@ def has_slurm():
 
 
 CLUSTERS = [
-    pytest.param(("launcher=slurm", "launcher.executor=local", HERE, *SMALL), id="submitit on this host"),
-    pytest.param(
-        ("launcher=slurm", *SMALL),
-        id="SLURM",
-        marks=pytest.mark.skipif(not has_slurm(), reason="no controller of SLURM answers here"),
-    ),
+    pytest.param("submitit", id="submitit on this host"),
+    pytest.param("slurm", marks=pytest.mark.skipif(not has_slurm(), reason="no controller of SLURM answers here")),
+    "ray",
 ]
 
 
+@pytest.fixture(scope="module")
+def signs(tmp_path_factory):
+    """A folder of files by which processes tell each other something; a cluster knows it from its start."""
+    folder = tmp_path_factory.mktemp("signs")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("ONCE", folder / "once"), ("MEET", folder / "meet"), ("SUPERVISOR", os.getpid())):
+            patch.setenv(name, str(value))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(signs):
+    """The address of two hosts with one CPU core each, both of them this one."""
+    pytest.importorskip("ray", reason="needs the extra ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster.add_node(num_cpus=1)
+    yield cluster.address
+    cluster.shutdown()
+
+
 @pytest.fixture
-def run_on(tmp_path, monkeypatch):
-    """Runs a baseline and two methods on a server; returns the exit code."""
+def cluster(request):
+    """The settings of a cluster."""
+    if request.param == "ray":
+        address = request.getfixturevalue("ray_cluster")
+        return ("launcher=ray", f"launcher.address={address}", HERE, *SMALL)
     pytest.importorskip("submitit", reason="needs the extra slurm")
-    os.mkfifo(tmp_path / "meet")
-    for name, value in (("ONCE", tmp_path / "once"), ("MEET", tmp_path / "meet"), ("SUPERVISOR", os.getpid())):
-        monkeypatch.setenv(name, str(value))
+    return ("launcher=slurm", *((HERE, "launcher.executor=local") if request.param == "submitit" else ()), *SMALL)
+
+
+@pytest.fixture
+def run_on(signs, tmp_path):
+    """Runs a baseline and two methods on a server; returns the exit code."""
+    for path in signs.iterdir():
+        path.unlink()
+    os.mkfifo(signs / "meet")
     return lambda name, folder, *options: run_command(name, tmp_path / folder, "--stall-limit", "300", *options)
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("cluster", CLUSTERS, indirect=True)
 def test_groups_run_on_several_workers_and_their_records_lie_together(cluster, run_on, tmp_path):
     """Would catch a worker that gets nothing, a group on two of them, cells that are others than on one host, and a
     secret that stays on the disk."""
@@ -68,10 +96,10 @@ def test_groups_run_on_several_workers_and_their_records_lie_together(cluster, r
     of_group = {item.config["seed"]: item.sessions for item in there}
     assert {item.sessions for item in there} == {*of_group.values()} and len({*of_group.values()}) == 2
     assert (status := read_status(tmp_path / "there")).device_s > 0 and status.num_finished == 6
-    assert not list((tmp_path / "there" / "workers").glob("*_submitted.pkl"))
+    assert not list((tmp_path / "there").glob("workers/*_submitted.pkl"))
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("cluster", CLUSTERS, indirect=True)
 @pytest.mark.parametrize("name", ["KilledOnce", "IsPreempted"])
 def test_another_worker_goes_on_where_one_was_lost(name, cluster, run_on, tmp_path):
     """Would catch a cell that fails because its worker was taken away, and one that begins anew."""
@@ -82,17 +110,16 @@ def test_another_worker_goes_on_where_one_was_lost(name, cluster, run_on, tmp_pa
     assert {len(record.sessions) for record in records.values()} == {2}
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
-def test_a_cell_with_which_two_workers_were_lost_has_failed(cluster, run_on, tmp_path, monkeypatch):
+@pytest.mark.parametrize("cluster", CLUSTERS, indirect=True)
+def test_a_cell_with_which_two_workers_were_lost_has_failed(cluster, run_on, tmp_path):
     """Would catch a cell that is tried for ever, and others that fail with it."""
-    monkeypatch.setenv("KILL", "1")
     assert run_on("KilledWhenMade", "run", *cluster) == 1
     records = records_of(tmp_path / "run")
     assert [item.error for item in records["strict"].failures] == ["WorkerDiedError"]
     assert [len(records[name].requests) for name in ("none", "block")] == [4, 4]
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("cluster", CLUSTERS, indirect=True)
 def test_a_run_that_is_ended_by_its_cluster_ends_its_workers_and_goes_on_later(cluster, run_on, tmp_path, capsys):
     """Would catch a worker that runs on, or that fails its cell, when the run is to end."""
     assert run_on("EndsTheRun", "run", *cluster) == REQUEUE
@@ -145,6 +172,7 @@ def test_only_who_knows_the_secret_of_a_run_is_let_in(tmp_path):
         (["launcher.partition=gpu"], "launcher.partition: expected a setting that launcher=local uses"),
         (["launcher=slurm", "launcher.sbatch=[--exclusive]"], "launcher.sbatch: expected options as name"),
         (["launcher=slurm", "launcher.num_workers=0"], "launcher.num_workers: expected 1 or more, found 0"),
+        (["launcher=ray", "launcher.partition=gpu"], "launcher.partition: expected a setting that launcher=ray uses"),
         (["launcher.num_workers=1,2"], "one for the whole run"),
     ],
 )
@@ -163,6 +191,7 @@ def test_where_a_run_is_started_belongs_to_no_cell():
     ("missing", "given", "words"),
     [
         ("submitit", ["launcher=slurm"], "rejection-lab[slurm]"),
+        ("ray", ["launcher=ray"], "rejection-lab[ray]"),
         (None, ["launcher=slurm"], "the commands of SLURM"),
         (None, ["launcher=slurm", "--devices", "0,1"], "--devices: expected launcher=local"),
     ],

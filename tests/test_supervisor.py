@@ -102,7 +102,7 @@ def test_a_run_from_the_start_keeps_what_its_own_workers_did(tmp_path):
 
 def test_a_run_from_the_start_takes_no_earlier_cell_after_its_worker_died(tmp_path, monkeypatch):
     """Would catch a second worker that lists what an earlier run measured as measured now."""
-    run_plan = plan_on("KilledWhenMade", tmp_path)
+    run_plan = plan_on("KilledIfAsked", tmp_path)
     Supervisor(run_plan, Counting(), []).run()
     before = records_of(tmp_path)["block"].sessions
     monkeypatch.setenv("KILL", "1")

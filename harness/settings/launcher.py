@@ -16,6 +16,8 @@ class LauncherKind(Enum):
     """This host."""
     slurm = "slurm"
     """SLURM, by submitit."""
+    ray = "ray"
+    """A Ray cluster that runs already."""
 
 
 class Executor(Enum):
@@ -51,6 +53,8 @@ class LauncherConfig:
     """More options of sbatch, such as [account=lab,exclusive]."""
     executor: Executor = Executor.slurm
     """Of submitit; local tries the settings out on this host, without SLURM."""
+    address: str = "auto"
+    """Of the Ray cluster: host:port of its head, or auto for the one that this host belongs to."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -80,6 +84,7 @@ _CLUSTERS = tuple(kind for kind in LauncherKind if kind is not LauncherKind.loca
 _USED_BY = {
     **dict.fromkeys(("num_workers", "gpus_per_worker", "gpu_type", "cpus_per_worker", "memory_gb", "host"), _CLUSTERS),
     **dict.fromkeys(("time_limit_min", "partition", "sbatch", "executor"), (LauncherKind.slurm,)),
+    "address": (LauncherKind.ray,),
 }
 """Launchers that use a setting, by its name; all of them use one that is not listed."""
 _OPTION = re.compile(r"[a-z][a-z-]*(=[^\s]+)?")

@@ -18,4 +18,8 @@ def launcher_of(plan: RunPlan) -> Launcher:
         from harness.sweep.launchers.slurm import SlurmLauncher
 
         return SlurmLauncher(plan)
+    if plan.launcher.kind is LauncherKind.ray:
+        from harness.sweep.launchers.ray import RayLauncher
+
+        return RayLauncher(plan)
     return LocalLauncher(plan)

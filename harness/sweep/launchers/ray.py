@@ -1,0 +1,93 @@
+"""Workers as tasks of a Ray cluster that runs already."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from harness.cli.command_line import say
+from harness.compose.run_plan import RunPlan
+from harness.settings.launcher import LauncherConfig
+from harness.settings.schema import SettingsError
+from harness.sweep.launchers.remote import Invitation, RemoteLauncher, RemoteProcess, join_run
+
+
+class RayProcess(RemoteProcess):
+    """A task of Ray."""
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    def cancel(self) -> None:
+        _ray().cancel(self._task, force=True)
+
+    def has_ended(self) -> bool:
+        return bool(_ray().wait([self._task], timeout=0)[0])
+
+    def ending(self) -> str:
+        try:
+            _ray().get(self._task, timeout=ENDING_S)
+        except _ray().exceptions.RayError as error:
+            return f"its task of Ray ended: {' '.join(str(error).split())[-500:]}"
+        return "its task of Ray ended"
+
+
+ENDING_S = 10.0
+"""How long Ray may take to find out why a task ended."""
+
+
+class RayLauncher(RemoteLauncher):
+    """Starts workers as tasks of Ray."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        ray, config = _ray(), plan.launcher
+        self._is_own = not ray.is_initialized()
+        if self._is_own:
+            _connect(ray, config)
+        hosts = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        asked = {"CPU": config.cpus_per_worker, "GPU": config.gpus_per_worker}
+        if not any(all(host.get(name, 0) >= number for name, number in asked.items()) for host in hosts):
+            wanted = f"{config.cpus_per_worker} CPU cores and {config.gpus_per_worker} GPUs"
+            say(f"launcher=ray: no host of the cluster has {wanted}; waiting until it gets one")
+        # each task gets a process of its own, in which nothing is imported yet; lost ones are replaced by the run
+        self._join_run = ray.remote(
+            num_cpus=config.cpus_per_worker,
+            num_gpus=config.gpus_per_worker,
+            accelerator_type=config.gpu_type,
+            memory=None if config.memory_gb is None else int(config.memory_gb * 1e9),
+            max_calls=1,
+            max_retries=0,
+        )(join_run)
+        super().__init__(plan)
+
+    def submit(self, invitation: Invitation, plan: RunPlan) -> RemoteProcess:
+        return RayProcess(self._join_run.remote(invitation, plan))
+
+    def close(self) -> None:
+        super().close()
+        if self._is_own:
+            _ray().shutdown()
+
+
+def _connect(ray: Any, config: LauncherConfig) -> None:
+    """Connect to the cluster; Ray's own handler of SIGTERM would end a run with another exit code."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=config.address, log_to_driver=False, logging_level="error")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise SettingsError(
+            f"launcher.address: expected a Ray cluster that runs, found none at {config.address} ({error}); start one "
+            "with ray start, or give the address of one"
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise SettingsError(
+            "launcher=ray: expected the package ray, found none; pip install 'rejection-lab[ray]'"
+        ) from error
+    return ray
