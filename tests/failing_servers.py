@@ -17,6 +17,7 @@ from tests.fake_servers import FakeServer
 class FailingServer(FakeServer):
     """Answers every request but those of the second block of the method `block`, where something goes wrong."""
 
+    failing_block = 2
     num_blocks = 0
     has_failed = False
 
@@ -24,7 +25,7 @@ class FailingServer(FakeServer):
         self.num_blocks += on_request is not None
         mended = "SERVER_IS_MENDED" in os.environ
         fails = (
-            self.num_blocks == 2
+            self.num_blocks == self.failing_block
             and not mended
             and not self.cell.is_baseline
             and self.cell.verification.method.value == "block"
@@ -113,11 +114,14 @@ class GoesOnWhenStopped(FailingServer):
 class Once(FailingServer):
     """Something goes wrong only once in a run: the file that the environment names says that it did."""
 
+    num_times = 1
+
     def fail(self) -> None:
-        path = Path(os.environ["ONCE"])
-        if not path.exists():
-            path.touch()
-            self.fail_once()
+        with open(os.environ["ONCE"], "ab") as file:
+            if file.tell() == self.num_times:
+                return
+            file.write(b"!")
+        self.fail_once()
 
     def fail_once(self) -> None:
         raise NotImplementedError
@@ -129,7 +133,9 @@ class KilledOnce(Once):
 
 
 class IsPreempted(Once):
-    """The scheduler of a cluster tells the process that its time is up."""
+    """The scheduler of a cluster tells two processes in the same cell that their time is up."""
+
+    failing_block, num_times = 1, 2
 
     def fail_once(self) -> None:
         os.kill(os.getpid(), signal.SIGUSR2)
