@@ -70,6 +70,8 @@ class ScriptedServer:
     counts: Counter = field(default_factory=Counter)
     bodies: list = field(default_factory=list)
     killed_at: int | None = None
+    closes_at: int | None = None
+    """Request with which it stops to answer anything, while its process lives on."""
     max_tokens: int = 4096
     """A limit of its own."""
     detail: str = "detailed"
@@ -98,8 +100,8 @@ class ScriptedServer:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         runner = web.AppRunner(self.app(), shutdown_timeout=0)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
-        await site.start()
+        self._site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
+        await self._site.start()
         self.port = runner.addresses[0][1]
         ready.set()
         await self._stop.wait()
@@ -124,6 +126,10 @@ class ScriptedServer:
         self.bodies.append(body)
         if len(self.bodies) == self.killed_at:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.closes_at is not None and len(self.bodies) >= self.closes_at:
+            request.transport.abort()
+            if len(self.bodies) == self.closes_at:
+                await self._site.stop()
         fault = self.faults.get(body["seed"] % SEEDS)
         if body["model"] != self.model:
             return _error(404, f"The model `{body['model']}` does not exist.")
@@ -272,13 +278,14 @@ def main():
     parser.add_argument("--per-request-spec-decode-metrics")
     parser.add_argument("--says", default="", help="printed at the start")
     parser.add_argument("--killed-at", type=int, help="request during which it is killed as by kill -9")
+    parser.add_argument("--closes-at", type=int, help="request with which it stops to answer")
     parser.add_argument("--speculative-config", type=json.loads, default={})
     given = parser.parse_args()
     if given.per_request_spec_decode_metrics and not given.speculative_config:
         parser.error("--per-request-spec-decode-metrics requires speculative decoding to be enabled")
     print(f"pid {os.getpid()}\n{given.says}", flush=True)
     depth = given.speculative_config.get("num_speculative_tokens", 0)
-    server = ScriptedServer(given.format, depth, killed_at=given.killed_at)
+    server = ScriptedServer(given.format, depth, killed_at=given.killed_at, closes_at=given.closes_at)
     asyncio.run(server._serve(threading.Event(), given.port))
 
 

@@ -59,15 +59,20 @@ def test_arms_take_turns_on_servers_of_their_own(tmp_path):
     assert '"method":"eagle3"' in config and f'"num_speculative_tokens":{DEPTH}' in config
 
 
-def test_a_server_that_is_killed_costs_its_block_and_nothing_else(tmp_path):
-    """Would catch finished blocks that are lost, and a death that is hidden."""
-    cell = started(tmp_path, "--killed-at 5", num_requests=16)
+@pytest.mark.parametrize(
+    ("dies", "told"),
+    [("--killed-at 5", "ended by itself with status -9"), ("--closes-at 5", "was no longer healthy")],
+    ids=["kill -9", "the process lives on"],
+)
+def test_a_server_that_dies_costs_its_block_and_nothing_else(tmp_path, dies, told):
+    """Would catch finished blocks that are lost, a death that is hidden, and a dead server that is asked again."""
+    cell = started(tmp_path, dies, num_requests=16)
     cell = replace(cell, measurement=replace(cell.measurement, num_blocks=4))
     (record,), frame = run_on(tmp_path, cell)
     assert [block.num_requests for block in record.blocks] == [4, 0, 4, 0]
     assert len(record.failures) == 8 and all(item.request is not None for item in record.failures)
     assert {item.error for item in record.failures} <= {"ConnectionLost", "NoConnection"}
-    assert any("ended by itself with status -9" in text for text in record.fallbacks)
+    assert any(told in text for text in record.fallbacks)
     assert frame.iloc[0]["labels"] == "8 requests failed"
 
 

@@ -108,8 +108,12 @@ class Servers:
             running = self._running[0]
             status = running.process.poll()
             if status is None:
-                return running.url
-            self.deaths.append(f"the server ended by itself with status {status} and was started again")
+                # one whose engine has died may live on without it
+                with suppress(NoAnswer):
+                    get(running.url + health_path)
+                    return running.url
+            fault = "was no longer healthy" if status is None else f"ended by itself with status {status}"
+            self.deaths.append(f"the server {fault} and was started again")
         self.stop()
         self._running.append(_start(launch, log_folder))
         try:
