@@ -8,7 +8,7 @@ control passes.
 examples:
   rejection-lab certify
   rejection-lab certify --methods block --samples 1e6
-  rejection-lab certify --subject harness.certification.vllm_adapter:vllm_core --device cuda
+  PYTHONPATH=vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl rejection-lab certify --subject vllm
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ def gumbel_sample(
     use_fp64=False,
 ):
     rows = expanded_idx_mapping.long()
-    assert logits.dtype == torch.float32 and apply_temperature and is_drafting
+    assert apply_temperature and is_drafting
+    # the cache takes the logits as they are; the noise depends on their column
+    assert logits_cache.dtype == logits.dtype and logits_cache.shape[1] > int(logits_cache_col)
     streams = Streams(seed[rows], pos, torch.zeros_like(pos))
     return draw(logits, sampling_of(temperature[rows]), streams, Purpose.draft).token_ids
 
@@ -62,6 +64,9 @@ def rejection_sample(
     columns = torch.arange(1, num_speculative_steps + 1)
     places = (starts[:, None] + columns).clamp(max=len(draft_sampled) - 1)
     slots = idx_mapping.long()
+    if draft_logits is not None:
+        # target rows come over temperature, cached rows as they were drawn from
+        draft_logits = draft_logits.float() / torch.where(temperature == 0, 1.0, temperature)[:, None, None]
     draft = Draft(
         draft_sampled[places],
         ends - starts - 1,
@@ -71,7 +76,7 @@ def rejection_sample(
     verdict = verify(
         target_logits,
         draft,
-        sampling_of(temperature[slots]),
+        sampling_of((temperature[slots] > 0).float()),
         Verification(VerificationMethod.block if use_block_verification else VerificationMethod.probabilistic),
         Streams(seed[slots], pos[starts], torch.zeros_like(slots)),
     )

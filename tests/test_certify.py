@@ -214,7 +214,7 @@ def test_a_subject_that_can_do_nothing_is_not_certified(monkeypatch, tmp_path, c
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("no_colon", "expected package.module:function, found 'no_colon'"),
+        ("no_colon", "or package.module:function, found 'no_colon'"),
         ("no.such.module:make", "cannot import 'no.such.module'"),
         (
             "harness.certification.subject:missing",
@@ -319,3 +319,18 @@ def test_the_example_of_the_contract_is_a_subject(monkeypatch, tmp_path, capsys)
 def test_settings_that_cannot_be_are_one_clear_line(argument, message, capsys):
     assert main([argument]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_failure_is_simulated_again_with_the_next_seed(tmp_path, monkeypatch, capsys):
+    """Would catch a second run on the same random numbers, and one that is not recorded."""
+    control = next(item for item in controls() if item.name == "block, no stream changes with the round")
+    module = ModuleType("subject_that_fails")
+    module.make = lambda device: control.alter(project_core(device))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    options = ["--cells=block, sampled cached, float32, none", "--device=cpu", "--samples=40000", "--no-controls"]
+    assert main([f"--subject={module.__name__}:make", *options, f"--output={tmp_path}"]) == 1
+    capsys.readouterr()
+    outcomes = json.loads((tmp_path / JSON).read_text())["outcomes"]
+    failed = [outcome for outcome in outcomes if outcome["verdict"] == "FAIL"]
+    assert failed and all("confirmed with seed 1" in outcome["reason"] for outcome in failed)
+    assert all(outcome["confirmation"]["statistic"] != outcome["statistic"] for outcome in failed)

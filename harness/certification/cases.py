@@ -116,10 +116,15 @@ class Case:
 
     def lacking(self, features: Features) -> str | None:
         """What the case needs and a subject does not have; None if it has everything."""
+        way = (self.verification.method, self.draft_sampling, self.cached)
         profiles_truncate = any(profile.truncates for profile in self.profiles)
         needs = (
             (self._is_run_by(features), f"method {self.verification.method.value}"),
             (self.draft_sampling in features.draft_samplings, f"{self.draft_sampling.value} drafts"),
+            (
+                features.drafts is None or way in features.drafts,
+                f"{way[0].value} of {way[1].value} drafts, {'cached' if self.cached else 'one-hot'}",
+            ),
             (DTYPES[self.dtype] in features.dtypes, f"{self.dtype} logits"),
             (features.truncation or not profiles_truncate, "truncation"),
             (features.narrow_draft or self.models.draft_to_target is None, "a smaller draft vocabulary"),

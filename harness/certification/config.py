@@ -26,8 +26,8 @@ class CertifyConfig:
     """What is certified, how, and where the report goes."""
 
     subject: str = PROJECT_CORE
-    """package.module:function that takes a torch device and returns the core to certify, as
-    harness/certification/subject.py has it."""
+    """flashinfer, project, reference, sglang, transformers or vllm; or package.module:function that takes
+    a torch device and returns the core to certify, as harness/certification/subject.py has it."""
     device: Device = Device.auto
     """auto takes a GPU where there is one."""
     size: Size = Size.auto

@@ -6,7 +6,6 @@ Nothing is carried over from one case to the next: its result depends on the cas
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -63,6 +62,8 @@ class Outcome:
     reason: str = ""
     """Why a case failed or was not simulated."""
     fit: Fit | None = None
+    confirmation: Fit | None = None
+    """Of a case whose law differs: the same once more, with the next seed."""
     num_faults: int = 0
     acceptance_rate: float = 0.0
     """Accepted draft tokens / draft tokens."""
@@ -118,9 +119,15 @@ def evaluate(subject: Subject, job: Case | Control, conditions: Conditions) -> O
         samples = config.samples or control_samples(conditions.size)
     else:
         case, samples, is_control = job, _samples(job, conditions), False
-    simulated = simulate(subject, case, samples, _batch(case, conditions), config.seed, conditions.device)
+    batch, device = _batch(case, conditions), conditions.device
+    simulated = simulate(subject, case, samples, batch, config.seed, device)
     found = fit(simulated.counts, laws(case))
     reasons = [] if is_control else _reasons(simulated, found, level)
+    confirmation = None
+    if reasons and found.p_value < level:
+        confirmation = fit(simulate(subject, case, samples, batch, config.seed + 1, device).counts, laws(case))
+        is_same = confirmation.p_value < level
+        reasons += [f"{'confirmed' if is_same else 'not confirmed'} with seed {config.seed + 1}"]
     if is_control:
         verdict = CaseVerdict.rejected if found.p_value < level else CaseVerdict.not_rejected
     else:
@@ -130,6 +137,7 @@ def evaluate(subject: Subject, job: Case | Control, conditions: Conditions) -> O
         verdict=verdict,
         reason="; ".join(reasons),
         fit=found,
+        confirmation=confirmation,
         num_faults=simulated.num_faults,
         acceptance_rate=simulated.num_accepted / max(1, simulated.num_draft_tokens),
         power=power_at(VARIATION, found.num_samples, level, found.df),
@@ -168,7 +176,7 @@ def _batch(case: Case, conditions: Conditions) -> int:
     return min(batch, max_spread) if case.is_spread else batch
 
 
-def _reasons(simulated: Simulated, found: Fit, level: float) -> Sequence[str]:
+def _reasons(simulated: Simulated, found: Fit, level: float) -> list[str]:
     """Why a lossless case fails; empty when it passes."""
     reasons = []
     if simulated.num_faults:

@@ -193,9 +193,10 @@ def to_json(result: Certification) -> str:
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
-    values = {name: value for name, value in vars(outcome).items() if name != "fit"}
+    values = {name: value for name, value in vars(outcome).items() if name not in ("fit", "confirmation")}
     found = {} if outcome.fit is None else outcome.fit._asdict()
-    plain: dict[str, Any] = plain_values(values | found | {"is_control": outcome.is_control})
+    confirmed = {} if outcome.confirmation is None else {"confirmation": outcome.confirmation._asdict()}
+    plain: dict[str, Any] = plain_values(values | found | confirmed | {"is_control": outcome.is_control})
     return plain
 
 

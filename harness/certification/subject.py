@@ -1,8 +1,8 @@
-"""What certification asks of a sampling core, and how one is found: `--subject package.module:function`.
+"""What certification asks of a sampling core, and how one is found: `--subject NAME` or `package.module:function`.
 
-The function is called with a torch.device and returns a subject: an object with the four members of `Subject`. The
-data types are those of kernels.contract, which says what every field holds; the rules are in kernels.streams and in the
-reference's docstrings. In short, a subject
+NAME is one of harness.certification.implementations. The function is called with a torch.device and returns a
+subject: an object with the four members of `Subject`. The data types are those of kernels.contract, which says what
+every field holds; the rules are in kernels.streams and in the reference's docstrings. In short, a subject
 
 - draws one token per row of raw logits with `draw` or `coupled_draw`, the proposal of the token at
   `streams.positions`, for the request with `streams.seeds` in its round `streams.rounds`;
@@ -51,6 +51,7 @@ from typing import Protocol
 
 import torch
 
+from harness.certification.implementations import NAMED
 from harness.settings.schema import SettingsError
 from kernels.contract import DraftSampling, Drawn, VerificationMethod, VerificationResult
 from kernels.core import Core, core_for, reference_core
@@ -62,6 +63,9 @@ class Features:
 
     methods: frozenset[VerificationMethod] = frozenset(VerificationMethod)
     draft_samplings: frozenset[DraftSampling] = frozenset(DraftSampling)
+    drafts: frozenset[tuple[VerificationMethod, DraftSampling, bool]] | None = None
+    """Of the ways to draft and verify, those that there are: method, draft sampling, and whether the draft logits are
+    kept; None is all."""
     dtypes: frozenset[torch.dtype] = frozenset({torch.float32, torch.bfloat16, torch.float16})
     truncation: bool = True
     """top-k, top-p and min-p."""
@@ -149,15 +153,16 @@ def load_subject(path: str, device: torch.device) -> Subject:
     """Import and call the function that makes a subject.
 
     Args:
-        path: `package.module:function`.
+        path: `package.module:function`, or a name of harness.certification.implementations.
         device: passed on.
 
     Raises:
         SettingsError: the path cannot be followed, its function raises an error, or what it makes is not a subject.
     """
+    path = NAMED.get(path, path)
     module_name, colon, function_name = path.partition(":")
     if not (module_name and colon and function_name):
-        raise SettingsError(f"--subject: expected package.module:function, found {path!r}")
+        raise SettingsError(f"--subject: expected {', '.join(NAMED)} or package.module:function, found {path!r}")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
