@@ -1,12 +1,13 @@
 """One process works in a folder at a time: who holds the lease, and when it is stale."""
 
 import json
-import os
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 
+from harness.records.process_name import ProcessName
 from harness.settings.schema import SettingsError
 from harness.sweep import lease
 from harness.sweep.lease import leased
@@ -75,8 +76,8 @@ def test_on_another_host_the_counter_decides(beats, tmp_path, monkeypatch, capsy
 
 def test_a_pid_that_was_given_again_is_another_process(tmp_path):
     """Would catch a folder that stays locked because some later process has the pid of the holder."""
-    holder = {"host": lease.platform.node(), "pid": os.getpid(), "pids": lease._process(1)["pids"], "started": "0"}
-    (tmp_path / "lease.3").write_text(json.dumps(holder))
+    holder = replace(ProcessName.here(), started="0")
+    (tmp_path / "lease.3").write_text(json.dumps(asdict(holder)))
     with leased(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == ["lease.4"]
 

@@ -304,6 +304,16 @@ def test_what_was_measured_with_something_else_is_started_anew_or_marked(tmp_pat
     assert not differences(undisturbed, anew) and not differences(undisturbed, mixed)
 
 
+def test_drift_that_was_accepted_need_not_be_accepted_again(tmp_path, undisturbed, monkeypatch):
+    """Would catch a run that throws away what it went on with, because the option was not given once more."""
+    killed(tmp_path, monkeypatch, "a request has ended", 3)
+    monkeypatch.setattr(arm, "provenance", lambda **facts: provenance(**facts) | {"python": "another"})
+    killed(tmp_path, monkeypatch, "a request has ended", 3, resume=Resume(accepts_drift=True))
+    told, _ = run(tmp_path)
+    assert not any("starting a cell anew" in note for note in told.notes)
+    assert "with another python" in load_results(tmp_path)["labels"][0] and not differences(undisturbed, tmp_path)
+
+
 def test_a_changed_setting_makes_new_cells_and_leaves_the_old_ones(tmp_path):
     _, before = run(tmp_path)
     told, after = run(tmp_path, seed=7)

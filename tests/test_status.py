@@ -1,5 +1,6 @@
 """How far a run is, asked from another shell."""
 
+import json
 import os
 import socket
 import subprocess
@@ -51,6 +52,20 @@ def test_a_run_that_was_killed_is_not_called_running(tmp_path, capsys):
     assert command.main([str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     assert "killed" in shown and "running" not in shown and "left:" not in shown
+
+
+def test_a_pid_that_was_given_again_is_not_the_run(tmp_path):
+    """Would catch a run that is called running because some later process has its pid."""
+    assert STATUS_OF_A_RUN.is_alive and not replace(STATUS_OF_A_RUN, started="0").is_alive
+
+
+def test_a_status_of_an_earlier_version_is_alive_as_long_as_it_is_written(tmp_path):
+    """Would catch the start of the reading process as that of the run."""
+    STATUS_OF_A_RUN.write(tmp_path)
+    older = json.loads((tmp_path / STATUS).read_text())
+    del older["pids"], older["started"]
+    (tmp_path / STATUS).write_text(json.dumps(older | {"pid": 1}))
+    assert read_status(tmp_path).is_alive and not replace(read_status(tmp_path), updated_unix_s=0).is_alive
 
 
 def test_a_run_on_another_host_is_alive_as_long_as_it_writes(tmp_path):

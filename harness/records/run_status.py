@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from harness.records.files import write_atomically
+from harness.records.process_name import ProcessName
 
 STATUS = "status.json"
 RUNNING, DONE, STOPPED = "running", "done", "stopped"
@@ -43,8 +42,11 @@ class RunStatus:
     num_waiting: int = 0
     """Workers that a cluster has not started yet."""
     updated_unix_s: float = field(default_factory=time.time)
-    pid: int = field(default_factory=os.getpid)
-    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=lambda: ProcessName.here().pid)
+    host: str = field(default_factory=lambda: ProcessName.here().host)
+    pids: str = field(default_factory=lambda: ProcessName.here().pids)
+    started: str | None = field(default_factory=lambda: ProcessName.here().started)
+    """As in its `ProcessName`; None in files of an earlier version."""
 
     @property
     def device_s(self) -> float:
@@ -59,18 +61,11 @@ class RunStatus:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process still runs; on another host, whether it wrote lately."""
+        """Whether its process still runs; where that cannot be asked, whether it wrote lately."""
         if self.state != RUNNING:
             return False
-        if self.host != socket.gethostname():
-            return time.time() - self.updated_unix_s < SILENT_S
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return True
+        is_alive = ProcessName(self.host, self.pid, self.pids, self.started).is_alive
+        return time.time() - self.updated_unix_s < SILENT_S if is_alive is None else is_alive
 
     def write(self, folder: Path) -> None:
         """Write it to the folder of the run."""
@@ -86,7 +81,7 @@ def read_status(folder: Path) -> RunStatus | None:
     path = folder / STATUS
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return RunStatus(**data | {"running": tuple(data["running"])})
+        return RunStatus(**{"pids": "", "started": None} | data | {"running": tuple(data["running"])})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import _thread
 import json
-import os
-import platform
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
 from harness.cli.command_line import say
+from harness.records.process_name import ProcessName
 from harness.settings.schema import SettingsError
 
 BEAT_S = 10.0
@@ -90,13 +89,12 @@ def _is_held(path: Path) -> bool:
     if content is None:
         return True
     holder = _holder(content)
-    if holder is not None and _place(holder) == _place(_process(os.getpid())):
-        if _process(holder["pid"]) != {name: holder[name] for name in _process(os.getpid())}:
-            return False
-        if holder["pid"] == os.getpid() and path.resolve() not in _held_here:
+    is_alive = None if holder is None else holder.is_alive
+    if is_alive is not None:
+        if not is_alive or (holder == ProcessName.here() and path.resolve() not in _held_here):
             return False
         raise _refusal(path.parent, holder)
-    who = "another process" if holder is None else f"pid {holder['pid']} on {holder['host']}"
+    who = "another process" if holder is None else f"pid {holder.pid} on {holder.host}"
     say(f"{who} worked in {path.parent}; waiting up to {STALE_S:.0f} s to see whether it still does")
     began_s = time.monotonic()
     while time.monotonic() - began_s < STALE_S:
@@ -109,8 +107,8 @@ def _is_held(path: Path) -> bool:
     return False
 
 
-def _refusal(folder: Path, holder: dict[str, Any] | None) -> SettingsError:
-    who = "another process" if holder is None else f"pid {holder['pid']} on host {holder['host']}"
+def _refusal(folder: Path, holder: ProcessName | None) -> SettingsError:
+    who = "another process" if holder is None else f"pid {holder.pid} on host {holder.host}"
     return SettingsError(
         f"output.folder: expected a folder that no other run works in, found {who} at work in {folder}; wait for it, "
         "end it, or give this run another name"
@@ -124,36 +122,17 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-def _holder(content: bytes) -> dict[str, Any] | None:
+def _holder(content: bytes) -> ProcessName | None:
     """Who a lease names; None while that is being written."""
     try:
         holder = json.loads(content)
-        return holder if {"host", "pid", "pids", "started"} <= set(holder) else None
-    except (ValueError, TypeError):
+        return ProcessName(**{item.name: holder[item.name] for item in fields(ProcessName)})
+    except (ValueError, TypeError, KeyError):
         return None
 
 
-def _place(holder: dict[str, Any]) -> tuple[str, str]:
-    """Where a pid has a meaning: the host, and the container there."""
-    return holder["host"], holder["pids"]
-
-
-def _process(pid: int) -> dict[str, Any]:
-    """A process of this host as a lease names it; `started` is None where there is no such process."""
-    started: str | None = None
-    with suppress(OSError):
-        # the 22nd field, behind a name that may hold anything
-        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    if started is None and not Path("/proc/self/stat").is_file():
-        with suppress(OSError):
-            os.kill(pid, 0)
-            started = "alive"
-    pids = os.readlink("/proc/self/ns/pid") if os.path.islink("/proc/self/ns/pid") else ""
-    return {"host": platform.node(), "pid": pid, "pids": pids, "started": started}
-
-
 def _content(num_beats: int) -> bytes:
-    return json.dumps({**_process(os.getpid()), "beats": f"{num_beats:012}"}).encode()
+    return json.dumps({**asdict(ProcessName.here()), "beats": f"{num_beats:012}"}).encode()
 
 
 def _beat(path: Path, ended: threading.Event) -> None:

@@ -172,13 +172,15 @@ def _content(path: Path) -> tuple[list[Part], Mapping[str, Any] | None, Checkpoi
 
 
 def _drift(checkpoint: CellCheckpoint, here: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """What a checkpoint was measured with that is not the same here: name -> (then, now)."""
-    now, found = measured_with(here), {}
+    """What a checkpoint was measured with that is not the same here, unless some part is: name -> (then, now)."""
+    now, found = measured_with(here), dict[str, tuple[str, str]]()
     for provenance in checkpoint.provenances:
         before = measured_with(provenance)
-        for name in {**before, **now}:
-            if before.get(name) != now.get(name):
-                found[name] = str(before.get(name)), str(now.get(name))
+        differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if not differing:
+            # what was mixed with this was accepted then
+            return {}
+        found |= {name: (str(before.get(name)), str(now.get(name))) for name in differing}
     return found
 
 
