@@ -46,7 +46,7 @@ soak: .venv/.installed ## Kill runs 200 times, start them again and compare; the
 certify: .venv/.installed ## Test that the sampling core is lossless, and that the test would notice if it were not
 	@$(BIN)/python -m experiments certify
 
-compile-check: .venv/.installed ## Compile every GPU kernel without a GPU; fails on a register spill
+compile-check: .venv/.installed ## Compile GPU kernels without a GPU; fails on a register spill (all variants: rejection-lab compile-check --all)
 	@$(BIN)/python -m experiments compile-check
 
 bench: .venv/.installed ## Time the sampling core beside the bytes it must move (needs a GPU)

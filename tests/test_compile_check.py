@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from experiments import compile_check as command
+from harness.compile_check.chosen import CHOSEN
 from harness.compile_check.compile import CompiledVariant, compile_for, complaints, knobs, to_text
-from harness.compile_check.shares import TARGETS
+from harness.compile_check.shares import SHARES, TARGETS, calls_of
 
 ROOT = Path(__file__).parents[1]
 TOY = '''
@@ -110,15 +111,24 @@ def test_kernels_of_a_package_are_found(compiled: dict):
     assert {"_add_rms_norm_kernel", "_slot_attention_kernel", "_combine_splits_kernel"} <= found
 
 
-def test_help_says_what_is_compiled_for_what_and_how_long(monkeypatch: pytest.MonkeyPatch, capsys):
-    """Would catch a request for help that compiles for ten minutes."""
-    monkeypatch.setattr(command, "check", lambda: pytest.fail("compiles"))
+def test_what_a_change_compiles_is_part_of_the_full_list():
+    """Would catch a launch that was renamed in the full list, and a share that ignores --all."""
+    for target in TARGETS:
+        numbers = [number for number, (of, _) in enumerate(SHARES) if of == target]
+        full, chosen = ([name for i in numbers for name, _ in calls_of(i, everything)] for everything in (True, False))
+        assert CHOSEN[target] == set(chosen) and len(chosen) < len(full) and set(chosen) <= set(full)
+
+
+def test_help_says_what_is_compiled_for_what(monkeypatch: pytest.MonkeyPatch, capsys):
+    """Would catch a request for help that compiles for minutes."""
+    monkeypatch.setattr(command, "check", lambda everything: pytest.fail("compiles"))
     assert command.main(["--help"]) == 0
     told = capsys.readouterr().out
-    assert "ten minutes" in told and max(map(len, told.splitlines())) <= 120
+    assert "--all" in told and max(map(len, told.splitlines())) <= 120
     assert all(f"sm_{target}" in told for target in TARGETS)
 
 
-def test_without_arguments_the_check_decides(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(command, "check", lambda: 1)
-    assert command.main([]) == 1
+@pytest.mark.parametrize("everything", [False, True])
+def test_the_check_decides(monkeypatch: pytest.MonkeyPatch, everything: bool):
+    monkeypatch.setattr(command, "check", lambda chosen: 1 if chosen == everything else pytest.fail("the other check"))
+    assert command.main(["--all"] * everything) == 1

@@ -6,10 +6,12 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import torch
 
 import kernels
+from harness.compile_check.chosen import CHOSEN
 from harness.compile_check.compile import CompiledVariant, Launch, compile_for, complaints, kernels_in
 from harness.compile_check.core_calls import (
     deferring,
@@ -80,22 +82,28 @@ SHARES: tuple[tuple[int, Callable[[], Iterator[Launch]]], ...] = (
     (TARGETS[0], layer_calls),
     (TARGETS[0], core_calls),
 )
-"""The calls whose kernels are compiled, in shares that processes take in turn, the longest first; everything for the
+"""The calls whose kernels can be compiled, in shares that processes take in turn, the longest first; everything for the
 first target."""
 
 
-def compile_share(number: int) -> list[CompiledVariant]:
-    """The variants of one share; one that two shares need is in both."""
+def calls_of(number: int, everything: bool) -> list[Launch]:
+    """The calls of one share: all of them, or those that are compiled for every change."""
     target, calls = SHARES[number]
-    return compile_for(target, calls())
+    return [(name, launch) for name, launch in calls() if everything or name in CHOSEN[target]]
 
 
-def compile_shares() -> tuple[list[CompiledVariant], list[str]]:
+def compile_share(number: int, everything: bool) -> list[CompiledVariant]:
+    """The variants of one share; one that two shares need is in both."""
+    return compile_for(SHARES[number][0], calls_of(number, everything))
+
+
+def compile_shares(everything: bool) -> tuple[list[CompiledVariant], list[str]]:
     """Every variant that was compiled, and a line about everything that is wrong with them."""
     expected = kernels_in(kernels) | kernels_in(fused)
-    num_processes = min(len(SHARES), os.cpu_count() or 1)
+    num_processes, numbers = min(len(SHARES), os.cpu_count() or 1), range(len(SHARES))
     with ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn")) as processes:
-        found = [variant for share in processes.map(compile_share, range(len(SHARES))) for variant in share]
+        shares = processes.map(partial(compile_share, everything=everything), numbers)
+        found = [variant for share in shares for variant in share]
     wrong: list[str] = []
     for target in TARGETS:
         variants = [item for item in found if item.target == target]

@@ -1,0 +1,62 @@
+"""The launches that are compiled for every change, by the names that the full list gives them.
+
+The variants of a kernel that share a register limit and a number of warps differ in how near the limit they come. Of
+each such group the launch that comes nearest is here, as the table of the full list shows it, and every launch that has
+spilled before; of the others every verification method once, and every fused operation.
+"""
+
+from __future__ import annotations
+
+_LAYERS = frozenset(
+    {"Llama-3-8B, 4 tokens, bfloat16", "GLM-4.7-Flash, 64 tokens, bfloat16", "GLM-4.7-Flash, 4 tokens, bfloat16"}
+)
+_OTHER_GENERATIONS = _LAYERS | {
+    "defer, 3 drafts",
+    "verify strict, packed rows",
+    "verify probabilistic, bfloat16",
+    "verify block, bfloat16",
+    "verify pr35461, bfloat16",
+    "verify block, masked, bfloat16",
+    "draw, masked and mixed, bfloat16",
+    "coupled draw, masked and mixed, bfloat16, smaller vocabulary",
+    "logprobs, masked and mixed, bfloat16",
+}
+_METHODS = ("strict", "coupled", "greedy", "probabilistic", "block", "typical", "lenient", "synthetic", "pr35461")
+
+CHOSEN: dict[int, frozenset[str]] = {
+    90: _LAYERS
+    | {f"verify {method}, bfloat16" for method in _METHODS}
+    | {
+        "Llama-3-8B, 4 tokens, float32",
+        "GLM-4.7-Flash, 64 tokens, float32",
+        "GLM-4.7-Flash, 4 tokens, float32",
+        "Qwen3-8B, 6 tokens",
+        "experts in groups, 16 tokens",
+        "GLM-4.7-Flash, 128 tokens of a row",
+        "products, 16 tokens, bfloat16",
+        "defer, 3 drafts",
+        "draw, bfloat16",
+        "coupled draw, bfloat16",
+        "logprobs, processed",
+        "logprobs, masked, float32",
+        "verify block, float32",
+        "verify block, one-hot drafts",
+        "verify block, aligned short vocabulary",
+        "verify block, largest vocabulary, 8 drafts",
+        "verify probabilistic, toy vocabulary, truncated",
+        "verify typical, truncated",
+        "draw, mixed",
+        "verify strict, masked, bfloat16",
+        "verify block, masked, odd vocabulary",
+        "verify block, masked, many requests",
+        "verify block, masked, short vocabulary, truncated",
+        "verify block, masked and truncated, bfloat16",
+        "verify probabilistic, masked, many requests",
+        "verify probabilistic, masked, smaller vocabulary, no statistics, packed rows",
+        "verify coupled, masked and truncated, bfloat16",
+        "coupled draw, masked and mixed, float32, smaller vocabulary",
+    },
+    80: _OTHER_GENERATIONS,
+    100: _OTHER_GENERATIONS,
+}
+"""By target, the names of its launches."""
