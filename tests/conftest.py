@@ -3,6 +3,7 @@
 Triton reads the choice when a kernel is defined. On a GPU the workers of a run share one cache of compiled kernels.
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -36,6 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the imports built out of every later garbage collection: it is most of what they go through."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -163,10 +164,16 @@ def _option(group: str, value: Any) -> str:
     return name
 
 
+@cache
+def _typed_settings() -> DictConfig:
+    """Settings that refuse values of wrong types; which values they hold decides nothing."""
+    return OmegaConf.structured(RunConfig)
+
+
 def _valid(key: str, value: Any) -> Any:
     setting = all_settings()[key]
     try:
-        OmegaConf.update(OmegaConf.structured(RunConfig), key, value)
+        OmegaConf.update(_typed_settings(), key, value)
     except OmegaConfBaseException as error:
         raise _invalid(setting, value) from error
     if setting.imports and value is not None:
