@@ -58,7 +58,7 @@ def test_what_stops_a_block_keeps_its_class():
 @pytest.mark.parametrize("ends", ["killed", "stopped"])
 def test_what_has_ended_is_kept_while_others_are_in_flight(monkeypatch, ends):
     """Would catch a killed or stopped run that loses its block, and time of others that is charged to what is kept."""
-    monkeypatch.setattr("harness.backends.server.load_generator.KEEP_EVERY_S", 0.01 if ends == "killed" else 60.0)
+    monkeypatch.setattr("harness.backends.server.load_generator.KEEP_EVERY_S", 0.2 if ends == "killed" else 60.0)
     kept = []
 
     class Stop(BaseException):
@@ -90,8 +90,9 @@ def test_what_has_ended_is_kept_while_others_are_in_flight(monkeypatch, ends):
     assert sorted(item.seed for item in found) == sorted(seeds[1:]) or (ends == "stopped" and len(found) == 4)
     assert all(item.rounds for item in found)
     share_s = sum(item.share_s for request in found for item in request.rounds)
-    # what is left belongs to the request that stalls
-    assert share_s <= sum(run.wall_s for run in kept) * (1 + 1e-9) < elapsed_s
+    kept_s = sum(run.wall_s for run in kept)
+    # the request that stalls has at least its sixth of every moment
+    assert share_s <= kept_s * (1 + 1e-9) and kept_s < elapsed_s * (5 / 6 if ends == "killed" else 1)
 
 
 @pytest.mark.parametrize(

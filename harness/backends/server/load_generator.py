@@ -203,7 +203,9 @@ class _Run:
         )
         starts, ends = (np.array([span[place] for span in under_way]) for place in (0, 1))
         taken_s = now_s - self._start_s - float((found.clock(ends) - found.clock(starts)).sum())
-        found.wall_s, self._handed_over_s = taken_s - self._handed_over_s, taken_s
+        # an arrival that got its slot later was in flight before too, which leaves less for the others
+        found.wall_s = max(0.0, taken_s - self._handed_over_s)
+        self._handed_over_s += found.wall_s
         return found
 
     async def _converse(self, conversation: Conversation, question: Question | None, arrival_s: float | None) -> None:
