@@ -207,8 +207,10 @@ class ServerBackend:
         def interim(played: LoadResult) -> None:
             assert keep is not None
             found = self._recorded(played)
-            self._check_drafts(found, None)
-            if found.knowledge is not None and (found.requests or played.failures):
+            # what the first answers do not show yet is no reason to refuse, nor to keep them
+            has_drafts = found.num_drafted > 0
+            is_as_named = not has_drafts if self.cell.is_baseline else has_drafts or not self.cell.drafter.has_model
+            if is_as_named and found.knowledge is not None and (found.requests or played.failures):
                 self._look_at(played, Counters(), found.requests)
                 self._know(found.knowledge)
                 failures = (*played.failures, *found.failures)
