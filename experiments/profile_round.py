@@ -36,7 +36,7 @@ GIVEN_BY_LENGTH = (
     "workload.too_long",
 )
 """Settings that a profile sets by itself: a prompt of one length for each slot."""
-OF_REPORTS = ("title", "shows", "does_not_show", "reference")
+OF_REPORTS = ("title", "shows", "does_not_show", "reference", "output.tracking")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -110,6 +110,7 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
         reference=_reference(root),
         warnings=tuple(warnings),
         launcher=_launcher(root),
+        tracking=root.output.tracking,
     )
 
 

@@ -19,6 +19,7 @@ from harness.settings.identity import determinants, key_without, plain_values
 from harness.settings.launcher import LauncherConfig
 from harness.settings.models import DrafterConfig, Weights
 from harness.settings.schema import SettingsError
+from harness.settings.tracker import Tracker
 from harness.settings.usage import normal_form
 
 
@@ -72,6 +73,8 @@ class RunPlan:
     resume: Resume = Resume()
     workers: Workers = Workers()
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    tracking: Tracker | None = None
+    """Where results are sent beside the report."""
 
     @property
     def skipped_lines(self) -> list[str]:

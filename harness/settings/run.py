@@ -12,6 +12,7 @@ from typing import Any
 from harness.settings.cell import CellConfig
 from harness.settings.imported import OrImported
 from harness.settings.launcher import LauncherConfig
+from harness.settings.tracker import Tracker
 from kernels.methods import VerificationMethod
 
 
@@ -28,6 +29,8 @@ class OutputConfig:
 
     folder: str | None = None
     """Folder of the run; null is results/runs/ with the run's name."""
+    tracking: Tracker | None = None
+    """Experiment tracker that the results are sent to when the run is done."""
 
 
 @dataclass

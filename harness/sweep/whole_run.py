@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from harness.metrics.cell import Results
+    from harness.settings.tracker import Tracker
 
 
 def run(*overrides: str, fresh: bool = False, accept_drift: bool = False, retry_failed: bool = False) -> pd.DataFrame:
@@ -66,13 +67,17 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         in_this_process: see `run_here`.
 
     Returns:
-        The exit code: FAILED if a cell failed.
+        The exit code: FAILED if a cell failed, or if results could not be sent.
 
     Raises:
-        SettingsError: another process works in the folder.
+        SettingsError: another process works in the folder, or a tracker or a launcher is not there.
         SystemExit: with REQUEUE, after SIGTERM or SIGUSR1.
     """
     say(*plan.skipped_lines)
+    if plan.tracking is not None:
+        from harness.report.tracking import check_tracker
+
+        check_tracker(plan.tracking)
     with made_folder(plan.folder), leased(plan.folder), nullcontext() if in_this_process else ending_with(REQUEUE):
         say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
         say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.warnings)
@@ -91,9 +96,23 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
                     say(f"no report: {unwritable}")
             raise
         results = write_report(plan.folder, show, plan.folder)
+        is_sent = plan.tracking is None or _send(results, plan.tracking, plan.folder)
     num_failed = sum(cell.record.has_failed for cell in results.cells)
     say(f"{num_failed} of {len(plan.cells)} cells failed; the report says why" if num_failed else "")
-    return FAILED if num_failed else SUCCESS
+    return FAILED if num_failed or not is_sent else SUCCESS
+
+
+def _send(results: Results, tracker: Tracker, folder: Path) -> bool:
+    """Send the results to a tracker; False, and why, if it does not take them."""
+    from harness.report.tracking import send_results
+
+    try:
+        say(f"sent to {tracker.value}: {send_results(results, tracker, folder)}")
+    except Exception as error:
+        # of its libraries any; the results are on disk
+        say(f"not sent to {tracker.value}: {' '.join(str(error).split())}; the same command sends them")
+        return False
+    return True
 
 
 def run_plan(plan: RunPlan, finished: list[str]) -> None:
