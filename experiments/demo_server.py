@@ -63,10 +63,10 @@ def _run(options: argparse.Namespace) -> int:
         "experiment=demo_server", f"server.environment={environment}", *(of_patched if options.patched else ())
     ])  # fmt: skip
     plan = replace(plan, resume=Resume(options.fresh))
-    return run_and_report(plan, _show)
+    return run_and_report(plan, show)
 
 
-def _show(results: Results) -> None:
+def show(results: Results) -> None:
     """Print the tables, and whether the two engines wrote the same."""
     from harness.records.same_tokens import same_tokens
     from harness.report.console import print_summary

