@@ -1,0 +1,50 @@
+"""results/certified: the verdicts follow from the tracked statistics, and the page says what they are."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.certification.evaluate import VARIATION
+from harness.certification.goodness_of_fit import power_at
+from harness.certification.implementations import page
+
+CERTIFIED = Path(__file__).parents[1] / "results" / "certified"
+FOLDERS = sorted(path.parent for path in CERTIFIED.glob("*/certification.json"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_verdicts_follow_from_the_statistics(folder):
+    """Would catch a verdict, a p-value or a level that was edited, or written by another version of the test."""
+    found = json.loads((folder / "certification.json").read_text())
+    items = page.tested(found)
+    level = page.level_of(found)
+    assert items and found["level"] == pytest.approx(level)
+    for item in items:
+        assert item["p_value"] == pytest.approx(page.p_value_of(item), rel=1e-9)
+        assert (item["verdict"] == "FAIL") == page.fails(item, level)
+        assert item["power"] == pytest.approx(power_at(VARIATION, item["num_samples"], level, item["df"]))
+        assert item["num_samples"] >= 1_000_000 or item["is_spread"] or item["df"] == 0
+    assert found["green"] == all(item["verdict"] == "pass" for item in items)
+
+
+def test_the_page_holds_the_table_of_the_tracked_files():
+    """Would catch results that changed under the page, and a page that was edited."""
+    text = (CERTIFIED / "README.md").read_text()
+    assert FOLDERS and f"{page.BEGIN}{page.table(CERTIFIED)}{page.END}" in text
+
+
+def test_a_failure_in_the_statistics_shows_in_the_table(tmp_path):
+    folder = tmp_path / FOLDERS[0].name
+    shutil.copytree(FOLDERS[0], folder)
+    found = json.loads((folder / "certification.json").read_text())
+    item = page.tested(found)[0]
+    item["statistic"] += 1000
+    item["confirmation"] = {name: item[name] for name in ("df", "statistic", "num_impossible")}
+    (folder / "certification.json").write_text(json.dumps(found))
+    (tmp_path / "README.md").write_text(f"above\n{page.BEGIN}old\n{page.END}\nbelow\n")
+    page.write(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "**FAIL** in 1 of" in text and "1 confirmed" in text and "old" not in text
+    assert text.startswith("above\n") and text.endswith("\nbelow\n")
