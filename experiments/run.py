@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--list", "--dry-run", action="store_true", help="print the cells, estimate time and disk, and stop"
     )
     parser.add_argument("--fresh", action="store_true", help="run every cell again, also those that are there")
-    parser.add_argument("--retry-failed", action="store_true", help="run cells again that have failed")
+    parser.add_argument("--retry-failed", action="store_true", help="run again what has failed: cells, and requests")
     parser.add_argument(
         "--stall-limit",
         type=partial(whole_number, least=0),

@@ -5,13 +5,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 from harness.backends.backend import BackendRun
-from tests.fake_servers import FakeServer
+from harness.records.schema import Failure
+from tests.fake_servers import FakeServer, LosesRequests
 
 
 class FailingServer(FakeServer):
@@ -109,6 +111,44 @@ class GoesOnWhenStopped(FailingServer):
         signal.set_wakeup_fd(sender.fileno())
         open(os.environ["TELL"], "w").close()
         receiver.recv(1)
+
+
+class PlaysOnUntilStopped(FailingServer):
+    """Opens the pipe, and plays rounds of a request that does not end."""
+
+    def generate(self, conversations, on_request=None, start_s=0.0, on_round=None) -> BackendRun:
+        self.on_round = on_round
+        return super().generate(conversations, on_request, start_s)
+
+    def fail(self) -> None:
+        open(os.environ["TELL"], "w").close()
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < 60:
+            self.on_round()
+        raise RuntimeError("not stopped after a round")
+
+
+class DiesOfTheSignal(FailingServer):
+    """Opens the pipe, and loses its last request to the signal that the run gets too."""
+
+    def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
+        self.num_blocks += on_request is not None
+        if self.num_blocks < 2 or "SERVER_IS_MENDED" in os.environ:
+            return FakeServer.generate(self, conversations, on_request, start_s)
+        run = FakeServer.generate(self, conversations[:-1], on_request, start_s)
+        GoesOnWhenStopped.fail(self)
+        lost = conversations[-1]
+        failure = Failure("ServerGone", "no answer", request=(lost.prompt.prompt_id, 0, lost.sample))
+        return replace(run, failures=(failure,))
+
+
+class LosesRequestsUntilMended(LosesRequests):
+    """Gives no answer to the first request of every block, until it is mended."""
+
+    def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
+        is_warm_up = on_request is None
+        generate = FakeServer.generate if is_warm_up or "SERVER_IS_MENDED" in os.environ else LosesRequests.generate
+        return generate(self, conversations, on_request, start_s)
 
 
 class Once(FailingServer):

@@ -188,6 +188,33 @@ def test_what_is_on_disk_is_not_in_memory(tmp_path, monkeypatch):
     assert record.wall_s > sum(each.share_s for item in record.requests for each in item.rounds) * 0.9
 
 
+def test_a_run_can_end_after_any_round_and_keeps_what_has_finished(tmp_path):
+    """Would catch a request that must finish first, and one that is lost although it had finished."""
+
+    class Ends(Silent):
+        def round_ended(self):
+            if self.num_requests == 1:
+                self.left -= 1
+                if not self.left:
+                    raise KeyboardInterrupt
+
+        left = 3
+
+    one_by_one = replace(
+        zoo_cell(VerificationMethod.block),
+        decoding=DecodingConfig(temperature=1.0, max_new_tokens=16, ignore_eos=True),
+        workload=WorkloadConfig(num_prompts=3, num_turns=1),
+        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=1),
+        measurement=MeasurementConfig(baseline=False, num_warmup_requests=0, num_blocks=1),
+    )
+    run_plan, ends, goes_on, finished = replace(plan(tmp_path, one_by_one), cells=(one_by_one,)), Ends(), Silent(), []
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(run_plan, tmp_path, ends, [])
+    run_cells(run_plan, tmp_path, goes_on, finished)
+    assert (ends.num_requests, goes_on.num_requests) == (1, 2)
+    assert len(read_cell(tmp_path / "cells" / f"{finished[0]}.json.gz").requests) == 3
+
+
 def test_an_interruption_while_requests_are_kept_keeps_them_once(tmp_path, monkeypatch):
     """Would catch requests that are handed over again by the interruption, so that the cell never comes to an end."""
     monkeypatch.setattr(local, "KEEP_EVERY_S", 0.0)
@@ -329,6 +356,27 @@ def test_settings_that_determine_nothing_are_brought_up_to_date(tmp_path):
     assert told.num_requests == 0 and before.keys() == after.keys()
     assert {record.config["measurement"]["num_resamples"] for record in after.values()} == {200}
     assert run(tmp_path)[0].num_requests == 0
+
+
+@pytest.mark.parametrize("is_finished", [False, True], ids=["a block", "a finished cell"])
+def test_failed_requests_are_run_again_if_asked_for(is_finished, tmp_path, monkeypatch):
+    """Would catch failed requests that no option runs again, and answers that are measured twice."""
+    backend = replace(plan_of(tmp_path).cells[0].backend, kind="tests.failing_servers:LosesRequestsUntilMended")
+    if is_finished:
+        _, records = run(tmp_path, backend=backend)
+        assert [(len(record.requests), len(record.failures)) for record in records.values()] == [(8, 2)] * 3
+    else:
+        killed(tmp_path, monkeypatch, "a turn is played", 4, backend=backend)
+    monkeypatch.setenv("SERVER_IS_MENDED", "1")
+    if is_finished:
+        assert run(tmp_path, backend=backend)[0].num_requests == 0
+    else:
+        # asked for once, it holds for good
+        killed(tmp_path, monkeypatch, "a turn is played", 1, backend=backend, resume=Resume(retries_failed=True))
+    told, records = run(tmp_path, Resume(retries_failed=is_finished), backend=backend)
+    assert [(len(record.requests), record.failures) for record in records.values()] == [(NUM_PROMPTS, ())] * 3
+    assert told.num_requests == 3 * NUM_PROMPTS - (0 if is_finished else NUM_PROMPTS // 2)
+    assert run(tmp_path, Resume(retries_failed=True), backend=backend)[0].num_requests == 0
 
 
 def test_fresh_starts_anew(tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def test_what_stops_a_block_keeps_its_class():
             backend.generate(played)
 
 
-@pytest.mark.parametrize("ends", ["killed", "stopped"])
+@pytest.mark.parametrize("ends", ["killed", "stopped", "stopped while one stalls"])
 def test_what_has_ended_is_kept_while_others_are_in_flight(monkeypatch, ends):
     """Would catch a killed or stopped run that loses its block, and time of others that is charged to what is kept."""
     monkeypatch.setattr("harness.backends.server.load_generator.KEEP_EVERY_S", 0.2 if ends == "killed" else 60.0)
@@ -69,9 +69,15 @@ def test_what_has_ended_is_kept_while_others_are_in_flight(monkeypatch, ends):
         if ends == "killed" and sum(len(item.requests) for item in kept) == 5:
             raise Stop
 
-    def stop(_, ended=[]):  # noqa: B006 - it counts calls
-        ended.append(1)
+    ended = []
+
+    def stop(num_tokens):
+        ended.append(num_tokens)
         if ends == "stopped" and len(ended) == 5:
+            raise Stop
+
+    def on_round():
+        if ends == "stopped while one stalls" and len(ended) == 5:
             raise Stop
 
     with ScriptedServer(depth=DEPTH) as server:
@@ -83,7 +89,7 @@ def test_what_has_ended_is_kept_while_others_are_in_flight(monkeypatch, ends):
         ServerBackend.prepare_together([backend], played)
         began = time.perf_counter()
         with pytest.raises(Stop):
-            backend.generate(played, stop, keep=keep)
+            backend.generate(played, stop, keep=keep, on_round=on_round)
         elapsed_s = time.perf_counter() - began
     found = [request for run in kept for request in run.requests]
     # the last one that was stopped had not yet ended

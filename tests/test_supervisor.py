@@ -168,6 +168,25 @@ def test_a_signal_ends_the_run_after_the_request_under_way(number, is_key, tmp_p
     assert signal.getsignal(number) is before
 
 
+def test_a_request_that_goes_on_for_long_does_not_hold_up_the_end(tmp_path, begun):
+    """Would catch a run that its scheduler kills because it waited for the end of a request."""
+    display = Counting()
+    signal_when(begun, signal.SIGTERM)
+    with pytest.raises(StoppedBySignal):
+        Supervisor(plan_on("PlaysOnUntilStopped", tmp_path), display, []).run()
+    assert display.num_requests == 2 + 2 + 2 + 1
+
+
+def test_requests_that_were_lost_to_the_signal_are_run_again(tmp_path, begun, monkeypatch):
+    """Would catch requests that count as failed because the scheduler ended their server first."""
+    signal_when(begun, signal.SIGTERM)
+    with pytest.raises(StoppedBySignal):
+        Supervisor(plan_on("DiesOfTheSignal", tmp_path), Counting(), []).run()
+    monkeypatch.setenv("SERVER_IS_MENDED", "1")
+    Supervisor(plan_on("DiesOfTheSignal", tmp_path), Counting(), []).run()
+    assert [(len(item.requests), item.failures) for item in records_of(tmp_path).values()] == [(4, ())] * 3
+
+
 def test_a_second_key_ends_a_worker_that_does_not_listen(tmp_path, begun):
     class Impatient(Counting):
         def note(self, text):

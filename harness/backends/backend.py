@@ -58,6 +58,8 @@ class Facts:
     """Implementation that drew the drafts; None where it is not known."""
 
 
+OnRound = Callable[[], None]
+"""Called after every round, or ten times a second where rounds are not seen; what it raises ends the run."""
 Keep = Callable[[BackendRun], None]
 """Called with what has ended since the last call: whole conversations, their requests in the order they finished, and
 as `wall_s` the time that these took and in which nothing was in flight, without that of the requests in flight."""
@@ -68,8 +70,8 @@ KEEP_EVERY_S = 60.0
 class Backend(Protocol):
     """One cell on one kind of server.
 
-    A kind may lack `weights`, if it cannot tell, and the argument `keep` of `generate`: a run of it that is killed then
-    loses the block under way.
+    A kind may lack `weights`, if it cannot tell, and the arguments `keep` and `on_round` of `generate`: a run that is
+    killed then loses the block under way, and one that is stopped ends when the next request has finished.
     """
 
     Shared: ClassVar[Callable[[], Any]]
@@ -98,6 +100,7 @@ class Backend(Protocol):
         on_request: OnRequest | None = None,
         start_s: float = 0.0,
         keep: Keep | None = None,
+        on_round: OnRound | None = None,
     ) -> BackendRun:
         """Run conversations, every turn after the model's answer to the one before.
 
@@ -108,6 +111,7 @@ class Backend(Protocol):
             keep: called every KEEP_EVERY_S, while the clock stands where the load can stand still. The run that is
                 returned counts and times all conversations; the requests, terms and failures that `keep` got may be
                 missing there.
+            on_round: see there.
 
         Raises:
             ValueError: a prompt does not fit and workload.too_long is `error`.

@@ -32,7 +32,7 @@ class Resume:
     accepts_drift: bool = False
     """Go on with it even where it was measured with another commit, library, GPU or number of threads."""
     retries_failed: bool = False
-    """Run cells again that have failed."""
+    """Run again cells that have failed, blocks in which requests have, and finished cells with such blocks."""
     own_sessions: str = ""
     """How the names of this run's sessions begin, if it has several: what they kept is never thrown away."""
 

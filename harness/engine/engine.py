@@ -125,7 +125,12 @@ class Engine:
     @torch.inference_mode()
     @_gc_paused()
     def run(
-        self, requests: Iterable[Request], follow_up: FollowUp, start_s: float = 0.0, keeping: Keeping | None = None
+        self,
+        requests: Iterable[Request],
+        follow_up: FollowUp,
+        start_s: float = 0.0,
+        keeping: Keeping | None = None,
+        on_round: Callable[[], None] | None = None,
     ) -> EngineRun:
         """Run all requests and their follow-ups to the end.
 
@@ -135,6 +140,7 @@ class Engine:
                 conversation.
             start_s: seconds on the records' clock at the start.
             keeping: gets finished requests early.
+            on_round: called after every step; what it raises ends the run.
         """
         self._runner.prepare()
         self._began = time.perf_counter() - start_s
@@ -142,7 +148,7 @@ class Engine:
         scheduler = Scheduler(self.settings.num_slots, requests)
         finished = Finished(self.settings.round_terms, keeping, start_s)
         with finished.kept_on_interruption():
-            under_way = self._run(scheduler, finished, follow_up)
+            under_way = self._run(scheduler, finished, follow_up, on_round or (lambda: None))
         if under_way is not None:
             # its output is discarded, but the device is busy with it
             under_way.launched.wait()
@@ -150,7 +156,9 @@ class Engine:
         # records are made now, so that they take no time of the run
         return finished.results(wall_s, self._num_invalid)
 
-    def _run(self, scheduler: Scheduler, finished: Finished, follow_up: FollowUp) -> _UnderWay | None:
+    def _run(
+        self, scheduler: Scheduler, finished: Finished, follow_up: FollowUp, on_round: Callable[[], None]
+    ) -> _UnderWay | None:
         """Run until all requests have finished; returns the step that was launched in vain."""
         under_way: _UnderWay | None = None
         while not scheduler.is_done:
@@ -167,6 +175,7 @@ class Engine:
             under_way = launched
             if finished.is_due(self._now()):
                 self._keep(finished, under_way)
+            on_round()
         return under_way
 
     def _keep(self, finished: Finished, under_way: _UnderWay | None) -> None:

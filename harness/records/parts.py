@@ -51,8 +51,8 @@ class Part:
 
     @property
     def outline(self) -> Part:
-        """Without what only a record needs."""
-        return replace(self, requests=(), terms=(), failures=())
+        """Without the requests and their terms."""
+        return replace(self, requests=(), terms=())
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

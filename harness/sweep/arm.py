@@ -27,6 +27,7 @@ from harness.settings.guarantee import labels
 from harness.settings.identity import determinants, plain_values
 from harness.settings.sections import BackendConfig
 from harness.sweep.failures import recorded_config
+from harness.sweep.progress import Progress
 from harness.sweep.resume import CellCheckpoint, Note, find_checkpoint
 from harness.sweep.turns import Turn
 from harness.timing.gpu_watch import own_gpu, watched
@@ -94,28 +95,39 @@ class Arm:
         """Requests of a cell that is not finished which earlier sessions have kept."""
         return 0 if self._checkpoint is None else sum(part.block.num_requests for part in self._checkpoint.earlier)
 
-    def play(self, turn: Turn, advance: OnRequest) -> None:
-        """Run what earlier sessions have left of a turn, and keep what comes of it."""
+    def play(self, turn: Turn, advance: OnRequest, progress: Progress) -> None:
+        """Run what earlier sessions have left of a turn, and keep what comes of it.
+
+        Args:
+            turn: whose conversations to run.
+            advance: told of every finished request.
+            progress: says whether the run shall end.
+        """
         assert self.backend is not None
         played = self.checkpoint.played(turn.block)
         left = [item for item in turn.conversations if _key(item) not in played]
         if not left:
             return
+        # a kind of the user's own need not know of these
+        taken = signature(self.backend.generate).parameters
+        ends: dict[str, Any] = {"on_round": progress.round_ended} if "on_round" in taken else {}
         if not self._is_warm:
-            self.backend.generate(turn.conversations[: self.cell.measurement.num_warmup_requests])
+            self.backend.generate(turn.conversations[: self.cell.measurement.num_warmup_requests], **ends)
         self._is_warm = True
         start_unix_s, start_s = time.time(), self.checkpoint.clock_s
 
         with watched(own_gpu()) as watch:
 
             def keep(run: BackendRun, call_s: float | None = None) -> None:
+                if run.failures and progress.is_stopping:
+                    # the signal may have ended the server first
+                    progress.round_ended()
                 gpu = None if watch is None else watch.samples()
                 self._keep(run, turn.block, start_unix_s, start_s, None if call_s is None else left, call_s, gpu)
 
-            # a kind of the user's own need not know of it
-            known = {"keep": keep} if "keep" in signature(self.backend.generate).parameters else {}
+            keeps: dict[str, Any] = {"keep": keep} if "keep" in taken else {}
             began = time.perf_counter()
-            run = self.backend.generate(left, advance, start_s, **known)
+            run = self.backend.generate(left, advance, start_s, **keeps, **ends)
             keep(run, time.perf_counter() - began)
 
     def _keep(

@@ -25,6 +25,9 @@ def progress_on(stream: TextIO | None = None) -> Progress:
 class Progress:
     """What a run reports while it works, as a plain line now and then, for log files and pipes."""
 
+    is_stopping = False
+    """Whether the run shall end now."""
+
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
         self._total = self._done = self._num_tokens = 0
@@ -48,6 +51,9 @@ class Progress:
         self._done += num_requests
         self._num_tokens += num_tokens
         self._show()
+
+    def round_ended(self) -> None:
+        """A moment at which the run can end; raises if it shall."""
 
     def leave_out(self, num_requests: int) -> None:
         """So many requests will not be run."""

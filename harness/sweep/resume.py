@@ -17,11 +17,11 @@ from typing import Any
 from harness.compose.run_plan import Resume
 from harness.records.checkpoint import Checkpoint, read_checkpoint, whole_file
 from harness.records.fault_points import reached
-from harness.records.files import write_atomically
+from harness.records.files import read_cell, write_atomically
 from harness.records.parts import ConversationKey, Part, settled
 from harness.records.provenance import measured_with
-from harness.records.runs import CELLS
-from harness.records.schema import CellRecord
+from harness.records.runs import CELLS, SUFFIX
+from harness.records.schema import CellRecord, Failure
 
 CHECKPOINTS = "checkpoints"
 PARTS = ".parts"
@@ -54,6 +54,12 @@ class CellCheckpoint:
         """Add a part; on disk when this returns, and not in memory, which a long cell would fill."""
         self.file.append({"part": part.to_json()})
         self.clock_s = max(self.clock_s, part.clock_s)
+
+    def run_again(self, parts: Sequence[Part]) -> None:
+        """Forget some parts of earlier sessions, for good."""
+        for part in parts:
+            self.file.append({"forgotten": [part.block.index, part.block.session]})
+        self.earlier = [part for part in self.earlier if part not in parts]
 
     def played(self, block: int) -> set[ConversationKey]:
         """The conversations of a block that earlier sessions have played."""
@@ -105,7 +111,9 @@ def find_checkpoint(
         own = options.own_sessions and path.name.startswith(f"{key}-{options.own_sessions}")
         if options.is_fresh and not own:
             path.unlink()
-        elif (checkpoint := _read(folder, key, path, note)) is not None:
+        elif (checkpoint := _read(folder, key, path, note)) is not None and not (
+            options.retries_failed and _starts_anew(checkpoint, options.own_sessions, note)
+        ):
             found.append(checkpoint)
     drifts = [_drift(checkpoint, here) for checkpoint in found]
     same = [checkpoint for checkpoint, drift in zip(found, drifts, strict=True) if not drift]
@@ -164,11 +172,36 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
     return CellCheckpoint(folder, key, file, **{name: finished[name] for name in names})
 
 
+def _starts_anew(checkpoint: CellCheckpoint, own_sessions: str, note: Note) -> bool:
+    """Have what earlier runs did with failed requests run again: a block, or the whole of a finished cell."""
+    if checkpoint.cell_id is None:
+        failed = [part for part in checkpoint.earlier if _has_failed_requests(part.failures)]
+        others = [part for part in failed if not own_sessions or not part.block.session.startswith(own_sessions)]
+        if others:
+            note(f"requests had failed in {len(others)} blocks of a cell, which are run again")
+            checkpoint.run_again(others)
+        return False
+    record = read_cell(checkpoint.folder / CELLS / f"{checkpoint.cell_id}{SUFFIX}")
+    is_own = own_sessions and any(session.startswith(own_sessions) for session in record.sessions)
+    if is_own or not _has_failed_requests(record.failures):
+        return False
+    note("requests of a finished cell had failed; it is run again")
+    checkpoint.file.path.unlink()
+    return True
+
+
+def _has_failed_requests(failures: Sequence[Failure]) -> bool:
+    return any(item.request is not None for item in failures)
+
+
 def _content(path: Path) -> tuple[list[Part], Mapping[str, Any] | None, Checkpoint, int]:
     """The parts of a checkpoint, or what stands for them; the file; and how many bytes at its end are torn."""
     frames, file, num_torn = read_checkpoint(path)
+    forgotten = [frame["forgotten"] for frame in frames if "forgotten" in frame]
     finished = next((frame["finished"] for frame in frames if "finished" in frame), None)
-    return [Part.from_json(frame["part"]) for frame in frames if "part" in frame], finished, file, num_torn
+    parts = [Part.from_json(frame["part"]) for frame in frames if "part" in frame]
+    kept = [part for part in parts if [part.block.index, part.block.session] not in forgotten]
+    return kept, finished, file, num_torn
 
 
 def _drift(checkpoint: CellCheckpoint, here: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

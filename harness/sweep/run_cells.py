@@ -115,7 +115,7 @@ class CellRunner:
                 continue
             self.progress.cell(label(arm.cell), arm.place, len(self.plan.cells))
             with self._failing([arm], played):
-                arm.play(turn, partial(self._advance, arm))
+                arm.play(turn, partial(self._advance, arm), self.progress)
                 record = arm.record(prompts, self.plan.warnings) if turn.is_last else None
             reached("a turn is played")
             if record is not None:

@@ -273,7 +273,7 @@ class Supervisor:
         if self._stopped_by is None and number in STOP_SIGNALS:
             self._stopped_by = number
             again = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
-            self._progress.note(f"stopping when the next request has finished{again}")
+            self._progress.note(f"stopping after the round under way{again}")
             for worker in list(self._workers):
                 worker.process.stop()
                 if worker.task is None:

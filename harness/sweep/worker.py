@@ -92,7 +92,7 @@ def _listen(channel: Channel, tasks: SimpleQueue[list[Any] | None], reports: Rep
 
 @dataclass
 class Reports(Progress):
-    """Sends what a display and the supervisor want to know, and raises `Stopped` between requests once asked to."""
+    """Sends what a display and the supervisor want to know, and raises `Stopped` between rounds once asked to."""
 
     channel: Channel
     is_stopping: bool = False
@@ -104,7 +104,7 @@ class Reports(Progress):
     def at_stake(self, places: Sequence[int]) -> None:
         """These cells have failed if this process dies now."""
         self._send("at_stake", places)
-        self._end_if_asked()
+        self.round_ended()
 
     def finished(self, place: int, cell_id: str, has_failed: bool) -> None:
         """The record of a cell is there."""
@@ -115,7 +115,7 @@ class Reports(Progress):
 
     def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
         self._send("advance", num_requests, num_tokens)
-        self._end_if_asked()
+        self.round_ended()
 
     def leave_out(self, num_requests: int) -> None:
         self._send("leave_out", num_requests)
@@ -130,6 +130,6 @@ class Reports(Progress):
             # no fault of the cell that is under way
             raise Stopped from error
 
-    def _end_if_asked(self) -> None:
+    def round_ended(self) -> None:
         if self.is_stopping:
             raise Stopped

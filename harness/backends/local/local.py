@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-from harness.backends.backend import KEEP_EVERY_S, BackendRun, Facts, Keep, OnRequest
+from harness.backends.backend import KEEP_EVERY_S, BackendRun, Facts, Keep, OnRequest, OnRound
 from harness.backends.local.cell_memory import check_memory
 from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.backends.local.model_store import ModelStore
@@ -104,6 +104,7 @@ class LocalBackend:
         on_request: OnRequest | None = None,
         start_s: float = 0.0,
         keep: Keep | None = None,
+        on_round: OnRound | None = None,
     ) -> BackendRun:
         """See `harness.backends.backend.Backend.generate`; gets ready first if nothing was prepared."""
         if not self._is_prepared:
@@ -132,7 +133,7 @@ class LocalBackend:
 
         requests, engine = self._arriving(conversations, start_s), self.engine_of_cell.engine()
         try:
-            run = engine.run(requests, follow_up, start_s, keep and Keeping(KEEP_EVERY_S, hand_over))
+            run = engine.run(requests, follow_up, start_s, keep and Keeping(KEEP_EVERY_S, hand_over), on_round)
         except BaseException:
             self.engine_of_cell.forget()
             raise

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from harness.backends.backend import KEEP_EVERY_S, OnRequest
+from harness.backends.backend import KEEP_EVERY_S, OnRequest, OnRound
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.client import Client, open_session
 from harness.backends.server.loop_delay import LoopDelay
@@ -29,6 +29,8 @@ from harness.workload.conversations import Conversation
 
 ConversationKey = tuple[str, int]
 """Prompt and copy."""
+LOOK_EVERY_S = 0.1
+"""How often it is asked whether the run shall end."""
 FINISHED = ("stop", "length")
 """Reasons for the end of a whole answer."""
 
@@ -85,15 +87,17 @@ class LoadGenerator:
         on_request: OnRequest | None,
         start_s: float,
         interim: Interim | None = None,
+        on_round: OnRound | None = None,
     ) -> LoadResult:
         """Play conversations; see `harness.backends.backend.Backend.generate`.
 
         Args:
             interim: called every KEEP_EVERY_S, and once more when the user or the system ends the run.
+            on_round: called every LOOK_EVERY_S.
         """
         # before the clock starts: what does not fit is refused here
         first = [self.prompts.question(item, []) for item in conversations]
-        run = _Run(self, on_request, start_s, interim)
+        run = _Run(self, on_request, start_s, interim, on_round)
         try:
             asyncio.run(run.play(conversations, first))
         except BaseException as error:
@@ -134,11 +138,16 @@ class _Run:
     """Conversations under way."""
 
     def __init__(
-        self, generator: LoadGenerator, on_request: OnRequest | None, start_s: float, interim: Interim | None
+        self,
+        generator: LoadGenerator,
+        on_request: OnRequest | None,
+        start_s: float,
+        interim: Interim | None,
+        on_round: OnRound | None,
     ) -> None:
         self.generator = generator
         self.played = LoadResult()
-        self._start_s, self._interim = start_s, interim
+        self._start_s, self._interim, self._on_round = start_s, interim, on_round
         self._in_flight: dict[ConversationKey, float] = {}
         """When the request of a conversation was sent."""
         self._skipped: dict[ConversationKey, int] = {}
@@ -161,7 +170,7 @@ class _Run:
                 num_retries=cell.server.num_retries,
                 stall_timeout_s=stall_timeout_s,
             )
-            async with self._handing_over(), asyncio.TaskGroup() as group:
+            async with self._beside(), asyncio.TaskGroup() as group:
                 for conversation, question in zip(conversations, first, strict=True):
                     due_s += 0.0 if rate is None else conversation.gap_s(rate)
                     group.create_task(self._converse(conversation, question, None if rate is None else due_s))
@@ -170,15 +179,19 @@ class _Run:
         played.num_retried = self._client.num_retried
 
     @asynccontextmanager
-    async def _handing_over(self) -> AsyncIterator[None]:
-        """Hand over what has ended, again and again while the body runs; what stops that stops the body."""
-        if self._interim is None:
-            yield
-            return
+    async def _beside(self) -> AsyncIterator[None]:
+        """While the body runs, hand over what has ended and see whether the run shall end; an error there stops it."""
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(self._hand_over(self._interim))
+            tasks = [] if self._interim is None else [group.create_task(self._hand_over(self._interim))]
+            tasks += [] if self._on_round is None else [group.create_task(self._look(self._on_round))]
             yield
-            task.cancel()
+            for task in tasks:
+                task.cancel()
+
+    async def _look(self, on_round: OnRound) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            on_round()
 
     async def _hand_over(self, interim: Interim) -> None:
         while True:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.backends.backend import BackendRun, Facts, Keep, OnRequest
+from harness.backends.backend import BackendRun, Facts, Keep, OnRequest, OnRound
 from harness.backends.server.adapter import Adapter, Evidence, RefusedArm
 from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import Recorded, recorded
@@ -85,6 +85,7 @@ class ServerBackend:
         on_request: OnRequest | None = None,
         start_s: float = 0.0,
         keep: Keep | None = None,
+        on_round: OnRound | None = None,
     ) -> BackendRun:
         """See `harness.backends.backend.Backend.generate`.
 
@@ -100,10 +101,9 @@ class ServerBackend:
         except ValueError as error:
             if self._url is None:
                 raise
-            failures = (self._gone(item, error) for item in conversations)
-            return BackendRun((), 0.0, failures=tuple(failures))
+            return BackendRun((), 0.0, failures=tuple(self._gone(item, error) for item in conversations))
         self.adapter.refuse(self._evidence)
-        return self._generate(conversations, on_request, start_s, keep)
+        return self._generate(conversations, on_request, start_s, keep, on_round)
 
     @staticmethod
     def _gone(conversation: Conversation, error: ValueError) -> Failure:
@@ -200,7 +200,12 @@ class ServerBackend:
         self._evidence = Evidence(version, log, info)
 
     def _generate(
-        self, conversations: Sequence[Conversation], on_request: OnRequest | None, start_s: float, keep: Keep | None
+        self,
+        conversations: Sequence[Conversation],
+        on_request: OnRequest | None,
+        start_s: float,
+        keep: Keep | None,
+        on_round: OnRound | None,
     ) -> BackendRun:
         assert self._url is not None
 
@@ -218,7 +223,7 @@ class ServerBackend:
 
         before = read_counters(self._url, self.adapter.metrics_path)
         generator = LoadGenerator(self.cell, self.adapter, self.prompts, self._url, self._model)
-        played = generator.play(conversations, on_request, start_s, None if keep is None else interim)
+        played = generator.play(conversations, on_request, start_s, None if keep is None else interim, on_round)
         found = self._recorded(played)
         failures = [*played.failures, *found.failures]
         added = Counters()

@@ -17,7 +17,7 @@ class WorkerProcess(Protocol):
         ...
 
     def stop(self) -> None:
-        """Ask it to end when the request under way has finished."""
+        """Ask it to end after the round under way."""
         ...
 
     def kill(self) -> None:
