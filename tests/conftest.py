@@ -22,8 +22,10 @@ if torch.cuda.is_available():
         os.environ.setdefault(name, str(ROOT / ".pytest_cache" / folder))
 else:
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    from tests.forked_workers import end_server, fork_workers
     from tests.quick_interpreter import shorten
 
+    fork_workers()
     shorten()
 
 
@@ -48,6 +50,11 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[STARTED] = time.monotonic()
+
+
+def pytest_unconfigure() -> None:
+    if not torch.cuda.is_available():
+        end_server()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
