@@ -29,8 +29,8 @@ CASES = {case.name: case for case in full_cases()}
 FAST = ["--device=cpu", "--samples=8000", "--no-controls"]
 
 
-def p_value(subject, case) -> float:
-    simulated = simulate(subject, case, NUM_SAMPLES, BATCH, seed=1, device=CPU)
+def p_value(subject, case, num_samples: int = NUM_SAMPLES) -> float:
+    simulated = simulate(subject, case, num_samples, BATCH, seed=1, device=CPU)
     assert simulated.num_faults == 0
     return fit(simulated.counts, laws(case)).p_value
 
@@ -51,7 +51,7 @@ def test_what_the_control_was_made_from_passes(control):
         cache_dtype=None,
         draft_sampling=DraftSampling.sampled if sampling is DraftSampling.coupled else sampling,
     )
-    assert p_value(project_core(CPU), right) > 1e-4
+    assert p_value(project_core(CPU), right, BATCH) > 1e-4
 
 
 @pytest.mark.parametrize(

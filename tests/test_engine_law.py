@@ -162,7 +162,7 @@ def test_law_with_truncation_and_a_smaller_draft_vocabulary(method, sampling, dr
     )
     rows = Sampling.same_for_all(len(WIDE_TARGET), settings.temperature, 0, settings.top_p, settings.min_p)
     processed = process(WIDE_TARGET.log(), rows).exp()
-    requests = toy_requests(10_000, prompt=(1, 0, 2, 3, 1, 0))
+    requests = toy_requests(5000, prompt=(1, 0, 2, 3, 1, 0))
     assert fit(outputs(engine, requests).values(), processed, NUM_TOKENS) > FALSE_ALARM
 
 

@@ -65,19 +65,3 @@ def test_other_distribution_is_refused_with_the_remedy(other_package: Path):
 def test_own_distribution_is_not_mistaken_for_the_other(our_package: Path):
     done = run_python("import kernels.contract", our_package)
     assert done.returncode == 0, done.stderr
-
-
-def test_transformers_builds_and_runs_a_model_beside_our_package():
-    code = """
-import torch, transformers
-config = transformers.LlamaConfig(
-    vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-    num_key_value_heads=1, max_position_embeddings=16,
-)
-model = transformers.LlamaForCausalLM(config)
-import kernels.reference.verify
-print(tuple(model(torch.tensor([[1, 2, 3]])).logits.shape))
-"""
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "(1, 3, 32)"

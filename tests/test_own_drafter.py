@@ -27,7 +27,7 @@ from harness.settings.schema import SettingsError
 from kernels.contract import DraftSampling, VerificationMethod
 from tests.own_drafters import FixedLogits, LastToken
 from tests.small_run import SMALL, small_run
-from tests.test_engine_law import FALSE_ALARM, NUM_TOKENS, fit
+from tests.test_engine_law import FALSE_ALARM, NUM_REQUESTS, NUM_TOKENS, fit
 from tests.toy_markov import LONGEST_PROMPT, ToyTarget, outputs, toy_engine, toy_requests, transitions
 
 OURS, SHARP = "tests.own_drafters:LastToken", "tests.own_drafters:FixedLogits"
@@ -171,4 +171,4 @@ def test_the_law_of_the_output_is_the_targets(make, method, sampling, graphs):
         drafter=drafter,
         graphs=graphs,
     )
-    assert fit(outputs(engine, toy_requests(20_000)).values(), TARGET, NUM_TOKENS) > FALSE_ALARM
+    assert fit(outputs(engine, toy_requests(NUM_REQUESTS)).values(), TARGET, NUM_TOKENS) > FALSE_ALARM

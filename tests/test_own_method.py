@@ -122,7 +122,7 @@ def test_certification_takes_it_and_a_lie_fails(name, passes, tmp_path):
     """Several rounds, its drafts cached and one-hot; `forgets_its_emission` is wrong only in the token after."""
     options = [
         f"--methods={own_path(name)}",
-        "--samples=20000",
+        "--samples=8000",
         "--no-controls",
         "--device=cpu",
         "--cells=float32, none",

@@ -64,7 +64,7 @@ def test_a_status_of_an_earlier_version_is_alive_as_long_as_it_is_written(tmp_pa
     STATUS_OF_A_RUN.write(tmp_path)
     older = json.loads((tmp_path / STATUS).read_text())
     del older["pids"], older["started"]
-    (tmp_path / STATUS).write_text(json.dumps(older | {"pid": 1}))
+    (tmp_path / STATUS).write_text(json.dumps(older | {"pid": 1, "updated_unix_s": time.time()}))
     assert read_status(tmp_path).is_alive and not replace(read_status(tmp_path), updated_unix_s=0).is_alive
 
 
