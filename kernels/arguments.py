@@ -41,6 +41,8 @@ class TargetRows(NamedTuple):
     vocab_size: int
     first_rows: Tensor | None
     """[R] int64, the first row of each request; None when request r begins at row r * (K + 1)."""
+    in_words: int | None
+    """See kernels.row_words.read_in_words."""
     mask_words: Tensor | None = None
     """This and the rest: a MaskRows."""
     mask_stride: int | None = None
@@ -64,6 +66,8 @@ class DraftRows(NamedTuple):
     slot_stride: int
     position_stride: int
     vocab_size: int
+    in_words: int | None
+    """See kernels.row_words.read_in_words."""
     slots: Tensor | None
     """[R] int64, the slot of each request; None means slot r."""
     to_draft_ids: Tensor | None

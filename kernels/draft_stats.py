@@ -11,6 +11,7 @@ from kernels.arguments import DraftTokens, MaskRows, Output, StreamState, Target
 from kernels.checks import check_mask
 from kernels.contract import Draft, RowStats, Sampling, VerificationMethod
 from kernels.passes import Round, no_draft, read_rows
+from kernels.row_words import read_in_words
 from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
 
@@ -53,7 +54,14 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
     invalid = torch.empty(num_rows, dtype=torch.bool, device=device)
     round_ = Round(
         method=VerificationMethod.strict,
-        target=TargetRows(cache, cache.stride(1), vocab_size, first_rows, *_mask_of_rows(draft, cache)),
+        target=TargetRows(
+            cache,
+            cache.stride(1),
+            vocab_size,
+            first_rows,
+            read_in_words(cache, cache.stride(1)),
+            *_mask_of_rows(draft, cache),
+        ),
         draft=no_draft(),
         tokens=DraftTokens(no_drafts, 0, no_drafts, num_rows, 0),
         sampling=sampling.each(lambda field: field.repeat_interleave(width)),

@@ -15,6 +15,7 @@ from kernels.arguments import DraftTokens, Output, TargetRows
 from kernels.checks import check_logits, check_num_tokens, check_row_stats, check_token_map, checked_requests
 from kernels.contract import Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
 from kernels.passes import Round, launch, no_draft, stream_state
+from kernels.row_words import read_in_words
 from kernels.streams import Purpose
 from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
@@ -84,6 +85,7 @@ def draw_rows(
             logits.stride(0),
             vocab_size,
             None,
+            read_in_words(logits, logits.stride(0)),
             *mask_rows(mask, "mask", (num_rows,), vocab_size, draft_to_target),
         ),
         draft=no_draft(),

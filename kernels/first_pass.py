@@ -30,6 +30,7 @@ from kernels.conclude import (
 from kernels.device_streams import load_stream
 from kernels.device_weights import inverse, scale, weigh
 from kernels.gumbel_argmax import finish, gumbel_argmax_of_logits, keep_leader, no_leader
+from kernels.row_words import load_logits
 from kernels.sample_next import load_chunks, load_uniform, next_uniform
 from kernels.token_mask import only_allowed, target_mask_row
 
@@ -57,7 +58,7 @@ def _read_chunks(
     places = tl.full((PARTS, LANES), 0, tl.int32)
     for step in tl.range(0, CHUNK, STEP, num_stages=1, loop_unroll_factor=UNROLL):
         offsets = first + step
-        values = tl.load(row_logits + offsets, mask=offsets < target.vocab_size, other=-float("inf")).to(tl.float32)
+        values = load_logits(row_logits, offsets, target.vocab_size, target.in_words)
         values = only_allowed(values, offsets, target.vocab_size, mask, GROUP)
         logits = tl.reshape(values, (PARTS, LANES, GROUP))
         largest = tl.max(logits, axis=2)

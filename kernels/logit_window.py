@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.row_words import load_logits
 from kernels.token_mask import only_allowed
 
 MARKS: tl.constexpr = tl.constexpr(32)
@@ -18,7 +19,7 @@ NOWHERE: tl.constexpr = tl.constexpr(2**30)
 
 @triton.jit
 def list_groups(
-    row_logits, vocab_size, mask, smallest, largest, listed,
+    row_logits, vocab_size, in_words, mask, smallest, largest, listed,
     LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """List the groups with a logit from `smallest` to `largest`, each warp those of its own share of the row.
@@ -36,7 +37,7 @@ def list_groups(
         stop = tl.minimum(vocab_size, start + LANES * MARKS)
         for first in tl.range(start, stop, LANES, loop_unroll_factor=UNROLL):
             offsets = first + tl.arange(0, LANES)
-            values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+            values = load_logits(row_logits, offsets, vocab_size, in_words)
             values = only_allowed(values, offsets, vocab_size, mask, GROUP)
             logits = tl.reshape(values, (WARPS, 32, GROUP))
             highest = tl.max(tl.where(logits <= largest, logits, -float("inf")), axis=2)
@@ -58,7 +59,7 @@ def list_groups(
 
 @triton.jit
 def load_groups(
-    row_logits, vocab_size, mask, smallest, largest, listed, counts,
+    row_logits, vocab_size, in_words, mask, smallest, largest, listed, counts,
     LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """[WARPS, 32 * DEPTH, GROUP] float32 logits of the groups listed, -inf outside of `smallest` to `largest`."""
@@ -72,7 +73,7 @@ def load_groups(
     # Told what it cannot see, the compiler gives a group to a thread.
     firsts = tl.multiple_of(firsts, (GROUP, GROUP))
     offsets = firsts[:, :, None] + tl.arange(0, GROUP)[None, None, :]
-    logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+    logits = load_logits(row_logits, offsets, vocab_size, in_words)
     logits = only_allowed(logits, offsets, vocab_size, mask, GROUP)
     return tl.where((logits >= smallest) & (logits <= largest), logits, -float("inf"))
 

@@ -30,8 +30,9 @@ from kernels.workspace import SHORT_CHUNK, Shape, Workspace
 Method = VerificationMethod
 FIRST_PASS_WARPS = 4
 """Of a program; each reads a chunk."""
-SECOND_PASS_UNROLL, MASKED_UNROLL = 8, 4
-"""Steps of a program's loop in the second pass that are loaded together; the second where masks are loaded too."""
+SECOND_PASS_UNROLL, LADEN_UNROLL = 8, 4
+"""Steps of a program's loop in the second pass that are loaded together; the second where masks are loaded too, or rows
+are put together from words."""
 FEW_REQUESTS = 64
 """Up to this many the second pass runs with 4 warps, which meet sooner; beyond it with 8, which need fewer registers.
 These numbers were chosen by measurement on an H200."""
@@ -106,7 +107,7 @@ def stream_state(streams: Streams) -> StreamState:
 
 def no_draft() -> DraftRows:
     """One-hot proposals: there is nothing to read."""
-    return DraftRows(None, 0, 0, 0, None, None, None, None, None, 0, 0)
+    return DraftRows(None, 0, 0, 0, None, None, None, None, None, None, 0, 0)
 
 
 def capability() -> int:
@@ -248,7 +249,8 @@ def _second_pass(round_: Round) -> None:
         parts = 1
     num_groups = triton.cdiv(shape.num_chunks, parts)
     group = 16 // logits.element_size()
-    unroll = MASKED_UNROLL if round_.is_masked else SECOND_PASS_UNROLL
+    joins = round_.target.in_words is not None or round_.draft.in_words is not None
+    unroll = LADEN_UNROLL if round_.is_masked or joins else SECOND_PASS_UNROLL
     _second_pass_kernel[(num_groups * shape.num_requests, shape.num_positions)](
         round_.target,
         round_.draft,
@@ -273,5 +275,5 @@ def _second_pass(round_: Round) -> None:
         OVERLAPS=overlaps(),
         launch_pdl=overlaps(),
         num_warps=parts,
-        maxnreg=second_pass_registers(round_.method, truncates, parts, round_.is_masked),
+        maxnreg=second_pass_registers(round_.method, truncates, parts, round_.is_masked, joins),
     )

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from kernels.device_weights import scale, weigh
+from kernels.row_words import load_logits
 from kernels.token_mask import only_allowed
 
 
@@ -92,7 +93,7 @@ def radix_select(logits, weights, above, target, lowest, highest, SHIFT: tl.cons
 
 @triton.jit
 def radix_select_of_row(
-    row_logits, vocab_size, mask, maximum, temperature, counting, target, lowest, highest,
+    row_logits, vocab_size, in_words, mask, maximum, temperature, counting, target, lowest, highest,
     SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """`radix_select` over a whole row, with counts or masses; every pass leaves a fifth of the interval of keys."""
@@ -109,7 +110,7 @@ def radix_select_of_row(
         above_fourth = tl.full((THREADS,), 0.0, tl.float64)
         for first in tl.range(0, vocab_size, LANES):
             offsets = first + tl.arange(0, LANES)
-            values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+            values = load_logits(row_logits, offsets, vocab_size, in_words)
             values = only_allowed(values, offsets, vocab_size, mask, GROUP)
             logits = tl.reshape(values, (THREADS, GROUP))
             weights = tl.where(counting, 1.0, weigh(logits, maximum, high, low))

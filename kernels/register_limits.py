@@ -42,13 +42,15 @@ def first_pass_registers(
     return None if not is_aligned or spills else 48
 
 
-def second_pass_registers(method: Method, truncates: bool, num_warps: int, is_masked: bool) -> int:
-    """Limit for kernels.second_pass with up to 4 warps, or 8."""
+def second_pass_registers(method: Method, truncates: bool, num_warps: int, is_masked: bool, joins: bool) -> int:
+    """Limit for kernels.second_pass with up to 4 warps, or 8; `joins`: rows are put together from words."""
     if is_masked and method is not Method.pr35461:
         return 128 if method is not Method.block else 255 if num_warps <= 4 else 168
     if method is Method.pr35461:
         return 128 if num_warps <= 4 else 192
     if method is Method.block and not truncates:
+        return 168 if joins else 128
+    if joins:
         return 128
     return 80 if num_warps <= 4 else 64
 

@@ -12,6 +12,7 @@ import triton.language as tl
 from kernels.addresses import draft_row, row_address
 from kernels.decide import FROM_RESIDUAL, FROM_TARGET_WITHOUT
 from kernels.device_weights import reciprocal, scale, weigh
+from kernels.row_words import load_logits
 from kernels.token_mask import GROUP_BITS, draft_mask_row, only_allowed, target_mask_row
 
 
@@ -85,19 +86,20 @@ def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, 
         opened[7],
     )
     removed, high, low = opened[8], opened[9], opened[10]
-    inside = offsets < target.vocab_size
-    logits = tl.load(row_logits + offsets, mask=inside, other=-float("inf")).to(tl.float32)
+    logits = load_logits(row_logits, offsets, target.vocab_size, target.in_words)
     target_mask = (target.mask_words, target.mask_stride, target.num_mask_words, target.mask_token_ids, opened[12])
     logits = only_allowed(logits, offsets, target.vocab_size, target_mask, GROUP)
     weights = weigh(logits, maximum, high, low)
     if TRUNCATED:
         weights = tl.where(logits >= threshold, weights, 0.0)
     if READS_DRAFT:
-        ids = offsets
-        if draft.to_draft_ids is not None:
+        if draft.to_draft_ids is None:
+            proposed = load_logits(draft_logits, offsets, num_ids, draft.in_words)
+        else:
+            inside = offsets < target.vocab_size
             ids = tl.load(draft.to_draft_ids + offsets, mask=inside, other=-1)
-        known = (ids >= 0) & (ids < num_ids)
-        proposed = tl.load(draft_logits + ids, mask=known, other=-float("inf")).to(tl.float32)
+            known = (ids >= 0) & (ids < num_ids)
+            proposed = tl.load(draft_logits + ids, mask=known, other=-float("inf")).to(tl.float32)
         # Also of a smaller vocabulary: the offsets are ids of the target's.
         draft_mask = (draft.mask_words, draft.mask_stride, draft.num_mask_words, draft.mask_token_ids, opened[13])
         proposed = only_allowed(proposed, offsets, target.vocab_size, draft_mask, GROUP)

@@ -28,6 +28,7 @@ import triton.language as tl
 from kernels.device_weights import divisor, scale, weigh
 from kernels.logit_window import list_groups, load_groups, pack, unpack
 from kernels.radix_select import ordered_key, radix_select, radix_select_of_row, summed, value_of
+from kernels.row_words import load_logits
 from kernels.token_mask import only_allowed
 
 WINDOWS: tl.constexpr = tl.constexpr(4)
@@ -47,7 +48,9 @@ def guess_of(maxima, THREADS: tl.constexpr):
 
 
 @triton.jit
-def row_sums(row_logits, vocab_size, mask, maximum, threshold, temperature, LANES: tl.constexpr, GROUP: tl.constexpr):
+def row_sums(
+    row_logits, vocab_size, in_words, mask, maximum, threshold, temperature, LANES: tl.constexpr, GROUP: tl.constexpr
+):
     """(mass, moment sum exp(d / T) d, minimum) of the tokens at or above a threshold, by one pass."""
     THREADS: tl.constexpr = LANES // GROUP
     high, low = scale(temperature)
@@ -56,7 +59,7 @@ def row_sums(row_logits, vocab_size, mask, maximum, threshold, temperature, LANE
     minima = tl.full((THREADS,), float("inf"), tl.float32)
     for first in tl.range(0, vocab_size, LANES):
         offsets = first + tl.arange(0, LANES)
-        values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+        values = load_logits(row_logits, offsets, vocab_size, in_words)
         values = only_allowed(values, offsets, vocab_size, mask, GROUP)
         logits = tl.reshape(values, (THREADS, GROUP))
         weights = tl.where(logits >= threshold, weigh(logits, maximum, high, low), 0.0)
@@ -68,7 +71,7 @@ def row_sums(row_logits, vocab_size, mask, maximum, threshold, temperature, LANE
 
 @triton.jit
 def search_windows(
-    row_logits, vocab_size, mask, guess, maximum, temperature, counting, target, least, scratch,
+    row_logits, vocab_size, in_words, mask, guess, maximum, temperature, counting, target, least, scratch,
     SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """(whether it was found, key of the smallest logit with less than `target` above it, mass at or above it).
@@ -99,9 +102,13 @@ def search_windows(
         smallest, largest = value_of(lowest, SHIFT), value_of(highest, SHIFT)
         # All threads have done with the last window, with writing the list, with reading it, with writing the logits.
         tl.debug_barrier()
-        num_groups = list_groups(row_logits, vocab_size, mask, smallest, largest, listed, LANES, GROUP, DEPTH, UNROLL)
+        num_groups = list_groups(
+            row_logits, vocab_size, in_words, mask, smallest, largest, listed, LANES, GROUP, DEPTH, UNROLL
+        )
         tl.debug_barrier()
-        groups = load_groups(row_logits, vocab_size, mask, smallest, largest, listed, num_groups, LANES, GROUP, DEPTH)
+        groups = load_groups(
+            row_logits, vocab_size, in_words, mask, smallest, largest, listed, num_groups, LANES, GROUP, DEPTH
+        )
         tl.debug_barrier()
         counts = pack(groups, smallest, scratch, LANES, GROUP, DEPTH)
         tl.debug_barrier()
@@ -165,7 +172,7 @@ def min_p_threshold(maximum, temperature, min_p):
 
 @triton.jit
 def search(
-    row_logits, vocab_size, mask, guess, maximum, mass, temperature, top_k, top_p, min_p, scratch,
+    row_logits, vocab_size, in_words, mask, guess, maximum, mass, temperature, top_k, top_p, min_p, scratch,
     SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """(threshold, mass of the survivors) of a row that is truncated."""
@@ -181,19 +188,21 @@ def search(
             if turn < 2:
                 target = tl.where(counting, top_k.to(tl.float64), top_p.to(tl.float64) * mass)
                 is_found, key, mass_above = search_windows(
-                    row_logits, vocab_size, mask, tl.maximum(guess, threshold), maximum, temperature, counting, target,
-                    least, scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                    row_logits, vocab_size, in_words, mask, tl.maximum(guess, threshold), maximum, temperature,
+                    counting, target, least, scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
                 )  # fmt: skip
                 if is_found == 0:
                     if turn == 1:
                         least = tl.maximum(least, lightest_key(maximum, mass, temperature, top_p, vocab_size, SHIFT))
                     key = radix_select_of_row(
-                        row_logits, vocab_size, mask, maximum, temperature, counting, target, least,
+                        row_logits, vocab_size, in_words, mask, maximum, temperature, counting, target, least,
                         ordered_key(maximum, SHIFT), SHIFT, LANES, GROUP,
                     )  # fmt: skip
                 floor = value_of(key, SHIFT)
                 mass = tl.where(is_found != 0, mass_above, mass)
                 threshold = floor
             if is_found == 0:
-                mass, _, threshold = row_sums(row_logits, vocab_size, mask, maximum, floor, temperature, LANES, GROUP)
+                mass, _, threshold = row_sums(
+                    row_logits, vocab_size, in_words, mask, maximum, floor, temperature, LANES, GROUP
+                )
     return threshold, mass

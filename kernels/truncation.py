@@ -16,12 +16,15 @@ from kernels.conclude import arrive, conclude_row, is_padding, served_count, ski
 from kernels.device_streams import load_stream
 from kernels.device_weights import divisor, scale, weigh
 from kernels.gumbel_argmax import gumbel_argmax_of_logits, no_leader
+from kernels.row_words import load_logits
 from kernels.thresholds import guess_of, row_sums, search
 from kernels.token_mask import only_allowed, target_mask_row
 
 
 @triton.jit
-def read_row(row_logits, vocab_size, mask, temperature, LANES: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr):
+def read_row(
+    row_logits, vocab_size, in_words, mask, temperature, LANES: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr
+):
     """(maximum, mass in units of the maximum, guess of a threshold, most tokens that can have mass) of a row; mass NaN
     for an invalid row.
 
@@ -36,7 +39,7 @@ def read_row(row_logits, vocab_size, mask, temperature, LANES: tl.constexpr, GRO
         counts = tl.full((THREADS,), 0, tl.int32)
     for first in tl.range(0, vocab_size, LANES, loop_unroll_factor=UNROLL):
         offsets = first + tl.arange(0, LANES)
-        values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+        values = load_logits(row_logits, offsets, vocab_size, in_words)
         values = only_allowed(values, offsets, vocab_size, mask, GROUP)
         logits = tl.reshape(values, (THREADS, GROUP))
         if mask[0] is not None:
@@ -57,12 +60,12 @@ def read_row(row_logits, vocab_size, mask, temperature, LANES: tl.constexpr, GRO
 
 
 @triton.jit
-def first_argmax(row_logits, vocab_size, mask, maximum, LANES: tl.constexpr, GROUP: tl.constexpr):
+def first_argmax(row_logits, vocab_size, in_words, mask, maximum, LANES: tl.constexpr, GROUP: tl.constexpr):
     """Lowest id among the largest logits."""
     found = vocab_size
     for first in tl.range(0, vocab_size, LANES):
         offsets = first + tl.arange(0, LANES)
-        logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+        logits = load_logits(row_logits, offsets, vocab_size, in_words)
         logits = only_allowed(logits, offsets, vocab_size, mask, GROUP)
         found = tl.minimum(found, tl.min(tl.where(logits == maximum, offsets, vocab_size), axis=0))
     return found
@@ -70,14 +73,14 @@ def first_argmax(row_logits, vocab_size, mask, maximum, LANES: tl.constexpr, GRO
 
 @triton.jit
 def gumbel_argmax_of_row(
-    row_logits, vocab_size, mask, threshold, temperature, to_target_ids, seed, position,
+    row_logits, vocab_size, in_words, mask, threshold, temperature, to_target_ids, seed, position,
     LANES: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """The token that coupled noise draws among those at or above the threshold."""
     leader = no_leader()
     for first in tl.range(0, vocab_size, LANES):
         offsets = first + tl.arange(0, LANES)
-        logits = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)
+        logits = load_logits(row_logits, offsets, vocab_size, in_words)
         logits = only_allowed(logits, offsets, vocab_size, mask, GROUP)
         leader = gumbel_argmax_of_logits(
             logits, threshold, offsets, first // 2 + tl.arange(0, LANES // 2), vocab_size, to_target_ids,
@@ -126,7 +129,7 @@ def _truncated_rows_kernel(
                 target_mask_row(target, tokens, request, index, True),
             )
             maximum, normalizer, guess, most = read_row(
-                row_logits, target.vocab_size, mask, temperature, LANES, GROUP, UNROLL
+                row_logits, target.vocab_size, target.in_words, mask, temperature, LANES, GROUP, UNROLL
             )
             threshold = tl.full((), -float("inf"), tl.float32)
             argmax = tl.full((), -1, tl.int32)
@@ -137,25 +140,34 @@ def _truncated_rows_kernel(
             cuts = (top_k > 0) | (top_p < 1) | (min_p > 0)
             if normalizer == normalizer:
                 if temperature == 0:
-                    argmax = first_argmax(row_logits, target.vocab_size, mask, maximum, LANES, GROUP)
+                    argmax = first_argmax(row_logits, target.vocab_size, target.in_words, mask, maximum, LANES, GROUP)
                     normalizer = normalizer / normalizer
                 elif cuts:
                     threshold, normalizer = search(
-                        row_logits, target.vocab_size, mask, guess, maximum, normalizer, temperature, top_k, top_p,
-                        min_p, scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                        row_logits, target.vocab_size, target.in_words, mask, guess, maximum, normalizer, temperature,
+                        top_k, top_p, min_p, scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
                     )  # fmt: skip
             entropy = tl.full((), 0.0, tl.float64)
             if METHOD == "typical":
                 if temperature > 0:
                     _, moment, _ = row_sums(
-                        row_logits, target.vocab_size, mask, maximum, threshold, temperature, LANES, GROUP
+                        row_logits,
+                        target.vocab_size,
+                        target.in_words,
+                        mask,
+                        maximum,
+                        threshold,
+                        temperature,
+                        LANES,
+                        GROUP,
                     )
                     entropy = tl.log(normalizer) - moment / divisor(temperature) / normalizer
             if METHOD == "coupled":
                 if (temperature > 0) & (normalizer == normalizer):
                     argmax = gumbel_argmax_of_row(
-                        row_logits, target.vocab_size, mask, threshold, temperature, output.to_target_ids,
-                        tl.load(streams.seeds + request), tl.load(streams.positions + request) + index, LANES, GROUP,
+                        row_logits, target.vocab_size, target.in_words, mask, threshold, temperature,
+                        output.to_target_ids, tl.load(streams.seeds + request),
+                        tl.load(streams.positions + request) + index, LANES, GROUP,
                     )  # fmt: skip
             prepared = (
                 tl.full((), -1, tl.int64),

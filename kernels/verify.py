@@ -23,6 +23,7 @@ from kernels.contract import (
 from kernels.draft_stats import with_row_stats
 from kernels.packed_rows import place_rows
 from kernels.passes import Round, launch, no_draft, stream_state
+from kernels.row_words import read_in_words
 from kernels.token_mask import mask_rows
 from kernels.workspace import Shape, Workspace
 
@@ -32,18 +33,22 @@ MAX_BLOCK_DRAFTS = 32
 """Positions whose residual masses may be needed are the bits of one number (kernels.decide)."""
 
 
-def draft_rows(draft: Draft, reads_draft: bool, vocab_size: int, workspace: Workspace) -> DraftRows:
+def draft_rows(draft: Draft, reads_draft: bool, target_logits: Tensor, workspace: Workspace) -> DraftRows:
     """The draft-logit cache as the kernels see it."""
     if draft.logits is None or not reads_draft:
         return no_draft()
     stats = draft.row_stats
     assert stats is not None
+    vocab_size, strides = target_logits.shape[1], draft.logits.stride()
+    # The kernels take the tokens of a word of the target's.
+    fits = draft.logits.element_size() >= target_logits.element_size()
     inverse = None if draft.draft_to_target is None else workspace.to_draft_ids(draft.draft_to_target, vocab_size)
     return DraftRows(
         draft.logits,
-        draft.logits.stride(0),
-        draft.logits.stride(1),
+        strides[0],
+        strides[1],
         draft.logits.shape[2],
+        read_in_words(draft.logits, strides[0], strides[1]) if fits else None,
         draft.idx_mapping,
         inverse,
         stats.maximum,
@@ -124,9 +129,10 @@ def verify(
             target_logits.stride(0),
             vocab_size,
             first_rows,
+            read_in_words(target_logits, target_logits.stride(0)),
             *mask_rows(mask, "mask", (len(target_logits),), vocab_size),
         ),
-        draft=draft_rows(draft, reads_draft, vocab_size, workspace),
+        draft=draft_rows(draft, reads_draft, target_logits, workspace),
         tokens=DraftTokens(draft.token_ids, draft.token_ids.stride(0), counts, num_requests, width),
         sampling=sampling,
         streams=stream_state(streams),
