@@ -14,7 +14,8 @@ DRAW = Case(work=Work.draw, width=0, vocab_size=151_936)
 BAR_REQUESTS = (16, 64, 256)
 REQUESTS = (1, 4, 16, 64, 256, 1024)
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
-VOCABULARIES = (32_000, 50_257, 128_255, 128_256, 151_936, 262_144)
+ODD = 128_255
+VOCABULARIES = (32_000, 50_257, ODD, ODD + 1, 151_936, 262_144)
 TEMPERATURES = (0.0, 0.7, 1.0)
 
 
@@ -52,6 +53,11 @@ def _full() -> list[Case]:
     cases += [replace(CENTRE, width=width) for width in WIDTHS]
     cases += [replace(CENTRE, width=width, method=Method.block) for width in (1, 5, 8)]
     cases += [replace(CENTRE, vocab_size=size) for size in VOCABULARIES]
+    # rows that begin anywhere
+    cases += [replace(CENTRE, num_requests=count, method=method, vocab_size=ODD) for count in (16, 256) for method in
+              (Method.probabilistic, Method.block)]  # fmt: skip
+    cases += [replace(CENTRE, truncation=Truncation.top_p, vocab_size=ODD)]
+    cases += [replace(DRAW, num_requests=count, vocab_size=size) for count in (16, 256) for size in (ODD, ODD + 1)]
     cases += [replace(CENTRE, dtype=dtype) for dtype in Dtype]
     cases += [replace(CENTRE, temperature=temperature) for temperature in TEMPERATURES]
     cases += [replace(CENTRE, truncation=truncation) for truncation in Truncation]
