@@ -275,5 +275,5 @@ def _second_pass(round_: Round) -> None:
         OVERLAPS=overlaps(),
         launch_pdl=overlaps(),
         num_warps=parts,
-        maxnreg=second_pass_registers(round_.method, truncates, parts, round_.is_masked, joins),
+        maxnreg=second_pass_registers(round_.method, logits.dtype, truncates, parts, round_.is_masked, joins),
     )

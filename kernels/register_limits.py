@@ -25,7 +25,7 @@ def first_pass_registers(
     Args:
         method: the rule.
         dtype: of the target's logits.
-        is_aligned: rows are read 16 bytes at a time; else every token takes an address of its own.
+        is_aligned: rows are read 16 bytes at a time; else they are put together from words.
         capability: of the GPU times ten.
         is_masked: some row may have a mask.
         is_short: rows are one short chunk, and the program that reads a row also prepares the test of its draft token.
@@ -38,20 +38,34 @@ def first_pass_registers(
     if method is Method.block and is_aligned:
         # With 96 or 112 the code for other generations spills 16 bytes, with 80 that for short rows 4.
         return 80 if capability == 90 and not is_short else 128
+    if method is Method.block and not is_short:
+        # Left alone the compiler takes 72 for float32, and spills.
+        return 96 if capability == 90 else 128
     spills = dtype == torch.float32 and capability >= 100
     return None if not is_aligned or spills else 48
 
 
-def second_pass_registers(method: Method, truncates: bool, num_warps: int, is_masked: bool, joins: bool) -> int:
-    """Limit for kernels.second_pass with up to 4 warps, or 8; `joins`: rows are put together from words."""
+def second_pass_registers(
+    method: Method, dtype: torch.dtype, truncates: bool, num_warps: int, is_masked: bool, joins: bool
+) -> int:
+    """Limit for kernels.second_pass with up to 4 warps, or 8.
+
+    Args:
+        method: the rule.
+        dtype: of the target's logits.
+        truncates: a request may cut.
+        num_warps: of a program.
+        is_masked: some row may have a mask.
+        joins: rows are put together from words.
+    """
     if is_masked and method is not Method.pr35461:
         return 128 if method is not Method.block else 255 if num_warps <= 4 else 168
     if method is Method.pr35461:
         return 128 if num_warps <= 4 else 192
     if method is Method.block and not truncates:
-        return 168 if joins else 128
+        return 168 if joins and dtype == torch.float32 else 128
     if joins:
-        return 128
+        return 128 if dtype == torch.float32 else 80
     return 80 if num_warps <= 4 else 64
 
 

@@ -1,12 +1,12 @@
-"""Logits of rows that begin anywhere: read in aligned words of 16 bytes and shifted into place in registers.
+"""Logits of rows that begin anywhere: read in aligned words of 8 bytes and shifted into place in registers.
 
 Where the length or the distance of rows is no multiple of 16 tokens, each begins at another place of a word. Read as
-they are, they take a load for each token. Here a group of tokens, as many as 16 bytes hold, is put together from the two
-words that it lies in: two loads, the second of which the next thread's first one brings too. What comes out is the same
-to the bit. A word may hold tokens of another row, or bytes beside the tensor: they are read, which no memory forbids
-within an aligned word, and left out.
+they are, they take a load for each token. Here a group of tokens, as many as 16 bytes hold, is put together from the
+three words that it lies in. What comes out is the same to the bit. A word may hold tokens of another row, or bytes
+beside the tensor: they are read, which no memory forbids within an aligned word, and left out.
 
-A row that lies on words by its sizes is read as it is (`read_in_words`), and nothing of this is compiled.
+A row that lies on words of 16 bytes by its sizes is read as it is (`read_in_words`), and nothing of this is compiled.
+Selections are written as bit operations with masks of all bits: one instruction each, where a condition takes two.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from kernels.workspace import SHORT_CHUNK
 
-WORD_BYTES: tl.constexpr = tl.constexpr(16)
-"""That one thread loads at a time."""
+GROUP_BYTES: tl.constexpr = tl.constexpr(16)
+WORD_BYTES: tl.constexpr = tl.constexpr(8)
 
 
 def read_in_words(logits: Tensor, *strides: int) -> int | None:
@@ -36,20 +36,44 @@ def read_in_words(logits: Tensor, *strides: int) -> int | None:
 
 
 @triton.jit
-def _four_words(words, firsts, wanted, SIZE: tl.constexpr):
-    """The four 32-bit parts of a word of 16 bytes, each [SIZE]; 0 where not wanted."""
-    places = firsts[:, None] + tl.arange(0, 4)[None, :]
-    loaded = tl.load(words + places, mask=wanted[:, None], other=0)
-    even, odd = tl.split(tl.reshape(loaded, (SIZE, 2, 2)))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    return first, second, third, fourth
+def _all_bits(condition):
+    """-1 where it holds, else 0."""
+    return -condition.to(tl.int32)
 
 
 @triton.jit
-def _side_by_side(first, second, third, fourth, SIZE: tl.constexpr):
-    """[SIZE, 4] of four [SIZE]."""
-    return tl.reshape(tl.join(tl.join(first, third), tl.join(second, fourth)), (SIZE, 4))
+def _chosen(mask, one, other):
+    """`one` where the bits of the mask are set, `other` elsewhere."""
+    return (one & mask) | (other & ~mask)
+
+
+@triton.jit
+def _two_parts(words, places, wanted, nothing):
+    """The lower and the upper 32 bits of words of 8 bytes."""
+    loaded = tl.load(words + places, mask=wanted, other=nothing)
+    return loaded.to(tl.int32), (loaded >> 32).to(tl.int32)
+
+
+@triton.jit
+def _halves(first, second):
+    """The upper half of one number, and above it the lower half of the next."""
+    return ((first >> 16) & 0xFFFF) | (second << 16)
+
+
+@triton.jit
+def _part(part, number: tl.constexpr, is_last, num_left, BITS: tl.constexpr, nothing):
+    """32 bits of a group; what lies behind the end of the row in its last group becomes -inf.
+
+    Args:
+        number: of the part in the group.
+        is_last: all bits for the group that the row ends in.
+        num_left: tokens of that group in the row.
+    """
+    TOKENS: tl.constexpr = 32 // BITS
+    behind = _all_bits(num_left <= number * TOKENS)
+    if BITS == 16:
+        behind = behind | (_all_bits(num_left == number * TOKENS + 1) & -65536)
+    return _chosen(behind & is_last, nothing, part)
 
 
 @triton.jit
@@ -63,47 +87,49 @@ def load_logits(row_logits, offsets, num_tokens, in_words):
         num_tokens: of the row that are read.
         in_words: of `read_in_words`.
     """
-    inside = offsets < num_tokens
     if in_words is None:
-        return tl.load(row_logits + offsets, mask=inside, other=-float("inf")).to(tl.float32)
+        return tl.load(row_logits + offsets, mask=offsets < num_tokens, other=-float("inf")).to(tl.float32)
     else:
-        BITS: tl.constexpr = row_logits.dtype.element_ty.primitive_bitwidth
-        GROUP: tl.constexpr = WORD_BYTES * 8 // BITS
+        DTYPE: tl.constexpr = row_logits.dtype.element_ty
+        BITS: tl.constexpr = DTYPE.primitive_bitwidth
+        GROUP: tl.constexpr = GROUP_BYTES * 8 // BITS
         SIZE: tl.constexpr = offsets.numel // GROUP
+        # -inf in every token of 32 bits.
+        NOTHING: tl.constexpr = -8388608 if BITS == 32 else (-8323200 if tl.bfloat16 == DTYPE else -67044352)
+        nothing = tl.full((), NOTHING, tl.int32)
+        pair = (nothing.to(tl.int64) << 32) | (nothing.to(tl.int64) & 0xFFFFFFFF)
         address = row_logits.to(tl.int64)
-        # In tokens; the words are numbered in parts of 32 bits.
+        # In tokens.
         shift = ((address & (WORD_BYTES - 1)) // (BITS // 8)).to(tl.int32)
-        words = tl.multiple_of((address - (address & (WORD_BYTES - 1))).to(tl.pointer_type(tl.int32)), 16)
-        columns = tl.arange(0, GROUP)[None, :]
-        # Sums of integers, of which all but one are 0, cost nothing.
-        firsts = tl.sum(tl.where(columns == 0, tl.reshape(offsets, (SIZE, GROUP)), 0), axis=1)
-        # A product, so that the compiler sees that a word is whole and gives it to a thread.
-        places = firsts // GROUP * 4
-        w0, w1, w2, w3 = _four_words(words, places, firsts < num_tokens, SIZE)
-        reaches = (shift > 0) & (firsts + (GROUP - shift) < num_tokens)
-        w4, w5, w6, w7 = _four_words(words, places + 4, reaches, SIZE)
-        parts = shift // (32 // BITS)
-        by_two = (parts & 2) != 0
-        w0, w1, w2 = tl.where(by_two, w2, w0), tl.where(by_two, w3, w1), tl.where(by_two, w4, w2)
-        w3, w4, w5 = tl.where(by_two, w5, w3), tl.where(by_two, w6, w4), tl.where(by_two, w7, w5)
-        by_one = (parts & 1) != 0
-        w0, w1, w2 = tl.where(by_one, w1, w0), tl.where(by_one, w2, w1), tl.where(by_one, w3, w2)
-        w3, w4 = tl.where(by_one, w4, w3), tl.where(by_one, w5, w4)
+        words = tl.multiple_of((address & -WORD_BYTES).to(tl.pointer_type(tl.int64)), 8)
+        # The first of each group, taken so that the compiler gives a group to a thread.
+        firsts, _ = tl.split(tl.reshape(offsets, (SIZE * GROUP // 2, 2)))
+        firsts, _ = tl.split(tl.reshape(firsts, (SIZE * GROUP // 4, 2)))
+        if GROUP == 8:
+            firsts, _ = tl.split(tl.reshape(firsts, (SIZE, 2)))
+        places = firsts // GROUP * 2
+        # A word is read if a token of the row lies in it.
+        behind_first = firsts + (GROUP // 2 - shift)
+        p0, p1 = _two_parts(words, places, firsts < num_tokens, pair)
+        p2, p3 = _two_parts(words, places + 1, behind_first < num_tokens, pair)
+        p4, p5 = _two_parts(words, places + 2, (shift > 0) & (behind_first + GROUP // 2 < num_tokens), pair)
+        by_part = _all_bits((shift * BITS & 32) != 0)
+        p0, p1 = _chosen(by_part, p1, p0), _chosen(by_part, p2, p1)
+        p2, p3, p4 = _chosen(by_part, p3, p2), _chosen(by_part, p4, p3), _chosen(by_part, p5, p4)
         if BITS == 16:
-            by_half = (shift & 1) != 0
-            w0 = tl.where(by_half, ((w0 >> 16) & 0xFFFF) | (w1 << 16), w0)
-            w1 = tl.where(by_half, ((w1 >> 16) & 0xFFFF) | (w2 << 16), w1)
-            w2 = tl.where(by_half, ((w2 >> 16) & 0xFFFF) | (w3 << 16), w2)
-            w3 = tl.where(by_half, ((w3 >> 16) & 0xFFFF) | (w4 << 16), w3)
-        joined = _side_by_side(w0, w1, w2, w3, SIZE)
-        if BITS == 16:
-            if row_logits.dtype.element_ty == tl.bfloat16:
-                low = (joined << 16).to(tl.float32, bitcast=True)
-                high = (joined & -65536).to(tl.float32, bitcast=True)
-            else:
-                low = joined.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-                high = (joined >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-            values = tl.reshape(tl.join(low, high), offsets.shape)
+            by_half = _all_bits((shift & 1) != 0)
+            p0, p1 = _chosen(by_half, _halves(p0, p1), p0), _chosen(by_half, _halves(p1, p2), p1)
+            p2, p3 = _chosen(by_half, _halves(p2, p3), p2), _chosen(by_half, _halves(p3, p4), p3)
+        is_last = _all_bits(firsts // GROUP == num_tokens // GROUP)
+        num_left = num_tokens % GROUP
+        p0, p1 = _part(p0, 0, is_last, num_left, BITS, nothing), _part(p1, 1, is_last, num_left, BITS, nothing)
+        p2, p3 = _part(p2, 2, is_last, num_left, BITS, nothing), _part(p3, 3, is_last, num_left, BITS, nothing)
+        parts = tl.reshape(tl.join(tl.join(p0, p2), tl.join(p1, p3)), (SIZE, 4))
+        if tl.float32 == DTYPE:
+            values = parts.to(tl.float32, bitcast=True)
+        elif tl.bfloat16 == DTYPE:
+            values = tl.join((parts << 16).to(tl.float32, bitcast=True), (parts & -65536).to(tl.float32, bitcast=True))
         else:
-            values = tl.reshape(joined.to(tl.float32, bitcast=True), offsets.shape)
-        return tl.where(inside, values, -float("inf"))
+            lower, upper = parts.to(tl.int16), (parts >> 16).to(tl.int16)
+            values = tl.join(lower, upper).to(tl.float16, bitcast=True).to(tl.float32)
+        return tl.reshape(values, offsets.shape)
