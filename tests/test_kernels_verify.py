@@ -121,7 +121,7 @@ def test_smaller_draft_vocabulary(method: Method, kind: str):
 
 
 @draft_reading_methods(Method.probabilistic)
-@pytest.mark.parametrize("num_extra", always(1, on_a_gpu=[16]))
+@pytest.mark.parametrize("num_extra", always(2, on_a_gpu=[16]))
 def test_rows_further_apart_than_their_length(method: Method, num_extra: int):
     """Would catch a row whose first token is looked for in the wrong place of a word, and tokens of the next row."""
     checked_verdict(kernel_round(MIXED, LENGTHS, 303, torch.bfloat16, num_extra=num_extra, seed=7), method)
