@@ -69,7 +69,7 @@ def cluster(request):
     """The settings of a cluster."""
     if request.param == "ray":
         address = request.getfixturevalue("ray_cluster")
-        return ("launcher=ray", f"launcher.address={address}", HERE, *SMALL)
+        return ("launcher=ray", f"launcher.address={address}", *SMALL)
     pytest.importorskip("submitit", reason="needs the extra slurm")
     return ("launcher=slurm", *((HERE, "launcher.executor=local") if request.param == "submitit" else ()), *SMALL)
 

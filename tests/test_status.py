@@ -45,6 +45,14 @@ def test_a_running_run_says_what_is_done_and_what_is_left(tmp_path, capsys):
         assert words in shown
 
 
+def test_workers_in_the_queue_of_a_cluster_are_told_and_cost_nothing(tmp_path, capsys):
+    """Would catch device-hours of workers that have not begun, and a run that seems to stand still."""
+    replace(STATUS_OF_A_RUN, num_waiting=3, own_device_s=1800.0).write(tmp_path)
+    command.main([str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "queue: 3" in shown and "2.50 device-hours" in shown
+
+
 def test_a_run_that_was_killed_is_not_called_running(tmp_path, capsys):
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()

@@ -7,7 +7,6 @@ results that are sent again take the place of those before. This module does not
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -104,14 +103,13 @@ def _to_mlflow(mlflow: Any, cells: list[Sent]) -> str:
             # settings of a run cannot be changed
             client.delete_run(earlier.info.run_id)
         tags = {"cell_id": cell.cell_id, "labels": cell.labels}
-        run_id = client.create_run(experiment, tags=tags, run_name=cell.name).info.run_id
+        run = client.create_run(experiment, tags=tags, run_name=cell.name).info
         params = [entities.Param(name, str(value)) for name, value in cell.settings.items()]
-        now_ms = int(time.time() * 1000)
-        metrics = [entities.Metric(name, value, now_ms, 0) for name, value in cell.numbers.items()]
+        metrics = [entities.Metric(name, value, run.start_time, 0) for name, value in cell.numbers.items()]
         for start in range(0, max(len(params), len(metrics)), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
-            client.log_batch(run_id, metrics=metrics[part], params=params[part])
-        client.set_terminated(run_id, "FAILED" if cell.has_failed else "FINISHED")
+            client.log_batch(run.run_id, metrics=metrics[part], params=params[part])
+        client.set_terminated(run.run_id, "FAILED" if cell.has_failed else "FINISHED")
     return str(mlflow.get_tracking_uri())
 
 

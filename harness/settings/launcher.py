@@ -44,7 +44,7 @@ class LauncherConfig:
     memory_gb: float | None = None
     """Memory of a job; null is the cluster's default."""
     host: str | None = None
-    """Name or address of this host by which jobs reach it; null is its host name."""
+    """Name or address of this host by which jobs reach it; null is its host name, or with Ray its address there."""
     time_limit_min: int = 720
     """Of a job; it stops 90 seconds before, and another follows."""
     partition: str | None = None

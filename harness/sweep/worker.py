@@ -27,7 +27,7 @@ from harness.sweep.run_cells import CellRunner, refuse_repeated
 from harness.sweep.task import failure_message, told_failures
 from harness.sweep.turns import groups_of
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """What schedulers send before they end a process; the last is submitit's."""
 
 
@@ -47,7 +47,7 @@ def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
     """
     faulthandler.enable()
     reports = Reports(channel)
-    for number in STOP_SIGNALS:
+    for number in SCHEDULER_SIGNALS:
         signal.signal(number, reports.stop)
     tasks: SimpleQueue[list[Any] | None] = SimpleQueue()
     threading.Thread(target=_listen, args=(channel, tasks, reports), daemon=True).start()

@@ -28,7 +28,7 @@ class RayProcess(RemoteProcess):
         try:
             _ray().get(self._task, timeout=ENDING_S)
         except _ray().exceptions.RayError as error:
-            return f"its task of Ray ended: {' '.join(str(error).split())[-500:]}"
+            return f"no connection to its task of Ray: {' '.join(str(error).split())[-500:]}"
         return "its task of Ray ended"
 
 
@@ -59,6 +59,9 @@ class RayLauncher(RemoteLauncher):
             max_retries=0,
         )(join_run)
         super().__init__(plan)
+
+    def host_name(self) -> str:
+        return str(_ray().util.get_node_ip_address())
 
     def submit(self, invitation: Invitation, plan: RunPlan) -> RemoteProcess:
         return RayProcess(self._join_run.remote(invitation, plan))

@@ -127,13 +127,17 @@ class RemoteLauncher(ABC):
             ) from error
         Thread(target=self._listen, daemon=True).start()
 
+    def host_name(self) -> str:
+        """What jobs know this host by unless the user names it."""
+        return socket.gethostname()
+
     @abstractmethod
     def submit(self, invitation: Invitation, plan: RunPlan) -> RemoteProcess:
         """Start a job that runs `join_run` with these arguments."""
 
     def start(self, place: int) -> WorkerProcess:
         self._num_started += 1
-        host = self._plan.launcher.host or socket.gethostname()
+        host = self._plan.launcher.host or self.host_name()
         port = int(self._listener.getsockname()[1])
         invitation = Invitation(host, port, self._num_started, os.getcwd(), self._secret)
         process = self.submit(invitation, self._plan)

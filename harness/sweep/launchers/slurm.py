@@ -43,7 +43,7 @@ class SlurmProcess(RemoteProcess):
         with suppress(OSError):
             lines += path.read_text(errors="replace").split("\n")
         last = [line for line in lines if line.strip()][-1]
-        return f"job {self._job.job_id} ended; the end of its log {path}: {last.strip()[:500]}"
+        return f"no connection to job {self._job.job_id}; the end of its log {path}: {last.strip()[:500]}"
 
 
 _BEFORE_ITS_END = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING")
