@@ -12,7 +12,7 @@ GPU_TEST_WORKERS ?= 12
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-server test test-fast gpu-test mutants check soak certify compile-check bench zoo clean
+.PHONY: help demo demo-server test test-fast gpu-test mutants check soak demo-load certify compile-check bench zoo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ check: .venv/.installed ## Run the linter, the formatter's check and the type ch
 
 soak: .venv/.installed ## Kill runs 200 times, start them again and compare; then one run of 10,000 requests, for memory and time
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.run_soak
+
+demo-load: .venv/.installed ## Time `make demo` beside one busy process per core: 2.5 times as long as alone at most
+	@$(BIN)/python -m tests.run_beside_load
 
 certify: .venv/.installed ## Test that the sampling core is lossless, and that the test would notice if it were not
 	@$(BIN)/python -m experiments certify
