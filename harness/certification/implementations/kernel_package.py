@@ -14,11 +14,25 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
+from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from harness.settings.schema import SettingsError
+
+
+class Excerpt(InspectLoader):
+    """Loads a part of a module's code."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.code
+
+    def get_source(self, fullname: str) -> None:
+        return None
 
 
 class BareParents:
@@ -109,11 +123,11 @@ def take_functions(package: str, module: str, names: Sequence[str], given: Mappi
     missing = [name for name in names if name not in nodes]
     if found is None or missing:
         raise SettingsError(f"--subject: expected {', '.join(missing)} in {module}, found none; try another version")
-    scope = dict(given)
-    for name in names:
-        body = ast.Module([nodes[name]], type_ignores=[])
-        exec(compile(body, found.origin or module, "exec", annotations.compiler_flag), scope)
-    return [scope[name] for name in names]
+    chosen = ast.Module([nodes[name] for name in names], type_ignores=[])
+    excerpt = ModuleType(module)
+    vars(excerpt).update(given)
+    Excerpt(compile(chosen, found.origin or module, "exec", annotations.compiler_flag)).exec_module(excerpt)
+    return [getattr(excerpt, name) for name in names]
 
 
 def _names(node: ast.stmt) -> list[str]:
