@@ -190,7 +190,7 @@ class EndsTheRun(Once):
 
     def fail_once(self) -> None:
         os.kill(int(os.environ["SUPERVISOR"]), signal.SIGTERM)
-        while True:
+        for _ in range(10**6):
             self.on_request(0)
 
 

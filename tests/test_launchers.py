@@ -156,7 +156,7 @@ def test_only_who_knows_the_secret_of_a_run_is_let_in(tmp_path):
     launcher.start(0)
     address = launcher.invitation.host, launcher.invitation.port
     with Client(address) as silent, pytest.raises(AuthenticationError):
-        assert silent.poll(None)
+        assert silent.poll(60)
         Client(address, authkey=b"guessed")
     with Client(address, authkey=launcher.invitation.secret) as worker:
         worker.send_bytes(b'["begun", 1]')
