@@ -15,7 +15,10 @@ def sent_to_mlflow(folder):
 
     client = mlflow.MlflowClient()
     (experiment,) = [item for item in client.search_experiments() if item.name == folder.name]
-    return {run.data.tags["cell_id"]: run for run in client.search_runs([experiment.experiment_id])}
+    runs = client.search_runs([experiment.experiment_id])
+    by_cell = {run.data.tags["cell_id"]: run for run in runs}
+    assert len(by_cell) == len(runs)
+    return by_cell
 
 
 def test_every_cell_is_a_run_of_mlflow_and_stays_one(tmp_path, monkeypatch, capsys):
