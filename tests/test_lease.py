@@ -1,6 +1,7 @@
 """One process works in a folder at a time: who holds the lease, and when it is stale."""
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -85,7 +86,12 @@ def test_a_pid_that_was_given_again_is_another_process(tmp_path):
 def test_a_process_that_stood_still_ends_when_another_took_over(tmp_path, monkeypatch):
     """Would catch two processes that write the same cells."""
     monkeypatch.setattr(lease, "BEAT_S", 0.001)
-    with pytest.raises(KeyboardInterrupt), leased(tmp_path):
-        (tmp_path / "lease.2").write_text("{}")
-        while True:
-            pass
+    # a shell script's background processes ignore SIGINT, as a sweep does not while it runs
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), leased(tmp_path):
+            (tmp_path / "lease.2").write_text("{}")
+            while True:
+                pass
+    finally:
+        signal.signal(signal.SIGINT, before)
