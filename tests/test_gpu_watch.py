@@ -29,7 +29,7 @@ class FakeNvml:
         """samples: SM clock, reasons, number of processes; refused: names of functions."""
         self.samples, self.refused, self.is_mig = chain(samples, repeat(samples[-1])), refused, is_mig
         self.asked, self.third_sample = [], threading.Event()
-        self.now = None
+        self.now = samples[0]
 
     def __getattr__(self, name):
         if name in self.refused:
@@ -96,6 +96,8 @@ def test_without_a_gpu_nothing_is_watched():
         ("nvmlInit", {"nvml"}, (None, None)),
         ("nvmlDeviceGetHandleByUUID", {"nvml"}, (None, None)),
         ("nvmlDeviceGetComputeRunningProcesses", {"num_other_processes"}, (1980, None)),
+        # whether it was idle is not known then
+        ("nvmlDeviceGetCurrentClocksThrottleReasons", {"clock_reasons"}, (None, 0)),
         ("nvmlDeviceGetClockInfo", {"sm_clock_mhz", "memory_clock_mhz"}, (None, 0)),
     ],
 )

@@ -15,7 +15,8 @@ class GpuSamples:
     num_samples: int = 0
     """All of them."""
     num_busy_samples: int = 0
-    """Those in which the GPU had work; clocks and their reasons are of these, since an idle GPU lowers its clocks."""
+    """Those in which the GPU is known to have had work; clocks and their reasons are of these, since an idle GPU lowers
+    its clocks."""
     min_sm_clock_mhz: float | None = None
     mean_sm_clock_mhz: float | None = None
     max_sm_clock_mhz: float | None = None

@@ -34,7 +34,7 @@ _REASONS = {
     "hw_power_brake_slowdown": 0x80,
     "display_clock": 0x100,
 }
-"""Bits of nvmlDeviceGetCurrentClocksEventReasons."""
+"""Bits of nvmlDeviceGetCurrentClocksThrottleReasons, which newer versions also call EventReasons."""
 
 
 class _Sample(NamedTuple):
@@ -140,10 +140,10 @@ class GpuWatch:
         with self._lock:
             self._num_samples += 1
             self._num_others.add(sample.num_other_processes)
-            if _IDLE in (sample.reasons or ()):
+            if sample.reasons is None or _IDLE in sample.reasons:
                 return
             self._num_busy += 1
-            self._reasons.update(sample.reasons or ())
+            self._reasons.update(sample.reasons)
             self._sm_clock_mhz.add(sample.sm_clock_mhz)
             self._memory_clock_mhz.add(sample.memory_clock_mhz)
 
