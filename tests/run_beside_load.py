@@ -49,17 +49,17 @@ def load(num_processes):
         yield
 
 
-def busy_share():
-    """Share of all cores that is in use now."""
+def core_seconds():
+    """Seconds that all cores have worked, and have not, since the system started."""
+    user, nice, system, idle, wait, *others = map(int, Path("/proc/stat").read_text().split()[1:9])
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + sum(others)) / ticks_per_s, (idle + wait) / ticks_per_s
 
-    def ticks():
-        user, nice, system, idle, wait, *others = map(int, Path("/proc/stat").read_text().split()[1:9])
-        return user + nice + system + sum(others), idle + wait
 
-    before = ticks()
-    time.sleep(LOOK_S)
-    busy, idle = (now - then for now, then in zip(ticks(), before, strict=True))
-    return busy / max(1, busy + idle)
+def busy_share(before, own_s=0.0):
+    """Share of all cores that other work has taken since `before`, of `core_seconds`."""
+    busy_s, idle_s = (now - then for now, then in zip(core_seconds(), before, strict=True))
+    return (busy_s - own_s) / (busy_s + idle_s)
 
 
 def main():
@@ -70,7 +70,9 @@ def main():
     options = parser.parse_args()
     settings = options.settings or ["experiment=quickstart"]
     num_cores = len(os.sched_getaffinity(0))
-    share = busy_share()
+    before = core_seconds()
+    time.sleep(LOOK_S)
+    share = busy_share(before)
     if share > QUIET and not options.anyway:
         sys.exit(f"expected a quiet machine, found {share:.0%} of its cores in use; wait, or give --anyway")
     alone_s = seconds(settings)

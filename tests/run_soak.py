@@ -39,6 +39,7 @@ from harness.settings.sections import BackendConfig, DecodingConfig, Measurement
 from harness.settings.workload import WorkloadConfig
 from kernels.contract import VerificationMethod
 from tests.resumed_runs import Told, differences, plan_of, run
+from tests.run_beside_load import busy_share, core_seconds
 from tests.test_sweep import cell as zoo_cell
 from tests.test_sweep import plan
 
@@ -47,6 +48,8 @@ MAX_GROWTH_BYTES = 512
 """Of resident memory, a request."""
 NUM_SLICES = 20
 """Of the long run, whose memory is compared."""
+NUM_PER_PIECE = 48
+"""Requests of the long run, three times as many as run together."""
 MAX_CHANGE = 0.05
 """Of the CPU time of a request, in the long run."""
 INSIDE = mmap.mmap(-1, 1)
@@ -200,7 +203,9 @@ def long_run(root, num_requests):
             self.num_requests += 1
 
     gc.collect()
+    before, began_s = core_seconds(), time.process_time()
     run_cells(plan(root / "long", cell), root / "long", Sampled(), finished)
+    others = busy_share(before, time.process_time() - began_s)
     seconds, resident, tokens = samples.T
     record = read_cell(root / "long" / "cells" / f"{finished[0]}.json.gz")
     num_tokens = [sum(item.num_output_tokens for item in items) for items in (record.requests, record.blocks)]
@@ -211,7 +216,7 @@ def long_run(root, num_requests):
     wrong = [
         f"{name}: expected as many everywhere, found {found}" for name, found in counted.items() if len({*found}) > 1
     ]
-    wrong += check_memory(resident) + check_cpu_time(seconds)
+    wrong += check_memory(resident) + check_cpu_time(seconds, others)
     print("".join(f"{line}\n" for line in wrong), end="")
     return wrong
 
@@ -234,17 +239,17 @@ def check_memory(resident):
     return [] if upper < MAX_GROWTH_BYTES else [f"{text}, expected less than {MAX_GROWTH_BYTES}{advice}"]
 
 
-def check_cpu_time(seconds):
+def check_cpu_time(seconds, others):
     """Compare the CPU time of a request in the last tenth and in the first, by the medians of pieces of each.
 
-    Requests of a batch end together, so that a piece holds several batches; a median leaves single pieces in which the
-    machine had other work without effect.
+    Requests of a batch end together, so that a piece holds several batches; the median ignores single pieces in which
+    the machine had other work. More of it slows every request: `others` is its share of all cores.
     """
     tenth = len(seconds) // 10
-    pieces = (np.diff(part[:: max(1, tenth // 20)]) for part in (seconds[:tenth], seconds[-tenth:]))
-    first, last = (float(np.median(part)) / max(1, tenth // 20) for part in pieces)
+    pieces = (np.diff(part[::NUM_PER_PIECE]) for part in (seconds[:tenth], seconds[-tenth:]))
+    first, last = (float(np.median(part)) / NUM_PER_PIECE for part in pieces)
     text = f"CPU time of a request: {1e3 * first:.2f} ms in the first tenth, {1e3 * last:.2f} ms in the last"
-    text += f" ({last / first - 1:+.1%})"
+    text += f" ({last / first - 1:+.1%}; other work took {others:.0%} of the cores)"
     print(f"long run: {text}")
     return [] if abs(last / first - 1) <= MAX_CHANGE else [f"{text}, expected a change of {MAX_CHANGE:.0%} at most"]
 
