@@ -66,7 +66,8 @@ def test_what_the_control_was_made_from_passes(control):
     ],
 )
 def test_a_right_sampler_passes(name):
-    assert p_value(project_core(CPU), CASES[name]) > 1e-4
+    """Of other layouts and types than the controls; `make certify` simulates all cases with more requests."""
+    assert p_value(project_core(CPU), CASES[name], 2 * BATCH) > 1e-4
 
 
 SPREAD = ("block, sampled cached, bfloat16, none, spread", "strict, greedy one-hot, bfloat16, top-k, spread over zeros")
