@@ -55,7 +55,7 @@ class TargetRows(NamedTuple):
     @property
     def is_aligned(self) -> bool:
         """Whether Triton can tell that 16 bytes of a row may be read at once: by the sizes that it specializes for."""
-        return self.stride % 16 == 0 and self.vocab_size % 16 == 0
+        return self.in_words is None and self.stride % 16 == 0 and self.vocab_size % 16 == 0
 
 
 class DraftRows(NamedTuple):

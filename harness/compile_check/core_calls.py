@@ -191,6 +191,13 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
         yield f"verify {method.value}, short vocabulary, truncated", partial(_verify, method, dtype, **short)
         name = f"verify {method.value}, masked, short vocabulary, truncated"
         yield name, partial(_verify, method, dtype, masked=True, **short)
+    for method in (Method.probabilistic, Method.block):
+        odd = {"vocab_size": ODD_VOCAB_SIZE}
+        yield f"verify {method.value}, odd vocabulary, float32", partial(_verify, method, torch.float32, **odd)
+        yield (
+            f"verify {method.value}, odd vocabulary, many requests",
+            partial(_verify, method, dtype, num_requests=MANY_REQUESTS, **odd),
+        )
     yield "verify pr35461, many requests", partial(_verify, Method.pr35461, dtype, num_requests=MANY_REQUESTS)
     yield "draw, odd vocabulary", partial(_draw, dtype, vocab_size=ODD_VOCAB_SIZE)
     yield "draw, many requests", partial(_draw, dtype, num_requests=2 * MANY_REQUESTS)
