@@ -169,6 +169,17 @@ def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]
         yield f"logprobs, {words}", partial(_logprobs, dtype, sampling=True, **chosen)
 
 
+def odd_rows(dtype: torch.dtype) -> Iterator[Launch]:
+    """Rows that begin anywhere, and are put together from words."""
+    name = f"odd rows, {str(dtype).removeprefix('torch.')}"
+    for method in (Method.probabilistic, Method.block):
+        yield f"verify {method.value}, {name}", partial(_verify, method, dtype, vocab_size=ODD_VOCAB_SIZE)
+    truncated = partial(_verify, Method.block, dtype, vocab_size=ODD_VOCAB_SIZE, truncates=True)
+    yield f"verify block, truncated, {name}", truncated
+    many = partial(_verify, Method.probabilistic, dtype, vocab_size=ODD_VOCAB_SIZE, num_requests=MANY_REQUESTS)
+    yield f"verify probabilistic, many requests, {name}", many
+
+
 def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
     """Vocabularies, layouts and drafts that change the code of a kernel."""
     options: dict[str, dict[str, Any]] = {
@@ -191,13 +202,6 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
         yield f"verify {method.value}, short vocabulary, truncated", partial(_verify, method, dtype, **short)
         name = f"verify {method.value}, masked, short vocabulary, truncated"
         yield name, partial(_verify, method, dtype, masked=True, **short)
-    for method in (Method.probabilistic, Method.block):
-        odd = {"vocab_size": ODD_VOCAB_SIZE}
-        yield f"verify {method.value}, odd vocabulary, float32", partial(_verify, method, torch.float32, **odd)
-        yield (
-            f"verify {method.value}, odd vocabulary, many requests",
-            partial(_verify, method, dtype, num_requests=MANY_REQUESTS, **odd),
-        )
     yield "verify pr35461, many requests", partial(_verify, Method.pr35461, dtype, num_requests=MANY_REQUESTS)
     yield "draw, odd vocabulary", partial(_draw, dtype, vocab_size=ODD_VOCAB_SIZE)
     yield "draw, many requests", partial(_draw, dtype, num_requests=2 * MANY_REQUESTS)

@@ -17,6 +17,7 @@ from harness.compile_check.core_calls import (
     deferring,
     every_method,
     masked,
+    odd_rows,
     other_masked_shapes,
     other_shapes,
     packed,
@@ -37,6 +38,7 @@ def kinds() -> Iterator[Launch]:
     """Every kind of kernel once; masked batches that cut are left to the mixed ones, which launch the same kernels."""
     bfloat16 = DTYPES[0]
     yield from every_method(bfloat16)
+    yield from odd_rows(bfloat16)
     yield from truncated(bfloat16, (Method.block,))
     yield from masked(bfloat16, (Method.block,), ("masked", "masked and mixed"))
     yield from packed(bfloat16)
@@ -49,6 +51,7 @@ def core_calls() -> Iterator[Launch]:
     """Every method and every type."""
     for dtype in DTYPES:
         yield from every_method(dtype)
+        yield from odd_rows(dtype)
     yield from deferring()
 
 
