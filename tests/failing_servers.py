@@ -129,9 +129,9 @@ class PlaysOnUntilStopped(FailingServer):
 
 
 class DiesOfTheSignal(FailingServer):
-    """Opens the pipe, and loses its last request to the signal that the run gets too."""
+    """Opens the pipe, and loses its last request to the signal that the run gets too; offers all others."""
 
-    def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
+    def generate(self, conversations, on_request=None, start_s=0.0, keep=None) -> BackendRun:
         self.num_blocks += on_request is not None
         if self.num_blocks < 2 or "SERVER_IS_MENDED" in os.environ:
             return FakeServer.generate(self, conversations, on_request, start_s)
@@ -139,7 +139,9 @@ class DiesOfTheSignal(FailingServer):
         GoesOnWhenStopped.fail(self)
         lost = conversations[-1]
         failure = Failure("ServerGone", "no answer", request=(lost.prompt.prompt_id, 0, lost.sample))
-        return replace(run, failures=(failure,))
+        run = replace(run, failures=(failure,))
+        keep(run)
+        return run
 
 
 class LosesRequestsUntilMended(LosesRequests):

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.backends.server.answer_records import recorded
 from harness.backends.server.client import Client, open_session
 from harness.backends.server.process import Servers
 from harness.backends.server.reply import NoConnection, Reply
@@ -99,6 +100,44 @@ def test_what_has_ended_is_kept_while_others_are_in_flight(monkeypatch, ends):
     kept_s = sum(run.wall_s for run in kept)
     # the request that stalls has at least its sixth of every moment
     assert share_s <= kept_s * (1 + 1e-9) and kept_s < elapsed_s * (5 / 6 if ends == "killed" else 1)
+
+
+@pytest.mark.parametrize("others", ["have ended", "stall"])
+def test_requests_that_fail_at_a_stop_cost_no_others(monkeypatch, others):
+    """Would catch answers that are lost with those that a stopped server did not give, or that were declined before."""
+    stalls = others == "stall"
+    monkeypatch.setattr("harness.backends.server.load_generator.KEEP_EVERY_S", 0.1 if stalls else 60.0)
+    monkeypatch.setattr("harness.backends.server.load_generator.LOOK_EVERY_S", 0.1 if stalls else 60.0)
+    ended, declined, kept, is_stopping = [], [], [], []
+
+    class Stop(BaseException):
+        pass
+
+    def decline_before(played, *arguments):
+        found = recorded(played, *arguments)
+        if is_stopping:
+            return found
+        declined.extend(found.requests)
+        return replace(found, knowledge=None)
+
+    monkeypatch.setattr("harness.backends.server.server.recorded", decline_before)
+
+    def on_round():
+        if not stalls or (declined and len(ended) == 4):
+            is_stopping.append(True)
+            raise Stop
+
+    with ScriptedServer(depth=DEPTH) as server:
+        cell = cell_on(server)
+        seeds = list(scripts_of(cell, server))
+        server.faults |= {seeds[0] % SEEDS: "malformed"} | ({seeds[1] % SEEDS: "stalls"} if stalls else {})
+        played = conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
+        backend = ServerBackend(cell, ServerBackend.Shared())
+        ServerBackend.prepare_together([backend], played)
+        with pytest.raises(Stop):
+            backend.generate(played, ended.append, keep=kept.append, on_round=on_round)
+    assert not any(run.failures for run in kept)
+    assert sorted(item.seed for run in kept for item in run.requests) == sorted(seeds[2 if stalls else 1 :])
 
 
 @pytest.mark.parametrize(

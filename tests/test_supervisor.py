@@ -178,13 +178,16 @@ def test_a_request_that_goes_on_for_long_does_not_hold_up_the_end(tmp_path, begu
 
 
 def test_requests_that_were_lost_to_the_signal_are_run_again(tmp_path, begun, monkeypatch):
-    """Would catch requests that count as failed because the scheduler ended their server first."""
+    """Would catch requests that count as failed because the scheduler ended their server first, and others that are
+    lost with them."""
     signal_when(begun, signal.SIGTERM)
     with pytest.raises(StoppedBySignal):
         Supervisor(plan_on("DiesOfTheSignal", tmp_path), Counting(), []).run()
     monkeypatch.setenv("SERVER_IS_MENDED", "1")
     Supervisor(plan_on("DiesOfTheSignal", tmp_path), Counting(), []).run()
-    assert [(len(item.requests), item.failures) for item in records_of(tmp_path).values()] == [(4, ())] * 3
+    records = records_of(tmp_path).values()
+    assert [(len(item.requests), item.failures) for item in records] == [(4, ())] * 3
+    assert [1, 1] in [[block.num_requests for block in item.blocks if block.index == 1] for item in records]
 
 
 def test_a_second_key_ends_a_worker_that_does_not_listen(tmp_path, begun):

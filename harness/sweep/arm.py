@@ -121,7 +121,9 @@ class Arm:
             def keep(run: BackendRun, call_s: float | None = None) -> None:
                 if run.failures and progress.is_stopping:
                     # the signal may have ended the server first
-                    progress.round_ended()
+                    if call_s is not None:
+                        progress.round_ended()
+                    run = _without_failed(run)
                 gpu = None if watch is None else watch.samples()
                 self._keep(run, turn.block, start_unix_s, start_s, None if call_s is None else left, call_s, gpu)
 
@@ -249,6 +251,14 @@ def _facts(plain: Mapping[str, Any]) -> Facts:
     """Facts from plain values."""
     changed = {"backend": BackendConfig(**plain["backend"]), "knowledge": Knowledge(plain["knowledge"])}
     return Facts(**{**plain, **changed, "fallbacks": tuple(plain["fallbacks"])})
+
+
+def _without_failed(run: BackendRun) -> BackendRun:
+    """What is left without the conversations in which a request failed; they are played again later."""
+    keys = {(item.request[0], item.request[2]) for item in run.failures if item.request is not None}
+    requests = tuple(item for item in run.requests if (item.prompt_id, item.sample) not in keys)
+    terms = tuple(item for item in run.terms if (item.key[0], item.key[2]) not in keys)
+    return replace(run, requests=requests, terms=terms, failures=())
 
 
 def _key(conversation: Conversation) -> ConversationKey:

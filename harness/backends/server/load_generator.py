@@ -67,8 +67,9 @@ class LoadResult:
         return shared_clock([start for start, _ in spans], [end for _, end in spans])
 
 
-Interim = Callable[[LoadResult], None]
-"""Takes the conversations that have ended since the last call; runs in a thread while others go on."""
+Interim = Callable[[LoadResult], bool]
+"""Takes the conversations that have ended and were not taken before, and returns whether it has taken these; runs in a
+thread while others go on."""
 
 
 @dataclass
@@ -100,13 +101,16 @@ class LoadGenerator:
         run = _Run(self, on_request, start_s, interim, on_round)
         try:
             asyncio.run(run.play(conversations, first))
+            if run.played.failures and on_round is not None:
+                # the signal that ends the run may have ended the server first
+                on_round()
         except BaseException as error:
             stop = error
             while isinstance(stop, BaseExceptionGroup):
                 # one stops all: callers know it by its own class
                 stop = stop.exceptions[0]
             if interim is not None and not isinstance(stop, Exception):
-                interim(run.newly_ended())
+                run.hand_over(interim, *run.newly_ended(is_last=True))
             raise stop from None
         return run.played
 
@@ -150,6 +154,8 @@ class _Run:
         self._start_s, self._interim, self._on_round = start_s, interim, on_round
         self._in_flight: dict[ConversationKey, float] = {}
         """When the request of a conversation was sent."""
+        self._failed: dict[ConversationKey, tuple[float, float]] = {}
+        """When the request that ended a conversation was sent, and when it failed."""
         self._skipped: dict[ConversationKey, int] = {}
         """Turns left out of each conversation that has ended."""
         self._handed_over: set[ConversationKey] = set()
@@ -196,30 +202,41 @@ class _Run:
     async def _hand_over(self, interim: Interim) -> None:
         while True:
             await asyncio.sleep(KEEP_EVERY_S)
-            await asyncio.to_thread(interim, self.newly_ended())
+            await asyncio.to_thread(self.hand_over, interim, *self.newly_ended())
 
-    def newly_ended(self) -> LoadResult:
-        """The conversations that have ended since the last call, with the time of these and that nothing took."""
+    def hand_over(self, interim: Interim, found: LoadResult, keys: set[ConversationKey]) -> None:
+        """Offer conversations; those that are declined are offered again."""
+        self._handed_over |= keys
+        self._handed_over_s += found.wall_s
+        if not interim(found):
+            self._handed_over -= keys
+            self._handed_over_s -= found.wall_s
+
+    def newly_ended(self, is_last: bool = False) -> tuple[LoadResult, set[ConversationKey]]:
+        """The conversations that have ended and were not taken yet, with the time of these and that nothing took.
+
+        Args:
+            is_last: whether the run is being stopped: what has failed is then played again later.
+        """
         now_s, played = self._client.clock(), self.played
-        new = self._skipped.keys() - self._handed_over
-        self._handed_over |= new
+        new = self._skipped.keys() - self._handed_over - (self._failed.keys() if is_last else set())
         by_place = [(item, _conversation(item.question.key)) for item in played.answered]
-        under_way = [_span(item) for item, key in by_place if key not in self._handed_over]
+        under_way = [_span(item) for item, key in by_place if key not in self._handed_over | new]
         under_way += [(sent_s, now_s) for sent_s in self._in_flight.values()]
+        under_way += [span for key, span in self._failed.items() if key not in self._handed_over | new]
         found = replace(
             played,
             answered=[item for item, key in by_place if key in new],
             failures=[item for item in played.failures if item.request and _conversation(item.request) in new],
             num_skipped_turns=sum(self._skipped[key] for key in new),
             num_retried=self._client.num_retried,
-            others=under_way + [_span(item) for item, key in by_place if key in self._handed_over - new],
+            others=under_way + [_span(item) for item, key in by_place if key in self._handed_over],
         )
         starts, ends = (np.array([span[place] for span in under_way]) for place in (0, 1))
         taken_s = now_s - self._start_s - float((found.clock(ends) - found.clock(starts)).sum())
         # an arrival that got its slot later was in flight before too, which leaves less for the others
         found.wall_s = max(0.0, taken_s - self._handed_over_s)
-        self._handed_over_s += found.wall_s
-        return found
+        return found, new
 
     async def _converse(self, conversation: Conversation, question: Question | None, arrival_s: float | None) -> None:
         """Play every turn; a turn that fails or does not fit ends the conversation."""
@@ -236,7 +253,7 @@ class _Run:
                 try:
                     answer = await self._ask(question, submitted_s)
                 except RequestFailed as error:
-                    del self._in_flight[key]
+                    self._failed[key] = self._in_flight.pop(key), self._client.clock()
                     self.played.failures.append(Failure(type(error).__name__, str(error), request=question.key))
                     num_turns -= 1
                     break

@@ -209,21 +209,22 @@ class ServerBackend:
     ) -> BackendRun:
         assert self._url is not None
 
-        def interim(played: LoadResult) -> None:
-            assert keep is not None
+        def interim(played: LoadResult) -> bool:
             found = self._recorded(played)
             # what the first answers do not show yet is no reason to refuse, nor to keep them
             has_drafts = found.num_drafted > 0
             is_as_named = not has_drafts if self.cell.is_baseline else has_drafts or not self.cell.drafter.has_model
-            if is_as_named and found.knowledge is not None and (found.requests or played.failures):
-                self._look_at(played, Counters(), found.requests)
-                self._know(found.knowledge)
-                failures = (*played.failures, *found.failures)
-                keep(BackendRun(found.requests, played.wall_s, played.num_skipped_turns, failures=failures))
+            if keep is None or not is_as_named or not found.knowledge or not (found.requests or played.failures):
+                return False
+            self._look_at(played, Counters(), found.requests)
+            self._know(found.knowledge)
+            failures = (*played.failures, *found.failures)
+            keep(BackendRun(found.requests, played.wall_s, played.num_skipped_turns, failures=failures))
+            return True
 
         before = read_counters(self._url, self.adapter.metrics_path)
         generator = LoadGenerator(self.cell, self.adapter, self.prompts, self._url, self._model)
-        played = generator.play(conversations, on_request, start_s, None if keep is None else interim, on_round)
+        played = generator.play(conversations, on_request, start_s, keep and interim, on_round)
         found = self._recorded(played)
         failures = [*played.failures, *found.failures]
         added = Counters()
@@ -237,8 +238,7 @@ class ServerBackend:
         failures += self._check_tokens(played)
         self._look_at(played, added, found.requests)
         if found.requests:
-            known = found.knowledge or (Knowledge.arrivals if counts is None else Knowledge.blocks)
-            self._know(known)
+            self._know(found.knowledge or (Knowledge.arrivals if counts is None else Knowledge.blocks))
         own = {**played.lag.reported, "client:num_retried": float(played.num_retried)}
         return BackendRun(
             requests=found.requests,
