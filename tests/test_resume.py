@@ -15,8 +15,8 @@ from harness.metrics.cell import read_results
 from harness.metrics.comparison import comparisons_frame
 from harness.records import fault_points
 from harness.records.acceptance_terms import check_terms_of, read_terms
-from harness.records.checkpoint import read_checkpoint
-from harness.records.files import read_cell
+from harness.records.checkpoint import Checkpoint, read_checkpoint
+from harness.records.files import UnwritableError, read_cell
 from harness.records.parts import Part
 from harness.records.provenance import provenance
 from harness.records.request import RequestRecord
@@ -283,7 +283,20 @@ def test_a_damaged_checkpoint_is_named_and_never_used(damage, message, tmp_path,
     assert (path.with_name(path.name + ".damaged").exists()) == (message == "set aside as ")
 
 
-def test_a_checkpoint_that_is_cut_during_the_run_fails_its_cell(tmp_path, monkeypatch):
+def test_a_second_process_that_writes_a_checkpoint_destroys_no_frame(tmp_path):
+    """Would catch frames of one process that another, which opened the file before, writes over."""
+    path = tmp_path / "cell.parts"
+    one = Checkpoint(path)
+    one.append("first")
+    _, other, _ = read_checkpoint(path)
+    other.append("second")
+    with pytest.raises(UnwritableError, match="another process"):
+        one.append("lost")
+    other.append("third")
+    assert read_checkpoint(path)[0] == ["first", "second", "third"]
+
+
+def test_a_checkpoint_that_is_cut_during_the_run_ends_it_and_the_next_run_is_whole(tmp_path, monkeypatch, undisturbed):
     """Would catch a record that lacks what was on disk when the process no longer had it."""
     left = [4]
 
@@ -295,10 +308,10 @@ def test_a_checkpoint_that_is_cut_during_the_run_fails_its_cell(tmp_path, monkey
             path.write_bytes(path.read_bytes()[:600])
 
     monkeypatch.setattr(fault_points, "on_reached", cut)
-    _, records = run(tmp_path)
-    (failed,) = (record for record in records.values() if record.has_failed)
-    assert "bytes of this run" in failed.failures[0].message
-    assert [len(record.requests) for record in records.values() if record is not failed] == [NUM_PROMPTS] * 2
+    with pytest.raises(UnwritableError, match="600 bytes"):
+        run(tmp_path)
+    run(tmp_path)
+    assert not differences(undisturbed, tmp_path)
 
 
 def test_a_record_that_was_edited_is_set_aside(tmp_path, undisturbed):

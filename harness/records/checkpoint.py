@@ -5,6 +5,7 @@
 The digest of a frame covers the digest of the frame before, so that none can be edited, removed or put elsewhere. A
 frame is on disk (fsync) before `append` returns. A process that dies in `append` leaves part of a frame at the end:
 `read_checkpoint` reads the frames before it, and the next `append` writes over it. Everything else is damage.
+One process appends at a time: `append` refuses a file that has changed since this process read or wrote it.
 This module does not know what a frame means.
 """
 
@@ -14,7 +15,7 @@ import hashlib
 import json
 import os
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ class Checkpoint:
     """Of its whole frames; the file is made by the first `append`."""
     digest: bytes = hashlib.sha256(MAGIC).digest()
     """Of the last whole frame."""
+    num_torn: int = field(default=0, compare=False)
+    """Bytes behind the whole frames that the next frame is written over."""
 
     def append(self, content: Any) -> None:
         """Write a frame; on disk when this returns.
@@ -47,7 +50,8 @@ class Checkpoint:
             content: plain JSON values.
 
         Raises:
-            UnwritableError: the frame could not be written; what was written before it stays readable.
+            UnwritableError: the frame could not be written, or the file is not as this process left it; what was
+                written before it stays readable.
         """
         frame, digest = _frame(content, self.digest)
         data = frame if self.num_bytes else MAGIC + frame
@@ -55,6 +59,9 @@ class Checkpoint:
             is_new = not self.path.exists()
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), "wb", buffering=0) as stream:
+                found, expected = os.fstat(stream.fileno()).st_size, self.num_bytes + self.num_torn
+                if found != expected:
+                    raise OSError(f"{found} bytes instead of {expected}: another process has changed it meanwhile")
                 stream.truncate(self.num_bytes)
                 stream.seek(self.num_bytes)
                 _write(stream.fileno(), data[: len(data) // 2])
@@ -64,7 +71,7 @@ class Checkpoint:
                 os.fsync(stream.fileno())
             if is_new:
                 sync_folder(self.path.parent)
-        self.num_bytes += len(data)
+        self.num_bytes, self.num_torn = self.num_bytes + len(data), 0
         self.digest = digest
         reached("a frame is on disk")
 
@@ -95,8 +102,9 @@ def read_checkpoint(path: Path) -> tuple[list[Any], Checkpoint, int]:
         contents.append(json.loads(zlib.decompress(payload)))
         place, digest = end, expected
     if not contents:
-        return [], Checkpoint(path), len(data)
-    return contents, Checkpoint(path, place, digest), len(data) - place
+        return [], Checkpoint(path, num_torn=len(data)), len(data)
+    num_torn = len(data) - place
+    return contents, Checkpoint(path, place, digest, num_torn), num_torn
 
 
 def _end_of_frame(data: bytes, place: int) -> int | None:
