@@ -38,7 +38,7 @@ def first_pass_registers(
     if method is Method.block and is_aligned:
         # With 96 or 112 the code for other generations spills 16 bytes, with 80 that for short rows 4.
         return 80 if capability == 90 and not is_short else 128
-    if method is Method.block and not is_short:
+    if method is Method.block and not is_short and not is_masked:
         # Left alone the compiler takes 72 for float32, and spills.
         return 96 if capability == 90 else 128
     spills = dtype == torch.float32 and capability >= 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
 from harness.compose.run_plan import RunPlan
@@ -25,6 +26,8 @@ class LocalProcess:
         ours, theirs = context.Pipe()
         self.channel = Channel(ours)
         self._process = context.Process(target=_work, args=(theirs, plan, device))
+        # Python's first start of a process would begin this one, which lets SIGINT through again.
+        resource_tracker.ensure_running()
         with blocked(signal.SIGINT):
             self._process.start()
         theirs.close()
