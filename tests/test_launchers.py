@@ -21,6 +21,7 @@ from harness.settings.schema import SettingsError
 from harness.sweep import supervisor
 from harness.sweep.launchers.remote import RemoteLauncher
 from harness.sweep.supervisor import Supervisor
+from tests.own_process import output_of
 from tests.test_failing_cells import records_of, run_command
 from tests.test_supervisor import Counting, plan_on
 
@@ -207,3 +208,19 @@ def test_what_is_missing_is_said_in_one_line_before_anything_is_run(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and words in error
     assert not (tmp_path / "run").exists()
+
+
+def test_the_first_worker_of_a_command_begins_with_ctrl_c_blocked():
+    """Would catch a worker that dies of the key that stops the run, before it has a handler of its own.
+
+    The first start of a process brings along Python's resource tracker, which lets the signal through.
+    """
+    code = (
+        "import signal\n"
+        "from harness.sweep.launchers import local\n"
+        "from tests.signal_mask import send_mask\n"
+        "local._work = send_mask\n"
+        "_, mask = local.LocalProcess(None, None).channel.receive()\n"
+        "print(signal.SIGINT in mask)\n"
+    )
+    assert output_of(code).strip() == "True"
