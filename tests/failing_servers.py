@@ -183,6 +183,22 @@ class IsPreempted(Once):
         os.kill(os.getpid(), signal.SIGUSR2)
 
 
+class IsPreemptedAgainAndAgain(IsPreempted):
+    """The same six times."""
+
+    num_times = 6
+
+
+class KilledInBothBlocks(KilledOnce):
+    """The process is killed in the first block, and the one after it in the second."""
+
+    num_times = 2
+
+    @property
+    def failing_block(self) -> int:
+        return 2 if os.path.exists(os.environ["ONCE"]) else 1
+
+
 class EndsTheRun(Once):
     """The scheduler tells the supervisor that its time is up, and requests go on finishing meanwhile."""
 

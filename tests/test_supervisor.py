@@ -17,6 +17,7 @@ from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
 from harness.settings.workload import WorkloadConfig
 from harness.sweep import whole_run
+from harness.sweep.launchers.local import LocalLauncher
 from harness.sweep.stop_signals import StoppedBySignal
 from harness.sweep.supervisor import Supervisor
 from kernels.contract import VerificationMethod
@@ -109,6 +110,24 @@ def test_a_run_from_the_start_takes_no_earlier_cell_after_its_worker_died(tmp_pa
     Supervisor(replace(run_plan, resume=Resume(is_fresh=True)), Counting(), []).run()
     records = records_of(tmp_path)
     assert records["strict"].has_failed and not {*before} & {*records["block"].sessions}
+
+
+def test_a_cell_that_keeps_nothing_when_it_is_preempted_fails_in_the_end(tmp_path, monkeypatch):
+    """Would catch a worker that is replaced for ever, since requests finish that nothing keeps."""
+    monkeypatch.setenv("ONCE", str(tmp_path / "once"))
+    Supervisor(plan_on("IsPreemptedAgainAndAgain", tmp_path), Counting(), []).run()
+    records = records_of(tmp_path)
+    assert [item.error for item in records["block"].failures] == ["StoppedError"]
+    assert [len(records[name].requests) for name in ("none", "strict")] == [4, 4]
+
+
+def test_a_cell_that_advances_between_two_lost_workers_does_not_fail(tmp_path, monkeypatch):
+    """Would catch a long cell that fails because hosts were lost under it, hours apart."""
+    monkeypatch.setenv("ONCE", str(tmp_path / "once"))
+    monkeypatch.setattr(LocalLauncher, "forgives", True)
+    Supervisor(plan_on("KilledInBothBlocks", tmp_path), Counting(), []).run()
+    assert (tmp_path / "once").stat().st_size == 2
+    assert [len(record.requests) for record in records_of(tmp_path).values()] == [4, 4, 4]
 
 
 def test_a_worker_that_is_silent_for_too_long_is_ended(tmp_path, begun):

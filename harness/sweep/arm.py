@@ -125,7 +125,10 @@ class Arm:
                         progress.round_ended()
                     run = _without_failed(run)
                 gpu = None if watch is None else watch.samples()
+                num_bytes = self.checkpoint.file.num_bytes
                 self._keep(run, turn.block, start_unix_s, start_s, None if call_s is None else left, call_s, gpu)
+                if self.checkpoint.file.num_bytes > num_bytes:
+                    progress.kept()
 
             keeps: dict[str, Any] = {"keep": keep} if "keep" in taken else {}
             began = time.perf_counter()

@@ -55,6 +55,9 @@ class Progress:
     def round_ended(self) -> None:
         """A moment at which the run can end; raises if it shall."""
 
+    def kept(self) -> None:
+        """Finished requests are on disk, and no other process runs them again."""
+
     def leave_out(self, num_requests: int) -> None:
         """So many requests will not be run."""
         self._total -= num_requests

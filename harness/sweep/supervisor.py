@@ -48,8 +48,8 @@ class _Worker:
     """None before it has begun."""
     at_stake: Sequence[int] = ()
     begun_s: float | None = None
-    has_advanced: bool = False
-    """Whether a request has finished."""
+    has_kept: bool = False
+    """Whether something that it did is on disk."""
     label: str = ""
     """The cell under way, in words."""
     failure: Failure | None = None
@@ -187,16 +187,18 @@ class Supervisor:
             error = (SettingsError if is_about_settings else ValueError)(text)
             error.add_note(trace)
             raise error
+        elif name == "kept":
+            worker.has_kept = True
+            task.kept()
         elif name == "done":
             self._next(worker)
         elif name == "stopped":
             self._remove(worker)
-            failure = Failure("StoppedError", "its scheduler stopped the process that ran it before a request finished")
-            if not worker.has_advanced:
+            failure = Failure("StoppedError", "its scheduler stopped the process that ran it before anything was kept")
+            if not worker.has_kept:
                 task.lose(worker.at_stake, failure, is_forgiven=True)
             self._leave_to_another(worker, "it was asked to stop")
         else:
-            worker.has_advanced |= name == "advance"
             task.num_told += values[0] if name == "advance" else 0
             task.num_left_out += values[0] if name == "leave_out" else 0
             worker.label = values[0] if name == "cell" else worker.label

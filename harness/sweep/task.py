@@ -29,7 +29,8 @@ class Task:
     """Whether another worker would find nothing to do."""
     _has_begun: bool = False
     _tried_again: set[int] = field(default_factory=set)
-    """Places of the cells that a worker was lost with, through no fault of theirs as it seemed."""
+    """Places of the cells that a worker was lost with, through no fault of theirs as it seemed, since something was
+    kept."""
 
     @property
     def places(self) -> range:
@@ -41,16 +42,19 @@ class Task:
         Args:
             at_stake: places of the cells that it worked on.
             failure: what these cells have failed with,
-            is_forgiven: unless they may be tried again, and have not been.
+            is_forgiven: unless they may be tried again, and have not been since something of the group was kept.
         """
         left = [place for place in self.places if place not in self.finished | self.failures.keys()]
         self.is_done = not left
         # it may have died between two cells; with nothing to blame it could die there again and again
         blamed = {place for place in at_stake if place in left} or set(left)
-        if is_forgiven and not blamed & self._tried_again:
-            self._tried_again |= blamed
-        else:
-            self.failures |= dict.fromkeys(sorted(blamed), failure)
+        failed = blamed & self._tried_again if is_forgiven else blamed
+        self._tried_again |= blamed - failed
+        self.failures |= dict.fromkeys(sorted(failed), failure)
+
+    def kept(self) -> None:
+        """Something of the group was kept: its cells may be tried again once more."""
+        self._tried_again.clear()
 
     def hand_over(self) -> tuple[int, list[tuple[int, dict[str, Any]]] | None]:
         """What the next worker is told: the group's index, and its failures unless this worker is the first."""

@@ -117,6 +117,9 @@ class Reports(Progress):
         self._send("advance", num_requests, num_tokens)
         self.round_ended()
 
+    def kept(self) -> None:
+        self._send("kept")
+
     def leave_out(self, num_requests: int) -> None:
         self._send("leave_out", num_requests)
 
