@@ -1,11 +1,12 @@
 """Worker processes: what ends one of them fails a cell and not the sweep, and signals end a run in order."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
-from threading import Thread
 
 import pytest
 
@@ -17,9 +18,11 @@ from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
 from harness.settings.workload import WorkloadConfig
 from harness.sweep import whole_run
+from harness.sweep.channel import Channel
 from harness.sweep.launchers.local import LocalLauncher
 from harness.sweep.stop_signals import StoppedBySignal
 from harness.sweep.supervisor import Supervisor
+from harness.sweep.worker import work
 from kernels.contract import VerificationMethod
 from tests.own_process import ROOT, output_of
 from tests.test_failing_cells import records_of
@@ -140,7 +143,7 @@ def test_a_worker_that_is_silent_for_too_long_is_ended(tmp_path, begun):
 
         def start(self, num_requests_total):
             super().start(num_requests_total)
-            Thread(target=self.hear, daemon=True).start()
+            threading.Thread(target=self.hear, daemon=True).start()
 
         def hear(self):
             begun.open().close()
@@ -168,7 +171,7 @@ def signal_when(begun, number):
         begun.open().close()
         os.kill(os.getpid(), number)
 
-    Thread(target=send, daemon=True).start()
+    threading.Thread(target=send, daemon=True).start()
 
 
 @pytest.mark.parametrize(
@@ -243,6 +246,29 @@ def test_workers_end_with_the_supervisor(tmp_path, begun):
         # the worker holds the other end open as long as it lives
         assert pipe.read() == ""
         pipe.close()
+
+
+def work_and_outlive_the_channel(connection, plan):
+    """Ends once nothing listens to the channel any more."""
+    work(Channel(connection), plan, None)
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join()
+
+
+def test_a_worker_that_has_stopped_ends_its_server_in_peace(tmp_path):
+    """Would catch a server that runs on because its worker was cut off when the supervisor closed the channel."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work_and_outlive_the_channel, args=(theirs, plan_on("Raises", tmp_path)))
+    process.start()
+    theirs.close()
+    channel = Channel(ours)
+    channel.send("stop")
+    assert channel.receive() == ("stopped", [])
+    channel.close()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_groups_run_on_several_devices_and_each_stays_on_one(tmp_path):

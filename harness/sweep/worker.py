@@ -64,9 +64,9 @@ def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
             runner.run_group(groups[index], told_failures(failures))
             channel.send("done")
         if reports.is_stopping:
-            channel.send("stopped")
+            reports.stopped()
     except Stopped:
-        channel.send("stopped")
+        reports.stopped()
     except DeviceLostError as error:
         channel.send("lost", failure_message(error.failure))
     except (ValueError, OSError) as error:
@@ -75,11 +75,13 @@ def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
 
 
 def _listen(channel: Channel, tasks: SimpleQueue[list[Any] | None], reports: Reports) -> None:
-    """Take in messages; without a supervisor the process ends."""
+    """Take in messages; without a supervisor the process ends, at once unless it is ending already."""
     while True:
         try:
             name, values = channel.receive()
         except (EOFError, OSError):
+            if reports.has_stopped:
+                return
             os._exit(1)
         if name == "run":
             tasks.put(values)
@@ -96,10 +98,17 @@ class Reports(Progress):
 
     channel: Channel
     is_stopping: bool = False
+    has_stopped: bool = False
+    """Whether only servers are left to be ended."""
 
     def stop(self, number: int, frame: FrameType | None) -> None:
         """The handler of signals."""
         self.is_stopping = True
+
+    def stopped(self) -> None:
+        """The process is about to end; the supervisor closes the channel once it has heard so."""
+        self.has_stopped = True
+        self.channel.send("stopped")
 
     def at_stake(self, places: Sequence[int]) -> None:
         """These cells have failed if this process dies now."""
