@@ -14,6 +14,7 @@ from harness.backends.server.client import Client, open_session
 from harness.backends.server.process import Servers
 from harness.backends.server.reply import NoConnection, Reply
 from harness.backends.server.server import ServerBackend
+from harness.backends.server.weights import weights_of
 from harness.records.request import FinishReason
 from harness.settings.models import TargetConfig
 from harness.settings.server import Engine, ServerConfig
@@ -225,3 +226,18 @@ def test_other_weights_under_the_same_path_are_another_cell(tmp_path):
     changed = weights(folders[1])
     assert changed["target"] != before["target"] and changed["drafter"] == before["drafter"]
     assert weights("owner/model")["target"] == "vllm: owner/model"
+
+
+def test_weights_in_any_format_are_told_apart(tmp_path):
+    """Would catch other weights under the same path that get the same cell, and settings that pass for weights."""
+    (tmp_path / "config.json").write_text("{}")
+    assert str(tmp_path) in weights_of(str(tmp_path))
+    for name in ("model.gguf", "pytorch_model.bin", "rank0.engine"):
+        folder = tmp_path / name.replace(".", "_")
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        paths, seen = (str(folder), str(folder / name)), set()
+        for content in (b"weights", b"changed"):
+            (folder / name).write_bytes(content)
+            seen |= {weights_of(path) for path in paths}
+        assert len(seen) == 4 and not any(str(folder) in item for item in seen)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from harness.constraint.answer_check import AnswerCheck
@@ -125,10 +124,3 @@ def drafter_path(cell: CellConfig) -> str:
     if drafter.path is not None:
         return drafter.path
     return str(zoo_path(drafter.kind.value)) if cell.target.is_built_in else ""
-
-
-def weights_of(path: str) -> str:
-    """Digest of the files of a folder on this machine; any other path or Hugging Face id as it is."""
-    from harness.models.fingerprint import fingerprint
-
-    return fingerprint(Path(path)) if Path(path).is_dir() else path

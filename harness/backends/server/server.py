@@ -16,9 +16,10 @@ from harness.backends.server.counters import Counters, CountersReset, read_count
 from harness.backends.server.get import NoAnswer, get_json
 from harness.backends.server.load_generator import LoadGenerator, LoadResult
 from harness.backends.server.process import Launch, Servers, launch_of
-from harness.backends.server.prompts import ServedPrompts, drafter_path, target_path, weights_of
+from harness.backends.server.prompts import ServedPrompts, drafter_path, target_path
 from harness.backends.server.vllm_cpu import start
 from harness.backends.server.vllm_cpu.environment import python_of
+from harness.backends.server.weights import weights_of
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.request import RequestRecord
 from harness.records.schema import Failure
@@ -283,8 +284,7 @@ class ServerBackend:
     def _look_at(self, played: LoadResult, added: Counters, requests: Sequence[RequestRecord]) -> None:
         """Remember what readers of the results must know."""
         self._notes |= played.notes
-        if played.num_retried:
-            self._notes[RETRIED] = None
+        self._notes |= {RETRIED: None} if played.num_retried else {}
         at_limit = [item.reply.token_ids for item in played.answered if item.reply.finish_reason == "length"]
         if any(0 < len(ids) < self.cell.decoding.max_new_tokens for ids in at_limit):
             self._notes[ENDED_EARLY] = None

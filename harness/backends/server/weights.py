@@ -1,0 +1,50 @@
+"""What stands for the weights that a server loads: a digest of their files on this machine, or their name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+NO_WEIGHTS = ("", ".json", ".jinja", ".md", ".txt", ".py", ".yaml", ".yml", ".model")
+"""Suffixes of settings, texts and tokenizers."""
+
+
+def weights_of(path: str) -> str:
+    """Digest of the weights on this machine.
+
+    Args:
+        path: a folder, a file of weights, or a Hugging Face id.
+
+    Returns:
+        16 hex digits, which do not depend on where the weights lie; of a folder without weights its path and a digest
+        of its other files; any other path or Hugging Face id as it is.
+    """
+    # torch takes seconds
+    from harness.models.fingerprint import fingerprint
+
+    found = Path(path)
+    if found.is_file():
+        return _digest("", [found])
+    if not found.is_dir():
+        return path
+    others = fingerprint(found)
+    if any(found.glob("*.safetensors")):
+        return others
+    files = sorted(item for item in found.iterdir() if item.is_file() and item.suffix not in NO_WEIGHTS)
+    return _digest(others, files) if files else f"{path}: {others}"
+
+
+def _digest(others: str, files: Sequence[Path]) -> str:
+    """Of names, sizes and both ends, as `fingerprint`, and of what else is known."""
+    from harness.models.fingerprint import END_BYTES
+
+    digest = hashlib.sha256(others.encode())
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}\n".encode())
+        with path.open("rb") as stream:
+            digest.update(stream.read(END_BYTES))
+            stream.seek(max(stream.tell(), size - END_BYTES))
+            digest.update(stream.read(END_BYTES))
+    return digest.hexdigest()[:16]
