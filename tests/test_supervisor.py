@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,9 +16,10 @@ from harness.compose.run_plan import Resume, Workers
 from harness.records.files import read_cell
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.schema import SettingsError
 from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
 from harness.settings.workload import WorkloadConfig
-from harness.sweep import whole_run
+from harness.sweep import supervisor, whole_run
 from harness.sweep.channel import Channel
 from harness.sweep.launchers.local import LocalLauncher
 from harness.sweep.stop_signals import StoppedBySignal
@@ -131,6 +133,30 @@ def test_a_cell_that_advances_between_two_lost_workers_does_not_fail(tmp_path, m
     Supervisor(plan_on("KilledInBothBlocks", tmp_path), Counting(), []).run()
     assert (tmp_path / "once").stat().st_size == 2
     assert [len(record.requests) for record in records_of(tmp_path).values()] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("is_taken", [False, True], ids=["not taken", "ends before it begins"])
+def test_a_host_on_which_no_worker_begins_ends_no_other_worker(is_taken, tmp_path, monkeypatch):
+    """Would catch a sweep that one bad host ends, and one that starts workers there for ever."""
+    started = []
+
+    class OneHostIsBad(LocalLauncher):
+        def start(self, place):
+            started.append(place)
+            if place == 0:
+                return super().start(place)
+            if not is_taken:
+                raise SettingsError("the job is not taken")
+            return SimpleNamespace(
+                channel=None, has_ended=lambda: True, ending=lambda: "bad host", end=lambda: None, kill=lambda: None
+            )
+
+    monkeypatch.setattr(supervisor, "STATUS_S", 0.05)
+    monkeypatch.setattr(supervisor, "launcher_of", OneHostIsBad)
+    finished = []
+    run_plan = plan_on("TellsItsDevice", tmp_path, temperatures=(0.6, 1.0, 0.8), devices=("0", "1"))
+    Supervisor(run_plan, Counting(), finished).run()
+    assert len(finished) == 9 and 1 <= started.count(1) <= supervisor.MAX_STARTS
 
 
 def test_a_worker_that_is_silent_for_too_long_is_ended(tmp_path, begun):

@@ -13,9 +13,10 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -23,43 +24,19 @@ from harness.compose.run_plan import RunPlan
 from harness.records.run_status import DONE, RUNNING, STOPPED, RunStatus, read_status
 from harness.records.schema import Failure
 from harness.settings.schema import SettingsError
-from harness.sweep.launchers.launcher import WorkerProcess
 from harness.sweep.launchers.table import launcher_of
 from harness.sweep.manifest import Manifest
 from harness.sweep.progress import Progress, duration
 from harness.sweep.stop_signals import STOP_SIGNALS, StoppedBySignal, stop_signals
+from harness.sweep.supervised_worker import SupervisedWorker
 from harness.sweep.task import Task, failure_told
 from harness.sweep.turns import groups_of
 
 STATUS_S = 5.0
 """How often the status is written, and how often workers that have not begun are looked after."""
 
-
-@dataclass
-class _Worker:
-    """A process and what it works on."""
-
-    place: int
-    """Of the launcher."""
-    process: WorkerProcess
-    heard_s: float
-    """When the last event came."""
-    task: Task | None = None
-    """None before it has begun."""
-    at_stake: Sequence[int] = ()
-    begun_s: float | None = None
-    has_kept: bool = False
-    """Whether something that it did is on disk."""
-    label: str = ""
-    """The cell under way, in words."""
-    failure: Failure | None = None
-    """Why it must end, if that is known."""
-
-    def send(self, name: str, *values: Any) -> None:
-        """Send a message; if the process died, the end of its events says so."""
-        if self.process.channel is not None:
-            with suppress(OSError):
-                self.process.channel.send(name, *values)
+MAX_STARTS = 3
+"""Of a place, of which none begins, before no worker is started there any more."""
 
 
 class Supervisor:
@@ -80,7 +57,10 @@ class Supervisor:
         self._manifest = Manifest(plan, plan.folder, finished)
         self._tasks = [Task(index, group) for index, group in enumerate(groups_of(plan.cells))]
         self._launcher = launcher_of(self._plan)
-        self._workers: list[_Worker] = []
+        self._workers: list[SupervisedWorker] = []
+        self._has_begun = False
+        self._failed_starts: Counter[int] = Counter()
+        """By place, since a worker there has kept something."""
         self._stopped_by: int | None = None
         self._is_at_once = False
         self._started_s = clock()
@@ -95,7 +75,8 @@ class Supervisor:
         """Run every cell.
 
         Raises:
-            SettingsError, ValueError: what a worker refused, before it ran anything or because nothing can be written.
+            SettingsError, ValueError: what a worker refused, before it ran anything or because nothing can be written,
+                or why no worker begins.
             StoppedBySignal: by SIGINT, SIGTERM or SIGUSR1; what was finished before is kept.
         """
         self._progress.start(sum(len(task.group.cells) * task.group.num_turns for task in self._tasks))
@@ -123,12 +104,27 @@ class Supervisor:
         num_waiting = sum(worker.task is None for worker in self._workers)
         if len(self._tasks) <= num_waiting or self._stopped_by is not None:
             return
-        worker = _Worker(place, self._launcher.start(place), self._clock())
+        try:
+            worker = SupervisedWorker(place, self._launcher.start(place), self._clock())
+        except SettingsError as error:
+            self._replace(place, error)
+            return
         self._workers.append(worker)
         if worker.process.channel is not None:
             self._begin(worker)
 
-    def _begin(self, worker: _Worker) -> None:
+    def _replace(self, place: int, error: ValueError) -> None:
+        """A worker has not begun: start another; raises if none ever began, as with wrong settings, or none is left."""
+        self._failed_starts[place] += 1
+        is_given_up = self._failed_starts[place] >= MAX_STARTS
+        if not self._has_begun or (is_given_up and self._tasks and not self._workers):
+            raise error
+        self._progress.note(f"{error}; {'none is started in its place' if is_given_up else 'another is started'}")
+        if not is_given_up:
+            self._start(place)
+
+    def _begin(self, worker: SupervisedWorker) -> None:
+        self._has_begun = True
         worker.begun_s = worker.heard_s = self._clock()
         self._next(worker)
 
@@ -151,14 +147,16 @@ class Supervisor:
             if worker.task is None and silent_s >= STATUS_S:
                 worker.heard_s = self._clock()
                 if worker.process.has_ended():
-                    raise ValueError(f"expected that a worker begins, found that it ended: {worker.process.ending()}")
+                    self._remove(worker)
+                    ending = worker.process.ending()
+                    self._replace(worker.place, ValueError(f"expected that a worker begins, found its end: {ending}"))
             elif worker.task is not None and silent_s >= limit_s:
                 text = f"no request finished in {duration(limit_s)} (--stall-limit); its process was ended"
                 worker.failure = Failure("StallError", text)
                 worker.process.kill()
                 self._ended(worker)
 
-    def _hear(self, worker: _Worker) -> None:
+    def _hear(self, worker: SupervisedWorker) -> None:
         worker.heard_s = self._clock()
         channel = worker.process.channel
         # it may have been ended meanwhile
@@ -171,7 +169,7 @@ class Supervisor:
         else:
             self._take(worker, name, *values)
 
-    def _take(self, worker: _Worker, name: str, *values: Any) -> None:
+    def _take(self, worker: SupervisedWorker, name: str, *values: Any) -> None:
         """What an event of a worker changes."""
         task = worker.task
         assert task is not None, "it has begun"
@@ -189,6 +187,7 @@ class Supervisor:
             raise error
         elif name == "kept":
             worker.has_kept = True
+            self._failed_starts[worker.place] = 0
             task.kept()
         elif name == "done":
             self._next(worker)
@@ -204,7 +203,7 @@ class Supervisor:
             worker.label = values[0] if name == "cell" else worker.label
             getattr(self._progress, name)(*values)
 
-    def _next(self, worker: _Worker) -> None:
+    def _next(self, worker: SupervisedWorker) -> None:
         """Give a worker the next group, or let it end."""
         if self._tasks and self._stopped_by is None:
             task = worker.task = self._tasks.pop(0)
@@ -214,13 +213,13 @@ class Supervisor:
             worker.send("end")
             self._remove(worker)
 
-    def _remove(self, worker: _Worker) -> None:
+    def _remove(self, worker: SupervisedWorker) -> None:
         """A worker has ended, or is about to."""
         self._workers.remove(worker)
         self._ended_workers_s += self._clock() - (self._clock() if worker.begun_s is None else worker.begun_s)
         worker.process.end()
 
-    def _ended(self, worker: _Worker) -> None:
+    def _ended(self, worker: SupervisedWorker) -> None:
         """A worker ended in the middle of a group: another goes on with what it did not fail at."""
         task = worker.task
         assert task is not None, "it has begun"
@@ -230,7 +229,7 @@ class Supervisor:
         task.lose(worker.at_stake, failure, self._launcher.forgives and worker.failure is None)
         self._leave_to_another(worker, failure.reason)
 
-    def _leave_to_another(self, worker: _Worker, reason: str) -> None:
+    def _leave_to_another(self, worker: SupervisedWorker, reason: str) -> None:
         """Put what is left of a worker's group before all others, and start another worker."""
         task = worker.task
         if self._stopped_by is not None or task is None:
