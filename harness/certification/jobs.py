@@ -23,9 +23,11 @@ def chosen_cases(config: CertifyConfig, size: Size) -> list[Case]:
         if (not config.methods or case.verification.method.value in config.methods) and config.cells in case.name
     ]
     if not found:
+        given = [f"--methods {','.join(config.methods)}"] if config.methods else []
+        given += [f"--cells {config.cells!r}"] if config.cells else []
         raise SettingsError(
-            f"--methods {','.join(config.methods)} --cells {config.cells!r}: expected some lossless case, "
-            "found none; lossy methods are controls"
+            f"{' '.join(given)}: expected some lossless case, found none; lossy methods are controls, and a case is "
+            f"called for example {every[0].name!r}"
         )
     return found
 
