@@ -1,7 +1,9 @@
 """Workers that a cluster starts: the same cells as on one host, in one folder, whatever happens to a worker."""
 
+import errno
 import os
 import re
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +21,7 @@ from harness.records.runs import read_runs
 from harness.settings.launcher import Executor, LauncherConfig, LauncherKind
 from harness.settings.schema import SettingsError
 from harness.sweep import supervisor
+from harness.sweep.launchers import remote
 from harness.sweep.launchers.remote import RemoteLauncher
 from harness.sweep.supervisor import Supervisor
 from tests.own_process import output_of
@@ -164,6 +167,40 @@ def test_only_who_knows_the_secret_of_a_run_is_let_in(tmp_path):
         (process,) = launcher.begun()
         process.channel.send("end")
         assert worker.recv_bytes() == b'["end"]'
+    launcher.close()
+
+
+def test_who_says_nothing_is_sent_away_also_after_a_connection_was_not_accepted(tmp_path, monkeypatch):
+    """Would catch a run that no worker reaches any more after one error, and threads that strangers hold for ever."""
+    errors = [OSError(errno.EMFILE, "too many open files")]
+
+    class Listener(socket.socket):
+        def accept(self):
+            if errors:
+                raise errors.pop()
+            return super().accept()
+
+    def listen(address, backlog):
+        listener = Listener()
+        listener.bind(address)
+        listener.listen(backlog)
+        return listener
+
+    class Launcher(RemoteLauncher):
+        def submit(self, invitation, plan):
+            self.invitation = invitation
+            return SimpleNamespace()
+
+    for name, value in (("GREETING_S", 0.1), ("ACCEPT_AGAIN_S", 0.0)):
+        monkeypatch.setattr(remote, name, value)
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "create_server", listen)
+        launcher = Launcher(on_this_host(plan_on("Raises", tmp_path)))
+    launcher.start(0)
+    with socket.create_connection((launcher.invitation.host, launcher.invitation.port), timeout=10) as stranger:
+        assert stranger.recv(999)
+        while stranger.recv(999):
+            pass
     launcher.close()
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import struct
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 
 from harness.compose.run_plan import RunPlan
 from harness.settings.schema import SettingsError
@@ -26,6 +27,11 @@ from harness.sweep.channel import Channel
 from harness.sweep.launchers.launcher import WorkerProcess
 from harness.sweep.lease import LEASE
 from harness.sweep.worker import work
+
+GREETING_S = 30.0
+"""How long one end waits for each message of the other until both know the secret."""
+ACCEPT_AGAIN_S = 0.5
+"""How long no connection is accepted after an error, as where too many files are open."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,11 @@ def join_run(invitation: Invitation, plan: RunPlan) -> None:
         sys.path.insert(0, invitation.here)
     address = invitation.host, invitation.port
     try:
-        channel = Channel(Client(address, authkey=invitation.secret))
+        connection = _limited(socket.create_connection(address, GREETING_S))
+        answer_challenge(connection, invitation.secret)
+        deliver_challenge(connection, invitation.secret)
+        _limit(connection, 0.0)
+        channel = Channel(connection)
     except (OSError, EOFError, AuthenticationError) as error:
         raise ValueError(
             f"launcher.host: expected that {here} reaches the run at {address[0]}, port {address[1]}; it does not "
@@ -67,6 +77,21 @@ def join_run(invitation: Invitation, plan: RunPlan) -> None:
     channel.notice_lost_hosts()
     channel.send("begun", invitation.number)
     work(channel, plan, None)
+
+
+def _limited(connected: socket.socket) -> Connection:
+    """A connection whose messages must come within `GREETING_S`."""
+    connected.settimeout(None)
+    connection = Connection(connected.detach())
+    _limit(connection, GREETING_S)
+    return connection
+
+
+def _limit(connection: Connection, limit_s: float) -> None:
+    """Have receiving raise an OSError after so many seconds; never after 0."""
+    with socket.socket(fileno=socket.dup(connection.fileno())) as same:
+        limit = struct.pack("ll", int(limit_s), int(limit_s % 1 * 1e6))
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 class RemoteProcess(ABC):
@@ -116,6 +141,7 @@ class RemoteLauncher(ABC):
         self._num_started = 0
         self._waiting: dict[int, RemoteProcess] = {}
         self._arrived: SimpleQueue[tuple[int, Channel]] = SimpleQueue()
+        self._is_closed = Event()
         self._bell, self._push = socket.socketpair()
         self.doors: Sequence[int] = (self._bell.fileno(),)
         try:
@@ -156,6 +182,7 @@ class RemoteLauncher(ABC):
         return (process,)
 
     def close(self) -> None:
+        self._is_closed.set()
         with suppress(OSError):
             # wakes who waits in accept
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -167,8 +194,10 @@ class RemoteLauncher(ABC):
             try:
                 found, _ = self._listener.accept()
             except OSError:
-                return
-            Thread(target=self._greet, args=(Connection(found.detach()),), daemon=True).start()
+                if self._is_closed.wait(ACCEPT_AGAIN_S):
+                    return
+                continue
+            Thread(target=self._greet, args=(_limited(found),), daemon=True).start()
 
     def _greet(self, connection: Connection) -> None:
         """Let in who knows the secret; who does not, or says nothing, holds up only this thread."""
@@ -178,6 +207,7 @@ class RemoteLauncher(ABC):
             channel = Channel(connection)
             channel.notice_lost_hosts()
             _, (number,) = channel.receive()
+            _limit(connection, 0.0)
             self._arrived.put((number, channel))
             self._push.send(b"!")
         except (OSError, EOFError, ValueError, AuthenticationError):
