@@ -209,8 +209,8 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     group = SHORT_GROUP if is_short else 16 // logits.element_size()
     depth = SHORT_DEPTH if is_short else DEPTH
     is_aligned = round_.target.is_aligned
-    # 16 warps leave 128 registers to a thread: too few for the Gumbel argmax of coupled noise, for tokens with an
-    # address each, for masks, and on other generations.
+    # 16 warps leave 128 registers to a thread: too few for the Gumbel argmax of coupled noise, for rows that
+    # are put together from words, for masks, and on other generations.
     is_light = round_.method is not Method.coupled and is_aligned and not round_.is_masked
     max_warps = 16 if capability() == 90 and is_light else 8
     # A short row takes no more than read it at once: many of its programs then share a multiprocessor.

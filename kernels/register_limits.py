@@ -2,10 +2,10 @@
 
 The compiler's own choice turns on parts of a kernel that a program runs once, if at all: left alone it takes 32 for a
 loop that then waits for one load after another, or 64 where 48 do. A limit also gives leave to use that many. For sm_90
-they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461, coupled, truncated rows and
-masks; the others so that a loop issues its loads together. With none of them anything spills, which the compile check
-watches. Of the 65,536 registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80, 4 at 128, 3
-at 168; programs of 8 warps for 4 at 64.
+they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461, coupled, truncated rows, masks
+and rows in words; the others so that a loop issues its loads together. With none of them anything spills, which the
+compile check watches. Of the 65,536 registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80,
+4 at 128, 3 at 168; programs of 8 warps for 4 at 64.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def first_pass_registers(
     Args:
         method: the rule.
         dtype: of the target's logits.
-        is_aligned: rows are read 16 bytes at a time; else they are put together from words.
+        is_aligned: rows are read 16 bytes at a time; else they are put together from words, or short.
         capability: of the GPU times ten.
         is_masked: some row may have a mask.
         is_short: rows are one short chunk, and the program that reads a row also prepares the test of its draft token.

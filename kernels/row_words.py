@@ -6,7 +6,6 @@ three words that it lies in. What comes out is the same to the bit. A word may h
 beside the tensor: they are read, which no memory forbids within an aligned word, and left out.
 
 A row that lies on words of 16 bytes by its sizes is read as it is (`read_in_words`), and nothing of this is compiled.
-Selections are written as bit operations with masks of all bits: one instruction each, where a condition takes two.
 """
 
 from __future__ import annotations

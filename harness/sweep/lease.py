@@ -2,7 +2,7 @@
 
 The file lease.N names its holder and holds a counter, which the holder moves every BEAT_S. A lease is stale when its
 process has ended on this host, or when its counter has not moved for STALE_S; who finds that creates lease.N+1, which
-the file system lets one of several do. No clocks are compared and no locks are used, so that it works on NFS too.
+the file system lets one of several do. No clocks are compared and no locks are used, which NFS may lack.
 This module does not know what is done in the folder.
 """
 

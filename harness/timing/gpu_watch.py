@@ -21,7 +21,7 @@ from harness.records.gpu_samples import GpuSamples
 
 SAMPLE_S = 1.0
 END_S = 5.0
-"""How long the thread may take to end; a driver that hangs must not hold the run."""
+"""How long the end of the thread is waited for."""
 _IDLE = "gpu_idle"
 _REASONS = {
     _IDLE: 0x1,
