@@ -1,8 +1,10 @@
 """Sampling core of Rejection Lab: random streams, draws and verification. Knows nothing of models, text or settings.
 
 An unrelated distribution on PyPI is called `kernels` too and owns the same import name; libraries probe for it. The two
-cannot live on one path, so importing this package says what to do when the other one is installed. Nothing else happens
-here: neither torch nor triton is imported, and there is no `__version__`, which is how the probes tell the two apart.
+cannot live on one path, so importing this package says what to do when the other one is installed. Under another name,
+as the distribution rejection-lab-core has it, it lives beside that one; so files here import one another relatively.
+Nothing else happens here: neither torch nor triton is imported, and there is no `__version__`, which is how the probes
+tell the two apart.
 """
 
 import importlib.metadata as _metadata
@@ -20,4 +22,5 @@ def _refuse_the_other_package() -> None:
     )
 
 
-_refuse_the_other_package()
+if __name__ == "kernels":
+    _refuse_the_other_package()

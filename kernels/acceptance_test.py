@@ -16,10 +16,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.addresses import draft_row, draft_slot
-from kernels.device_streams import ACCEPT, COUPLED, to_unit, uniform, words
-from kernels.device_weights import log_probability
-from kernels.token_mask import allowed_logit, draft_mask_row
+from .addresses import draft_row, draft_slot
+from .device_streams import ACCEPT, COUPLED, to_unit, uniform, words
+from .device_weights import log_probability
+from .token_mask import allowed_logit, draft_mask_row
 
 PASSED: tl.constexpr = tl.constexpr(1)
 REJECTED: tl.constexpr = tl.constexpr(2)

@@ -8,7 +8,7 @@ from operator import ge
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, RowStats, Sampling, Streams, TokenMask
+from .contract import Draft, RowStats, Sampling, Streams, TokenMask
 
 LOGITS_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 STATS_DTYPES = {"maximum": torch.float32, "normalizer": torch.float64, "threshold": torch.float32}

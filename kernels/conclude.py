@@ -10,11 +10,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.acceptance_test import PASSED, accept_or_reject
-from kernels.decide import FROM_TARGET, NOTHING, decide, flag_excess, write_verdict
-from kernels.packed_rows import UNPLACED
-from kernels.residual_weights import open_rows
-from kernels.sample_next import load_chunks, load_uniform, sample_next
+from .acceptance_test import PASSED, accept_or_reject
+from .decide import FROM_TARGET, NOTHING, decide, flag_excess, write_verdict
+from .packed_rows import UNPLACED
+from .residual_weights import open_rows
+from .sample_next import load_chunks, load_uniform, sample_next
 
 SERVED_ELSEWHERE: tl.constexpr = tl.constexpr(-(2**31))
 """In the place of a number of draft tokens: another launch serves the request."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 # subjects of a certification import the names of methods from here
-from kernels.methods import DraftSampling, Guarantee, Verification, VerificationMethod  # noqa: F401
+from .methods import DraftSampling, Guarantee, Verification, VerificationMethod  # noqa: F401
 
 if TYPE_CHECKING:
     from torch import Tensor, device

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.contract import Deferred, Drawn, VerificationResult
-from kernels.reference.logprobs import TopLogprobs
+from .contract import Deferred, Drawn, VerificationResult
+from .reference.logprobs import TopLogprobs
 
 if TYPE_CHECKING:
-    from kernels.workspace import Workspace
+    from .workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,22 @@ class Core:
 
 def reference_core() -> Core:
     """The executable specification, on any device."""
-    from kernels.reference.coupled import coupled_draw
-    from kernels.reference.defer import defer
-    from kernels.reference.draw import draw
-    from kernels.reference.logprobs import logprobs
-    from kernels.reference.verify import verify
+    from .reference.coupled import coupled_draw
+    from .reference.defer import defer
+    from .reference.draw import draw
+    from .reference.logprobs import logprobs
+    from .reference.verify import verify
 
     return Core("reference", verify, draw, coupled_draw, defer, logprobs)
 
 
 def triton_core() -> Core:
     """The kernels, with a workspace that all calls share: they must follow one another on one stream of work."""
-    from kernels.defer import defer
-    from kernels.draw import coupled_draw, draw
-    from kernels.logprobs import logprobs
-    from kernels.verify import verify
-    from kernels.workspace import Workspace
+    from .defer import defer
+    from .draw import coupled_draw, draw
+    from .logprobs import logprobs
+    from .verify import verify
+    from .workspace import Workspace
 
     workspace = Workspace()
     return Core(

@@ -15,8 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.acceptance_test import IMPOSSIBLE, PASSED
-from kernels.device_streams import ACCEPT, uniform
+from .acceptance_test import IMPOSSIBLE, PASSED
+from .device_streams import ACCEPT, uniform
 
 NOTHING: tl.constexpr = tl.constexpr(0)
 FROM_TARGET: tl.constexpr = tl.constexpr(1)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.contract import ANY_TOKEN, Deferred
+from .contract import ANY_TOKEN, Deferred
 
 ANY: tl.constexpr = tl.constexpr(ANY_TOKEN)
 

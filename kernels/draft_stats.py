@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.arguments import DraftTokens, MaskRows, Output, StreamState, TargetRows
-from kernels.checks import check_mask
-from kernels.contract import Draft, RowStats, Sampling, VerificationMethod
-from kernels.passes import Round, no_draft, read_rows
-from kernels.row_words import read_in_words
-from kernels.token_mask import mask_rows
-from kernels.workspace import Shape, Workspace
+from .arguments import DraftTokens, MaskRows, Output, StreamState, TargetRows
+from .checks import check_mask
+from .contract import Draft, RowStats, Sampling, VerificationMethod
+from .passes import Round, no_draft, read_rows
+from .row_words import read_in_words
+from .token_mask import mask_rows
+from .workspace import Shape, Workspace
 
 
 def _mask_of_rows(draft: Draft, cache: Tensor) -> MaskRows:

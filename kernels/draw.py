@@ -11,14 +11,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.arguments import DraftTokens, Output, TargetRows
-from kernels.checks import check_logits, check_num_tokens, check_row_stats, check_token_map, checked_requests
-from kernels.contract import Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
-from kernels.passes import Round, launch, no_draft, stream_state
-from kernels.row_words import read_in_words
-from kernels.streams import Purpose
-from kernels.token_mask import mask_rows
-from kernels.workspace import Shape, Workspace
+from .arguments import DraftTokens, Output, TargetRows
+from .checks import check_logits, check_num_tokens, check_row_stats, check_token_map, checked_requests
+from .contract import Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
+from .passes import Round, launch, no_draft, stream_state
+from .row_words import read_in_words
+from .streams import Purpose
+from .token_mask import mask_rows
+from .workspace import Shape, Workspace
 
 
 def draw(

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
-from kernels.acceptance_test import keep_prepared, load_prepared, load_proposal, prepare
-from kernels.addresses import row_address
-from kernels.conclude import (
+from .acceptance_test import keep_prepared, load_prepared, load_proposal, prepare
+from .addresses import row_address
+from .conclude import (
     arrive,
     conclude_only_row,
     conclude_row,
@@ -27,12 +27,12 @@ from kernels.conclude import (
     skip_slot,
     stop_index,
 )
-from kernels.device_streams import load_stream
-from kernels.device_weights import inverse, scale, weigh
-from kernels.gumbel_argmax import finish, gumbel_argmax_of_logits, keep_leader, no_leader
-from kernels.row_words import load_logits
-from kernels.sample_next import load_chunks, load_uniform, next_uniform
-from kernels.token_mask import only_allowed, target_mask_row
+from .device_streams import load_stream
+from .device_weights import inverse, scale, weigh
+from .gumbel_argmax import finish, gumbel_argmax_of_logits, keep_leader, no_leader
+from .row_words import load_logits
+from .sample_next import load_chunks, load_uniform, next_uniform
+from .token_mask import only_allowed, target_mask_row
 
 
 @triton.jit

@@ -14,8 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.device_streams import COUPLED, to_unit, words
-from kernels.device_weights import inverse
+from .device_streams import COUPLED, to_unit, words
+from .device_weights import inverse
 
 MARGIN: tl.constexpr = tl.constexpr(1e-3)
 """Far more than the rounding of a bound near 0; a part of it is relative, for scores that are large."""

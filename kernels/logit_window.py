@@ -8,8 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.row_words import load_logits
-from kernels.token_mask import only_allowed
+from .row_words import load_logits
+from .token_mask import only_allowed
 
 MARKS: tl.constexpr = tl.constexpr(32)
 """Steps over a row whose groups a thread marks in the bits of one number."""

@@ -14,14 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.checks import check_logits
-from kernels.contract import RowStats, Sampling, Streams, TokenMask
-from kernels.device_weights import GROUP, divisor, scale, weigh
-from kernels.draw import draw
-from kernels.reference.logprobs import TopLogprobs, check_processed
-from kernels.streams import Purpose
-from kernels.token_mask import GROUP_BITS, allowed_logit, mask_row, mask_rows, only_allowed
-from kernels.workspace import CHUNK, Workspace
+from .checks import check_logits
+from .contract import RowStats, Sampling, Streams, TokenMask
+from .device_weights import GROUP, divisor, scale, weigh
+from .draw import draw
+from .reference.logprobs import TopLogprobs, check_processed
+from .streams import Purpose
+from .token_mask import GROUP_BITS, allowed_logit, mask_row, mask_rows, only_allowed
+from .workspace import CHUNK, Workspace
 
 CHUNKS_PER_STEP = 4
 """Chunks that are read at a time."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kernels.reference.odds import Odds
-    from kernels.reference.proposal import Proposal
+    from .reference.odds import Odds
+    from .reference.proposal import Proposal
 
 
 class DraftSampling(Enum):

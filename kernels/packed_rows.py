@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.contract import Draft
+from .contract import Draft
 
 UNPLACED: tl.constexpr = tl.constexpr(-2)
 """In the place of a number of draft tokens: which rows are the request's is not known."""

@@ -19,13 +19,13 @@ from torch import Tensor
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from kernels.arguments import DraftRows, DraftTokens, Output, RoundState, RowBuffers, StreamState, TargetRows
-from kernels.contract import Sampling, Streams, VerificationMethod
-from kernels.first_pass import _first_pass_kernel
-from kernels.register_limits import first_pass_registers, second_pass_registers, truncated_pass_registers
-from kernels.second_pass import _second_pass_kernel
-from kernels.truncation import _truncated_rows_kernel
-from kernels.workspace import SHORT_CHUNK, Shape, Workspace
+from .arguments import DraftRows, DraftTokens, Output, RoundState, RowBuffers, StreamState, TargetRows
+from .contract import Sampling, Streams, VerificationMethod
+from .first_pass import _first_pass_kernel
+from .register_limits import first_pass_registers, second_pass_registers, truncated_pass_registers
+from .second_pass import _second_pass_kernel
+from .truncation import _truncated_rows_kernel
+from .workspace import SHORT_CHUNK, Shape, Workspace
 
 Method = VerificationMethod
 FIRST_PASS_WARPS = 4

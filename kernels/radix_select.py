@@ -8,9 +8,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.device_weights import scale, weigh
-from kernels.row_words import load_logits
-from kernels.token_mask import only_allowed
+from .device_weights import scale, weigh
+from .row_words import load_logits
+from .token_mask import only_allowed
 
 
 @triton.jit

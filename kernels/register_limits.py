@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.contract import VerificationMethod
+from .contract import VerificationMethod
 
 Method = VerificationMethod
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.addresses import draft_row, row_address
-from kernels.decide import FROM_RESIDUAL, FROM_TARGET_WITHOUT
-from kernels.device_weights import reciprocal, scale, weigh
-from kernels.row_words import load_logits
-from kernels.token_mask import GROUP_BITS, draft_mask_row, only_allowed, target_mask_row
+from .addresses import draft_row, row_address
+from .decide import FROM_RESIDUAL, FROM_TARGET_WITHOUT
+from .device_weights import reciprocal, scale, weigh
+from .row_words import load_logits
+from .token_mask import GROUP_BITS, draft_mask_row, only_allowed, target_mask_row
 
 
 @triton.jit

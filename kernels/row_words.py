@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.workspace import SHORT_CHUNK
+from .workspace import SHORT_CHUNK
 
 GROUP_BYTES: tl.constexpr = tl.constexpr(16)
 WORD_BYTES: tl.constexpr = tl.constexpr(8)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.decide import FROM_RESIDUAL, FROM_TARGET, FROM_TARGET_WITHOUT
-from kernels.device_streams import BONUS, RESIDUAL, uniform
-from kernels.device_weights import inverse, log_probability, total
-from kernels.gumbel_argmax import finish
-from kernels.residual_weights import open_rows, residual_weights
+from .decide import FROM_RESIDUAL, FROM_TARGET, FROM_TARGET_WITHOUT
+from .device_streams import BONUS, RESIDUAL, uniform
+from .device_weights import inverse, log_probability, total
+from .gumbel_argmax import finish
+from .residual_weights import open_rows, residual_weights
 
 PIECE_BITS: tl.constexpr = tl.constexpr(128)
 """Size of a piece of a chunk, what one thread loads at a time. Pieces are summed before a token is looked for in one of

@@ -14,13 +14,13 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from kernels.addresses import draft_slot
-from kernels.conclude import SERVED_ELSEWHERE, is_last, load_stats, served_count, shared_now
-from kernels.decide import FROM_RESIDUAL, NOTHING, UNDECIDED, flag_excess, write_verdict
-from kernels.device_streams import ACCEPT, load_stream, uniform
-from kernels.gumbel_argmax import gumbel_argmax, high_words, keep_leader, no_leader
-from kernels.residual_weights import open_rows, residual_weights
-from kernels.sample_next import load_chunks, next_uniform, sample_next
+from .addresses import draft_slot
+from .conclude import SERVED_ELSEWHERE, is_last, load_stats, served_count, shared_now
+from .decide import FROM_RESIDUAL, NOTHING, UNDECIDED, flag_excess, write_verdict
+from .device_streams import ACCEPT, load_stream, uniform
+from .gumbel_argmax import gumbel_argmax, high_words, keep_leader, no_leader
+from .residual_weights import open_rows, residual_weights
+from .sample_next import load_chunks, next_uniform, sample_next
 
 
 @triton.jit

@@ -25,11 +25,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.device_weights import divisor, scale, weigh
-from kernels.logit_window import list_groups, load_groups, pack, unpack
-from kernels.radix_select import ordered_key, radix_select, radix_select_of_row, summed, value_of
-from kernels.row_words import load_logits
-from kernels.token_mask import only_allowed
+from .device_weights import divisor, scale, weigh
+from .logit_window import list_groups, load_groups, pack, unpack
+from .radix_select import ordered_key, radix_select, radix_select_of_row, summed, value_of
+from .row_words import load_logits
+from .token_mask import only_allowed
 
 WINDOWS: tl.constexpr = tl.constexpr(4)
 """That are tried before whole passes."""

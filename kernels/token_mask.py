@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.addresses import row_number
-from kernels.arguments import MaskRows
-from kernels.checks import check_mask
-from kernels.contract import TokenMask
+from .addresses import row_number
+from .arguments import MaskRows
+from .checks import check_mask
+from .contract import TokenMask
 
 BITS_PER_WORD = 32
 GROUP_BITS: tl.constexpr = tl.constexpr(128)

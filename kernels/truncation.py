@@ -10,15 +10,15 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
-from kernels.acceptance_test import load_proposal, prepare
-from kernels.addresses import row_address
-from kernels.conclude import arrive, conclude_row, is_padding, served_count, skip_slot, stop_index
-from kernels.device_streams import load_stream
-from kernels.device_weights import divisor, scale, weigh
-from kernels.gumbel_argmax import gumbel_argmax_of_logits, no_leader
-from kernels.row_words import load_logits
-from kernels.thresholds import guess_of, row_sums, search
-from kernels.token_mask import only_allowed, target_mask_row
+from .acceptance_test import load_proposal, prepare
+from .addresses import row_address
+from .conclude import arrive, conclude_row, is_padding, served_count, skip_slot, stop_index
+from .device_streams import load_stream
+from .device_weights import divisor, scale, weigh
+from .gumbel_argmax import gumbel_argmax_of_logits, no_leader
+from .row_words import load_logits
+from .thresholds import guess_of, row_sums, search
+from .token_mask import only_allowed, target_mask_row
 
 
 @triton.jit

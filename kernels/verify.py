@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.arguments import DraftRows, DraftTokens, Output, TargetRows
-from kernels.checks import check_draft, check_logits, checked_requests
-from kernels.contract import (
+from .arguments import DraftRows, DraftTokens, Output, TargetRows
+from .checks import check_draft, check_logits, checked_requests
+from .contract import (
     Draft,
     Sampling,
     Streams,
@@ -20,12 +20,12 @@ from kernels.contract import (
     VerificationMethod,
     VerificationResult,
 )
-from kernels.draft_stats import with_row_stats
-from kernels.packed_rows import place_rows
-from kernels.passes import Round, launch, no_draft, stream_state
-from kernels.row_words import read_in_words
-from kernels.token_mask import mask_rows
-from kernels.workspace import Shape, Workspace
+from .draft_stats import with_row_stats
+from .packed_rows import place_rows
+from .passes import Round, launch, no_draft, stream_state
+from .row_words import read_in_words
+from .token_mask import mask_rows
+from .workspace import Shape, Workspace
 
 Method = VerificationMethod
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.arguments import RoundState, RowBuffers
-from kernels.contract import RowStats, Verification
+from .arguments import RoundState, RowBuffers
+from .contract import RowStats, Verification
 
 CHUNK, SHORT_CHUNK = 2048, 256
 """Tokens whose maximum and sum are kept as one; the second where a row has no more, so that it takes one warp."""

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Sampling
-from kernels.reference.block import block_odds, log_prefix_ratios
-from kernels.reference.masses import masses
-from kernels.reference.proposal import leading, propose
-from kernels.reference.target_rows import present_slots
-from kernels.reference.truncation import sampling_rows
-from kernels.reference.typical import entropies
+from ..contract import Draft, Sampling
+from .block import block_odds, log_prefix_ratios
+from .masses import masses
+from .proposal import leading, propose
+from .target_rows import present_slots
+from .truncation import sampling_rows
+from .typical import entropies
 
 
 class AcceptanceTerms(NamedTuple):

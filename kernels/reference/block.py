@@ -13,9 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.reference.odds import Odds
-from kernels.reference.proposal import Proposal
-from kernels.reference.residual import residual
+from .odds import Odds
+from .proposal import Proposal
+from .residual import residual
 
 
 def log_prefix_ratios(proposal: Proposal) -> Tensor:

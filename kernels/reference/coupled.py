@@ -11,13 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.checks import check_num_tokens
-from kernels.contract import Drawn, Sampling, Streams, TokenMask
-from kernels.reference.draw import drawn
-from kernels.reference.proposal import Proposal
-from kernels.reference.token_mask import without_forbidden
-from kernels.reference.truncation import processed
-from kernels.streams import gumbel
+from ..checks import check_num_tokens
+from ..contract import Drawn, Sampling, Streams, TokenMask
+from ..streams import gumbel
+from .draw import drawn
+from .proposal import Proposal
+from .token_mask import without_forbidden
+from .truncation import processed
 
 
 def coupled_draw(

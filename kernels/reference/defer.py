@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import ANY_TOKEN, Deferred
+from ..contract import ANY_TOKEN, Deferred
 
 
 def defer(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import Drawn, RowStats, Sampling, Streams, TokenMask
-from kernels.reference.choose import choose
-from kernels.reference.token_mask import without_forbidden
-from kernels.reference.truncation import Processed, keep_row_stats, processed
-from kernels.streams import Purpose, uniform
+from ..contract import Drawn, RowStats, Sampling, Streams, TokenMask
+from ..streams import Purpose, uniform
+from .choose import choose
+from .token_mask import without_forbidden
+from .truncation import Processed, keep_row_stats, processed
 
 
 def drawn(rows: Processed, token_ids: Tensor, draft_to_target: Tensor | None) -> Drawn:

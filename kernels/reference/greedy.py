@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.contract import Draft, VerificationResult
-from kernels.reference.proposal import leading
-from kernels.reference.target_rows import target_rows
-from kernels.reference.verdict import assemble
+from ..contract import Draft, VerificationResult
+from .proposal import leading
+from .target_rows import target_rows
+from .verdict import assemble
 
 
 def verify_greedy(target_logits: Tensor, draft: Draft) -> VerificationResult:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.contract import Sampling, TokenMask
-from kernels.reference.token_mask import without_forbidden
-from kernels.reference.truncation import process
+from ..contract import Sampling, TokenMask
+from .token_mask import without_forbidden
+from .truncation import process
 
 
 class TopLogprobs(NamedTuple):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.reference.block import log_prefix_ratios
-from kernels.reference.proposal import Proposal, on_target_vocab
-from kernels.reference.truncation import rows_per_chunk
+from .block import log_prefix_ratios
+from .proposal import Proposal, on_target_vocab
+from .truncation import rows_per_chunk
 
 NUM_COPIES = 12
 """Copies of a row, in float64 or int64, that are alive at once while it is sorted and summed up."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.reference.proposal import Proposal
+from .proposal import Proposal
 
 
 class Odds(NamedTuple):

@@ -34,12 +34,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Guarantee, Sampling, Verification, VerificationMethod
-from kernels.reference.proposal import Proposal, on_target_vocab, propose
-from kernels.reference.target_rows import present_slots
-from kernels.reference.token_mask import allowed_draft_logits
-from kernels.reference.truncation import processed, sampling_rows
-from kernels.reference.typical import entropies
+from ..contract import Draft, Guarantee, Sampling, Verification, VerificationMethod
+from .proposal import Proposal, on_target_vocab, propose
+from .target_rows import present_slots
+from .token_mask import allowed_draft_logits
+from .truncation import processed, sampling_rows
+from .typical import entropies
 
 Method = VerificationMethod
 

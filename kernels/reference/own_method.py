@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.methods import OwnMethod
-from kernels.reference.odds import Odds
-from kernels.reference.proposal import Proposal
+from ..methods import OwnMethod
+from .odds import Odds
+from .proposal import Proposal
 
 
 def own_odds(method: OwnMethod, proposal: Proposal) -> Odds:

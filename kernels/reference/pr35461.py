@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kernels.contract import Streams
-from kernels.streams import Purpose, gumbel, uniform
+from ..contract import Streams
+from ..streams import Purpose, gumbel, uniform
 
 ACCEPT_DRAW = 2**31
 """Draw of the acceptance uniform, beyond those of any vocabulary's noise."""

@@ -10,8 +10,8 @@ lenient (lossy, arXiv 2211.17192 appendix A.5) accepts iff u_i * l * q_i(X_i) < 
 
 from __future__ import annotations
 
-from kernels.reference.odds import Odds
-from kernels.reference.proposal import Proposal
+from .odds import Odds
+from .proposal import Proposal
 
 
 def probabilistic_odds(proposal: Proposal, leniency: float = 1.0) -> Odds:

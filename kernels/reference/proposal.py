@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, Sampling
-from kernels.reference.target_rows import target_rows
-from kernels.reference.token_mask import allowed_draft_logits
-from kernels.reference.truncation import Processed, processed, sampling_rows
+from ..contract import Draft, Sampling
+from .target_rows import target_rows
+from .token_mask import allowed_draft_logits
+from .truncation import Processed, processed, sampling_rows
 
 
 @dataclass(frozen=True)

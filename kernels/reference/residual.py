@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.reference.proposal import Proposal
+from .proposal import Proposal
 
 
 def residual(proposal: Proposal, requests: Tensor, positions: Tensor, scale: Tensor) -> Tensor:

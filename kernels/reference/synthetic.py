@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from kernels.reference.odds import Odds
-from kernels.reference.proposal import Proposal
+from .odds import Odds
+from .proposal import Proposal
 
 
 def synthetic_odds(proposal: Proposal, rates: tuple[float, ...]) -> Odds:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft
+from ..contract import Draft
 
 
 class TargetRows(NamedTuple):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import Sampling
+from ..contract import Sampling
 
 BINS_PER_NAT, NUM_BINS = 16, 1024
 """Bins of the distance from the largest scaled logit in which top-p looks for its threshold; the last is open.

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.contract import Draft, TokenMask
+from ..contract import Draft, TokenMask
 
 BITS_PER_WORD = 32
 

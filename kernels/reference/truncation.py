@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.contract import RowStats, Sampling
-from kernels.reference.thresholds import thresholds
+from ..contract import RowStats, Sampling
+from .thresholds import thresholds
 
 ELEMENTS_PER_CHUNK = 65536
 """Logits worked on at a time on a CPU, so that their float64 copy stays in a core's cache."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.reference.odds import Odds
-from kernels.reference.proposal import Proposal
-from kernels.reference.truncation import Processed, rows_per_chunk
+from .odds import Odds
+from .proposal import Proposal
+from .truncation import Processed, rows_per_chunk
 
 NUM_ROWS_PER_CHUNK = 16
 """Rows computed in full at a time, at least."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import VerificationResult
-from kernels.reference.proposal import leading
+from ..contract import VerificationResult
+from .proposal import leading
 
 
 def assemble(

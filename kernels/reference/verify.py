@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.checks import check_is_chain, check_num_tokens
-from kernels.contract import (
+from ..checks import check_is_chain, check_num_tokens
+from ..contract import (
     Draft,
     Sampling,
     Streams,
@@ -22,24 +22,24 @@ from kernels.contract import (
     VerificationMethod,
     VerificationResult,
 )
-from kernels.methods import OwnMethod
-from kernels.reference.block import block_odds, log_prefix_ratios
-from kernels.reference.choose import choose
-from kernels.reference.coupled import verify_coupled
-from kernels.reference.greedy import verify_greedy
-from kernels.reference.odds import Odds, up_to_first_failure, up_to_last_success
-from kernels.reference.own_method import own_emission, own_odds
-from kernels.reference.pr35461 import shared_choice, shared_uniforms
-from kernels.reference.probabilistic import probabilistic_odds
-from kernels.reference.proposal import Proposal, propose
-from kernels.reference.residual import emission
-from kernels.reference.synthetic import synthetic_odds
-from kernels.reference.target_rows import present_slots
-from kernels.reference.token_mask import without_forbidden
-from kernels.reference.truncation import sampling_rows
-from kernels.reference.typical import typical_odds
-from kernels.reference.verdict import assemble, place
-from kernels.streams import Purpose, uniform
+from ..methods import OwnMethod
+from ..streams import Purpose, uniform
+from .block import block_odds, log_prefix_ratios
+from .choose import choose
+from .coupled import verify_coupled
+from .greedy import verify_greedy
+from .odds import Odds, up_to_first_failure, up_to_last_success
+from .own_method import own_emission, own_odds
+from .pr35461 import shared_choice, shared_uniforms
+from .probabilistic import probabilistic_odds
+from .proposal import Proposal, propose
+from .residual import emission
+from .synthetic import synthetic_odds
+from .target_rows import present_slots
+from .token_mask import without_forbidden
+from .truncation import sampling_rows
+from .typical import typical_odds
+from .verdict import assemble, place
 
 Method = VerificationMethod
 
