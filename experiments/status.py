@@ -51,7 +51,11 @@ def status_lines(name: str, status: RunStatus) -> list[str]:
     waiting = (
         f", workers in the cluster's queue: {status.num_waiting}" if status.is_alive and status.num_waiting else ""
     )
-    running = f", of these running: {'; '.join(status.running)}" if status.is_alive and status.running else ""
+    running = ""
+    if status.is_alive and status.running:
+        running = f", of these running: {'; '.join(status.running)}"
+    elif status.is_alive and not waiting:
+        running = ", loading"
     lines = [
         f"{name}: {state}{process}",
         f"cells: {done} of {status.num_cells} done, {status.num_failed} failed, {left} left{running}{waiting}",

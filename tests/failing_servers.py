@@ -57,6 +57,14 @@ class BaselineRaises(Raises):
         return FakeServer.generate(self, conversations, on_request, start_s)
 
 
+class RaisesOnAGoodHost(Raises):
+    @staticmethod
+    def resolved(cell):
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == "bad":
+            raise ValueError("no GPU here")
+        return cell
+
+
 class CannotBeMade(FakeServer):
     def __init__(self, cell, shared) -> None:
         raise ValueError("no such server")

@@ -142,7 +142,7 @@ def on_this_host(plan, **settings):
 def test_a_job_that_ends_before_it_begins_ends_the_run_with_its_reason(tmp_path, monkeypatch):
     """Would catch a run that waits for ever for a job, here one that finds another folder than the run's."""
     pytest.importorskip("submitit", reason="needs the extra slurm")
-    monkeypatch.setattr(supervisor, "STATUS_S", 0.1)
+    monkeypatch.setattr(supervisor, "LOOK_S", 0.1)
     with pytest.raises(ValueError, match=r"a file system that all hosts of the run share"):
         # no lease: this is not the folder of a run
         Supervisor(on_this_host(plan_on("Raises", tmp_path)), Counting(), []).run()

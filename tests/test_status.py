@@ -95,6 +95,24 @@ def test_a_run_writes_its_status(name, num_failed, code, tmp_path, monkeypatch, 
     assert command.main([str(tmp_path)]) == code
 
 
+def test_a_run_that_loads_is_found_and_so_is_one_whose_cells_all_failed(tmp_path, capsys):
+    """Would catch a run that nobody finds while it loads, or for good if no cell has begun."""
+
+    class Asks(Counting):
+        def note(self, text):
+            if not self.asked:
+                self.asked = command.main([str(tmp_path)]), capsys.readouterr().out
+
+        asked = None
+
+    display = Asks()
+    Supervisor(plan_on("CannotBeMade", tmp_path), display, []).run()
+    code, shown = display.asked
+    assert code == 0 and "running" in shown and "3 left, loading" in shown
+    assert command.main([str(tmp_path)]) == 1
+    assert "0 of 3 done, 3 failed, 0 left" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("content", [None, "{", '{"state": "done"}', "[]"])
 def test_what_is_no_status_is_a_mistake(content, tmp_path, capsys):
     if content is not None:

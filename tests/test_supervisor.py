@@ -1,5 +1,6 @@
 """Worker processes: what ends one of them fails a cell and not the sweep, and signals end a run in order."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from harness.cli.command_line import REQUEUE
 from harness.compose.run_plan import Resume, Workers
 from harness.records.files import read_cell
+from harness.records.run_status import read_status
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.schema import SettingsError
@@ -151,7 +154,7 @@ def test_a_host_on_which_no_worker_begins_ends_no_other_worker(is_taken, tmp_pat
                 channel=None, has_ended=lambda: True, ending=lambda: "bad host", end=lambda: None, kill=lambda: None
             )
 
-    monkeypatch.setattr(supervisor, "STATUS_S", 0.05)
+    monkeypatch.setattr(supervisor, "LOOK_S", 0.05)
     monkeypatch.setattr(supervisor, "launcher_of", OneHostIsBad)
     finished = []
     run_plan = plan_on("TellsItsDevice", tmp_path, temperatures=(0.6, 1.0, 0.8), devices=("0", "1"))
@@ -314,6 +317,57 @@ def test_what_no_worker_can_run_ends_the_run_with_its_reason(tmp_path):
     with pytest.raises(ValueError, match="two cells differ in"):
         Supervisor(replace(plan_on("Raises", tmp_path), cells=(first, second)), Counting(), []).run()
     assert not (tmp_path / "cells").exists()
+
+
+@pytest.mark.parametrize("num_gone", [1, 2])
+def test_prompts_that_a_worker_cannot_read_fail_their_cells_only(num_gone, tmp_path):
+    """Would catch a night's sweep that ends with the file of one group, and a run without any prompts that goes on."""
+    paths = [tmp_path / f"{number}.jsonl" for number in range(2)]
+    for path in paths:
+        path.write_text('{"prompt": "Why?"}\n' * 4)
+
+    class Removes(Counting):
+        """The supervisor has read all prompts, the workers have not."""
+
+        def start(self, num_requests_total):
+            super().start(num_requests_total)
+            for path in paths[:num_gone]:
+                path.unlink()
+
+    run_plan = plan_on("Raises", tmp_path, METHODS[:1])
+    cells = [
+        replace(cell, workload=WorkloadConfig(path=str(path), num_turns=1)) for path in paths for cell in run_plan.cells
+    ]
+    sweep = Supervisor(replace(run_plan, cells=tuple(cells)), display := Removes(), [])
+    if num_gone == 2:
+        with pytest.raises(ValueError, match=str(paths[0])):
+            sweep.run()
+        assert not (tmp_path / "cells").exists() and read_status(tmp_path) is None
+        return
+    sweep.run()
+    by_group = {path: [] for path in paths}
+    for path in (tmp_path / "cells").iterdir():
+        record = read_cell(path)
+        by_group[Path(record.config["workload"]["path"])].append(record)
+    assert all(str(paths[0]) in record.failures[0].message for record in by_group[paths[0]])
+    assert [len(record.requests) for path in paths for record in by_group[path]] == [0, 0, 4, 4]
+    assert display.num_requests == display.total == 8
+
+
+def test_a_host_that_can_run_nothing_ends_no_other_worker(tmp_path, monkeypatch):
+    """Would catch a sweep that one broken GPU of a cluster ends, and a group of which it is forgotten what to retry."""
+    run_plan = plan_on("RaisesOnAGoodHost", tmp_path, temperatures=(0.6, 1.0), devices=("0",))
+    Supervisor(run_plan, Counting(), []).run()
+    monkeypatch.setenv("SERVER_IS_MENDED", "1")
+    again = replace(run_plan, resume=Resume(retries_failed=True), workers=Workers(("bad", "0")))
+    with pytest.raises(ValueError, match="no GPU here"):
+        Supervisor(again, Counting(), []).run()
+    monkeypatch.setattr(LocalLauncher, "forgives", True)
+    finished = []
+    Supervisor(again, Counting(), finished).run()
+    assert len(finished) == 6
+    listed = json.loads((tmp_path / "run.json").read_text())["cells"]
+    assert all(len(read_cell(tmp_path / "cells" / f"{name}.json.gz").requests) == 4 for name in listed)
 
 
 def test_the_supervisor_needs_no_torch(tmp_path):

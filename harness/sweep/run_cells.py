@@ -87,9 +87,13 @@ class CellRunner:
                 where that left them. None if no worker of this run has begun the group.
         """
         resume = self.plan.resume
-        cells, played = group.cells, group.played
+        cells, played = group.cells, list[Conversation]()
         self._announce(cells[0].target)
         arms = [Arm(cell, group.first_place + index, self.session) for index, cell in enumerate(cells)]
+        with self._failing(arms, played):
+            played = group.played
+        if not played:
+            return
         for arm in arms:
             failure = None if failures is None else failures.get(arm.place)
             if failure is not None:
@@ -110,17 +114,17 @@ class CellRunner:
             with self._failing(_going_on(arms), played):
                 backend.prepare_together([arm.backend for arm in _going_on(arms)], played)
         for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
-            arm, record = arms[turn.arm], None
+            arm = arms[turn.arm]
             if not arm.goes_on:
                 continue
             self.progress.cell(label(arm.cell), arm.place, len(self.plan.cells))
             with self._failing([arm], played):
                 arm.play(turn, partial(self._advance, arm), self.progress)
-                record = arm.record(prompts, self.plan.warnings) if turn.is_last else None
-            reached("a turn is played")
-            if record is not None:
-                arm.write(record, self.folder / CELLS)
-                self.finished(arm.place, record.cell_id, False)
+                reached("a turn is played")
+                if turn.is_last:
+                    record = arm.record(prompts, self.plan.warnings)
+                    arm.write(record, self.folder / CELLS)
+                    self.finished(arm.place, record.cell_id, False)
 
     def _announce(self, target: TargetConfig) -> None:
         if target != self.target:
@@ -231,6 +235,18 @@ def refuse_repeated(cells: Sequence[CellConfig]) -> None:
                 f"on {found.backend.device} with the rest of the settings, so that they are one; give one value, or "
                 "what makes it count (rejection-lab run --help)"
             )
+
+
+def refuse_unreadable(groups: Sequence[Group]) -> None:
+    """Raise ValueError or OSError if this host can read the prompts of no group; those of one may still be missing."""
+    errors = list[Exception]()
+    for group in groups:
+        try:
+            _ = group.played
+            return
+        except (ValueError, OSError) as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _differences(one: CellConfig, other: CellConfig) -> list[str]:

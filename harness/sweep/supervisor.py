@@ -15,26 +15,25 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
 from harness.compose.run_plan import RunPlan
-from harness.records.run_status import DONE, RUNNING, STOPPED, RunStatus, read_status
+from harness.records.run_status import DONE, RUNNING, STOPPED
 from harness.records.schema import Failure
 from harness.settings.schema import SettingsError
 from harness.sweep.launchers.table import launcher_of
 from harness.sweep.manifest import Manifest
 from harness.sweep.progress import Progress, duration
+from harness.sweep.status_file import StatusFile
 from harness.sweep.stop_signals import STOP_SIGNALS, StoppedBySignal, stop_signals
 from harness.sweep.supervised_worker import SupervisedWorker
 from harness.sweep.task import Task, failure_told
 from harness.sweep.turns import groups_of
 
-STATUS_S = 5.0
-"""How often the status is written, and how often workers that have not begun are looked after."""
-
+LOOK_S = 5.0
+"""How often workers that have not begun are looked after."""
 MAX_STARTS = 3
 """Of a place, of which none begins, before no worker is started there any more."""
 
@@ -58,28 +57,24 @@ class Supervisor:
         self._tasks = [Task(index, group) for index, group in enumerate(groups_of(plan.cells))]
         self._launcher = launcher_of(self._plan)
         self._workers: list[SupervisedWorker] = []
-        self._has_begun = False
+        self._has_begun = self._has_worked = False
         self._failed_starts: Counter[int] = Counter()
         """By place, since a worker there has kept something."""
+        self._refused: list[int] = []
+        """Places of workers that could run nothing, while none has run anything."""
         self._stopped_by: int | None = None
         self._is_at_once = False
-        self._started_s = clock()
-        self._written_s: float | None = None
-        self._earlier_device_s = self._ended_workers_s = 0.0
-        # a damaged one takes nothing but this number with it
-        with suppress(ValueError):
-            before = None if plan.resume.is_fresh else read_status(plan.folder)
-            self._earlier_device_s = 0.0 if before is None else before.device_s
+        self._status = StatusFile(plan, progress, self._manifest, clock)
 
     def run(self) -> None:
         """Run every cell.
 
         Raises:
-            SettingsError, ValueError: what a worker refused, before it ran anything or because nothing can be written,
-                or why no worker begins.
+            SettingsError, ValueError: why no worker can run anything, or begins, or that nothing can be written.
             StoppedBySignal: by SIGINT, SIGTERM or SIGUSR1; what was finished before is kept.
         """
-        self._progress.start(sum(len(task.group.cells) * task.group.num_turns for task in self._tasks))
+        self._progress.start(sum(task.num_untold for task in self._tasks))
+        self._write_status(RUNNING)
         try:
             with stop_signals() as signals:
                 for place in range(min(self._launcher.num_workers, len(self._tasks))):
@@ -89,7 +84,10 @@ class Supervisor:
                     self._write_status(RUNNING)
             self._write_status(DONE if self._stopped_by is None else STOPPED)
         except Exception:
-            self._write_status(STOPPED)
+            if self._has_worked:
+                self._write_status(STOPPED)
+            else:
+                self._status.withdraw()
             raise
         finally:
             for worker in self._workers:
@@ -116,12 +114,13 @@ class Supervisor:
     def _replace(self, place: int, error: ValueError) -> None:
         """A worker has not begun: start another; raises if none ever began, as with wrong settings, or none is left."""
         self._failed_starts[place] += 1
-        is_given_up = self._failed_starts[place] >= MAX_STARTS
-        if not self._has_begun or (is_given_up and self._tasks and not self._workers):
+        free = {*range(self._launcher.num_workers)} - {worker.place for worker in self._workers}
+        good = [other for other in sorted(free) if self._failed_starts[other] < MAX_STARTS]
+        if not self._has_begun or (not good and self._tasks and not self._workers):
             raise error
-        self._progress.note(f"{error}; {'none is started in its place' if is_given_up else 'another is started'}")
-        if not is_given_up:
-            self._start(place)
+        self._progress.note(f"{error}; {'another is started' if good else 'none is started in its place'}")
+        if good:
+            self._start(min(good, key=self._failed_starts.__getitem__))
 
     def _begin(self, worker: SupervisedWorker) -> None:
         self._has_begun = True
@@ -133,7 +132,7 @@ class Supervisor:
         heard = {worker.process.channel.fileno(): worker for worker in self._workers if worker.process.channel}
         limit_s = self._plan.workers.stall_limit_s or math.inf
         next_s = min((worker.heard_s + limit_s for worker in heard.values()), default=math.inf)
-        timeout_s = min(STATUS_S, max(0.0, next_s - self._clock()))
+        timeout_s = min(LOOK_S, max(0.0, next_s - self._clock()))
         ready = wait([signals, *self._launcher.doors, *heard], timeout_s)
         if signals in ready:
             self._stop(ord(signals.recv(1)))
@@ -144,7 +143,7 @@ class Supervisor:
             self._hear(worker)
         for worker in list(self._workers):
             silent_s = self._clock() - worker.heard_s
-            if worker.task is None and silent_s >= STATUS_S:
+            if worker.task is None and silent_s >= LOOK_S:
                 worker.heard_s = self._clock()
                 if worker.process.has_ended():
                     self._remove(worker)
@@ -173,6 +172,11 @@ class Supervisor:
         """What an event of a worker changes."""
         task = worker.task
         assert task is not None, "it has begun"
+        if name == "refused":
+            text, is_about_settings, trace = values
+            self._refuse(worker, task, _noted((SettingsError if is_about_settings else ValueError)(text), trace))
+            return
+        self._worked()
         if name == "at_stake":
             (worker.at_stake,) = values
         elif name == "finished":
@@ -180,16 +184,16 @@ class Supervisor:
             self._manifest.add(*values)
         elif name == "lost":
             worker.failure = failure_told(*values)
-        elif name == "refused":
-            text, is_about_settings, trace = values
-            error = (SettingsError if is_about_settings else ValueError)(text)
-            error.add_note(trace)
-            raise error
+        elif name == "unwritable":
+            text, trace = values
+            raise _noted(ValueError(text), trace)
         elif name == "kept":
             worker.has_kept = True
             self._failed_starts[worker.place] = 0
             task.kept()
         elif name == "done":
+            # turns that did not fit, or prompts that the worker could not read
+            self._progress.leave_out(task.num_untold)
             self._next(worker)
         elif name == "stopped":
             self._remove(worker)
@@ -202,6 +206,27 @@ class Supervisor:
             task.num_left_out += values[0] if name == "leave_out" else 0
             worker.label = values[0] if name == "cell" else worker.label
             getattr(self._progress, name)(*values)
+
+    def _refuse(self, worker: SupervisedWorker, task: Task, error: ValueError) -> None:
+        """A worker can run nothing; raises unless the reason may be its host and there are others."""
+        self._remove(worker)
+        if not self._has_worked and not (self._launcher.forgives and self._workers):
+            raise error
+        task.hand_back()
+        self._tasks.insert(0, task)
+        if self._has_worked:
+            self._replace(worker.place, error)
+        else:
+            self._progress.note(f"{error}; the other workers go on")
+            self._refused.append(worker.place)
+
+    def _worked(self) -> None:
+        """A worker runs something: those that could run nothing were on bad hosts, and are replaced."""
+        self._has_worked = True
+        while self._refused:
+            place = self._refused.pop()
+            self._failed_starts[place] += 1
+            self._start(place)
 
     def _next(self, worker: SupervisedWorker) -> None:
         """Give a worker the next group, or let it end."""
@@ -216,7 +241,7 @@ class Supervisor:
     def _remove(self, worker: SupervisedWorker) -> None:
         """A worker has ended, or is about to."""
         self._workers.remove(worker)
-        self._ended_workers_s += self._clock() - (self._clock() if worker.begun_s is None else worker.begun_s)
+        self._status.worker_ended(worker)
         worker.process.end()
 
     def _ended(self, worker: SupervisedWorker) -> None:
@@ -243,31 +268,7 @@ class Supervisor:
         self._start(worker.place)
 
     def _write_status(self, state: str) -> None:
-        """Tell other shells how far the run is: now and then, and at its end; not before a cell is under way."""
-        is_begun = self._written_s is not None or any(worker.label for worker in self._workers)
-        is_early = state == RUNNING and self._written_s is not None and self._clock() - self._written_s < STATUS_S
-        if is_early or not is_begun:
-            return
-        self._written_s = self._clock()
-        begun = [worker.begun_s for worker in self._workers if worker.begun_s is not None]
-        workers_s = self._ended_workers_s + sum(self._clock() - begun_s for begun_s in begun)
-        status = RunStatus(
-            state=state,
-            num_cells=len(self._plan.cells),
-            num_finished=len(self._manifest.finished),
-            num_failed=len(self._manifest.failed),
-            running=tuple(worker.label for worker in self._workers if worker.label),
-            num_requests_left=self._progress.num_left,
-            num_requests_done=self._progress.num_done,
-            num_devices=len(begun) * self._launcher.devices_per_worker,
-            num_waiting=len(self._workers) - len(begun),
-            elapsed_s=self._clock() - self._started_s,
-            own_device_s=workers_s * self._launcher.devices_per_worker,
-            earlier_device_s=self._earlier_device_s,
-        )
-        # records and checkpoints say it if nothing can be written
-        with suppress(OSError):
-            status.write(self._plan.folder)
+        self._status.write(state, self._workers, self._launcher.devices_per_worker)
 
     def _stop(self, number: int) -> None:
         """The first signal asks the workers to end, a second key ends them."""
@@ -284,3 +285,9 @@ class Supervisor:
             for worker in list(self._workers):
                 worker.process.kill()
                 self._remove(worker)
+
+
+def _noted(error: ValueError, trace: str) -> ValueError:
+    """An error of a worker, with its traceback there."""
+    error.add_note(trace)
+    return error

@@ -28,9 +28,16 @@ class Task:
     is_done: bool = False
     """Whether another worker would find nothing to do."""
     _has_begun: bool = False
+    _had_begun: bool = False
+    """Before the last worker got it."""
     _tried_again: set[int] = field(default_factory=set)
     """Places of the cells that a worker was lost with, through no fault of theirs as it seemed, since something was
     kept."""
+
+    @property
+    def num_untold(self) -> int:
+        """Requests that the display still waits for."""
+        return len(self.group.cells) * self.group.num_turns - self.num_told - self.num_left_out
 
     @property
     def places(self) -> range:
@@ -59,8 +66,12 @@ class Task:
     def hand_over(self) -> tuple[int, list[tuple[int, dict[str, Any]]] | None]:
         """What the next worker is told: the group's index, and its failures unless this worker is the first."""
         failures = [(place, failure_message(failure)) for place, failure in self.failures.items()]
-        has_begun, self._has_begun = self._has_begun, True
-        return self.index, failures if has_begun else None
+        self._had_begun, self._has_begun = self._has_begun, True
+        return self.index, failures if self._had_begun else None
+
+    def hand_back(self) -> None:
+        """The worker has not looked at it."""
+        self._has_begun = self._had_begun
 
 
 def told_failures(told: Sequence[tuple[int, dict[str, Any]]] | None) -> dict[int, Failure] | None:

@@ -18,12 +18,13 @@ from types import FrameType
 from typing import Any
 
 from harness.compose.run_plan import RunPlan
+from harness.records.files import UnwritableError
 from harness.settings.schema import SettingsError
 from harness.sweep.channel import Channel
 from harness.sweep.cpu_threads import choose_threads
-from harness.sweep.failures import DeviceLostError
+from harness.sweep.failures import DeviceLostError, failure_of
 from harness.sweep.progress import Progress
-from harness.sweep.run_cells import CellRunner, refuse_repeated
+from harness.sweep.run_cells import CellRunner, refuse_repeated, refuse_unreadable
 from harness.sweep.task import failure_message, told_failures
 from harness.sweep.turns import groups_of
 
@@ -40,8 +41,8 @@ def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
 
     Args:
         channel: brings `run` with the index of a group and its failures in other workers (`Task.hand_over`), `stop`
-            and `end`; takes events. Their names are the methods of `Reports` that send, and `done`, `stopped`, `lost`
-            and `refused`.
+            and `end`; takes events. Their names are the methods of `Reports` that send, and `done`, `stopped`, `lost`,
+            `refused` (no group can be run here) and `unwritable`.
         plan: of the run.
         device: what CUDA_VISIBLE_DEVICES becomes; None leaves it as it is.
     """
@@ -57,8 +58,13 @@ def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
     session = plan.resume.own_sessions + secrets.token_hex(4)
     runner = CellRunner(plan, plan.folder, reports, reports.finished, reports.at_stake, session=session)
     try:
-        refuse_repeated(plan.cells)
         groups = groups_of(plan.cells)
+        try:
+            refuse_repeated(plan.cells)
+            refuse_unreadable(groups)
+        except (ValueError, OSError) as error:
+            channel.send("refused", str(error), isinstance(error, SettingsError), traceback.format_exc())
+            return
         while (task := tasks.get()) is not None:
             index, failures = task
             runner.run_group(groups[index], told_failures(failures))
@@ -69,9 +75,11 @@ def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
         reports.stopped()
     except DeviceLostError as error:
         channel.send("lost", failure_message(error.failure))
-    except (ValueError, OSError) as error:
-        # settings, a data set, or a file that cannot be written: the same for every cell
-        channel.send("refused", str(error), isinstance(error, SettingsError), traceback.format_exc())
+    except UnwritableError as error:
+        channel.send("unwritable", str(error), traceback.format_exc())
+    except Exception as error:
+        # beside a cell, where its record should have been written: the cell under way has failed
+        channel.send("lost", failure_message(failure_of(error)))
 
 
 def _listen(channel: Channel, tasks: SimpleQueue[list[Any] | None], reports: Reports) -> None:
