@@ -13,8 +13,10 @@ import torch
 from scipy import stats
 
 from harness.drafters.ngram import NgramDrafter
+from harness.drafters.suffix import SuffixDrafter
 from harness.engine.engine import Engine
 from harness.records.request import EXPECTED_METHODS
+from harness.settings.models import SuffixScope
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Sampling, VerificationMethod
 from kernels.core import Core, reference_core
@@ -142,11 +144,14 @@ def test_coupled_output_does_not_depend_on_the_drafter():
         (VerificationMethod.coupled, DraftSampling.coupled, "chain"),
         (VerificationMethod.block, DraftSampling.greedy, "ngram"),
         (VerificationMethod.coupled, DraftSampling.greedy, "ngram"),
+        (VerificationMethod.block, DraftSampling.greedy, "suffix"),
     ],
     ids=lambda item: getattr(item, "value", item),
 )
 def test_law_with_truncation_and_a_smaller_draft_vocabulary(method, sampling, drafter):
-    """The draft vocabulary misses a token, the distribution is truncated, n-gram drafts have ragged lengths."""
+    """The draft vocabulary misses a token, the distribution is truncated, n-gram drafts have ragged lengths, those of a
+    suffix lengths and tokens that depend on the other requests."""
+    drafters = {"ngram": NgramDrafter(2, 1), "suffix": SuffixDrafter(1, 1.0, SuffixScope.all)}
     settings = SamplingSettings(temperature=0.8, top_p=0.85, min_p=0.02)
     engine = toy_engine(
         WIDE_TARGET,
@@ -158,7 +163,7 @@ def test_law_with_truncation_and_a_smaller_draft_vocabulary(method, sampling, dr
         num_slots=1000,
         sampling=settings,
         draft_ids=torch.tensor([0, 2, 3]),
-        drafter=NgramDrafter(2, 1) if drafter == "ngram" else None,
+        drafter=drafters.get(drafter),
     )
     rows = Sampling.same_for_all(len(WIDE_TARGET), settings.temperature, 0, settings.top_p, settings.min_p)
     processed = process(WIDE_TARGET.log(), rows).exp()

@@ -38,6 +38,7 @@ from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
+from harness.drafters.suffix import SuffixDrafter
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
 from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
@@ -241,4 +242,8 @@ _SPECS = {
     DrafterKind.mtp: DrafterSpec(_chain, load_mtp, lambda config, target: random_mtp(target)),
     DrafterKind.draft_model: DrafterSpec(_with_draft_model, _load_draft_model, _random_draft_model),
     DrafterKind.ngram: DrafterSpec(lambda setup: NgramDrafter(setup.config.ngram_max, setup.config.ngram_min)),
+    DrafterKind.suffix: DrafterSpec(
+        lambda setup: SuffixDrafter(setup.config.suffix_min, setup.config.suffix_factor, setup.config.suffix_scope),
+        can_be_captured=False,
+    ),
 }

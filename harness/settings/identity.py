@@ -21,6 +21,9 @@ _ADDED_LATER = (
     "backend.prompt_tokens_beside_rounds",
     "decoding.logprobs",
     "decoding.logprobs_mode",
+    "drafter.suffix_min",
+    "drafter.suffix_factor",
+    "drafter.suffix_scope",
 )
 """Sections and settings that are younger than the first records: left out at their default, so that older cells keep
 their id."""

@@ -22,6 +22,14 @@ class DrafterKind(Enum):
     mtp = "mtp"
     draft_model = "draft_model"
     ngram = "ngram"
+    suffix = "suffix"
+
+
+class SuffixScope(Enum):
+    """In whose text a suffix is looked up."""
+
+    request = "request"
+    all = "all"
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,11 @@ DRAFTERS = {
     DrafterKind.draft_model: DrafterTraits(has_model=True, settings=("shape",)),
     DrafterKind.ngram: DrafterTraits(
         is_one_hot=True, settings=("ngram_max", "ngram_min"), name="{kind} ({ngram_min} to {ngram_max})"
+    ),
+    DrafterKind.suffix: DrafterTraits(
+        is_one_hot=True,
+        settings=("suffix_min", "suffix_factor", "suffix_scope"),
+        name="{kind} (from {suffix_min}, x {suffix_factor}, {suffix_scope})",
     ),
 }
 _OF_ONES_OWN = DrafterTraits()
@@ -129,6 +142,13 @@ class DrafterConfig:
     """ngram: longest suffix that is looked up in the sequence so far."""
     ngram_min: int = 2
     """ngram: shortest suffix that is looked up."""
+    suffix_min: int = 2
+    """suffix: shortest suffix that is looked up."""
+    suffix_factor: float = 1.0
+    """suffix: draft tokens proposed for each token of the suffix that was found."""
+    suffix_scope: SuffixScope = SuffixScope.request
+    """suffix: request looks in the sequence so far; all also in those of the requests before, on which the tokens that
+    are sampled then depend."""
 
     def __post_init__(self) -> None:
         self.kind = named("drafter.kind", DrafterKind.__members__, self.kind)
@@ -137,6 +157,8 @@ class DrafterConfig:
         require(
             1 <= self.ngram_min <= self.ngram_max, "drafter.ngram_min", "1 <= ngram_min <= ngram_max", self.ngram_min
         )
+        require(self.suffix_min >= 1, "drafter.suffix_min", "at least 1", self.suffix_min)
+        require(0 < self.suffix_factor < float("inf"), "drafter.suffix_factor", "a number above 0", self.suffix_factor)
 
     @property
     def traits(self) -> DrafterTraits:
