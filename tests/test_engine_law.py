@@ -194,3 +194,29 @@ def test_expected_acceptance_is_the_mean_of_the_accepted(method):
     standard_error = excess.std() / len(rounds) ** 0.5
     assert len(rounds) > 5000
     assert abs(excess.mean()) < 5 * standard_error
+
+
+@pytest.mark.parametrize(
+    ("method", "reaches"), [(VerificationMethod.strict, False), (VerificationMethod.probabilistic, True)]
+)
+def test_the_bound_of_a_position_is_what_probabilistic_verification_accepts_there(method, reaches):
+    """And more than strict does. Would catch a bound of the next position, and rounds that did not get there."""
+    engine = toy_engine(
+        WIDE_TARGET,
+        WIDE_DRAFT,
+        method,
+        DraftSampling.sampled,
+        num_speculative_tokens=3,
+        max_new_tokens=12,
+        num_slots=500,
+        expected_acceptance=True,
+    )
+    run = engine.run(toy_requests(3000), lambda record: None)
+    rounds = [item for record in run.requests for item in record.rounds]
+    assert all((item.position_bounds is None) == (item.num_proposed_tokens == 0) for item in rounds)
+    for place in range(3):
+        reached = [item for item in rounds if item.num_draft_tokens > place <= item.num_accepted_tokens]
+        excess = torch.tensor([(item.num_accepted_tokens > place) - item.position_bounds[place] for item in reached])
+        standard_error = excess.std() / len(reached) ** 0.5
+        assert len(reached) > 500
+        assert abs(excess.mean()) < 5 * standard_error if reaches else excess.mean() < -5 * standard_error

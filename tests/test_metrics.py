@@ -1,5 +1,6 @@
 """Definitions on examples computed by hand, identities between them, and the row of a cell."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -86,6 +87,22 @@ def test_definitions_on_the_worked_example(name):
     and averaged per-request throughput.
     """
     assert row_of(worked_example())[name] == pytest.approx(EXPECTED[name], rel=1e-12)
+
+
+def test_bounds_are_over_the_drafts_that_reached_their_position():
+    """Would catch the bound of a position averaged over rounds that rejected an earlier one; unknown, it is no 0."""
+    rounds = [
+        round_record(0, 0, 0.1),
+        round_record(2, 2, 0.2, position_bounds=(0.9, 0.8)),
+        round_record(2, 0, 0.3, position_bounds=(0.5, 0.1)),
+        round_record(1, 1, 0.4, num_proposed=2, position_bounds=(0.7,), cut=CutReason.length),
+    ]
+    row = row_of(cell_record([request_record(rounds)]))
+    assert row["acceptance_bound_per_pos_1"] == pytest.approx((0.9 + 0.5 + 0.7) / 3)
+    assert row["acceptance_bound_per_pos_2"] == pytest.approx(0.8 / 2)
+    assert row["conditional_acceptance_bound_per_pos_2"] == pytest.approx(0.8)
+    without = row_of(cell_record([request_record([*rounds[:2], round_record(2, 0, 0.3)])]))
+    assert math.isnan(without["acceptance_bound_per_pos_1"])
 
 
 def test_identities_with_constant_depth():

@@ -58,9 +58,10 @@ def test_acceptance_terms_by_definition():
             assert found == pytest.approx(expected if index < batch.lengths[request] else [0.0] * 4, abs=1e-12)
 
 
-def test_masses_are_left_out_when_not_asked_for():
+def test_other_masses_than_the_overlap_are_left_out_when_not_asked_for():
     batch = Round([PLAIN] * 2, [2, 1], vocab_size=8)
-    terms = acceptance_terms(batch.rows(torch.arange(2)), batch.draft(torch.arange(2)), batch.sampling, False)
-    assert terms.overlap is None
+    round_ = batch.rows(torch.arange(2)), batch.draft(torch.arange(2)), batch.sampling
+    terms = acceptance_terms(*round_, False)
+    assert torch.equal(terms.overlap, acceptance_terms(*round_).overlap)
     assert terms.strict_mass is None
     assert terms.block_threshold.shape == (2, 2)

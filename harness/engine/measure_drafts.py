@@ -19,11 +19,16 @@ from kernels.contract import Sampling, Verification
 from kernels.reference.acceptance import AcceptanceTerms, acceptance_terms, expected_accepted
 from kernels.reference.output_tv import draft_tv, has_closed_form, output_tv
 
+BOUND_DECIMALS = 6
+"""Enough to print; a record holds one number for every position of every round."""
+
 
 class Measures(NamedTuple):
     """What was measured on a step's drafts, per slot."""
 
     expected: list[list[float]]
+    bounds: list[list[float]]
+    """Of each position, the largest probability with which any lossless rule accepts one such draft token."""
     terms: dict[str, Floats] | None
     """None unless they are recorded."""
 
@@ -33,7 +38,8 @@ class Measures(NamedTuple):
             return round_
         strict, probabilistic, block = self.expected[slot]
         terms = None if self.terms is None else of_slot(self.terms, slot, len(round_.draft_ids))
-        return round_._replace(expected_accepted=(strict, probabilistic, block), terms=terms)
+        bounds = tuple(self.bounds[slot][: len(round_.draft_ids)])
+        return round_._replace(expected_accepted=(strict, probabilistic, block), position_bounds=bounds, terms=terms)
 
 
 class MeasureDrafts:
@@ -49,7 +55,8 @@ class MeasureDrafts:
         terms = acceptance_terms(output.logits, output.draft, sampling, with_masses=keeps)
         columns = term_columns(terms, output, sampling, step.verification, step.drafter.drawn_rows) if keeps else {}
         kept = {name: column.cpu().numpy() for name, column in columns.items()}
-        return Measures(expected_accepted(terms, output.draft).tolist(), kept if keeps else None)
+        bounds = terms.overlap.round(decimals=BOUND_DECIMALS).tolist()
+        return Measures(expected_accepted(terms, output.draft).tolist(), bounds, kept if keeps else None)
 
 
 def term_columns(

@@ -27,6 +27,8 @@ class Round(NamedTuple):
     """Nothing was decided: reasoning may end in the round, and the host must see its drafts first."""
     expected_accepted: tuple[float, float, float] | None = None
     """Of the chain methods, given these drafts."""
+    position_bounds: tuple[float, ...] | None = None
+    """Of each draft token."""
     terms: Mapping[str, Floats] | None = None
     """Of the draft, if they are recorded."""
 
@@ -47,6 +49,7 @@ class RoundFields(NamedTuple):
     host_us: float
     is_whole: bool | None
     num_held_steps: int
+    position_bounds: tuple[float, ...] | None
 
 
 @dataclass
@@ -178,6 +181,7 @@ def _round_fields(
     share_s: float,
     num_held_steps: int,
 ) -> RoundFields:
+    bounds = decided.position_bounds
     return RoundFields(
         num_proposed_tokens=len(decided.draft_ids),
         num_draft_tokens=result.num_draft_tokens,
@@ -192,6 +196,7 @@ def _round_fields(
         host_us=0.0 if outcome is None else outcome.host_us,
         is_whole=None if outcome is None else outcome.ran_as_one_graph,
         num_held_steps=num_held_steps,
+        position_bounds=None if bounds is None else bounds[: result.num_draft_tokens],
     )
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from harness.metrics.definitions import DRAFTS, EVIDENCE, METRICS, SPEEDUP, position_metrics
+from harness.metrics.definitions import DRAFTS, EVIDENCE, METRICS, SPEEDUP
+from harness.metrics.position_metrics import position_metrics
 from harness.records.schema import COUNTED_FIELDS, CellRecord
 
 PER_POSITION = "<i>"

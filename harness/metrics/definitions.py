@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.metric import Metric, length, rate
+from harness.metrics.position_metrics import position_metrics
 from harness.records.request import EXPECTED_METHODS
 from harness.settings.guarantee import OTHER_DRAFTS, OWN_METHOD, RANDOM_WEIGHTS
 
@@ -251,23 +252,9 @@ SPEEDUP = Metric(
 )
 
 
-def position_metrics(position: int) -> dict[str, Metric]:
-    """The metrics of draft position 1, 2, ..; their names end in the position."""
-    at = f"per_pos_{position}"
-    return {
-        f"acceptance_rate_{at}": rate(
-            f"acceptance at position {position} (%)",
-            "unconditional: rounds that accepted position i / rounds that drafted position i (K_r >= i)",
-            f"num_accepted_tokens_{at}",
-            f"num_draft_tokens_{at}",
-        ),
-        f"conditional_acceptance_rate_{at}": rate(
-            f"conditional acceptance at position {position} (%)",
-            "rounds that accepted position i / rounds that drafted it and accepted all positions before it",
-            f"num_accepted_tokens_{at}",
-            f"num_reached_{at}",
-        ),
-    }
+def is_measured_beside(name: str) -> bool:
+    """Whether a metric needs what is measured of drafts while the clock stands (measurement.expected_acceptance)."""
+    return name.startswith("expected_length_") or "acceptance_bound_per_pos_" in name
 
 
 def metric(name: str) -> Metric:

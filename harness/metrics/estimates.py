@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.metrics.definitions import METRICS, metric, position_metrics
+from harness.metrics.definitions import METRICS, metric
 from harness.metrics.intervals import Floats, interval, percentile_replicates, resample_weights
 from harness.metrics.metric import Metric
+from harness.metrics.position_metrics import position_metrics
 from harness.metrics.sums import CellSums
 
 

@@ -14,10 +14,11 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.metrics.measured_sums import NONE_MEASURED, measured_values
 from harness.metrics.reasoning_sums import boundary_values
 from harness.metrics.sessions import prompt_sessions, scaled_by_session
 from harness.records.counts import PER_POSITION, DraftCounts, Knowledge, added
-from harness.records.request import EXPECTED_METHODS, CutReason, RequestRecord, RoundRecord, counts_of_rounds
+from harness.records.request import CutReason, RequestRecord, RoundRecord, counts_of_rounds
 from harness.records.schema import CellRecord
 from harness.timing.in_flight import shared_clock
 
@@ -118,7 +119,7 @@ def _round_sums(requests: Sequence[RequestRecord]) -> tuple[dict[str, Floats], d
     get = attrgetter(*ROUND_FIELDS)
     table = np.array([get(item) for request in requests for item in request.rounds], dtype=np.float64)
     columns = dict(zip(ROUND_FIELDS, table.reshape(-1, len(ROUND_FIELDS)).T, strict=True))
-    of_rounds = _round_values(columns) | _cut_values(requests) | _expected_values(requests, columns)
+    of_rounds = _round_values(columns) | _cut_values(requests) | measured_values(requests, columns, _is_full(columns))
     sums = {name: _totals(values, request_of_round, len(requests)) for name, values in of_rounds.items()}
     return sums, {}, int(columns["num_draft_tokens"].max(initial=0))
 
@@ -161,22 +162,6 @@ def _cut_values(requests: Sequence[RequestRecord]) -> dict[str, Floats]:
         f"num_cut_{reason.value}": np.array([item is reason for item in reasons], dtype=np.float64)
         for reason in CutReason
     }
-
-
-def _expected_values(requests: Sequence[RequestRecord], columns: dict[str, Floats]) -> dict[str, Floats]:
-    """[N] expected accepted tokens of each method; none unless recorded for every draft that counts in full."""
-    unknown = (np.nan,) * len(EXPECTED_METHODS)
-    rows = [item.expected_accepted or unknown for request in requests for item in request.rounds]
-    table = np.array(rows, dtype=np.float64).reshape(-1, len(EXPECTED_METHODS))
-    full = _is_full(columns)
-    known = full & np.isfinite(table).all(axis=1)
-    if known.sum() != full.sum():
-        # rounds verified under a grammar's masks have none: the rest would be a selection of the easy ones
-        known[:] = False
-    values = {"num_expected_drafts": known.astype(np.float64)}
-    for name, column in zip(EXPECTED_METHODS, table.T, strict=True):
-        values[f"expected_accepted_{name}"] = np.where(known, column, 0.0)
-    return values
 
 
 def _request_values(requests: Sequence[RequestRecord], sums: dict[str, Floats]) -> dict[str, Floats]:
@@ -237,7 +222,6 @@ UNKNOWN = (
     *("num_cut_eos", "num_cut_length", "num_cut_grammar"),
 )
 """Sums that only rounds tell."""
-NONE_RECORDED = ("num_expected_drafts", *(f"expected_accepted_{method}" for method in EXPECTED_METHODS))
 
 
 def coarse_sums(cell: CellRecord) -> tuple[dict[str, Floats], dict[str, float], int]:
@@ -248,7 +232,7 @@ def coarse_sums(cell: CellRecord) -> tuple[dict[str, Floats], dict[str, float], 
         "share_s": _shares_in_flight(cell),
     }
     sums |= {name: np.full(num_requests, np.nan) for name in UNKNOWN}
-    sums |= {name: np.zeros(num_requests) for name in NONE_RECORDED}
+    sums |= {name: np.zeros(num_requests) for name in NONE_MEASURED}
     if cell.config["drafter"]["kind"] == "none":
         return sums | _table([DraftCounts()] * num_requests), {}, 0
     if cell.knowledge is Knowledge.requests:

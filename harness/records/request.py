@@ -107,6 +107,9 @@ class RoundRecord:
     is held to a grammar."""
     num_held_steps: int = 0
     """Steps before it that deferred the request and decided nothing, because reasoning may have ended in them."""
+    position_bounds: tuple[float, ...] | None = None
+    """[K_r] of each draft token that counts, the largest probability with which any lossless rule accepts one that is
+    drawn as it was, given the tokens before it: sum min(p, q); None where it was not measured."""
     path: tuple[int, ...] | None = None
     """Of a tree of drafts: the accepted nodes, by their place among the proposed tokens; None for a chain."""
 
@@ -141,6 +144,9 @@ class RoundRecord:
             raise InconsistentRecordError(
                 f"expected_accepted: expected {len(EXPECTED_METHODS)} values in [0, {proposed}], found {expected}"
             )
+        bounds = self.position_bounds
+        if bounds is not None and not (len(bounds) == drafted and all(0 <= bound <= 1 + ROUNDING for bound in bounds)):
+            raise InconsistentRecordError(f"position_bounds: expected {drafted} values in [0, 1], found {bounds}")
         if self.num_free_tokens is not None and not 0 <= self.num_free_tokens <= proposed:
             raise InconsistentRecordError(
                 f"num_free_tokens: expected 0 to {proposed}, the proposed tokens, found {self.num_free_tokens}"

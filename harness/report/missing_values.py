@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import isnan
 
 from harness.metrics.cell import CellResult
-from harness.metrics.definitions import REASONING_METRICS, footnotes, metric
+from harness.metrics.definitions import REASONING_METRICS, footnotes, is_measured_beside, metric
 from harness.records.counts import Knowledge
 from harness.report.cell_names import label_notes
 from harness.report.number_format import NOT_AVAILABLE
@@ -74,7 +74,7 @@ def _why(cell: CellResult, name: str) -> str:
         return UNKNOWN[cell.record.knowledge]
     if name in REASONING_METRICS:
         return NO_REASONING
-    if name.startswith("expected_length_"):
+    if is_measured_beside(name):
         measurement = cell.record.config.get("measurement", {})
         return NOT_RECORDED if measurement.get("expected_acceptance", True) else TURNED_OFF
     return NO_DRAFTS if metric(name).of_tokens else NO_GAPS

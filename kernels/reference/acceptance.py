@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..contract import Draft, Sampling
 from .block import block_odds, log_prefix_ratios
-from .masses import masses
+from .masses import masses, overlaps
 from .proposal import leading, propose
 from .target_rows import present_slots
 from .truncation import sampling_rows
@@ -26,8 +26,9 @@ class AcceptanceTerms(NamedTuple):
     """p_i(X_i)."""
     draft_prob: Tensor
     """q_i(X_i); 1 for one-hot proposals."""
-    overlap: Tensor | None
-    """sum_x min(p_i(x), q_i(x)): probability that probabilistic verification accepts at i, before X_i is drawn."""
+    overlap: Tensor
+    """sum_x min(p_i(x), q_i(x)): probability that probabilistic verification accepts at i, before X_i is drawn; no
+    lossless rule accepts one such draft token more often (see optimal_acceptance)."""
     strict_mass: Tensor | None
     """sum_x p_i(x) q_i(x): the same for strict verification."""
     block_threshold: Tensor
@@ -54,7 +55,7 @@ def acceptance_terms(
         target_logits: [N, V], any floating dtype, packed or padded as for `verify`.
         draft: the proposals.
         sampling: fields [R].
-        with_masses: also compute what reads every row in full, masses and entropy; they are None otherwise.
+        with_masses: also compute the other masses and the entropy; they are None otherwise.
 
     Returns:
         AcceptanceTerms. Draft tokens that verification would cut off (see proposal) count as missing, except in
@@ -71,19 +72,18 @@ def acceptance_terms(
         return AcceptanceTerms(*map(spread, terms))  # type: ignore[arg-type]
     proposal = propose(target_logits, draft, sampling, reads_draft=True)
     usable = proposal.usable
+    found = masses(proposal) if with_masses else None
     terms = AcceptanceTerms(
         target_prob=proposal.target_logprobs.exp(),
         draft_prob=proposal.draft_logprobs.exp() * usable,
-        overlap=None,
+        overlap=(overlaps(proposal) if found is None else found.overlap) * usable,
         strict_mass=None,
         block_threshold=block_odds(proposal, log_prefix_ratios(proposal)).probability() * usable,
     )
-    if not with_masses:
+    if found is None:
         return terms
     entropy = entropies(proposal.target)[proposal.rows[:, :-1]] * usable
-    return terms._replace(
-        target_entropy=entropy, **{name: term * usable for name, term in masses(proposal)._asdict().items()}
-    )
+    return terms._replace(target_entropy=entropy, **{name: term * usable for name, term in found._asdict().items()})
 
 
 def expected_accepted(terms: AcceptanceTerms, draft: Draft) -> Tensor:

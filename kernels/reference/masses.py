@@ -5,6 +5,7 @@ Shapes: R requests, K the largest number of draft tokens of a request, V the tar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -50,13 +51,7 @@ def masses(proposal: Proposal) -> Masses:
         coupled_prob=target_prob.clone(),
         block_overlap=prefix_ratios * target_prob,
     )
-    compared = (proposal.usable & ~proposal.one_hot[:, None]).nonzero()
-    for places in compared.split(_places_per_chunk(proposal.target.logits)) if len(compared) else ():
-        requests, positions = places.unbind(dim=1)
-        target_probs = proposal.target.probs(proposal.rows[requests, positions])
-        assert proposal.draft is not None, "only proposals with cached logits are compared"
-        draft_probs = proposal.draft.probs(proposal.draft_rows[requests, positions])
-        draft_probs = on_target_vocab(draft_probs, proposal.draft_to_target, target_probs.shape[1])
+    for requests, positions, target_probs, draft_probs in compared_rows(proposal):
         scaled = prefix_ratios[requests, positions][:, None] * target_probs
         token_ids = proposal.token_ids[requests, positions]
         found.overlap[requests, positions] = torch.minimum(target_probs, draft_probs).sum(dim=1)
@@ -65,6 +60,33 @@ def masses(proposal: Proposal) -> Masses:
         found.coupled_prob[requests, positions] = coupled_agreement(target_probs, draft_probs, token_ids)
         found.block_overlap[requests, positions] = torch.minimum(scaled, draft_probs).sum(dim=1)
     return found
+
+
+def overlaps(proposal: Proposal) -> Tensor:
+    """[R, K] float64, the overlap alone: the largest probability with which any lossless rule accepts one such draft.
+
+    Without a meaning where there is no usable draft token.
+    """
+    found = proposal.target_logprobs.exp()
+    for requests, positions, target_probs, draft_probs in compared_rows(proposal):
+        found[requests, positions] = torch.minimum(target_probs, draft_probs).sum(dim=1)
+    return found
+
+
+def compared_rows(proposal: Proposal) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """The usable draft tokens that are not one-hot, some at a time.
+
+    Yields:
+        Their requests and positions, [n] int64; the target's and the draft's distribution there, [n, V] float64.
+    """
+    compared = (proposal.usable & ~proposal.one_hot[:, None]).nonzero()
+    for places in compared.split(_places_per_chunk(proposal.target.logits)) if len(compared) else ():
+        requests, positions = places.unbind(dim=1)
+        target_probs = proposal.target.probs(proposal.rows[requests, positions])
+        assert proposal.draft is not None, "only proposals with cached logits are compared"
+        draft_probs = proposal.draft.probs(proposal.draft_rows[requests, positions])
+        draft_probs = on_target_vocab(draft_probs, proposal.draft_to_target, target_probs.shape[1])
+        yield requests, positions, target_probs, draft_probs
 
 
 def _places_per_chunk(target_logits: Tensor) -> int:

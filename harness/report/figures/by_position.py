@@ -1,16 +1,20 @@
-"""The figure of acceptance by draft position: a column per drafter, a row per temperature, at one K."""
+"""The figure of acceptance by draft position, with bounds: a column per drafter, a row per temperature, at one K."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from math import isnan
 from typing import TYPE_CHECKING
 
-from harness.report.figures.panels import Point, draw_points, finish, grid, offset, panel_rows
+from harness.metrics.cell import CellResult
+from harness.report.figures.panels import LegendEntry, Point, draw_points, finish, grid, offset, panel_rows
 from harness.report.figures.sheet import Sheet, of_series
+from harness.report.figures.style import Look
 from harness.report.number_format import scaled
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAX_TEMPERATURES = 3
@@ -20,6 +24,13 @@ FEW_SERIES = 7
 """As many error bars beside each other can be told apart in a panel of that width."""
 SERIES_INCHES = 0.6
 """What a panel is widened by for each further series."""
+
+
+BAR = LegendEntry(
+    "bar: most that any lossless rule could accept there",
+    {"marker": "_", "markersize": 9, "markeredgewidth": 1.4, "linestyle": "none"},
+)
+"""Not of block, which decides about several positions together."""
 
 
 def draw_by_position(sheet: Sheet) -> Figure:
@@ -32,7 +43,7 @@ def draw_by_position(sheet: Sheet) -> Figure:
     figure, grid_axes = grid(
         len(blocks) * len(temperatures), len(blocks[0]), (width, 1.95), sharex="none", sharey="all"
     )
-    depth = sheet.main_depth
+    depth, bounds = sheet.main_depth, list[bool]()
     for row, (panels, temperature) in zip(grid_axes, product(blocks, temperatures), strict=True):
         for axes, panel in zip(row, panels, strict=False):
             cells = panel.sheet.select(temperature=temperature)
@@ -44,6 +55,7 @@ def draw_by_position(sheet: Sheet) -> Figure:
                         for position in range(1, cell.estimates.sums.num_positions + 1)
                     ]
                     draw_points(axes, look, rates)
+                    bounds.append(_draw_bounds(axes, look, cell, shift))
             axes.set_ylim(0, 100)
             axes.set_xlim(0.8 - spread / 2, depth + 0.2 + spread / 2)
             axes.set_xticks(range(1, depth + 1))
@@ -54,7 +66,19 @@ def draw_by_position(sheet: Sheet) -> Figure:
         for axes in row[len(panels) :]:
             axes.set_axis_off()
         row[0].set_ylabel(f"T = {temperature:g}\nacceptance (%)")
-    return finish(figure, "Acceptance by draft position", f"K = {depth}", sheet)
+    return finish(figure, "Acceptance by draft position", f"K = {depth}", sheet, more=[BAR] if any(bounds) else [])
+
+
+def _draw_bounds(axes: Axes, look: Look, cell: CellResult, shift: float) -> bool:
+    """A bar at what any lossless rule could accept at most; returns whether there was one to draw."""
+    found = [
+        (position + shift, scaled(cell.estimate(f"acceptance_bound_per_pos_{position}"), 100).value)
+        for position in range(1, cell.estimates.sums.num_positions + 1)
+    ]
+    shown = [(place, value) for place, value in found if not isnan(value)]
+    if shown:
+        axes.plot(*zip(*shown, strict=True), color=look.color, **BAR.style)
+    return bool(shown)
 
 
 def _some(values: Sequence[float]) -> list[float]:

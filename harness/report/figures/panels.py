@@ -85,7 +85,16 @@ def point(place: float, cell: CellResult, name: str) -> Point:
     return Point(place, cell.estimate(name), not metric(name).of_tokens and is_disturbed(cell))
 
 
-def finish(figure: Figure, what: str, where: str, sheet: Sheet, *, shows_times: bool = False) -> Figure:
+class LegendEntry(NamedTuple):
+    """Of a legend, beside the series."""
+
+    label: str
+    style: dict[str, Any]
+
+
+def finish(
+    figure: Figure, what: str, where: str, sheet: Sheet, *, shows_times: bool = False, more: Sequence[LegendEntry] = ()
+) -> Figure:
     """Title above, one legend for all panels below, as many columns as fit."""
     from matplotlib.lines import Line2D
 
@@ -95,6 +104,7 @@ def finish(figure: Figure, what: str, where: str, sheet: Sheet, *, shows_times: 
     ]
     if shows_times and any(map(is_disturbed, sheet.cells)):
         handles.append(Line2D([], [], color="black", marker="o", markerfacecolor="white", linestyle="", label=HOLLOW))
+    handles += [Line2D([], [], color="black", label=label, **style) for label, style in more]
     longest = max(len(handle.get_label()) for handle in handles)
     entry_inches = 0.07 * longest + 0.5
     # a legend that is wider than the figure would be cut off

@@ -86,7 +86,11 @@ def _method_table(group: Group, first: CellResult, title: str) -> Table:
     header = ["metric", *([baseline_name(group.baseline)] if group.baseline else []), column_name(first)]
     for cell in others:
         header += [column_name(cell), f"{column_name(cell)}{MINUS}{first.method}"]
-    positions = [f"acceptance_rate_per_pos_{position}" for position in range(1, group.num_positions + 1)]
+    positions = [
+        f"acceptance_{what}_per_pos_{position}"
+        for position in range(1, group.num_positions + 1)
+        for what in ("rate", "bound")
+    ]
 
     def row(
         label: str, value: Callable[[CellResult], Entry], difference: Callable[[CellResult], Entry]
@@ -100,7 +104,7 @@ def _method_table(group: Group, first: CellResult, title: str) -> Table:
     def count_row(name: str, label: str) -> tuple[Entry, ...]:
         return row(label, lambda cell: _count(cell, name), lambda cell: _count_difference(first, cell, name))
 
-    metrics = recorded_metrics(PER_METHOD_METRICS, shown)
+    metrics, positions = recorded_metrics(PER_METHOD_METRICS, shown), recorded_metrics(positions, shown)
     rows = [metric_row(name) for name in metrics]
     rows += [count_row(name, label) for name, label in PER_METHOD_COUNTS.items()]
     rows += [metric_row(name) for name in positions]

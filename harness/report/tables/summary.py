@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import isnan
 
 from harness.metrics.cell import CellResult
-from harness.metrics.definitions import metric
+from harness.metrics.definitions import is_measured_beside, metric
 from harness.records.request import EXPECTED_METHODS
 from harness.report.cell_names import CONTEXT, summary_order, varying
 from harness.report.entries import estimate_number, setting, settings_of
@@ -39,9 +39,9 @@ def summary_table(cells: Sequence[CellResult]) -> Table:
 
 
 def recorded_metrics(names: Sequence[str], cells: Sequence[CellResult]) -> list[str]:
-    """The metrics without the expected lengths that no cell recorded, as in runs with expected_acceptance=false."""
+    """The metrics without those that no cell measured, as in runs with expected_acceptance=false."""
     return [
         name
         for name in names
-        if name not in EXPECTED_LENGTHS or not all(isnan(cell.estimate(name).value) for cell in cells)
+        if not is_measured_beside(name) or not all(isnan(cell.estimate(name).value) for cell in cells)
     ]

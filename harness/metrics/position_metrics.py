@@ -1,0 +1,45 @@
+"""The metrics of a draft position: how often it is accepted, and how often any lossless rule could accept it.
+
+This module knows names and texts, no records.
+"""
+
+from __future__ import annotations
+
+from harness.metrics.metric import Metric, rate
+
+BOUND = (
+    "largest probability with which any lossless rule could accept the draft token, drawn as it was, after those that "
+    "the run accepted: sum min(p, q), or p of a one-hot draft. A bound of one position: block decides about several "
+    "together and may exceed it; for whole chains compare with block's expected length"
+)
+
+
+def position_metrics(position: int) -> dict[str, Metric]:
+    """The metrics of draft position 1, 2, ..; their names end in the position."""
+    at = f"per_pos_{position}"
+    return {
+        f"acceptance_rate_{at}": rate(
+            f"acceptance at position {position} (%)",
+            "unconditional: rounds that accepted position i / rounds that drafted position i (K_r >= i)",
+            f"num_accepted_tokens_{at}",
+            f"num_draft_tokens_{at}",
+        ),
+        f"conditional_acceptance_rate_{at}": rate(
+            f"conditional acceptance at position {position} (%)",
+            "rounds that accepted position i / rounds that drafted it and accepted all positions before it",
+            f"num_accepted_tokens_{at}",
+            f"num_reached_{at}",
+        ),
+        f"acceptance_bound_{at}": rate(
+            f"bound at position {position} (%)",
+            f"{BOUND}; rounds that accepted the positions before, by that probability / rounds that drafted position i",
+            f"bound_reached_{at}",
+            f"num_draft_tokens_{at}",
+        ),
+        f"conditional_acceptance_bound_{at}": rate(
+            f"conditional bound at position {position} (%)",
+            f"{BOUND}; mean over the rounds that drafted position i and accepted all positions before it",
+            f"bound_reached_{at}",
+            f"num_reached_{at}",
+        ),
+    }
