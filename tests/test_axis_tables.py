@@ -8,6 +8,7 @@ from harness.metrics.cell import read_results
 from harness.metrics.comparison import series_along
 from harness.metrics.estimates import Estimate
 from harness.metrics.recorded_terms import recorded_cells
+from harness.report.console import print_summary
 from harness.report.tables.concurrency import concurrency_tables, verdict
 from harness.report.tables.depth import BEST, EQUAL, WORSE, depth_tables
 from harness.report.tables.drafting import drafting_tables
@@ -178,3 +179,15 @@ def test_repeats_over_seeds_have_a_mean_and_an_interval():
         (mean(values), mean(values) - reach, mean(values) + reach)
     )
     assert repeats_tables(analysed(baseline(), cell())) == []
+
+
+def test_two_repeats_have_a_mean_and_no_interval(capsys):
+    """Would catch an acceptance rate of 0.5 [-0.4, 1.4], and a mean that the terminal does not show."""
+    results = analysed(*(item for seed in (0, 1) for item in (baseline(seed=seed), repeat(seed))))
+    print_summary(results)
+    (table,) = repeats_tables(results)
+    found = table.rows[1][table.header.index("acceptance length")]
+    values = [item.estimate("mean_acceptance_length").value for item in results if not item.is_baseline]
+    assert found.value == pytest.approx(mean(values)) and str(found).endswith("[n/a]")
+    shown = capsys.readouterr().out
+    assert table.title in shown and str(found) in shown

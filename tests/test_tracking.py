@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from experiments import run as command
 from harness.compose.compose import compose_plan
 from harness.metrics import load_results
 from tests.test_failing_cells import run_command
@@ -67,15 +66,6 @@ def test_cells_are_written_for_weights_and_biases_without_a_network(tmp_path, mo
         assert summary.get("speedup") == (None if row["labels"] == "failed" else row["speedup"])
         assert settings.x_disable_meta and settings.disable_git and settings.console == "off"
     assert "wandb sync" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_a_missing_library_is_said_before_anything_runs(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, name, None)
-    assert command.main([f"output.tracking={name}", f"output.folder={tmp_path / 'run'}"]) == 2
-    error = capsys.readouterr().err
-    assert "rejection-lab[tracking]" in error and error.count("\n") == 1
-    assert not (tmp_path / "run").exists()
 
 
 def test_results_that_cannot_be_sent_are_not_lost(tmp_path, monkeypatch, capsys):

@@ -14,6 +14,9 @@ import numpy as np
 from harness.metrics.cell import CellResult
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate
 
+MIN_REPEATS = 3
+"""For an interval."""
+
 
 def repeats(cells: Sequence[CellResult]) -> list[tuple[CellResult, ...]]:
     """The cells of a run that differ in their seed only, two or more together, in the order of the first of each."""
@@ -26,6 +29,9 @@ def repeats(cells: Sequence[CellResult]) -> list[tuple[CellResult, ...]]:
 def mean_over_repeats(group: Sequence[CellResult], name: str) -> Estimate:
     """The mean of a metric over repeats with Student's t interval; not available where a repeat does not have it.
 
+    Below `MIN_REPEATS` there is no interval: with one degree of freedom it is 12.7 standard errors wide to each side,
+    and leaves the range of a rate.
+
     Args:
         group: repeats of one cell.
         name: of the metric.
@@ -33,8 +39,11 @@ def mean_over_repeats(group: Sequence[CellResult], name: str) -> Estimate:
     from scipy.special import stdtrit
 
     values = np.array([cell.estimate(name).value for cell in group])
-    if len(values) < 2 or not np.isfinite(values).all():
+    if not np.isfinite(values).all():
         return NOT_AVAILABLE
-    mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
+    mean = float(values.mean())
+    if len(values) < MIN_REPEATS:
+        return Estimate(mean, math.nan, math.nan)
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
     reach = float(stdtrit(len(values) - 1, (1 + group[0].estimates.confidence) / 2)) * error
     return Estimate(mean, mean - reach, mean + reach)

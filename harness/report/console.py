@@ -25,8 +25,9 @@ from harness.report.cell_names import (
 from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import missing_value_notes
 from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
-from harness.report.table import NONE
+from harness.report.table import NONE, Table
 from harness.report.tables.reasoning import reasoning_lines
+from harness.report.tables.repeats import repeats_tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +59,8 @@ def print_summary(cells: Sequence[CellResult], stream: IO[str] | None = None) ->
     console = _console(stream)
     for block in blocks(cells):
         _print_block(console, block, cells)
+    for table in repeats_tables(cells):
+        _print_table(console, table)
     for text in (LEGEND, *missing_value_notes(cells, SHOWN_METRICS), *label_notes(cells)):
         console.print(text, style="dim", markup=False, highlight=False)
 
@@ -88,6 +91,20 @@ def _print_block(console: Console, block: Sequence[CellResult], cells: Sequence[
     console.print(_table(block, with_depth=with_depth, width=console.width))
     for line in [*reasoning_lines(_shown(block)), *paired_lines(block)]:
         console.print(f"  {line}", style="cyan", markup=False)
+    console.print()
+
+
+def _print_table(console: Console, table: Table) -> None:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console.print(table.title, style="bold", markup=False)
+    shown = RichTable(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    for name in table.header:
+        shown.add_column(name, overflow="fold")
+    for texts in table.texts:
+        shown.add_row(*map(Text, texts))
+    console.print(shown)
     console.print()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -138,16 +139,4 @@ def _to_wandb(wandb: Any, cells: list[Sent], folder: Path) -> str:
 
 
 def _library(tracker: Tracker) -> Any:
-    try:
-        if tracker is Tracker.mlflow:
-            import mlflow
-
-            return mlflow
-        import wandb
-
-        return wandb
-    except ImportError as error:
-        raise SettingsError(
-            f"output.tracking={tracker.value}: expected the package {tracker.value}, found none; "
-            "pip install 'rejection-lab[tracking]'"
-        ) from error
+    return import_module({Tracker.mlflow: "mlflow", Tracker.wandb: "wandb"}[tracker])

@@ -20,6 +20,7 @@ from harness.records.files import UnwritableError
 from harness.records.runs import MANIFEST
 from harness.settings.launcher import LauncherKind
 from harness.sweep.lease import leased
+from harness.sweep.optional_packages import check_optional_packages
 from harness.sweep.progress import progress_on
 from harness.sweep.resume import CHECKPOINTS
 from harness.sweep.stop_signals import StoppedBySignal, ending_with
@@ -70,10 +71,11 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         The exit code: FAILED if a cell failed, or if results could not be sent.
 
     Raises:
-        SettingsError: another process works in the folder, or a tracker or a launcher is not there.
+        SettingsError: another process works in the folder, or a package, a tracker or a launcher is not there.
         SystemExit: with REQUEUE, after SIGTERM or SIGUSR1.
     """
     say(*plan.skipped_lines)
+    check_optional_packages(plan)
     if plan.tracking is not None:
         from harness.report.tracking import check_tracker
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.metrics.cell import CellResult
 from harness.metrics.definitions import metric
-from harness.metrics.repeats import mean_over_repeats, repeats
+from harness.metrics.repeats import MIN_REPEATS, mean_over_repeats, repeats
 from harness.report.cell_names import CONTEXT, summary_order, varying
 from harness.report.entries import metric_number, setting, settings_of
 from harness.report.number_format import Number
@@ -14,7 +14,8 @@ from harness.report.table import NONE, Entry, Table
 
 METRICS = ("acceptance_rate", "mean_acceptance_length", "output_tokens_per_s", "speedup")
 MEANS = (
-    "Each number is the mean over the seeds, in brackets its interval: Student's t, from the repeats alone. It holds "
+    "Each number is the mean over the seeds, in brackets its interval: Student's t, from the repeats alone (n/a with "
+    f"fewer than {MIN_REPEATS}). It holds "
     "all that changes from repeat to repeat, the machine included; the interval of a single cell holds prompts only."
 )
 

@@ -87,10 +87,6 @@ def _connect(ray: Any, config: LauncherConfig) -> None:
 
 
 def _ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise SettingsError(
-            "launcher=ray: expected the package ray, found none; pip install 'rejection-lab[ray]'"
-        ) from error
+    import ray
+
     return ray

@@ -103,10 +103,6 @@ def _gpus(config: LauncherConfig) -> dict[str, Any]:
 
 
 def _submitit() -> Any:
-    try:
-        import submitit
-    except ImportError as error:
-        raise SettingsError(
-            "launcher=slurm: expected the package submitit, found none; pip install 'rejection-lab[slurm]'"
-        ) from error
+    import submitit
+
     return submitit

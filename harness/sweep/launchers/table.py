@@ -12,7 +12,7 @@ def launcher_of(plan: RunPlan) -> Launcher:
     """The launcher of a plan.
 
     Raises:
-        SettingsError: its cluster or a package for it is not there.
+        SettingsError: its cluster is not there.
     """
     if plan.launcher.kind is LauncherKind.slurm:
         from harness.sweep.launchers.slurm import SlurmLauncher
