@@ -2,7 +2,8 @@
 
 PATH is a run folder, its cells folder, one cell file, or a folder of run folders, made with
 measurement.round_terms=true. Tables and a figure are written beside the records (tables/replay.md, .csv and .tex,
-tables/replay_differences.csv, figures/replay.png), and the tables are printed.
+tables/replay_differences.csv, figures/replay.png), and the tables are printed. With measurement.multi_draft_terms=true
+also what 1 to 8 drafts a position would be worth at these contexts (tables/replay_several_drafts.csv).
 
 examples:
   rejection-lab run drafter=eagle verification=probabilistic measurement.round_terms=true name=recorded

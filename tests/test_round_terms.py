@@ -11,13 +11,13 @@ from harness.records.acceptance_terms import (
     COLUMNS,
     DraftTerms,
     RequestTerms,
-    TermColumn,
     check_terms_of,
     collect_terms,
     read_terms,
     terms_path,
     write_terms,
 )
+from harness.records.term_columns import TermColumn
 from harness.settings.sections import MeasurementConfig
 from tests.synthetic_cells import cell_record, request_record, round_record
 

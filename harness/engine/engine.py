@@ -99,7 +99,7 @@ class Engine:
         """What is kept of slots; empty where they do not move, since steps of fixed sizes compute empty ones anyway."""
         if not settings.graphs and not self._overlaps and isinstance(drafter, MovesSlots):
             self._by_slot = (self.step.state, self._cache, drafter)
-        self._measure = MeasureDrafts(self.step, settings.round_terms) if measures else None
+        self._measure = MeasureDrafts(self.step, settings.round_terms, settings.multi_draft_terms) if measures else None
         self._runner = self._new_runner()
         self._num_invalid = 0
         self._began = 0.0

@@ -17,6 +17,7 @@ from harness.engine.step import Step, StepOutput
 from harness.records.acceptance_terms import Floats
 from kernels.contract import Sampling, Verification
 from kernels.reference.acceptance import AcceptanceTerms, acceptance_terms, expected_accepted
+from kernels.reference.multi_draft_terms import multi_draft_terms
 from kernels.reference.output_tv import draft_tv, has_closed_form, output_tv
 
 BOUND_DECIMALS = 6
@@ -45,8 +46,8 @@ class Measures(NamedTuple):
 class MeasureDrafts:
     """Measures the drafts of one engine's steps; `step` must have ended, and no other may be under way."""
 
-    def __init__(self, step: Step, keeps_terms: bool) -> None:
-        self.step = step
+    def __init__(self, step: Step, keeps_terms: bool, keeps_multi_draft_terms: bool) -> None:
+        self.step, self.keeps_multi_draft_terms = step, keeps_multi_draft_terms
         self.keeps_terms = keeps_terms
 
     def __call__(self, output: StepOutput) -> Measures:
@@ -54,6 +55,8 @@ class MeasureDrafts:
         sampling = step.state.sampling.rows(output.draft.num_draft_tokens.numel())
         terms = acceptance_terms(output.logits, output.draft, sampling, with_masses=keeps)
         columns = term_columns(terms, output, sampling, step.verification, step.drafter.drawn_rows) if keeps else {}
+        if self.keeps_multi_draft_terms and output.draft.logits is not None:
+            columns |= multi_draft_terms(output.logits, output.draft, sampling)
         kept = {name: column.cpu().numpy() for name, column in columns.items()}
         bounds = terms.overlap.round(decimals=BOUND_DECIMALS).tolist()
         return Measures(expected_accepted(terms, output.draft).tolist(), bounds, kept if keeps else None)

@@ -32,6 +32,8 @@ class EngineSettings:
     """Compute, per round, the acceptance that each chain method expects on the same drafts."""
     round_terms: bool = False
     """Beside it keep the terms of every full draft, for a replay."""
+    multi_draft_terms: bool = False
+    """Among them what several drafts a position would be worth."""
     graphs: bool = False
     """Steps of a few fixed sizes, captured as CUDA graphs where there is a GPU; else operation by operation."""
     overlaps: bool | None = None

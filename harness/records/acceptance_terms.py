@@ -2,8 +2,9 @@
 
 A file `<cell_id>.terms.npz` lies beside the cell's record when `measurement.round_terms` is set. It holds the drafts
 that count in full, the same ones for which the record holds expected acceptance. A draft is found in the record by its
-request's key and the index of its round there. To record one more number per position or per draft, name it in COLUMNS
-(`is_required=False`) and give its values in `harness.engine.measure_drafts`; nothing else needs to know it.
+request's key and the index of its round there. One more number per position or per draft is named in
+`harness.records.term_columns` (`is_required=False`) and given in `harness.engine.measure_drafts`; nothing else needs to
+know it.
 
 Shapes: D drafts, N draft positions of all drafts, draft after draft, K the largest number of draft tokens.
 This module knows records and the file beside them; it does not know how terms are computed or what follows from them.
@@ -26,54 +27,12 @@ from harness.records.files import write_atomically
 from harness.records.request import ROUNDING, RequestRecord
 from harness.records.schema import CellRecord
 from harness.records.strict_json import shown
+from harness.records.term_columns import COLUMNS
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 RequestKey = tuple[str, int, int]
 """RequestRecord.key: prompt, turn, copy."""
-
-
-@dataclass(frozen=True)
-class TermColumn:
-    """One recorded number."""
-
-    definition: str
-    """p is the target's and q the draft's processed distribution at the position, X the draft token."""
-    low: float = 0.0
-    high: float = 1.0
-    is_of_draft: bool = False
-    """One number for a whole draft instead of one for each of its positions."""
-    is_required: bool = True
-    """Every file has it."""
-
-
-COLUMNS: dict[str, TermColumn] = {
-    "target_prob": TermColumn("p_i(X_i)"),
-    "draft_prob": TermColumn("q_i(X_i); 1 with one-hot proposals; 0 for a token that its draft cannot have produced"),
-    "overlap": TermColumn("sum_x min(p_i(x), q_i(x)): probabilistic verification accepts, before X_i is drawn"),
-    "strict_mass": TermColumn("sum_x p_i(x) q_i(x): strict verification accepts, before X_i is drawn"),
-    "coupled_mass": TermColumn("sum_x 1 / sum_y max(p_i(y) / p_i(x), q_i(y) / q_i(x)): coupled verification accepts"),
-    "coupled_prob": TermColumn("p_i(X) / sum_y max(p_i(y) q_i(X), q_i(y) p_i(X)), X = X_i: the same, given X_i"),
-    "block_threshold": TermColumn("h_i of block verification"),
-    "block_overlap": TermColumn(
-        "sum_x min(P_{i-1} p_i(x), q_i(x)), P_i = min(1, P_{i-1} p_i(X_i) / q_i(X_i)), P_0 = 1"
-    ),
-    "target_entropy": TermColumn("entropy of p_i in nats", high=np.inf),
-    "output_tv": TermColumn(
-        "total variation between the law of the round's first token, given its context, and p_1 "
-        "(kernels/reference/output_tv.py); not for pr35461, nor block of several unrounded drafts, which have "
-        "no closed form",
-        is_of_draft=True,
-        is_required=False,
-    ),
-    "draft_tv": TermColumn(
-        "total variation between the distribution that the first draft token was drawn from and the one in the cache, "
-        "of drafts that are drawn unrounded (kernels/reference/output_tv.py)",
-        is_of_draft=True,
-        is_required=False,
-    ),
-}
-"""What a file may hold. All float64: a replay repeats the record's expected acceptance to rounding."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +92,8 @@ class RoundTerms:
         required = {name for name, column in COLUMNS.items() if column.is_required}
         if not required <= set(self.values) <= set(COLUMNS):
             raise InconsistentRecordError(
-                f"terms: expected the columns {sorted(required)}, possibly more of {sorted(COLUMNS)}; "
-                f"found {sorted(self.values)}"
+                f"terms: expected the columns {sorted(required)}, possibly others of harness/records/term_columns.py; "
+                f"found {shown(', '.join(sorted(self.values)))}"
             )
         for name, values in self.values.items():
             self._check_column(name, values)

@@ -9,7 +9,7 @@ This module knows estimators and intervals; it does not know how they are printe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -144,25 +144,39 @@ def _metric(numerators: tuple[str, ...], denominator: str) -> Metric:
 def _sums(recorded: Recorded, rules: Sequence[Verification]) -> CellSums:
     """Sums over each prompt's drafts; the prompts are all of the cell's, in its order."""
     terms, prompt_ids = recorded.terms, recorded.cell.estimates.sums.prompt_ids
-    row_of = {prompt_id: row for row, prompt_id in enumerate(prompt_ids)}
-    prompt_of_draft = np.array([row_of[key[0]] for key in terms.keys], dtype=np.int64)[terms.request]
     tables = {"drafts": terms.drafted.astype(np.float64), SAMPLED: _accepted(recorded)}
     for rule in rules:
         tables |= {series_name(rule, item): reaching(terms, rule, item) for item in estimators_of(rule)}
-    sums = {
-        f"{name}_{position}": np.bincount(prompt_of_draft, weights=column, minlength=len(prompt_ids)).astype(np.float64)
+    columns = {
+        f"{name}_{position}": column
         for name, table in tables.items()
         for position, column in enumerate(table.T, start=1)
     }
-    return CellSums(prompt_ids, sums, {}, terms.num_positions)
+    return CellSums(prompt_ids, sums_by_prompt(recorded, columns), {}, terms.num_positions)
+
+
+def sums_by_prompt(recorded: Recorded, columns: Mapping[str, Floats]) -> dict[str, Floats]:
+    """name -> [P] sums of each column ([D]) over the drafts of each prompt, in the order of the cell's prompts."""
+    terms, prompt_ids = recorded.terms, recorded.cell.estimates.sums.prompt_ids
+    row_of = {prompt_id: row for row, prompt_id in enumerate(prompt_ids)}
+    prompt_of_draft = np.array([row_of[key[0]] for key in terms.keys], dtype=np.int64)[terms.request]
+    return {
+        name: np.bincount(prompt_of_draft, weights=column, minlength=len(prompt_ids)).astype(np.float64)
+        for name, column in columns.items()
+    }
 
 
 def _accepted(recorded: Recorded) -> Floats:
     """[D, K] 1 where the run accepted so many tokens."""
-    terms = recorded.terms
+    places = np.arange(1, recorded.terms.num_positions + 1)
+    return (num_accepted(recorded)[:, None] >= places).astype(np.float64)
+
+
+def num_accepted(recorded: Recorded) -> Integers:
+    """[D] tokens that the run accepted of each draft."""
     rounds = {item.key: item.rounds for item in recorded.cell.record.requests}
-    num_accepted = np.array([rounds[key][index].num_accepted_tokens for key, index in _places(terms)])
-    return (num_accepted[:, None] >= np.arange(1, terms.num_positions + 1)).astype(np.float64)
+    found = [rounds[key][index].num_accepted_tokens for key, index in _places(recorded.terms)]
+    return np.array(found, dtype=np.int64)
 
 
 def _places(terms: RoundTerms) -> list[tuple[tuple[str, int, int], int]]:

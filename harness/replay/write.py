@@ -1,4 +1,5 @@
-"""Writes the replay of a run: tables/replay.md, .tex, .csv and replay_differences.csv, and figures/replay.png.
+"""Writes the replay of a run: tables/replay.md, .tex, .csv and replay_differences.csv, where it was
+recorded replay_several_drafts.csv, and figures/replay.png.
 
 This module knows files; what the numbers mean is elsewhere.
 """
@@ -16,6 +17,7 @@ from harness.metrics.recorded_terms import read_recording
 from harness.records.files import write_atomically
 from harness.replay.frames import differences_frame, replay_frame
 from harness.replay.replayed import Replayed, replay
+from harness.replay.several_drafts import several_frame, several_table
 from harness.replay.tables import differences_table, replay_table
 from harness.report.cell_names import column_name, drafter_name
 from harness.report.latex import to_latex
@@ -32,11 +34,14 @@ class Replay:
     """Cells with drafts that could not be replayed."""
     frame: pd.DataFrame
     differences: pd.DataFrame
+    several: pd.DataFrame
+    """Empty where no cell recorded it."""
 
     @property
-    def tables(self) -> tuple[Table, Table]:
-        """The methods, and their differences."""
-        return replay_table(self.replayed, self.frame), differences_table(self.replayed, self.differences)
+    def tables(self) -> tuple[Table, ...]:
+        """The methods, their differences, and what several drafts would be worth where that was recorded."""
+        several = [several_table(self.replayed, self.several)] if len(self.several) else []
+        return replay_table(self.replayed, self.frame), differences_table(self.replayed, self.differences), *several
 
     @property
     def markdown(self) -> str:
@@ -65,7 +70,8 @@ def read_replay(path: Path, rules: Sequence[Verification]) -> Replay:
     replayed = tuple(replay(item, rules) for item in recorded)
     found = {id(item.cell) for item in recorded}
     without_terms = tuple(cell for cell in cells if not cell.is_baseline and id(cell) not in found)
-    return Replay(replayed, without_terms, replay_frame(replayed), differences_frame(replayed, cells))
+    frames = replay_frame(replayed), differences_frame(replayed, cells), several_frame(replayed)
+    return Replay(replayed, without_terms, *frames)
 
 
 def write_replay(found: Replay, folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
@@ -78,6 +84,8 @@ def write_replay(found: Replay, folder: Path, formats: Sequence[str] = ("png",))
         "tables/replay.csv": found.frame.to_csv(index=False, lineterminator="\n"),
         "tables/replay_differences.csv": found.differences.to_csv(index=False, lineterminator="\n"),
     }
+    if len(found.several):
+        texts["tables/replay_several_drafts.csv"] = found.several.to_csv(index=False, lineterminator="\n")
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     return [

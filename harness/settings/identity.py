@@ -21,6 +21,7 @@ _ADDED_LATER = (
     "backend.prompt_tokens_beside_rounds",
     "decoding.logprobs",
     "decoding.logprobs_mode",
+    "measurement.multi_draft_terms",
     "drafter.suffix_min",
     "drafter.suffix_factor",
     "drafter.suffix_scope",

@@ -235,6 +235,8 @@ class MeasurementConfig:
     """Record, per round, the acceptance that each chain method expects on the same drafts."""
     round_terms: bool = False
     """Also record, per draft position, the probabilities that `rejection-lab replay` needs."""
+    multi_draft_terms: bool = False
+    """With them also record what 2 to 8 drafts a position would be worth there, for sampled drafts of a model."""
     num_resamples: int = 2000
     """Bootstrap resamples of the prompts."""
     confidence: float = 0.95
@@ -259,6 +261,12 @@ class MeasurementConfig:
             "measurement.round_terms",
             "false without measurement.expected_acceptance=true, with which it is measured",
             self.round_terms,
+        )
+        require(
+            self.round_terms or not self.multi_draft_terms,
+            "measurement.multi_draft_terms",
+            "false without measurement.round_terms=true, beside which it is recorded",
+            self.multi_draft_terms,
         )
 
 

@@ -115,6 +115,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         "with sampled or coupled drafts of a drafter that is a model, such as drafter=eagle3",
     ),
     (
+        ("measurement.multi_draft_terms",),
+        lambda view: view.has_draft_cache,
+        "with sampled or coupled drafts of a drafter that is a model, such as drafter=eagle3",
+    ),
+    (
         ("drafting.drawn_from",),
         lambda view: view.rounds_draft_logits,
         "with a draft-logit cache that rounds, such as drafting.cache_dtype=bfloat16 with backend.dtype=float32",

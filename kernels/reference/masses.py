@@ -80,7 +80,7 @@ def compared_rows(proposal: Proposal) -> Iterator[tuple[Tensor, Tensor, Tensor, 
         Their requests and positions, [n] int64; the target's and the draft's distribution there, [n, V] float64.
     """
     compared = (proposal.usable & ~proposal.one_hot[:, None]).nonzero()
-    for places in compared.split(_places_per_chunk(proposal.target.logits)) if len(compared) else ():
+    for places in compared.split(places_per_chunk(proposal.target.logits)) if len(compared) else ():
         requests, positions = places.unbind(dim=1)
         target_probs = proposal.target.probs(proposal.rows[requests, positions])
         assert proposal.draft is not None, "only proposals with cached logits are compared"
@@ -89,7 +89,7 @@ def compared_rows(proposal: Proposal) -> Iterator[tuple[Tensor, Tensor, Tensor, 
         yield requests, positions, target_probs, draft_probs
 
 
-def _places_per_chunk(target_logits: Tensor) -> int:
+def places_per_chunk(target_logits: Tensor) -> int:
     return max(MIN_PLACES, rows_per_chunk(target_logits) // NUM_COPIES)
 
 

@@ -142,6 +142,7 @@ class EngineOfCell:
             expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
             constrained=self._is_constrained,
             round_terms=cell.measurement.round_terms and not cell.is_baseline,
+            multi_draft_terms=cell.measurement.multi_draft_terms and cell.has_draft_cache,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
         return Engine(target, drafter, settings, reference_core() if self.runs_own_method else None)
