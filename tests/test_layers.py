@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ORDER = (
     "kernels",
+    "harness.plugins",
     "harness.records",
     "harness.timing",
     "harness.settings",
@@ -180,6 +181,14 @@ def test_the_sampling_core_knows_torch_and_triton_only():
         if name.split(".")[0] not in allowed
     ]
     assert not wrong
+
+
+def test_plugins_need_the_sampling_core_only():
+    """They run in other engines' processes, whose own modules they import when they are called from there."""
+    allowed = {"kernels", "harness", "torch", "triton", "numpy", "__future__"} | sys.stdlib_module_names
+    names = {module: imports_of(module).everywhere for module in in_packages("harness.plugins")}
+    assert not [f"{module} imports {name}" for module in names for name in names[module]
+                if name.split(".")[0] not in allowed]  # fmt: skip
 
 
 def test_only_compose_knows_hydra():

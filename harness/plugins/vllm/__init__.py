@@ -1,0 +1,13 @@
+"""The sampling core inside vLLM (Model Runner V2): a plug-in and an extension of its workers.
+
+    vllm serve MODEL --speculative-config '{...}' --worker-extension-cls rejection_lab_vllm.WorkerExtension
+    llm.collective_rpc("set_verification", args=("block",))
+
+`register` is the entry point in vLLM's group of general plug-ins. It is silent unless REJECTION_LAB_VERIFICATION names
+a verification, which every worker then has from its first request on.
+"""
+
+from harness.plugins.vllm.register import register
+from harness.plugins.vllm.worker import WorkerExtension
+
+__all__ = ["WorkerExtension", "register"]

@@ -1,0 +1,86 @@
+"""Verification by the sampling core, behind the parameters of vLLM's `rejection_sample`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.plugins.vllm.handover import take_over
+from kernels.contract import Draft, Sampling, Verification, VerificationMethod
+from kernels.core import Core, core_for
+
+Method = VerificationMethod
+OURS = (Method.strict, Method.probabilistic, Method.block, Method.synthetic)
+"""The methods that a running engine may be switched to."""
+
+
+class CoreVerification:
+    """Stands in for `rejection_sample` of one version of vLLM."""
+
+    def __init__(
+        self,
+        method: Method,
+        device: torch.device,
+        synthetic_rates: tuple[float, ...] = (),
+        core: Core | None = None,
+    ) -> None:
+        """
+        Args:
+            method: one of OURS.
+            device: of the worker.
+            synthetic_rates: unconditional acceptance rates, of `synthetic` alone.
+            core: what verifies; None is the device's.
+        """
+        self.verification = Verification(method, synthetic_rates=synthetic_rates)
+        self.core = core or core_for(device)
+        self.is_raw = False
+        """The target rows of the next call are the model's own, before temperature; so are no others."""
+
+    def __call__(
+        self,
+        target_logits: Tensor,
+        draft_logits: Tensor | None,
+        draft_sampled: Tensor,
+        cu_num_logits: Tensor,
+        pos: Tensor,
+        idx_mapping: Tensor,
+        expanded_idx_mapping: Tensor,
+        expanded_local_pos: Tensor,
+        temperature: Tensor,
+        seed: Tensor,
+        num_speculative_steps: int,
+        synthetic_conditional_rates: Tensor | None = None,
+        use_fp64: bool = False,
+        use_block_verification: bool = False,
+        **more: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Verify a round; the method is this object's, whatever vLLM is configured to run.
+
+        Args:
+            target_logits: [N, V]; processed rows, in float32, are over the temperature, which is then 0 or 1 here.
+            draft_logits: [S, K, V] float32 over the temperature; None where drafts are the drafter's argmax.
+            draft_sampled: [N], -1 is a draft token that must be rejected; this and the rest as in `take_over`.
+
+        Returns:
+            ([R, K + 1] int64 emitted tokens, then -1; [R] int32 how many).
+        """
+        given = take_over(draft_sampled, cu_num_logits, pos, idx_mapping, temperature, seed, num_speculative_steps)
+        cached = None if draft_logits is None else draft_logits[..., : target_logits.shape[1]]
+        draft = Draft(
+            given.token_ids,
+            given.num_draft_tokens,
+            cached,
+            None if cached is None else given.slots,
+        )
+        found = self.core.verify(target_logits, draft, self._sampling(given.temperature), self.verification,
+                                 given.streams)  # fmt: skip
+        return found.token_ids, (found.num_accepted + 1).int()
+
+    def _sampling(self, temperature: Tensor) -> Sampling:
+        """Nothing is cut here any more; a greedy request stays one."""
+        if not self.is_raw:
+            temperature = (temperature > 0).float()
+        off = torch.zeros_like(temperature)
+        return Sampling(temperature, off.long(), off + 1, off, truncates=False)

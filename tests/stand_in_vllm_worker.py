@@ -1,0 +1,176 @@
+"""A stand-in for the worker of vLLM 0.25.1: its parameters, its attributes, and where it looks things up.
+
+Written from that source; what the functions compute comes from tests.stand_in_vllm, with its streams without rounds.
+"""
+
+import sys
+from importlib import metadata
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import torch
+
+import tests.stand_in_vllm as stand_in
+from harness.plugins.vllm import signatures
+from kernels.contract import Streams
+from kernels.reference.draw import draw
+from kernels.streams import Purpose
+
+
+def rejection_sample(
+    target_logits,
+    draft_logits,
+    draft_sampled,
+    cu_num_logits,
+    pos,
+    idx_mapping,
+    expanded_idx_mapping,
+    expanded_local_pos,
+    temperature,
+    seed,
+    num_speculative_steps,
+    synthetic_conditional_rates=None,
+    use_fp64=False,
+    use_block_verification=False,
+):
+    if draft_logits is not None:
+        # that stand-in divides by the temperature, which this version has done in its cache
+        draft_logits = draft_logits * torch.where(temperature == 0, 1.0, temperature)[:, None, None]
+    return stand_in.rejection_sample(
+        target_logits,
+        draft_logits,
+        draft_sampled.long(),
+        cu_num_logits,
+        pos,
+        idx_mapping,
+        expanded_idx_mapping,
+        expanded_local_pos,
+        temperature,
+        seed,
+        num_speculative_steps,
+        use_block_verification=use_block_verification,
+    )
+
+
+def gumbel_sample(
+    logits,
+    expanded_idx_mapping,
+    temperature,
+    seed,
+    pos,
+    apply_temperature,
+    output_processed_logits=None,
+    output_processed_logits_col=None,
+    use_fp64=False,
+):
+    rows = expanded_idx_mapping.long()
+    own = temperature[rows]
+    output_processed_logits[rows, output_processed_logits_col] = logits / torch.where(own == 0, 1.0, own)[:, None]
+    return draw(
+        logits, stand_in.sampling_of(own), Streams(seed[rows], pos, torch.zeros_like(pos)), Purpose.draft
+    ).token_ids
+
+
+class Backed:
+    """A tensor that lies on the host and on the device."""
+
+    def __init__(self, values):
+        self.gpu, self.np = values, values.numpy()
+
+
+class Sampler:
+    logprobs_mode = "raw_logprobs"
+
+    def __init__(self, temperature, top_k, seeds, vocab_size):
+        num = len(temperature)
+        self.sampling_states = SimpleNamespace(
+            vocab_size=vocab_size,
+            temperature=Backed(temperature),
+            top_k=Backed(top_k),
+            top_p=Backed(torch.ones(num)),
+            min_p=Backed(torch.zeros(num)),
+            seeds=Backed(seeds),
+            num_logprobs=np.full(num, -1),
+        )
+        self.penalties_state = SimpleNamespace(use_penalty=np.zeros(num, dtype=bool))
+        self.logit_bias_state = SimpleNamespace(use_logit_bias=np.zeros(num, dtype=bool))
+        self.bad_words_state = SimpleNamespace(num_bad_words=Backed(torch.zeros(num, dtype=torch.int32)))
+        self.num_prepared = 0
+
+    def apply_sampling_params(
+        self, logits, expanded_idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos, skip_top_k_top_p=False
+    ):
+        self.num_prepared += 1
+        states, rows = self.sampling_states, expanded_idx_mapping.long()
+        logits = logits.float() / torch.where(states.temperature.gpu == 0, 1.0, states.temperature.gpu)[rows, None]
+        ranks = logits.argsort(dim=1, descending=True).argsort(dim=1)
+        return logits.masked_fill(ranks >= states.top_k.gpu[rows, None], -torch.inf)
+
+
+class RejectionSampler:
+    def __init__(self, sampler, num_speculative_steps):
+        self.sampler, self.num_speculative_steps = sampler, num_speculative_steps
+        self.use_block_verification, self.synthetic_conditional_rates = False, None
+
+    def __call__(self, logits, input_batch, draft_logits=None):
+        fed = input_batch.input_ids[input_batch.logits_indices]
+        pos = input_batch.positions[input_batch.logits_indices]
+        rows = input_batch.expanded_idx_mapping, input_batch.expanded_local_pos
+        processed = self.sampler.apply_sampling_params(logits, rows[0], input_batch.idx_mapping_np, pos, fed, rows[1])
+        states = self.sampler.sampling_states
+        # looked up in the module, as every function looks up its globals
+        return vars(SAMPLER_MODULE)["rejection_sample"](
+            processed, draft_logits, fed, input_batch.cu_num_logits, pos, input_batch.idx_mapping, *rows,
+            states.temperature.gpu, states.seeds.gpu, self.num_speculative_steps, self.synthetic_conditional_rates,
+            use_fp64=False, use_block_verification=self.use_block_verification,
+        )  # fmt: skip
+
+
+class BaseSpeculator:
+    def __init__(self, draft_logits):
+        self.draft_logits = draft_logits
+
+    def propose(
+        self,
+        input_batch,
+        attn_metadata,
+        slot_mappings,
+        last_hidden_states,
+        aux_hidden_states,
+        num_sampled,
+        num_rejected,
+        last_sampled,
+        next_prefill_tokens,
+        temperature,
+        seeds,
+        num_tokens_across_dp=None,
+        dummy_run=False,
+        skip_attn_for_dummy_run=False,
+        mm_inputs=None,
+        is_profile=False,
+    ):
+        """The seeds, which is all that a test asks for."""
+        return seeds.clone()
+
+
+SAMPLER_MODULE = ModuleType(signatures.SAMPLER)
+
+
+def install(monkeypatch, version="0.25.1") -> None:
+    """Put the stand-in where vLLM would be."""
+    modules = {
+        signatures.SAMPLER: (rejection_sample, RejectionSampler),
+        signatures.SPECULATOR: (BaseSpeculator,),
+        signatures.GUMBEL: (gumbel_sample,),
+        signatures.FUNCTIONS["apply_sampling_params"][0]: (Sampler,),
+    }
+    names = {".".join(path.split(".")[:depth]) for path in modules for depth in range(1, path.count(".") + 1)}
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for name, items in modules.items():
+        module = SAMPLER_MODULE if name == signatures.SAMPLER else ModuleType(name)
+        for item in items:
+            monkeypatch.setattr(module, item.__name__, item, raising=False)
+        monkeypatch.setitem(sys.modules, name, module)
+    true_version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: version if name == "vllm" else true_version(name))
