@@ -3,7 +3,7 @@
 Runs toy requests whose exact law is known through a sampling core, over several rounds, with its own drafts and random
 streams, and tests the joint law of their first tokens for every lossless method, draft sampling, dtype and truncation.
 Controls that are wrong on purpose run too and must be rejected. Exits with 1 if a lossless case fails or a
-control passes.
+control passes, with 2 if the subject supports no case that was asked for.
 
 examples:
   rejection-lab certify
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.certification.config import CertifyConfig
-from harness.cli.command_line import FAILED, SUCCESS, CommandParser, say
+from harness.cli.command_line import FAILED, SUCCESS, WRONG_SETTINGS, CommandParser, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,9 +37,11 @@ def run(config: CertifyConfig) -> int:
     result = certify(config, lambda outcome: print(line(outcome), flush=True))
     page = write_report(result, Path(config.output))
     print(headline(result))
-    for note in notes(result):
+    for note in notes(result) if result.num_tested else ():
         print(f"  {note}")
     say(f"report: {page}")
+    if not result.num_tested:
+        return WRONG_SETTINGS
     return SUCCESS if result.is_green else FAILED
 
 

@@ -1,13 +1,13 @@
 """Rebuild tables and figures from the records of a run, without torch.
 
-PATH is a run folder, its cells folder, one cell file, or a folder of run folders. Without --format the report is
-written beside the records (report.md, tables/, figures/) and a summary is printed. With --format one row per cell goes
-to standard output, and nothing is written. With --html there is also report.html, one page that holds everything and
-needs no server and no network. Two PATHs and --html write one page (comparison.html, beside the second) about both runs
-and their differences, paired by prompt.
+PATH is the name of a run in results/runs, a run folder, its cells folder, one cell file, or a folder of run folders.
+Without --format the report is written beside the records (report.md, tables/, figures/) and a summary is printed. With
+--format one row per cell goes to standard output, and nothing is written. With --html there is also report.html, one
+page that holds everything and needs no server and no network. Two PATHs and --html write one page (comparison.html,
+beside the second) about both runs and their differences, paired by prompt.
 
 examples:
-  rejection-lab report results/runs/quickstart
+  rejection-lab report quickstart
   rejection-lab report results/runs/quickstart --format csv > cells.csv
   rejection-lab report results/runs --output comparison
   rejection-lab report results/runs/quickstart --html
@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.cli.command_line import SUCCESS, WRONG_SETTINGS, CommandParser, say
+from harness.records.runs import named
 from harness.settings.schema import SettingsError
 
 
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.other is not None and (not options.html or options.format or options.pdf):
         raise SettingsError("two PATHs are compared on one page: expected --html, without --format and --pdf")
+    options.path, options.other = (None if path is None else named(path) for path in (options.path, options.other))
     if options.html and options.format:
         raise SettingsError("expected --html or --format, not both")
     from harness.metrics.cell import read_results

@@ -72,6 +72,8 @@ def test_help_names_every_group_option_and_setting(capsys):
             "constraint.parser: expected one of zoo, qwen3, glm,",
         ),
         (["drafter=eagle", "constraint=mask", "constraint.parser=nowhere:parser"], "No module named 'nowhere'"),
+        (["decoding.max_new_tokens=64,1024"], "decoding.max_new_tokens: expected fewer than 1024, the tokens that"),
+        (["decoding.max_new_tokens=99", "backend.max_length=99"], "decoding.max_new_tokens: expected fewer than 99"),
         (["backend.device=cuda:x"], "backend.device: expected auto, cpu, cuda or cuda:N, found cuda:x"),
     ],
 )

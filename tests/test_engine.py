@@ -199,3 +199,22 @@ def test_a_perfect_drafter_is_always_accepted():
     for record in run.requests:
         assert [item.num_output_tokens for item in record.rounds] == [1, 4, 4]
         assert torch.tensor([item.num_accepted_tokens for item in record.rounds]).tolist() == [0, 3, 3]
+
+
+def test_an_engine_that_waits_for_an_arrival_can_be_stopped(monkeypatch):
+    """Would catch a run that its scheduler kills because it slept until the next request."""
+    slept = []
+    monkeypatch.setattr(engine_module.time, "sleep", slept.append)
+
+    class Stop(BaseException):
+        pass
+
+    def on_round():
+        if len(slept) == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        engine(num_slots=1, max_new_tokens=3, num_speculative_tokens=1).run(
+            [replace(toy_requests(1)[0], arrival_s=3600.0)], lambda answer: None, on_round=on_round
+        )
+    assert max(slept) <= engine_module.LOOK_S

@@ -11,6 +11,7 @@ from harness.records import InconsistentRecordError
 from harness.records.gpu_samples import GpuSamples
 from harness.report.warnings import warnings
 from harness.sweep import arm
+from harness.timing import gpu_watch
 from harness.timing.gpu_watch import Gpu, watched
 from tests.resumed_runs import run
 
@@ -82,6 +83,22 @@ def test_a_thread_samples_while_the_block_runs_and_ends_with_it():
     with watched(Gpu("7", nvml), every_s=0.001):
         assert threading.active_count() == before + 1 and nvml.third_sample.wait(60)
     assert threading.active_count() == before
+
+
+def test_a_driver_that_does_not_answer_holds_up_nothing(monkeypatch):
+    """Would catch a round, or the end of a block, that waits for NVML."""
+    monkeypatch.setattr(gpu_watch, "ANSWER_S", 0.01)
+    monkeypatch.setattr(gpu_watch, "END_S", 0.01)
+    answers = threading.Event()
+
+    class Hangs(FakeNvml):
+        def answer(self, name, *arguments):
+            answers.wait()
+            return super().answer(name, *arguments)
+
+    found = seen(Hangs((1980, 0, 1)))
+    answers.set()
+    assert found.num_samples == 0
 
 
 def test_without_a_gpu_nothing_is_watched():

@@ -95,6 +95,17 @@ def test_a_page_of_one_cell_has_no_empty_table_of_pairs(tmp_path):
     assert "comparison" not in page
 
 
+def test_a_run_is_found_by_its_name(small_folder, tmp_path, monkeypatch, capsys):
+    """Would catch a name that `status` takes and `report` does not."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "runs").symlink_to(small_folder.parent, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    assert command.main([small_folder.name, "--format", "csv"]) == 0
+    by_name = capsys.readouterr().out
+    assert command.main([str(small_folder), "--format", "csv"]) == 0
+    assert by_name == capsys.readouterr().out != ""
+
+
 def test_report_prints_the_summary_or_the_rows(small_folder, tmp_path, capsys):
     assert command.main([str(small_folder), "--output", str(tmp_path / "report")]) == 0
     assert "zoo · eagle3 · K = 3 · T = 1" in capsys.readouterr().out

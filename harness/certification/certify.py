@@ -43,6 +43,11 @@ class Certification:
     wall_s: float
 
     @property
+    def num_tested(self) -> int:
+        """Lossless cases that the subject supports."""
+        return sum(outcome.verdict in (CaseVerdict.passed, CaseVerdict.failed) for outcome in self.outcomes)
+
+    @property
     def is_green(self) -> bool:
         """Whether something was certified, and nothing stands against the subject or the test."""
         passed = any(outcome.verdict is CaseVerdict.passed for outcome in self.outcomes)

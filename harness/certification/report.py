@@ -75,8 +75,12 @@ def line(outcome: Outcome) -> str:
 def headline(result: Certification) -> str:
     """The verdict in one sentence."""
     num_of = {verdict: sum(outcome.verdict is verdict for outcome in result.outcomes) for verdict in CaseVerdict}
-    tested = num_of[CaseVerdict.passed] + num_of[CaseVerdict.failed]
-    parts = [f"{num_of[CaseVerdict.passed]} of {tested} lossless cases pass"]
+    if not result.num_tested:
+        return (
+            f"NOTHING TESTED: the subject supports none of the {num_of[CaseVerdict.unsupported]} lossless cases that "
+            "were asked for."
+        )
+    parts = [f"{num_of[CaseVerdict.passed]} of {result.num_tested} lossless cases pass"]
     num_controls = num_of[CaseVerdict.rejected] + num_of[CaseVerdict.not_rejected]
     parts.append(
         f"{num_of[CaseVerdict.rejected]} of {num_controls} controls are rejected"

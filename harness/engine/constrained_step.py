@@ -261,3 +261,16 @@ class ConstrainedDrafts:
         share_s = (time.perf_counter() - began) / max(1, len(self._grammar_states))
         for grammar_state in self._grammar_states.values():
             grammar_state.spend(share_s)
+
+
+def outcomes_of(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, ConstraintOutcome]:
+    """Outcomes of the constraints of a step that was read, by slot."""
+    if not launched.grammar_states:
+        return launched.outcomes
+    decided = [slot for slot, item in rounds.items() if not item.is_deferred]
+    grammar_states = {slot: launched.grammar_states[slot] for slot in decided if slot in launched.grammar_states}
+    if launched.ran_as_one_graph:
+        return after_unmasked_round(grammar_states, rounds)
+    outcomes, cuts = apply_constraints(grammar_states, rounds)
+    assert all(outcomes[slot].is_complete for slot in cuts), CUT_TOO_LATE
+    return outcomes

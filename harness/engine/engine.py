@@ -13,30 +13,28 @@ logits are read with the clock stopped, before the next one overwrites them.
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 
-from harness.constraint.grammar_state import ConstraintOutcome
 from harness.drafters.protocol import Drafter, MovesSlots
 from harness.engine.constrained_graph_runner import ConstrainedGraphRunner
-from harness.engine.constrained_step import CUT_TOO_LATE, ConstrainedRunner, after_unmasked_round, apply_constraints
+from harness.engine.constrained_step import ConstrainedRunner, outcomes_of
 from harness.engine.graph_runner import GraphRunner
 from harness.engine.measure_drafts import MeasureDrafts, Measures
 from harness.engine.request import Answer, Request
 from harness.engine.runner import EagerRunner, Launched
 from harness.engine.scheduler import Scheduler
-from harness.engine.sequence import Round, Sequence, rounds_of
+from harness.engine.sequence import Sequence, rounds_of
 from harness.engine.settings import EngineSettings
 from harness.engine.slots import SlotSampling, SlotState
 from harness.engine.step import Step
 from harness.engine.step_plan import StepPlan, make_plan
 from harness.engine.to_records import EngineRun, Finished, Keeping
 from harness.models.target import TargetModel
+from harness.timing.gc_pause import gc_paused
 from kernels.core import Core, core_for
 
 
@@ -50,20 +48,8 @@ class _UnderWay(NamedTuple):
 
 
 FollowUp = Callable[[Answer], Request | None]
-
-
-@contextmanager
-def _gc_paused() -> Iterator[None]:
-    """Leave what exists at the start out of every garbage collection until the end.
-
-    A full pass over all that a process holds takes 0.1 to 0.5 s. It comes when enough new objects have piled up, in the
-    middle of some request, and would count as its latency.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+LOOK_S = 0.1
+"""How often an idle engine is asked whether it shall end."""
 
 
 class Engine:
@@ -123,7 +109,7 @@ class Engine:
         return self._runner.graph_bytes
 
     @torch.inference_mode()
-    @_gc_paused()
+    @gc_paused()
     def run(
         self,
         requests: Iterable[Request],
@@ -190,8 +176,8 @@ class Engine:
         return time.perf_counter() - self._began
 
     def _idle(self, seconds: float) -> float:
-        """Wait for the next request; returns the idle time, which is charged to no request."""
-        time.sleep(seconds)
+        """Wait for the next request, for `LOOK_S` at most; returns the idle time, which no request is charged with."""
+        time.sleep(min(seconds, LOOK_S))
         before, self._read_s = self._read_s, self._now()
         return self._read_s - before
 
@@ -248,7 +234,7 @@ class Engine:
         deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
         slots = [sequence.slot for sequence in deciding]
         decided = rounds_of(rows, under_way.launched.output.draft.token_ids.shape[1], slots)
-        outcomes = _outcomes(under_way.launched, decided)
+        outcomes = outcomes_of(under_way.launched, decided)
         for sequence in going_on:
             if sequence.slot not in decided:
                 sequence.carry(share_s)
@@ -284,16 +270,3 @@ class Engine:
             if sequence.has_nan:
                 self._clear(sequence.slot)
             scheduler.release(sequence, follow_up(sequence.answer))
-
-
-def _outcomes(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, ConstraintOutcome]:
-    """Outcomes of the constraints of a step, by slot."""
-    if not launched.grammar_states:
-        return launched.outcomes
-    decided = [slot for slot, item in rounds.items() if not item.is_deferred]
-    grammar_states = {slot: launched.grammar_states[slot] for slot in decided if slot in launched.grammar_states}
-    if launched.ran_as_one_graph:
-        return after_unmasked_round(grammar_states, rounds)
-    outcomes, cuts = apply_constraints(grammar_states, rounds)
-    assert all(outcomes[slot].is_complete for slot in cuts), CUT_TOO_LATE
-    return outcomes

@@ -1,4 +1,4 @@
-"""Checks of config.json against a run, before anything is loaded: model types and sizes of vocabularies.
+"""Checks of config.json against a run, before anything is loaded: model types, sizes of vocabularies, positions.
 
 JSON and paths only. Models that do not lie in a folder yet, files that cannot be read and fields that are left out are
 for the loader.
@@ -38,10 +38,13 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
     """Compare the configurations of a run's models with what can be run.
 
     Raises:
-        SettingsError: a target of a type that is not supported, or a drafter with another vocabulary size.
+        SettingsError: a target of a type that is not supported, a drafter with another vocabulary size, or answers
+            that leave no position for a prompt.
     """
     checked: list[tuple[TargetConfig, DrafterConfig]] = []
     for cell in cells:
+        if cell.backend.kind == "local":
+            _check_length(cell)
         models = cell.target, cell.drafter
         if models not in checked:
             checked.append(models)
@@ -67,6 +70,18 @@ def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
         raise SettingsError(
             f"{key}: expected vocab_size {described.vocab_size}, that of target {target.name}, found "
             f"{proposer.vocab_size} in {proposer.source}; the drafter was made for another target, choose one for this"
+        )
+
+
+def _check_length(cell: CellConfig) -> None:
+    described, num_new = _target(cell.target), cell.decoding.max_new_tokens
+    positions = None if described is None else described.fields.get("max_position_embeddings")
+    known = [number for number in (positions, cell.backend.max_length) if isinstance(number, int)]
+    if known and num_new >= min(known):
+        raise SettingsError(
+            f"decoding.max_new_tokens: expected fewer than {min(known)}, the tokens that prompt and answer may have "
+            f"together (positions of target {cell.target.name}, backend.max_length), found {num_new}: every prompt "
+            "would be left out"
         )
 
 

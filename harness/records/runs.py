@@ -42,6 +42,11 @@ class Run:
     """Cells in the folder that the manifest does not name: left out."""
 
 
+def named(path: Path) -> Path:
+    """The run of that name, if there is one; else the path."""
+    return RUNS / path if len(path.parts) == 1 and (RUNS / path).exists() else path
+
+
 def read_runs(path: Path) -> list[Run]:
     """Read everything at a path.
 
@@ -52,7 +57,10 @@ def read_runs(path: Path) -> list[Run]:
         ValueError: nothing there, no cells, or a file that is not a record; the message names the path.
     """
     if not path.exists():
-        raise ValueError(f"{path}: no such file or folder; expected a run folder, a cells folder or a cell file")
+        raise ValueError(
+            f"{path}: no such file or folder; expected the name of a run in {RUNS}, a run folder, a cells folder or a "
+            "cell file"
+        )
     if path.is_file():
         name = path.parent.parent.name if path.parent.name == CELLS else path.parent.name
         return [Run(name, path.parent, {}, (read_cell(path),))]

@@ -1,8 +1,8 @@
 """What a GPU does beside a block of requests, as NVML tells it: clocks, what holds them down, other processes.
 
-A sample is taken before the block and after it, while its clock stands, and one every SAMPLE_S by a thread: it calls
-NVML, not CUDA, without the interpreter's lock. What NVML refuses is left out and named. This module does not know what
-runs.
+A sample is taken before the block and after it, while its clock stands, and one every SAMPLE_S. A thread takes them: it
+calls NVML, not CUDA, without the interpreter's lock, and who wants a sample waits for it for a limited time. What NVML
+refuses is left out and named. This module does not know what runs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from harness.records.gpu_samples import GpuSamples
@@ -22,6 +23,8 @@ from harness.records.gpu_samples import GpuSamples
 SAMPLE_S = 1.0
 END_S = 5.0
 """How long the end of the thread is waited for."""
+ANSWER_S = 1.0
+"""How long a sample is waited for."""
 _IDLE = "gpu_idle"
 _REASONS = {
     _IDLE: 0x1,
@@ -57,8 +60,12 @@ class Gpu:
         """
         self.unknown: dict[str, str] = {}
         """What could not be found out when it was last asked for -> why."""
-        self._nvml = nvml
-        self._handle = self._asked("nvml", lambda: self._found(uuid))
+        self._nvml, self._uuid = nvml, uuid
+
+    @cached_property
+    def _handle(self) -> Any:
+        """Found with the first sample; None where there is none."""
+        return self._asked("nvml", lambda: self._found(self._uuid))
 
     def sample(self) -> _Sample | None:
         """The GPU now; None where there is no NVML for it."""
@@ -148,8 +155,7 @@ class GpuWatch:
             self._memory_clock_mhz.add(sample.memory_clock_mhz)
 
     def samples(self) -> GpuSamples:
-        """All samples, one of now among them."""
-        self.take()
+        """All samples."""
         with self._lock:
             return GpuSamples(
                 num_samples=self._num_samples,
@@ -160,30 +166,61 @@ class GpuWatch:
                 min_memory_clock_mhz=self._memory_clock_mhz.low,
                 clock_reasons=dict(self._reasons),
                 num_other_processes=self._num_others.high,
-                unknown=dict(self._gpu.unknown),
+                unknown=self._gpu.unknown.copy(),
             )
 
 
+class Watching:
+    """A thread that takes samples: the driver may take long to answer, which must hold up nothing else."""
+
+    def __init__(self, gpu: Gpu, every_s: float) -> None:
+        self._watch, self._every_s = GpuWatch(gpu), every_s
+        self._wanted: SimpleQueue[threading.Event | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def take(self) -> None:
+        """Have a sample taken now, and wait for it, for `ANSWER_S` at most."""
+        taken = threading.Event()
+        self._wanted.put(taken)
+        taken.wait(ANSWER_S)
+
+    def samples(self) -> GpuSamples:
+        """All samples, one of now among them if the driver answers."""
+        self.take()
+        return self._watch.samples()
+
+    def end(self) -> None:
+        """Take no more."""
+        self._wanted.put(None)
+        self._thread.join(END_S)
+
+    def _run(self) -> None:
+        while True:
+            taken = None
+            try:
+                taken = self._wanted.get(timeout=self._every_s)
+                if taken is None:
+                    return
+            except Empty:
+                pass
+            self._watch.take()
+            if taken is not None:
+                taken.set()
+
+
 @contextmanager
-def watched(gpu: Gpu | None, every_s: float = SAMPLE_S) -> Iterator[GpuWatch | None]:
+def watched(gpu: Gpu | None, every_s: float = SAMPLE_S) -> Iterator[Watching | None]:
     """Watch a GPU for the duration of a block; None watches nothing."""
     if gpu is None:
         yield None
         return
-    watch, ended = GpuWatch(gpu), threading.Event()
-    watch.take()
-
-    def go_on() -> None:
-        while not ended.wait(every_s):
-            watch.take()
-
-    thread = threading.Thread(target=go_on, daemon=True)
-    thread.start()
+    watching = Watching(gpu, every_s)
+    watching.take()
     try:
-        yield watch
+        yield watching
     finally:
-        ended.set()
-        thread.join(END_S)
+        watching.end()
 
 
 def own_gpu() -> Gpu | None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from harness.backends.server.process import STOP_TIMEOUT_S
 from harness.sweep.channel import Channel
+
+END_S = 30.0 + 2 * STOP_TIMEOUT_S
+"""How long a worker may take to end, its server included."""
 
 
 class WorkerProcess(Protocol):

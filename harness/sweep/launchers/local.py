@@ -8,15 +8,11 @@ from collections.abc import Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
-from harness.backends.server.process import STOP_TIMEOUT_S
 from harness.compose.run_plan import RunPlan
 from harness.sweep.channel import Channel
-from harness.sweep.launchers.launcher import WorkerProcess
+from harness.sweep.launchers.launcher import END_S, WorkerProcess
 from harness.sweep.stop_signals import blocked
 from harness.sweep.worker import work
-
-END_S = 30.0 + 2 * STOP_TIMEOUT_S
-"""How long a worker may take to end, its server included."""
 
 
 class LocalProcess:

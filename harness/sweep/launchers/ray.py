@@ -9,6 +9,7 @@ from harness.cli.command_line import say
 from harness.compose.run_plan import RunPlan
 from harness.settings.launcher import LauncherConfig
 from harness.settings.schema import SettingsError
+from harness.sweep.launchers.launcher import END_S
 from harness.sweep.launchers.remote import Invitation, RemoteLauncher, RemoteProcess, join_run
 
 
@@ -41,6 +42,7 @@ class RayLauncher(RemoteLauncher):
 
     def __init__(self, plan: RunPlan) -> None:
         ray, config = _ray(), plan.launcher
+        self._tasks: list[Any] = []
         self._is_own = not ray.is_initialized()
         if self._is_own:
             _connect(ray, config)
@@ -64,11 +66,15 @@ class RayLauncher(RemoteLauncher):
         return str(_ray().util.get_node_ip_address())
 
     def submit(self, invitation: Invitation, plan: RunPlan) -> RemoteProcess:
-        return RayProcess(self._join_run.remote(invitation, plan))
+        self._tasks.append(self._join_run.remote(invitation, plan))
+        return RayProcess(self._tasks[-1])
 
     def close(self) -> None:
         super().close()
         if self._is_own:
+            # the end of the connection would end those that still end their servers
+            if self._tasks:
+                _ray().wait(self._tasks, num_returns=len(self._tasks), timeout=END_S)
             _ray().shutdown()
 
 

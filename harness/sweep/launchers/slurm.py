@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from contextlib import suppress
 from typing import Any
 
@@ -11,14 +10,15 @@ from harness.compose.run_plan import RunPlan
 from harness.settings.launcher import Executor, LauncherConfig
 from harness.settings.schema import SettingsError
 from harness.sweep.launchers.remote import Invitation, RemoteLauncher, RemoteProcess, join_run, worker_folder
+from harness.sweep.launchers.slurm_queue import SlurmQueue
 from harness.sweep.stop_signals import blocked
 
 
 class SlurmProcess(RemoteProcess):
     """A job of SLURM, or of submitit's local executor."""
 
-    def __init__(self, job: Any, executor: Executor) -> None:
-        self._job, self._executor = job, executor
+    def __init__(self, job: Any, executor: Executor, queue: SlurmQueue) -> None:
+        self._job, self._executor, self._queue = job, executor, queue
 
     def cancel(self) -> None:
         self._job.cancel(check=False)
@@ -26,16 +26,7 @@ class SlurmProcess(RemoteProcess):
     def has_ended(self) -> bool:
         if self._executor is Executor.local:
             return bool(self._job.done())
-        # of sacct a cluster may have none
-        found = subprocess.run(
-            ["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self._job.job_id}"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        # a controller that does not answer says nothing about the job
-        is_unknown = "Invalid job id" in found.stderr
-        return is_unknown or (found.returncode == 0 and found.stdout.strip() not in _BEFORE_ITS_END)
+        return self._queue.has_ended(str(self._job.job_id))
 
     def ending(self) -> str:
         path, lines = self._job.paths.stdout, ["nothing"]
@@ -44,9 +35,6 @@ class SlurmProcess(RemoteProcess):
             lines += path.read_text(errors="replace").split("\n")
         last = [line for line in lines if line.strip()][-1]
         return f"no connection to job {self._job.job_id}; the end of its log {path}: {last.strip()[:500]}"
-
-
-_BEFORE_ITS_END = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING")
 
 
 class SlurmLauncher(RemoteLauncher):
@@ -62,6 +50,7 @@ class SlurmLauncher(RemoteLauncher):
                 "launcher=slurm: expected the commands of SLURM (srun, sbatch) on this host, found none; run it where "
                 "jobs are submitted, or try it out with launcher.executor=local"
             ) from error
+        self._queue = SlurmQueue()
         memory = {} if config.memory_gb is None else {"mem_gb": config.memory_gb}
         self._executor.update_parameters(
             name=plan.name,
@@ -83,14 +72,23 @@ class SlurmLauncher(RemoteLauncher):
             with blocked(signal.SIGINT):
                 job = self._executor.submit(join_run, invitation, plan)
         except (OSError, submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
-            raise SettingsError(f"launcher: expected that SLURM takes a job, found: {error}") from error
-        return SlurmProcess(job, plan.launcher.executor)
+            raise SettingsError(
+                f"launcher=slurm: expected that SLURM takes a job with {_asked(plan.launcher)}, found: {error}"
+            ) from error
+        return SlurmProcess(job, plan.launcher.executor, self._queue)
 
     def close(self) -> None:
         super().close()
         for path in worker_folder(self._plan).glob("*_submitted.pkl"):
             # what jobs were started with, the secret among it
             path.unlink(missing_ok=True)
+
+
+def _asked(config: LauncherConfig) -> str:
+    """The settings that decide where a job fits."""
+    names = ("gpus_per_worker", "gpu_type", "cpus_per_worker", "memory_gb", "time_limit_min", "partition", "sbatch")
+    given = {name: getattr(config, name) for name in names}
+    return ", ".join(f"launcher.{name}={value}" for name, value in given.items() if value not in (None, []))
 
 
 def _gpus(config: LauncherConfig) -> dict[str, Any]:
