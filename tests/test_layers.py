@@ -61,6 +61,7 @@ MODULES = {
     module_name(path): path
     for package in ("kernels", "harness", "experiments")
     for path in sorted((ROOT / package).rglob("*.py"))
+    if path.name != "setup.py"
 }
 
 

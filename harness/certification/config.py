@@ -26,7 +26,7 @@ class CertifyConfig:
     """What is certified, how, and where the report goes."""
 
     subject: str = PROJECT_CORE
-    """flashinfer, project, reference, sglang, transformers or vllm; or package.module:function that takes
+    """flashinfer, project, reference, sglang, transformers, vllm or vllm_plugin; or package.module:function that takes
     a torch device and returns the core to certify, as harness/certification/subject.py has it."""
     device: Device = Device.auto
     """auto takes a GPU where there is one."""

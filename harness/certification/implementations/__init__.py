@@ -10,5 +10,6 @@ NAMED = {
     "sglang": "harness.certification.implementations.sglang:chain",
     "transformers": "harness.certification.implementations.transformers:assisted_generation",
     "vllm": "harness.certification.implementations.vllm:vllm_core",
+    "vllm_plugin": "harness.certification.implementations.vllm:vllm_with_plugin",
 }
 """package.module:function by the name that `--subject` takes."""

@@ -30,6 +30,8 @@ from torch import Tensor
 
 from harness.certification.implementations.kernel_package import import_modules, version_of
 from harness.certification.subject import Features, Functions
+from harness.plugins.vllm.handover import fresh_seeds
+from harness.plugins.vllm.verification import OURS, CoreVerification
 from kernels.contract import (
     Draft,
     DraftSampling,
@@ -73,6 +75,14 @@ def vllm_core(device: torch.device) -> Functions:
     gumbel, rejection = import_modules("vllm", (GUMBEL_SAMPLE, REJECTION_SAMPLE), GET, _triton_utils())
     core = VllmCore(gumbel.gumbel_sample, rejection.rejection_sample)
     return Functions(f"vLLM {version_of('vllm')}", core.verify, core.draw, _no_coupled_draw, FEATURES)
+
+
+def vllm_with_plugin(device: torch.device) -> Functions:
+    """vLLM's draft sampler with the plug-in's seeds and verification; raises SettingsError where vLLM is missing."""
+    (gumbel,) = import_modules("vllm", (GUMBEL_SAMPLE,), GET, _triton_utils())
+    core = PluginCore(gumbel.gumbel_sample, device)
+    name = f"vLLM {version_of('vllm')} with harness.plugins.vllm"
+    return Functions(name, core.verify, core.draw, _no_coupled_draw, FEATURES)
 
 
 def _triton_utils() -> dict[str, ModuleType]:
@@ -128,6 +138,36 @@ class VllmCore:
         self.step = 0
         inputs = (target_logits, draft, sampling, verification, streams)
         return _verify(self.rejection_sample, self.keeps_raw_logits, *inputs)
+
+
+class PluginCore(VllmCore):
+    """vLLM's drafts, verified as harness.plugins.vllm does it in a worker."""
+
+    def __init__(self, gumbel_sample: Callable[..., Any], device: torch.device) -> None:
+        self.verifications = {method: CoreVerification(method, device) for method in OURS}
+        super().__init__(gumbel_sample, self.verifications[Method.block])
+
+    def draw(
+        self,
+        logits: Tensor,
+        sampling: Sampling,
+        streams: Streams,
+        purpose: Purpose,
+        draft_to_target: Tensor | None = None,
+    ) -> Drawn:
+        """The next draft of every request, with the seeds of its round."""
+        seeds, rows = torch.zeros_like(streams.seeds), torch.arange(len(logits), device=logits.device)
+        fresh_seeds(streams.seeds, rows, streams.positions - self.step, torch.zeros_like(rows), seeds)
+        fresh = Streams(seeds, streams.positions, streams.rounds)
+        return super().draw(logits, sampling, fresh, purpose, draft_to_target)
+
+    def verify(
+        self, target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+    ) -> VerificationResult:
+        """The end of a round."""
+        method = Method.strict if verification.method is Method.greedy else verification.method
+        self.rejection_sample = self.verifications[Method(method)]
+        return super().verify(target_logits, draft, sampling, verification, streams)
 
 
 def _call(function: Callable[..., Any], **known: Any) -> Any:

@@ -1,0 +1,172 @@
+"""vLLM 0.25.1 with its own verification and with ours in turns, in one engine: `measure.py OUTPUT SECONDS`.
+
+Needs vLLM 0.25.1 and a GPU, and the root of this repository on PYTHONPATH; `measure.py --table measured.jsonl` prints
+the tables of README.md and needs neither.
+"""
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+PAIRS = (("vllm:standard", "probabilistic"), ("vllm:block", "block"), ("vllm", "synthetic"))
+ARMS = ["vllm:standard", "probabilistic", "vllm:block", "block", "strict", "vllm", "synthetic"]
+CALLED = {"vllm": "vllm:synthetic"}
+RATES = (0.6, 0.37, 0.23)
+VOCAB_SIZE, NUM_REPEATS_T = 128256, {5: 2.571}
+"""Degrees of freedom -> 97.5 % quantile of Student's t."""
+
+
+def load_engine():
+    """Llama-3-8B's shape with an EAGLE head of one layer, random weights, K = 3, sampled drafts."""
+    os.environ |= {"VLLM_USE_V2_MODEL_RUNNER": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    from transformers import LlamaConfig
+    from vllm import LLM
+
+    shape = dict(
+        vocab_size=VOCAB_SIZE, max_position_embeddings=8192, rms_norm_eps=1e-10, tie_word_embeddings=False,
+        bos_token_id=1, eos_token_id=2, dtype="bfloat16", hidden_size=4096, intermediate_size=14336,
+        num_attention_heads=32, num_key_value_heads=8, head_dim=128, rope_theta=5e5,
+    )  # fmt: skip
+    folders = []
+    for layers in (32, 1):
+        folders.append(tempfile.mkdtemp())
+        config = LlamaConfig(architectures=["LlamaForCausalLM"], num_hidden_layers=layers, **shape)
+        config.save_pretrained(folders[-1])
+    target, draft = folders
+    sizes = [1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 96, 128, 160, 192, 224, 256]
+    return LLM(
+        model=target,
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        dtype="bfloat16",
+        seed=0,
+        max_model_len=1024,
+        max_num_seqs=64,
+        max_num_batched_tokens=8192,
+        gpu_memory_utilization=0.3,
+        kv_cache_memory_bytes=64 * 80 << 20,
+        enable_prefix_caching=False,
+        disable_log_stats=False,
+        attention_backend="FLASH_ATTN",
+        enable_flashinfer_autotune=False,
+        worker_extension_cls="harness.plugins.vllm.WorkerExtension",
+        compilation_config={"cudagraph_capture_sizes": sizes},
+        speculative_config=dict(
+            method="eagle",
+            model=draft,
+            num_speculative_tokens=3,
+            draft_sample_method="probabilistic",
+            rejection_sample_method="synthetic",
+            synthetic_acceptance_rates=list(RATES),
+        ),
+    )
+
+
+def spread_logits(worker):
+    """Target logits of standard deviation 1 beside a nearly uniform draft: about .62 is accepted at a position."""
+    import torch
+
+    model = worker.model_runner.model
+    model.model.norm.weight.data.fill_(1.0)
+    weight = model.lm_head.weight.data
+    weight.normal_(0, weight.shape[1] ** -0.5, generator=torch.Generator(device="cuda").manual_seed(7))
+
+
+def counters(engine):
+    found = engine.get_metrics()
+    return {each.name.split("spec_decode_")[1]: each.value for each in found if each.name.endswith("s") and
+            "spec_decode_num_" in each.name and hasattr(each, "value")}  # fmt: skip
+
+
+def generate(engine, concurrency, num_tokens, seed):
+    """One block: `concurrency` requests of 32 prompt tokens, all at once."""
+    from vllm import SamplingParams
+
+    rng = random.Random(seed)
+    prompts = [{"prompt_token_ids": [rng.randrange(10, VOCAB_SIZE) for _ in range(32)]} for _ in range(concurrency)]
+    sampling = [
+        SamplingParams(temperature=1.0, max_tokens=num_tokens, ignore_eos=True, detokenize=False, seed=seed * 1000 + i)
+        for i in range(concurrency)
+    ]
+    before, start = counters(engine), time.perf_counter()
+    outputs = engine.generate(prompts, sampling, use_tqdm=False)
+    seconds, after = time.perf_counter() - start, counters(engine)
+    tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+    drafts, accepted = (after[name] - before.get(name, 0) for name in ("num_drafts", "num_accepted_tokens"))
+    return dict(concurrency=concurrency, tokens=tokens, seconds=seconds, tok_s=tokens / seconds, drafts=drafts,
+                accepted=accepted, length=1 + accepted / drafts)  # fmt: skip
+
+
+def measure(output, seconds):
+    """Attest, warm up, then repeat every arm at 16 and 64 requests until the time is over; the order changes."""
+    end = time.time() + seconds
+    engine = load_engine()
+
+    def tell(**row):
+        with Path(output).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def switch(arm):
+        engine.collective_rpc("set_verification", args=(arm, RATES if arm == "synthetic" else (), False))
+
+    engine.collective_rpc(spread_logits)
+    for name in ("block", "probabilistic", "strict", "vllm:standard", "vllm:block"):
+        tell(event="attest", name=name, found=engine.collective_rpc("attest_verification", args=(name,))[0])
+    for arm in ARMS:
+        switch(arm)
+        for concurrency in (64, 16):
+            generate(engine, concurrency, 32, 5)
+    repeat, longest = 0, 0.0
+    while end - time.time() > 1.1 * longest:
+        start, turn = time.time(), repeat // 2 % len(ARMS)
+        order = ARMS[:: -1 if repeat % 2 else 1]
+        for concurrency in (16, 64):
+            for arm in order[turn:] + order[:turn]:
+                switch(arm)
+                tell(event="run", repeat=repeat, arm=arm, **generate(engine, concurrency, 160, 100 + repeat))
+        repeat, longest = repeat + 1, max(longest, time.time() - start)
+
+
+def tables(path):
+    """The two tables of README.md."""
+    import numpy as np
+
+    rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    lines = ["| verification | target rows | chi-square (255) | p | accepted a round | verdict |", "|---|" + "---|" * 5]
+    for row in rows:
+        for kind, found in zip(("processed", "raw"), row["found"] if row["event"] == "attest" else (), strict=False):
+            p = "< 1e-300" if found["p_value"] == 0 else f"{found['p_value']:.2g}"
+            verdict = "passes" if found["passes"] else "rejected"
+            cells = [row["name"], kind, f"{found['chi_square']:,.0f}", p, f"{found['mean_accepted']:.3f}", verdict]
+            lines.append(f"| {' | '.join(cells)} |")
+    blocks = defaultdict(list)
+    for row in rows:
+        if row["event"] == "run":
+            blocks[row["concurrency"], row["arm"]].append(row)
+    lines += ["", "| in flight | vLLM's own | tok/s | length | ours | tok/s | length | ours / own, tok/s |",
+              "|---|" + "---|" * 7]  # fmt: skip
+    for concurrency in (16, 64):
+        for pair in PAIRS:
+            cells = [blocks[concurrency, arm] for arm in pair]
+            ratios = np.log([ours["tok_s"] / own["tok_s"] for own, ours in zip(*cells, strict=True)])
+            half = NUM_REPEATS_T[len(ratios) - 1] * ratios.std(ddof=1) / len(ratios) ** 0.5
+            low, middle, high = np.exp(ratios.mean() + half * np.array([-1, 0, 1]))
+            shown = [
+                f"{CALLED.get(arm, arm)} | {np.mean([row['tok_s'] for row in cell]):,.0f} | "
+                f"{1 + sum(row['accepted'] for row in cell) / sum(row['drafts'] for row in cell):.2f}"
+                for arm, cell in zip(pair, cells, strict=True)
+            ]
+            lines.append(f"| {concurrency} | {' | '.join(shown)} | {middle:.3f} [{low:.3f}, {high:.3f}] |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--table":
+        print(tables(sys.argv[2]))
+    else:
+        measure(sys.argv[1], float(sys.argv[2]))
