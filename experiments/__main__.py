@@ -20,6 +20,7 @@ COMMANDS = {
     "replay": "replay",
     "reproduce": "reproduce",
     "certify": "certify",
+    "certify-server": "certify_server",
     "agreement": "agreement",
     "demo-server": "demo_server",
     "bench": "bench_kernels",

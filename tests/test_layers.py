@@ -30,6 +30,7 @@ ORDER = (
     "harness.kernel_bench",
     "harness.compile_check",
     "harness.backends",
+    "harness.server_certification",
     "harness.sweep",
     "harness.profiling",
     "experiments",

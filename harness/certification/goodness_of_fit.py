@@ -2,6 +2,8 @@
 
 A deviation of total variation d in n samples gives a noncentrality of at least 4 n d^2 (Cauchy-Schwarz, equality for
 the deviation that is spread in proportion to the law), so power computed from that holds for every such deviation.
+Where some deviation is tolerated, such as that of rounding, its noncentrality is that of the hypothesis, and the
+statistic must exceed what a sampler off by so much gives.
 
 Shapes: G groups of requests (profiles), each with its own law; N sequences. Half 0 and half 1 of the requests are
 counted apart: the test takes both, the estimate of the distance learns from one half and measures on the other.
@@ -80,12 +82,13 @@ def _pooled(observed: Tensor, expected: Tensor) -> tuple[Tensor, Tensor, float]:
     return kept_observed, kept_expected, float(kept_expected[rarest])
 
 
-def fit(counts: Tensor, law: Tensor) -> Fit:
+def fit(counts: Tensor, law: Tensor, tolerated: float = 0.0) -> Fit:
     """Test counted sequences against their law, group by group; statistics and degrees of freedom add up.
 
     Args:
         counts: [G, 2, N] int64.
         law: [G, N] float64, rows sum to 1.
+        tolerated: noncentrality of a deviation that is no fault: n times the sum of its squares over the law.
     """
     halves = counts.double().cpu()
     totals = halves.sum(1)
@@ -97,10 +100,17 @@ def fit(counts: Tensor, law: Tensor) -> Fit:
         statistic += float(((observed - expected) ** 2 / expected).sum())
         df += len(observed) - 1
         pooled += rest
-    p_value = 0.0 if impossible else 1.0 if df == 0 else float(stats.chi2.sf(statistic, df))
+    p_value = 0.0 if impossible else p_value_of(statistic, df, tolerated)
     total = float(num_samples.sum())
     variation = held_out_variation(halves, law)
     return Fit(int(total), df, statistic, p_value, impossible, pooled / total, *variation)
+
+
+def p_value_of(statistic: float, df: int, tolerated: float = 0.0) -> float:
+    """Probability of a statistic at least as large; see `fit`."""
+    if df == 0:
+        return 1.0
+    return float(stats.ncx2.sf(statistic, df, tolerated) if tolerated else stats.chi2.sf(statistic, df))
 
 
 def power_at(total_variation: float, num_samples: int, level: float, df: int) -> float:
@@ -117,11 +127,20 @@ def power_at(total_variation: float, num_samples: int, level: float, df: int) ->
     return float(stats.ncx2.sf(stats.chi2.isf(level, df), df, 4 * num_samples * total_variation**2))
 
 
-def detectable_variation(num_samples: int, level: float, df: int, power: float) -> float:
-    """The smallest total variation that `num_samples` samples detect with probability `power`, wherever it lies."""
+def detectable_variation(num_samples: int, level: float, df: int, power: float, tolerated: float = 0.0) -> float:
+    """The smallest total variation that `num_samples` samples detect with probability `power`, wherever it lies.
+
+    Args:
+        num_samples, level, df: of the test.
+        power: in (0, 1).
+        tolerated: see `fit`.
+
+    Returns:
+        At most 1, which says that no deviation is detected so surely.
+    """
     if df == 0:
         return 1.0 - (1.0 - power) ** (1 / num_samples)
-    return (_detectable_noncentrality(level, df, power) / (4 * num_samples)) ** 0.5
+    return min(1.0, (_detectable_noncentrality(level, df, power, tolerated) / (4 * num_samples)) ** 0.5)
 
 
 def samples_needed(total_variation: float, level: float, df: int, power: float) -> int:
@@ -131,5 +150,6 @@ def samples_needed(total_variation: float, level: float, df: int, power: float) 
     return int(_detectable_noncentrality(level, df, power) / (4 * total_variation**2)) + 1
 
 
-def _detectable_noncentrality(level: float, df: int, power: float) -> float:
-    return float(special.chndtrinc(stats.chi2.isf(level, df), df, 1 - power))
+def _detectable_noncentrality(level: float, df: int, power: float, tolerated: float = 0.0) -> float:
+    critical = stats.ncx2.isf(level, df, tolerated) if tolerated else stats.chi2.isf(level, df)
+    return float(special.chndtrinc(critical, df, 1 - power))

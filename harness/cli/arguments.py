@@ -1,7 +1,7 @@
 """The fields of a dataclass as flags, for the commands that need no Hydra: `--draft-tokens 4` for `draft_tokens`.
 
-Fields are str, bool, int, an Enum, tuple[str, ...] or tuple[float, ...]; the help is the docstring under each. This
-module knows neither torch nor any command.
+Fields are str, bool, int, float, an Enum, tuple[str, ...] or tuple[float, ...]; the help is the docstring under each.
+This module knows neither torch nor any command.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def whole_number(text: str, least: int | None = None) -> int:
     return int(number)
 
 
-_METAVARS = {str: "TEXT", int: "N", tuple[str, ...]: "A,B", tuple[float, ...]: "X,Y"}
+_METAVARS = {str: "TEXT", int: "N", float: "X", tuple[str, ...]: "A,B", tuple[float, ...]: "X,Y"}
 
 
 def _value(setting: Setting, text: str) -> Any:
@@ -88,6 +88,8 @@ def _value(setting: Setting, text: str) -> Any:
     try:
         if setting.choices:
             return setting.type[text]
+        if setting.type is float:
+            return float(text)
         kind, inner = typing.get_args(setting.type)[0], text.strip().removeprefix("[").removesuffix("]")
         return tuple(_item(kind, part.strip()) for part in inner.split(",")) if inner else ()
     except (KeyError, ValueError) as error:

@@ -99,12 +99,17 @@ class ServedPrompts:
         return decode_answer(self.tokenizer, token_ids)
 
     def gives_text(self, token_ids: Sequence[int], text: str) -> bool:
-        """Whether the workload's tokenizer gives the server's text for its token ids.
+        """Whether the workload's tokenizer gives the server's text for its token ids."""
+        return same_text(self.decode(token_ids), text)
 
-        Blanks, and what a server holds back of an unfinished character at the end, are no difference.
-        """
-        ours, theirs = ("".join(item.replace("\ufffd", "").split()) for item in (self.decode(token_ids), text))
-        return ours.startswith(theirs) or theirs.startswith(ours)
+
+def same_text(ours: str, theirs: str) -> bool:
+    """Whether a server gave the text that we make of its token ids.
+
+    Blanks, and what a server holds back of an unfinished character at the end, are no difference.
+    """
+    one, other = ("".join(text.replace("\ufffd", "").split()) for text in (ours, theirs))
+    return one.startswith(other) or other.startswith(one)
 
 
 def target_path(target: TargetConfig) -> str:
