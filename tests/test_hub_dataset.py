@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.compose.compose import compose_plan
 from harness.settings.workload import WorkloadConfig
 from harness.workload.conversations import load_prompts
+from harness.workload.hub_dataset import PLACEHOLDER
 from harness.workload.prompt import Prompt
 from tests.own_process import output_of
 
@@ -92,3 +94,99 @@ def test_a_data_set_that_is_not_there_is_refused(dataset):
 def test_datasets_is_imported_only_when_a_data_set_is_named():
     code = "import sys, harness.workload.conversations; sys.exit('datasets' in sys.modules)"
     output_of(code)
+
+
+SPEED_BENCH_ROWS = [
+    {"question_id": f"q{index}", "category": category, "sub_category": "", "turns": ["One?", "Two?"], "multiturn": True}
+    for index, category in enumerate(("coding", "math", "coding"))
+]
+CARD = """---
+configs:
+- config_name: qualitative
+  data_files:
+  - split: test
+    path: qualitative/test.jsonl
+- config_name: throughput_1k
+  data_files:
+  - split: test
+    path: throughput_1k/test.jsonl
+---
+"""
+
+
+def workload_of(*settings):
+    """The workload that some settings name, of which no cell is run."""
+    return compose_plan(["drafter=none", *settings]).cells[0].workload
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A local Hub cache with data sets of the two public layouts, and no network; returns its folder."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def put(hub, dataset, files):
+    """Put files into the cache as a download does; returns their folder."""
+    repository = hub / f"datasets--{dataset.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    for name, content in files.items():
+        path = repository / "snapshots" / ("0" * 40) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else "".join(json.dumps(row) + "\n" for row in content))
+    return repository / "snapshots" / ("0" * 40)
+
+
+def test_speed_bench_is_read_from_the_hub_cache(hub):
+    """Would catch a subset that is lost, first turns alone, and categories that are those of the data set."""
+    others = [dict(row, turns=["Long?"]) for row in SPEED_BENCH_ROWS]
+    files = {"README.md": CARD, "qualitative/test.jsonl": SPEED_BENCH_ROWS, "throughput_1k/test.jsonl": others}
+    put(hub, "nvidia/SPEED-Bench", files)
+    prompts = load_prompts(workload_of("workload=speed_bench", "workload.shuffle=false"), seed=0)
+    assert prompts[1] == Prompt("test/1", "math", ("One?", "Two?")) and len(prompts) == 3
+    config = workload_of("workload=speed_bench", "workload.subset=throughput_1k", "workload.categories=[coding]")
+    assert [prompt.turns for prompt in load_prompts(config, seed=0)] == [("Long?",)] * 2
+
+
+def test_speed_bench_that_is_not_filled_in_is_refused_and_the_filled_one_is_taken(hub):
+    """Would catch placeholders that are measured as prompts."""
+    rows = [*SPEED_BENCH_ROWS, dict(SPEED_BENCH_ROWS[0], turns=[f"{PLACEHOLDER} USING SPECDEC_BENCH\n\n{{question}}"])]
+    folder = put(hub, "nvidia/SPEED-Bench", {"README.md": CARD, "qualitative/test.jsonl": rows})
+    with pytest.raises(ValueError, match=r"placeholders in 1 of the 4 rows .*prepare_data\.py .* workload\.dataset="):
+        load_prompts(workload_of("workload=speed_bench"), seed=0)
+    (folder / "qualitative" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SPEED_BENCH_ROWS))
+    filled = workload_of(
+        "workload=speed_bench", f"workload.dataset={folder / 'qualitative'}", "workload.subset=null",
+    )  # fmt: skip
+    assert len(load_prompts(filled, seed=0)) == 3
+
+
+def test_speculator_benchmarks_are_read_by_file(hub):
+    """Would catch categories that get lost, and files whose other columns differ, which `datasets` refuses."""
+    files = {
+        "HumanEval.jsonl": [{"prompt": "def f():", "task_id": 1}],
+        "qa.jsonl": [{"prompt": "Who?", "question_id": "a"}, {"prompt": "Why?", "question_id": "b"}],
+        "README.md": "a card",
+    }
+    put(hub, "RedHatAI/speculator_benchmarks", files)
+    prompts = load_prompts(workload_of("workload=speculator_benchmarks", "workload.shuffle=false"), seed=0)
+    assert [(item.prompt_id, item.category, item.turns) for item in prompts] == [
+        ("HumanEval/0", "HumanEval", ("def f():",)), ("qa/0", "qa", ("Who?",)), ("qa/1", "qa", ("Why?",)),
+    ]  # fmt: skip
+    one = workload_of("workload=speculator_benchmarks", "workload.files=qa.jsonl")
+    assert {prompt.category for prompt in load_prompts(one, seed=0)} == {"qa"}
+    with pytest.raises(ValueError, match=r"HumanEval\.jsonl:1: expected an object with text .* found prompt, task_id"):
+        load_prompts(workload_of("workload=speculator_benchmarks", "workload.column=text"), seed=0)
+    with pytest.raises(ValueError, match=r"workload\.files: expected files \*\.csv in RedHatAI"):
+        load_prompts(workload_of("workload=speculator_benchmarks", "workload.files=*.csv"), seed=0)
+
+
+@pytest.mark.parametrize("name", ["speed_bench", "speculator_benchmarks"])
+def test_a_public_set_that_is_not_there_says_how_to_get_it(hub, name):
+    with pytest.raises(ValueError, match=r"get it with `hf download --repo-type dataset \w+/[\w-]+`") as caught:
+        load_prompts(workload_of(f"workload={name}"), seed=0)
+    assert "\n" not in str(caught.value)

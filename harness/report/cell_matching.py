@@ -18,7 +18,7 @@ from harness.report.cell_names import summary_order
 from harness.settings.identity import key_without
 from harness.settings.usage import used_settings
 
-PROMPT_SETTINGS = ("workload.dataset", "workload.subset", "workload.split", "workload.column")
+PROMPT_SETTINGS = ("workload.dataset", "workload.subset", "workload.split", "workload.column", "workload.files")
 """With the file's name: what must agree before prompts of the same id are the same prompts."""
 RULE = (
     "Cells are paired where they agree in every setting that varies within a run; a setting that each run holds at one "

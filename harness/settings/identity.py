@@ -25,12 +25,24 @@ _ADDED_LATER = (
     "drafter.suffix_min",
     "drafter.suffix_factor",
     "drafter.suffix_scope",
+    "workload.files",
 )
 """Sections and settings that are younger than the first records: left out at their default, so that older cells keep
 their id."""
 _SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence", *GOODPUT_LIMITS)
 _WAITING_SETTINGS = ("server.start_timeout_s", "server.log_folder", "server.environment")
-_PROMPT_SETTINGS = ("path", "layout", "dataset", "subset", "split", "column", "categories", "num_prompts", "shuffle")
+_PROMPT_SETTINGS = (
+    "path",
+    "layout",
+    "dataset",
+    "subset",
+    "split",
+    "column",
+    "files",
+    "categories",
+    "num_prompts",
+    "shuffle",
+)
 """Settings of the workload that only choose prompts and their order, for which the prompts' digest stands."""
 _MODEL_SETTINGS = ("path", "revision", "weights", "shape")
 

@@ -149,7 +149,7 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         "with target.path",
     ),
     (
-        ("workload.split", "workload.column", "workload.subset"),
+        ("workload.split", "workload.column", "workload.subset", "workload.files"),
         lambda view: view.value("workload.dataset") is not None,
         "with workload.dataset (workload=hf)",
     ),

@@ -45,6 +45,9 @@ class WorkloadConfig:
     """Split of the data set."""
     column: str = "prompt"
     """Column of the data set that holds the prompt: text, or a list of texts (turns)."""
+    files: str | None = None
+    """Pattern of the data set's JSON Lines files to read instead of a split, such as *.jsonl; the name of each is the
+    category of its prompts."""
     categories: list[str] = field(default_factory=list)
     """Keep only these categories; empty keeps all."""
     num_prompts: int | None = None

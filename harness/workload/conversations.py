@@ -105,7 +105,7 @@ def fingerprint(prompts: Iterable[Prompt]) -> str:
 
 def _read(config: WorkloadConfig) -> list[Prompt]:
     if config.dataset is not None:
-        return read_hub_prompts(config.dataset, config.subset, config.split, config.column)
+        return read_hub_prompts(config.dataset, config.subset, config.split, config.column, config.files)
     if config.path is None:
         return read_prompts(BUILTIN_PROMPTS, Layout.plain)
     path = prompt_file(config.path)

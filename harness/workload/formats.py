@@ -62,7 +62,7 @@ def read_prompts(path: Path, layout: Layout = Layout.auto) -> list[Prompt]:
         ValueError: the file cannot be read, holds no record, or a record is not of the layout; the message begins
             with path:line and says what was expected and found.
     """
-    rows = list(_rows(path))
+    rows = list(json_lines(path))
     if not rows:
         raise ValueError(f"{path}: expected JSON Lines with at least one prompt, found an empty file")
     if layout is Layout.auto:
@@ -117,8 +117,12 @@ def detect_layout(rows: list[Any], place: str = "first record") -> Layout:
     )
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """The line number, from 1, and the JSON value of every line that is not blank."""
+def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """The line number, from 1, and the JSON value of every line that is not blank.
+
+    Raises:
+        ValueError: the file cannot be read, or a line is no JSON.
+    """
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":

@@ -1,33 +1,74 @@
 """Prompts from a column of a Hugging Face data set.
 
-`datasets` is imported on the first call only, because that is slow. This module knows neither prompt files nor the
-order in which prompts are run.
+`datasets` and `huggingface_hub` are imported on the first call only, because that is slow. This module knows neither
+layouts of prompt files nor the order in which prompts are run.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from harness.workload.formats import json_lines
 from harness.workload.prompt import Prompt
 
+PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
+"""How a prompt of nvidia/SPEED-Bench begins that must be fetched from its source first
+(specdec_bench/datasets/speed.py of NVIDIA/Model-Optimizer)."""
+FILL_IN = (
+    "fill them in with examples/specdec_bench/prepare_data.py of NVIDIA/Model-Optimizer, which writes "
+    "DIR/speed/qualitative/test.parquet, and give workload.dataset=DIR/speed/qualitative workload.subset=null"
+)
 
-def read_hub_prompts(dataset: str, subset: str | None, split: str, column: str) -> list[Prompt]:
-    """Read every prompt of a split, in its order.
+
+def read_hub_prompts(
+    dataset: str, subset: str | None, split: str, column: str, files: str | None = None
+) -> list[Prompt]:
+    """Read every prompt of a split, in its order, or of some files, in the order of their names.
 
     A cell of the column holds a text (one turn), a list of texts (turns), or a list of {role, content} messages, of
     which the user's are the turns: the answers between them are the model's own. A system message opens the first
     turn as a paragraph of its own. Prompts are named split/row; a text column `category` gives the category, else
-    it is the data set's name.
+    it is the data set's name. Of files, their names stand for the split and the category.
 
     Args:
-        dataset: id on the hub, or a local folder of data files.
+        dataset: id on the hub, or a local folder of data files. What lies in the local Hub cache is read offline.
         subset: configuration name, None for the default one.
         split: name of the split; the slices of `datasets` ("train[:100]") work too.
         column: the column that holds the prompt.
+        files: pattern of the JSON Lines files to read instead of a split, such as *.jsonl.
 
     Raises:
-        ValueError: the data set, split or column is not available, or a row holds something else.
+        ValueError: the data set, split, files or column are not available, or a row holds something else, or a
+            placeholder of a prompt.
     """
+    prompts = _of_files(dataset, files, column) if files is not None else _of_split(dataset, subset, split, column)
+    num_missing = sum(any(turn.startswith(PLACEHOLDER) for turn in prompt.turns) for prompt in prompts)
+    if num_missing:
+        raise ValueError(
+            f"workload.dataset: expected prompts, found placeholders in {num_missing} of the {len(prompts)} rows of "
+            f"{dataset}; {FILL_IN}"
+        )
+    return prompts
+
+
+def _of_files(dataset: str, files: str, column: str) -> list[Prompt]:
+    folder = Path(dataset) if Path(dataset).is_dir() else _snapshot(dataset, files)
+    paths = sorted(path for path in folder.glob(files) if path.is_file())
+    if not paths:
+        raise ValueError(f"workload.files: expected files {files} in {dataset}, found none")
+    prompts = []
+    for path in paths:
+        for line, row in json_lines(path):
+            place = f"{dataset}, {path.name}:{line}"
+            if not isinstance(row, dict) or column not in row:
+                found = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
+                raise ValueError(f"{place}: expected an object with {column} (workload.column), found {found}")
+            prompts.append(_prompt(f"{path.stem}/{line - 1}", path.stem, row[column], place))
+    return prompts
+
+
+def _of_split(dataset: str, subset: str | None, split: str, column: str) -> list[Prompt]:
     table = _load(dataset, subset, split)
     if column not in table.column_names:
         raise ValueError(
@@ -39,26 +80,69 @@ def read_hub_prompts(dataset: str, subset: str | None, split: str, column: str) 
         row = f"{split}/{index}"
         category = table[index]["category"] if named else None
         category = category if isinstance(category, str) and category else dataset.rstrip("/").rsplit("/", 1)[-1]
-        try:
-            prompts.append(Prompt(row, category, _turns(cell)))
-        except ValueError as error:
-            raise ValueError(f"{dataset}, column {column}, row {row}: {error}") from error
+        prompts.append(_prompt(row, category, cell, f"{dataset}, column {column}, row {row}"))
     if not prompts:
         raise ValueError(f"{dataset}, split {split}: expected at least one row, found none")
     return prompts
 
 
+def _prompt(prompt_id: str, category: str, cell: Any, place: str) -> Prompt:
+    try:
+        return Prompt(prompt_id, category, _turns(cell))
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
+
+
 def _load(dataset: str, subset: str | None, split: str) -> Any:
     import datasets
 
+    known = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
     try:
         return datasets.load_dataset(dataset, subset, split=split)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+    except known as error:
+        # `datasets` has a cache of its own: offline it does not see what `hf download` has put into that of the Hub
+        folder = None if Path(dataset).is_dir() else _cached(dataset)
+        if folder is not None:
+            try:
+                return datasets.load_dataset(str(folder), subset, split=split)
+            except known:
+                pass
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
             f"workload.dataset: expected a data set with subset {subset or 'default'} and split {split}, "
-            f"found for {dataset!r}: {type(error).__name__}: {reason}"
+            f"found for {dataset!r}: {type(error).__name__}: {reason}{_advice(dataset)}"
         ) from error
+
+
+def _snapshot(dataset: str, files: str) -> Path:
+    """The folder of some files of a data set on the hub: downloaded, or as the local Hub cache has it."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=files))
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"workload.dataset: expected a data set on the hub or in its local cache, found for {dataset!r}: "
+            f"{type(error).__name__}: {reason}{_advice(dataset)}"
+        ) from error
+
+
+def _cached(dataset: str) -> Path | None:
+    """The folder of a data set in the local Hub cache; None where there is none."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(dataset, repo_type="dataset", local_files_only=True))
+    except (OSError, ValueError):
+        return None
+
+
+def _advice(dataset: str) -> str:
+    """How to get a data set; empty for a folder."""
+    if dataset.count("/") != 1 or dataset.startswith((".", "/", "~")):
+        return ""
+    return f"; get it with `hf download --repo-type dataset {dataset}`, or give a folder that has it"
 
 
 def _turns(cell: Any) -> tuple[str, ...]:
