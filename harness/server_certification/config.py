@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from enum import Enum
 from itertools import product
+from typing import Any
 
 from harness.settings.sampling import SamplingSettings
 from harness.settings.schema import SettingsError, check_seed, check_setting
@@ -99,16 +100,13 @@ def case_name(sampling: SamplingSettings) -> str:
                                                                  if value != off)])  # fmt: skip
 
 
-def options_of(config: CertifyServerConfig) -> Sequence[str]:
-    """The options of the command line that change what is tested, as they were given."""
-    default = CertifyServerConfig()
-    shown: list[str] = []
-    for name in ("engine", "dtype", "requests", "budget_s", "concurrency", "tokens", "prompts", "top_k", "min_p"):
-        value = getattr(config, name)
-        if value != getattr(default, name):
-            shown.append(f"--{name.replace('_', '-')} {getattr(value, 'value', value)}")
-    for name in ("temperature", "top_p"):
-        values = getattr(config, name)
-        if values != getattr(default, name):
-            shown.append(f"--{name.replace('_', '-')} {','.join(f'{value:g}' for value in values)}")
-    return [*shown, *([] if config.seeds else ["--no-seeds"])]
+def options_of(config: Mapping[str, Any]) -> list[str]:
+    """The options of a command line that ask for what a record's settings ask for, URL, remark and output left out."""
+    default, shown = CertifyServerConfig(), []
+    for name in (item.name for item in fields(CertifyServerConfig) if item.name not in ("remark", "output", "seeds")):
+        value, usual = config[name], getattr(default, name)
+        usual = list(usual) if isinstance(usual, tuple) else getattr(usual, "value", usual)
+        if value != usual:
+            text = ",".join(f"{each:g}" for each in value) if isinstance(value, list) else value
+            shown.append(f"--{name.replace('_', '-')} {text}")
+    return [*shown, *([] if config["seeds"] else ["--no-seeds"])]
