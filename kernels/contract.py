@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # subjects of a certification import the names of methods from here
 from .methods import DraftSampling, Guarantee, Verification, VerificationMethod  # noqa: F401
@@ -99,6 +99,10 @@ class RowStats:
             threshold=torch.empty(size, dtype=torch.float32, device=device),
         )
 
+    def at(self, places: Any) -> RowStats:
+        """The statistics at an index of the fields."""
+        return RowStats(self.maximum[places], self.normalizer[places], self.threshold[places])
+
 
 @dataclass(frozen=True)
 class TokenMask:
@@ -175,6 +179,9 @@ class VerificationResult:
     and, with token 0, all requests of packed target rows that are not as many as the counts say. Greedy verification is
     not defined at a temperature above 0: there a core flags the request and accepts nothing, or, where it reads
     temperatures on the host, raises a ValueError as the reference does."""
+    compared: object = None
+    """What the core laid side by side to decide, a kernels.reference.proposal.Compared; None from a core that keeps
+    nothing of it."""
     path: Tensor | None = None
     """[R, K] int64, index in the draft of each accepted token, root first; -1 beyond num_accepted. The token after them
     has target row path[num_accepted - 1] + 1. None: a chain, of which the first num_accepted were accepted."""

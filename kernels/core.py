@@ -7,7 +7,7 @@ without triton has a core too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ class Core:
 
 
 def reference_core() -> Core:
-    """The executable specification, on any device."""
+    """The executable specification, on any device; every function works out all that it needs."""
     from .reference.coupled import coupled_draw
     from .reference.defer import defer
     from .reference.draw import draw
@@ -47,6 +47,15 @@ def reference_core() -> Core:
     from .reference.verify import verify
 
     return Core("reference", verify, draw, coupled_draw, defer, logprobs)
+
+
+def cpu_core() -> Core:
+    """The same, but what one function has worked out, the next ones take: statistics of draft rows, Gumbel noise."""
+    from .reference.kept_noise import KeptNoise
+
+    core, noise = reference_core(), KeptNoise()
+    verify = partial(core.verify, reads_stats=True, noise_of=noise)
+    return replace(core, verify=verify, coupled_draw=partial(core.coupled_draw, noise_of=noise))
 
 
 def triton_core() -> Core:
@@ -71,4 +80,4 @@ def triton_core() -> Core:
 
 def core_for(device: torch.device) -> Core:
     """The core of a device: Triton on CUDA, the reference elsewhere."""
-    return triton_core() if device.type == "cuda" else reference_core()
+    return triton_core() if device.type == "cuda" else cpu_core()

@@ -21,7 +21,7 @@ from kernels.contract import Draft, Sampling, Streams, Verification, Verificatio
 from kernels.reference.block import block_odds, log_prefix_ratios
 from kernels.reference.choose import choose
 from kernels.reference.odds import Odds, up_to_first_failure, up_to_last_success
-from kernels.reference.proposal import Proposal, propose
+from kernels.reference.proposal import Compared, Proposal, propose
 from kernels.reference.residual import emission
 from kernels.reference.verdict import assemble
 from kernels.streams import Purpose, uniform
@@ -38,7 +38,7 @@ class Mistake(Enum):
 
 
 def _odds(proposal: Proposal, log_ratios: Tensor, mistake: Mistake) -> Odds:
-    right = block_odds(proposal, log_ratios)
+    right = block_odds(proposal)
     ratios = log_ratios[:, 1:].exp()
     if mistake is Mistake.bare_product:
         return Odds(ratios, torch.ones_like(ratios))
@@ -73,7 +73,7 @@ def broken_verify(mistake: Mistake) -> Callable[[Tensor, Draft, Sampling, Verifi
         uniforms = uniform(streams.seeds, purposes, streams.positions + num_accepted, streams.rounds)
         tokens = choose(emission(proposal, num_accepted, scale), uniforms)
         invalid = (num_accepted == proposal.num_usable) & proposal.impossible
-        return assemble(proposal.token_ids, num_accepted, tokens, invalid)
+        return assemble(proposal.token_ids, num_accepted, tokens, invalid, Compared(proposal.rows, proposal.target))
 
     return verify
 

@@ -116,7 +116,7 @@ class DraftLogits:
         if self.draft_sampling is DraftSampling.coupled:
             vocab_size = self._target_vocab_size
             return batch.core.coupled_draw(drawn_from, sampling, streams, vocab_size, map_, mask=mask).token_ids
-        stats = _part(self._stats, places) if self._keeps_stats else None
+        stats = self._stats.at(places) if self._keeps_stats else None
         return batch.core.draw(drawn_from, sampling, streams, Purpose.draft, map_, stats, mask=mask).token_ids
 
     def draft(self, drafted: list[Tensor], batch: Batch) -> Draft:
@@ -127,7 +127,7 @@ class DraftLogits:
         if self.draft_sampling is DraftSampling.greedy:
             return Draft(token_ids, counts)
         rows = slice(0, num_rows)
-        stats = _part(self._stats, rows) if self._keeps_stats else None
+        stats = self._stats.at(rows) if self._keeps_stats else None
         mask = None if batch.masks is None else batch.masks.cached()
         return Draft(token_ids, counts, self._logits[rows], None, self.draft_to_target, stats, mask)
 
@@ -135,8 +135,3 @@ class DraftLogits:
 def _greedy(sampling: Sampling) -> Sampling:
     """The same requests at temperature 0, where there is nothing to cut."""
     return replace(sampling, temperature=torch.zeros_like(sampling.temperature), truncates=False)
-
-
-def _part(stats: RowStats, places: slice | tuple[slice, int]) -> RowStats:
-    """Views of the statistics at some places of the cache."""
-    return RowStats(stats.maximum[places], stats.normalizer[places], stats.threshold[places])

@@ -53,7 +53,7 @@ class MeasureDrafts:
     def __call__(self, output: StepOutput) -> Measures:
         step, keeps = self.step, self.keeps_terms
         sampling = step.state.sampling.rows(output.draft.num_draft_tokens.numel())
-        terms = acceptance_terms(output.logits, output.draft, sampling, with_masses=keeps)
+        terms = acceptance_terms(output.logits, output.draft, sampling, keeps, output.compared)
         columns = term_columns(terms, output, sampling, step.verification, step.drafter.drawn_rows) if keeps else {}
         if self.keeps_multi_draft_terms and output.draft.logits is not None:
             columns |= multi_draft_terms(output.logits, output.draft, sampling)

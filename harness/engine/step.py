@@ -11,7 +11,7 @@ vocabulary. Tokens of a step are numbered through its parts, row after row: the 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class StepOutput(NamedTuple):
     """[B * T, V], T rows a slot."""
     draft: Draft
     """The round's drafts, fields [B]."""
+    compared: Any = None
+    """See VerificationResult."""
 
 
 class Part(NamedTuple):
@@ -188,7 +190,7 @@ class Step:
         state.token_ids.index_put_((slots, positions), verdict.token_ids)
         state.lengths[:num_rows] += emitted
         state.rounds[:num_rows] += counts >= 0
-        return StepOutput(self.decided(verified), scored.logits, verified.draft)
+        return StepOutput(self.decided(verified), scored.logits, verified.draft, verdict.compared)
 
     def decided(self, verified: Verified) -> Tensor:
         """What is copied to the host; see StepOutput."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..contract import Draft, Sampling
-from .block import block_odds, log_prefix_ratios
+from .block import block_odds
 from .masses import masses, overlaps
-from .proposal import leading, propose
+from .proposal import Compared, leading, propose
 from .target_rows import present_slots
 from .truncation import sampling_rows
 from .typical import entropies
@@ -48,6 +48,7 @@ def acceptance_terms(
     draft: Draft,
     sampling: Sampling,
     with_masses: bool = True,
+    compared: Compared | None = None,
 ) -> AcceptanceTerms:
     """The closed-form terms of a round.
 
@@ -56,6 +57,7 @@ def acceptance_terms(
         draft: the proposals.
         sampling: fields [R].
         with_masses: also compute the other masses and the entropy; they are None otherwise.
+        compared: what the verification of the same round, without masks, has worked out; None works it out again.
 
     Returns:
         AcceptanceTerms. Draft tokens that verification would cut off (see proposal) count as missing, except in
@@ -64,13 +66,16 @@ def acceptance_terms(
     packed = present_slots(target_logits, draft)
     if packed is not None:
         target_logits, left, present = packed
-        terms = acceptance_terms(target_logits, left, sampling_rows(sampling, present), with_masses)
+        terms = acceptance_terms(target_logits, left, sampling_rows(sampling, present), with_masses, compared)
 
         def spread(term: Tensor | None) -> Tensor | None:
             return None if term is None else term.new_zeros(draft.token_ids.shape).index_copy_(0, present, term)
 
         return AcceptanceTerms(*map(spread, terms))  # type: ignore[arg-type]
-    proposal = propose(target_logits, draft, sampling, reads_draft=True)
+    if compared is not None and compared.proposal is not None:
+        proposal = compared.proposal
+    else:
+        proposal = propose(target_logits, draft, sampling, True, compared, reads_stats=compared is not None)
     usable = proposal.usable
     found = masses(proposal) if with_masses else None
     terms = AcceptanceTerms(
@@ -78,7 +83,7 @@ def acceptance_terms(
         draft_prob=proposal.draft_logprobs.exp() * usable,
         overlap=(overlaps(proposal) if found is None else found.overlap) * usable,
         strict_mass=None,
-        block_threshold=block_odds(proposal, log_prefix_ratios(proposal)).probability() * usable,
+        block_threshold=block_odds(proposal).probability() * usable,
     )
     if found is None:
         return terms

@@ -49,14 +49,16 @@ def residual_masses(proposal: Proposal, ratios: Tensor) -> Tensor:
     return masses
 
 
-def block_odds(proposal: Proposal, log_ratios: Tensor) -> Odds:
-    """[R, K] odds of h_i.
+def block_odds(proposal: Proposal) -> Odds:
+    """[R, K] odds of h_i, worked out once for a proposal."""
+    if "block_odds" not in proposal.kept:
+        proposal.kept["block_odds"] = _block_odds(proposal, log_prefix_ratios(proposal)[:, 1:])
+    odds: Odds = proposal.kept["block_odds"]
+    return odds
 
-    Args:
-        proposal: the round.
-        log_ratios: [R, K + 1] float64 from `log_prefix_ratios`.
-    """
-    log_ratios = log_ratios[:, 1:]
+
+def _block_odds(proposal: Proposal, log_ratios: Tensor) -> Odds:
+    """The same from the logarithms of P_1 .. P_K, [R, K] float64."""
     ratios = log_ratios.exp()
     numerator = residual_masses(proposal, ratios)
     denominator = numerator - torch.expm1(log_ratios)

@@ -8,6 +8,8 @@ The output is a function of the target and the noise: for a fixed seed it does n
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,10 @@ from ..streams import gumbel
 from .draw import drawn
 from .proposal import Proposal
 from .token_mask import without_forbidden
-from .truncation import processed
+from .truncation import largest, processed
+
+Noise = Callable[[Tensor, Tensor, int], Tensor]
+"""`kernels.streams.gumbel`, or what keeps its rows."""
 
 
 def coupled_draw(
@@ -27,6 +32,7 @@ def coupled_draw(
     vocab_size: int,
     draft_to_target: Tensor | None = None,
     mask: TokenMask | None = None,
+    noise_of: Noise = gumbel,
 ) -> Drawn:
     """Draw one token per row with the noise of its position.
 
@@ -37,6 +43,7 @@ def coupled_draw(
         vocab_size: V of the target, whose token ids the noise belongs to.
         draft_to_target: [V_draft] int64, or None when the ids are the target's.
         mask: `rows` [N], of the target's token ids; None when the rows are free.
+        noise_of: gives the noise.
 
     Returns:
         Drawn, fields [N].
@@ -49,18 +56,21 @@ def coupled_draw(
     if mask is not None:
         logits = without_forbidden(logits, mask, draft_to_target)
     rows = processed(logits, sampling)
-    noise = gumbel(streams.seeds, streams.positions, vocab_size)
+    if bool((rows.certain >= 0).all()):
+        return drawn(rows, rows.certain, draft_to_target)
+    noise = noise_of(streams.seeds, streams.positions, vocab_size)
     if draft_to_target is not None:
         noise = noise[:, draft_to_target]
-    return drawn(rows, (rows.logprobs() + noise[:, : logits.shape[1]]).argmax(dim=1), draft_to_target)
+    return drawn(rows, largest(rows.logprobs().add_(noise[:, : logits.shape[1]])), draft_to_target)
 
 
-def verify_coupled(proposal: Proposal, streams: Streams) -> tuple[Tensor, Tensor]:
+def verify_coupled(proposal: Proposal, streams: Streams, noise_of: Noise = gumbel) -> tuple[Tensor, Tensor]:
     """Draw the target's tokens one position after another, for as long as they equal the draft tokens.
 
     Args:
         proposal: the round's drafts beside the target's distributions.
         streams: fields [R].
+        noise_of: gives the noise.
 
     Returns:
         ([R] int64 number of accepted tokens, [R] int64 the token after them).
@@ -70,8 +80,8 @@ def verify_coupled(proposal: Proposal, streams: Streams) -> tuple[Tensor, Tensor
     token_ids = torch.zeros_like(proposal.num_usable)
     going = torch.arange(len(num_accepted), device=num_accepted.device)
     for position in range(proposal.token_ids.shape[1] + 1):
-        noise = gumbel(streams.seeds[going], streams.positions[going] + position, target.logits.shape[1])
-        token_ids[going] = (target.logprobs(proposal.rows[going, position]) + noise).argmax(dim=1)
+        noise = noise_of(streams.seeds[going], streams.positions[going] + position, target.logits.shape[1])
+        token_ids[going] = largest(target.logprobs(proposal.rows[going, position]).add_(noise))
         going = going[proposal.num_usable[going] > position]
         if len(going) == 0:
             break

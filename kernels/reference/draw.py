@@ -49,9 +49,17 @@ def draw(
     """
     if mask is not None:
         logits = without_forbidden(logits, mask, draft_to_target)
-    rows = processed(logits, sampling)
+    chosen: list[Tensor] = []
+    uniforms = None
+    if not bool((sampling.temperature == 0).all()):
+        uniforms = uniform(streams.seeds, purpose, streams.positions, streams.rounds)
+
+    def choose_from(part: slice, weights: Tensor) -> None:
+        assert uniforms is not None
+        chosen.append(choose(weights, uniforms[part]))
+
+    rows = processed(logits, sampling, choose_from)
     if row_stats is not None:
         keep_row_stats(rows, sampling, row_stats)
-    uniforms = uniform(streams.seeds, purpose, streams.positions, streams.rounds)
-    weights = rows.probs()
-    return drawn(rows, choose(weights, uniforms), draft_to_target)
+    token_ids = torch.where(rows.certain >= 0, rows.certain, torch.cat(chosen)) if chosen else rows.certain
+    return drawn(rows, token_ids, draft_to_target)

@@ -10,7 +10,8 @@ shorter draft is verified as if it had been proposed, so the output keeps its la
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 from ..contract import Draft, Sampling
 from .target_rows import target_rows
 from .token_mask import allowed_draft_logits
-from .truncation import Processed, processed, sampling_rows
+from .truncation import Processed, known_rows, processed, sampling_rows
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Proposal:
     draft_rows: Tensor
     """[R, K] int64, row of `draft` from which X_i was drawn; 0 where there is none."""
     draft_to_target: Tensor | None
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What a rule has worked out of it, for others that need the same."""
 
     @property
     def usable(self) -> Tensor:
@@ -58,6 +61,23 @@ class Proposal:
         """[R] bool, the draft token at `num_usable`, or the target row there, cannot be used."""
         last = self.rows.gather(1, self.num_usable[:, None])[:, 0]
         return (self.num_usable < self.num_draft_tokens) | self.target.invalid[last]
+
+
+class Compared(NamedTuple):
+    """What a verification has worked out of a round, for others that read the same rows."""
+
+    rows: Tensor
+    """[R, K + 1] int64, see Proposal."""
+    target: Processed
+    """The target rows, under their masks."""
+    proposal: Proposal | None = None
+    """None where the rule did not compare with the draft distributions."""
+
+    @classmethod
+    def of(cls, target_logits: Tensor, draft: Draft, sampling: Sampling) -> Compared:
+        """The target rows of a round; arguments as of `propose`."""
+        rows, requests = target_rows(len(target_logits), draft)
+        return cls(rows, processed(target_logits, sampling_rows(sampling, requests)))
 
 
 def leading(counts: Tensor, width: int) -> Tensor:
@@ -75,13 +95,23 @@ def to_draft_ids(token_ids: Tensor, draft_to_target: Tensor | None, num_target: 
 
 
 def _read_draft(
-    cache: Tensor, draft: Draft, sampling: Sampling, token_ids: Tensor, wanted: Tensor, vocab_size: int
+    cache: Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    token_ids: Tensor,
+    wanted: Tensor,
+    vocab_size: int,
+    reads_stats: bool,
 ) -> tuple[Processed, Tensor, Tensor]:
     """Processed rows of the `wanted` ([R, K] bool) places of the cache, their index and log q_i(X_i), both [R, K]."""
     requests, positions = wanted.nonzero(as_tuple=True)
     slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
     logits = allowed_draft_logits(cache[slots, positions], draft, slots, positions)
-    rows = processed(logits, sampling_rows(sampling, requests))
+    given = sampling_rows(sampling, requests)
+    if reads_stats and draft.row_stats is not None:
+        rows = known_rows(logits, given, draft.row_stats.at((slots, positions)))
+    else:
+        rows = processed(logits, given)
     index = torch.arange(len(requests), device=requests.device)
     ids = to_draft_ids(token_ids[requests, positions], draft.draft_to_target, vocab_size, rows.logits.shape[1])
     unknown = (ids < 0) | rows.invalid
@@ -92,7 +122,14 @@ def _read_draft(
     return rows, draft_rows, logprobs
 
 
-def propose(target_logits: Tensor, draft: Draft, sampling: Sampling, reads_draft: bool) -> Proposal:
+def propose(
+    target_logits: Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    reads_draft: bool,
+    compared: Compared | None = None,
+    reads_stats: bool = False,
+) -> Proposal:
     """Process the rows of a round and look up the draft tokens in them.
 
     Args:
@@ -100,11 +137,11 @@ def propose(target_logits: Tensor, draft: Draft, sampling: Sampling, reads_draft
         draft: the proposals, no padded slots among them; the cache is read in place.
         sampling: fields [R].
         reads_draft: whether the rule compares with the draft distributions; if not, every proposal counts as one-hot.
+        compared: the target rows, where they have been processed.
+        reads_stats: take `draft.row_stats` at their word; else the draft rows are read again.
     """
-    rows, requests = target_rows(len(target_logits), draft)
+    rows, target, _ = compared or Compared.of(target_logits, draft, sampling)
     width, vocab_size = draft.token_ids.shape[1], target_logits.shape[1]
-    target = processed(target_logits, sampling_rows(sampling, requests))
-
     drafted = leading(draft.num_draft_tokens, width)
     inside = (draft.token_ids >= 0) & (draft.token_ids < vocab_size)
     known = drafted & inside & ~target.invalid[rows[:, :width]]
@@ -118,7 +155,7 @@ def propose(target_logits: Tensor, draft: Draft, sampling: Sampling, reads_draft
         draft_rows, draft_logprobs = torch.zeros_like(token_ids), torch.zeros_like(target_logprobs)
     else:
         draft_processed, draft_rows, draft_logprobs = _read_draft(
-            draft.logits, draft, sampling, token_ids, wanted, vocab_size
+            draft.logits, draft, sampling, token_ids, wanted, vocab_size, reads_stats
         )
 
     valid = known & (draft_logprobs > -torch.inf)

@@ -9,6 +9,7 @@ that are needed in full are computed again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,10 @@ ELEMENTS_PER_CHUNK = 65536
 """Logits worked on at a time on a CPU, so that their float64 copy stays in a core's cache."""
 ELEMENTS_PER_GPU_CHUNK = 2**25
 """The same on a GPU, where a chunk must be worth its launches; 256 MiB a float64 copy."""
+
+
+BLOCK = 64
+"""Tokens among which the largest is looked for element by element."""
 
 
 def rows_per_chunk(rows: Tensor) -> int:
@@ -40,6 +45,8 @@ class Processed:
 
     logits: Tensor
     """[N, V] raw, any floating dtype."""
+    maximum: Tensor
+    """[N] the largest logit, of the dtype of the logits."""
     shift: Tensor
     """[N] float64, the largest logit, which is subtracted before anything else; 0 where it is not finite."""
     temperature: Tensor | None
@@ -102,43 +109,101 @@ def _cut(scaled: Tensor, threshold: Tensor | None) -> Tensor:
     return scaled if threshold is None else scaled.masked_fill_(scaled < threshold[:, None], -torch.inf)
 
 
-def processed(logits: Tensor, sampling: Sampling) -> Processed:
+def processed(logits: Tensor, sampling: Sampling, each: Callable[[slice, Tensor], None] | None = None) -> Processed:
     """The processed distributions of N rows.
 
     Args:
         logits: [N, V], any floating dtype.
         sampling: fields [N].
+        each: gets rows a chunk at a time with their weights, [n, V] float64: the distributions before they are
+            normalised, without a meaning for rows that are certain. It may write to them. Not called where all rows
+            are greedy.
     """
     greedy = sampling.temperature == 0
-    temperature = torch.where(greedy, 1.0, sampling.temperature).double()
-    scales = bool((temperature != 1).any())
-    cuts = sampling.truncates and bool(((sampling.top_k > 0) | (sampling.top_p < 1) | (sampling.min_p > 0)).any())
-    # A greedy row needs no sum; its largest logit tells a row without a distribution just as well.
-    log_normalizer = logits.amax(dim=1).double()
-    shift = log_normalizer.masked_fill(~log_normalizer.isfinite(), 0.0)
-    threshold = torch.full_like(log_normalizer, -torch.inf)
+    if bool(greedy.all()):
+        return _greedy(logits)
+    maximum = logits.amax(dim=1)
+    shift = _finite(maximum)
+    temperature = _unless_one(torch.where(greedy, 1.0, sampling.temperature).double())
+    threshold = torch.full_like(shift, -torch.inf) if _cuts(sampling) else None
+    log_normalizer = torch.empty_like(shift)
     step = rows_per_chunk(logits)
-    for first in range(0, 0 if bool(greedy.all()) else len(logits), step):
+    for first in range(0, len(logits), step):
         rows = slice(first, first + step)
-        scaled = _scale(logits[rows], shift[rows], temperature[rows] if scales else None)
-        if cuts:
+        scaled = _scale(logits[rows], shift[rows], None if temperature is None else temperature[rows])
+        if threshold is not None:
             threshold[rows] = thresholds(scaled, sampling_rows(sampling, rows))
             _cut(scaled, threshold[rows])
-        log_normalizer[rows] = torch.logsumexp(scaled, dim=1)
+        weights = scaled.exp_()
+        log_normalizer[rows] = weights.sum(dim=1).log_()
+        if each is not None:
+            each(rows, weights)
     invalid = ~log_normalizer.isfinite()
     certain = torch.where(invalid, 0, -1)
     sure = (greedy & ~invalid).nonzero()[:, 0]
     if len(sure):
-        certain[sure] = logits[sure].argmax(dim=1)
-    return Processed(
-        logits=logits,
-        shift=shift,
-        temperature=temperature if scales else None,
-        threshold=threshold if cuts else None,
-        log_normalizer=log_normalizer,
-        certain=certain,
-        invalid=invalid,
-    )
+        certain[sure] = largest(logits[sure])
+    return Processed(logits, maximum, shift, temperature, threshold, log_normalizer, certain, invalid)
+
+
+def largest(rows: Tensor) -> Tensor:
+    """[N, V] -> [N] int64, the largest of each row, the lowest id among equals; of a NaN in rows that hold one.
+
+    torch looks for an argmax element by element, for a maximum by vectors: hence the largest block first.
+    """
+    num_blocks = rows.shape[1] // BLOCK
+    if num_blocks < 2:
+        return rows.argmax(dim=1)
+    rest = rows[:, num_blocks * BLOCK :]
+    maxima = [rows[:, : num_blocks * BLOCK].unflatten(1, (num_blocks, BLOCK)).amax(dim=2)]
+    if rest.shape[1]:
+        maxima.append(rest.amax(dim=1, keepdim=True))
+    first = torch.cat(maxima, dim=1).argmax(dim=1, keepdim=True) * BLOCK
+    tokens = first + torch.arange(BLOCK, device=rows.device)
+    # beyond the last block the last token stands in, which comes after itself
+    inside = rows.gather(1, tokens.clamp_(max=rows.shape[1] - 1))
+    return first[:, 0] + inside.argmax(dim=1)
+
+
+def _greedy(logits: Tensor) -> Processed:
+    """Rows that are all greedy: they need no sum, as the largest logit tells a row without a distribution too."""
+    certain = largest(logits)
+    maximum = logits.gather(1, certain[:, None])[:, 0]
+    invalid = ~maximum.isfinite()
+    certain = certain.masked_fill_(invalid, 0)
+    return Processed(logits, maximum, _finite(maximum), None, None, maximum.double(), certain, invalid)
+
+
+def known_rows(logits: Tensor, sampling: Sampling, row_stats: RowStats) -> Processed:
+    """The processed distributions of rows whose statistics were kept; none of them is greedy.
+
+    Args:
+        logits: [N, V], any floating dtype, with -inf where a mask forbids a token.
+        sampling: fields [N], as they were processed with.
+        row_stats: fields [N], as `keep_row_stats` left them.
+    """
+    shift, temperature = _finite(row_stats.maximum), _unless_one(sampling.temperature.double())
+    invalid = row_stats.normalizer.isnan()
+    threshold = _scale(row_stats.threshold, shift, temperature) if _cuts(sampling) else None
+    log_normalizer = row_stats.normalizer.log().masked_fill_(invalid, torch.nan)
+    certain = torch.where(invalid, 0, -1)
+    return Processed(logits, row_stats.maximum, shift, temperature, threshold, log_normalizer, certain, invalid)
+
+
+def _finite(maximum: Tensor) -> Tensor:
+    """[N] float64 shifts."""
+    shift = maximum.double()
+    return shift.masked_fill(~shift.isfinite(), 0.0)
+
+
+def _unless_one(temperature: Tensor) -> Tensor | None:
+    return temperature if bool((temperature != 1).any()) else None
+
+
+def _cuts(sampling: Sampling) -> bool:
+    if not sampling.truncates:
+        return False
+    return bool(((sampling.top_k > 0) | (sampling.top_p < 1) | (sampling.min_p > 0)).any())
 
 
 def process(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -176,9 +241,8 @@ def keep_row_stats(rows: Processed, sampling: Sampling, row_stats: RowStats) -> 
         row_stats: fields [N], written in place. At temperature 0 the normalizer is 1 and nothing is cut; a row without
             a distribution has the normalizer NaN.
     """
-    maximum = rows.logits.amax(dim=1).float()
     greedy = sampling.temperature == 0
     normalizer = rows.log_normalizer.exp().masked_fill(greedy, 1.0).masked_fill(rows.invalid, torch.nan)
-    row_stats.maximum.copy_(maximum)
+    row_stats.maximum.copy_(rows.maximum)
     row_stats.normalizer.copy_(normalizer)
     row_stats.threshold.copy_(_smallest_survivors(rows).masked_fill(greedy | rows.invalid, -torch.inf))

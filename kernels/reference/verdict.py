@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from ..contract import VerificationResult
-from .proposal import leading
+from .proposal import Compared, leading
 
 
 def assemble(
-    draft_token_ids: Tensor, num_accepted: Tensor, last_token_ids: Tensor, invalid: Tensor
+    draft_token_ids: Tensor, num_accepted: Tensor, last_token_ids: Tensor, invalid: Tensor, compared: Compared
 ) -> VerificationResult:
     """The accepted draft tokens, then one more.
 
@@ -19,12 +19,13 @@ def assemble(
         num_accepted: [R] int64.
         last_token_ids: [R] int64, the recovered or bonus token.
         invalid: [R] bool.
+        compared: what was laid side by side.
     """
     width = draft_token_ids.shape[1] + 1
     token_ids = torch.full((len(num_accepted), width), -1, dtype=torch.long, device=num_accepted.device)
     token_ids[:, :-1] = torch.where(leading(num_accepted, width - 1), draft_token_ids, -1)
     return VerificationResult(
-        token_ids.scatter_(1, num_accepted[:, None], last_token_ids[:, None]), num_accepted, invalid
+        token_ids.scatter_(1, num_accepted[:, None], last_token_ids[:, None]), num_accepted, invalid, compared
     )
 
 
@@ -35,4 +36,5 @@ def place(verdict: VerificationResult, present: Tensor, num_slots: int) -> Verif
         verdict.token_ids.new_full((num_slots, width), -1).index_copy_(0, present, verdict.token_ids),
         verdict.num_accepted.new_zeros(num_slots).index_copy_(0, present, verdict.num_accepted),
         verdict.invalid.new_zeros(num_slots).index_copy_(0, present, verdict.invalid),
+        verdict.compared,
     )

@@ -23,16 +23,16 @@ from ..contract import (
     VerificationResult,
 )
 from ..methods import OwnMethod
-from ..streams import Purpose, uniform
+from ..streams import Purpose, gumbel, uniform
 from .block import block_odds, log_prefix_ratios
 from .choose import choose
-from .coupled import verify_coupled
+from .coupled import Noise, verify_coupled
 from .greedy import verify_greedy
 from .odds import Odds, up_to_first_failure, up_to_last_success
 from .own_method import own_emission, own_odds
 from .pr35461 import shared_choice, shared_uniforms
 from .probabilistic import probabilistic_odds
-from .proposal import Proposal, propose
+from .proposal import Compared, Proposal, propose
 from .residual import emission
 from .synthetic import synthetic_odds
 from .target_rows import present_slots
@@ -50,7 +50,7 @@ def acceptance_odds(proposal: Proposal, verification: Verification) -> Odds:
         case OwnMethod() as method:
             return own_odds(method, proposal)
         case Method.block:
-            return block_odds(proposal, log_prefix_ratios(proposal))
+            return block_odds(proposal)
         case Method.lenient:
             return probabilistic_odds(proposal, verification.leniency)
         case Method.typical:
@@ -107,6 +107,8 @@ def verify(
     verification: Verification,
     streams: Streams,
     mask: TokenMask | None = None,
+    reads_stats: bool = False,
+    noise_of: Noise = gumbel,
 ) -> VerificationResult:
     """Turn a round's draft tokens into output tokens: the accepted ones, then one recovered or bonus token.
 
@@ -121,6 +123,8 @@ def verify(
         streams: fields [R]; `positions` is the position of the first token the round may emit.
         mask: of the target rows, `rows` [N]; None when they are all free. A forbidden draft token is rejected under
             every method but synthetic, which ignores tokens; what synthetic emits after them is allowed.
+        reads_stats: take `draft.row_stats` at their word; else the draft rows are read again.
+        noise_of: gives the noise of the coupled method.
 
     Returns:
         VerificationResult, fields [R]. A request is flagged invalid when its verification reached a row without a
@@ -142,7 +146,8 @@ def verify(
     if packed is not None:
         target_logits, left, present = packed
         streams = Streams(streams.seeds[present], streams.positions[present], streams.rounds[present])
-        verdict = verify(target_logits, left, sampling_rows(sampling, present), verification, streams)
+        given = sampling_rows(sampling, present)
+        verdict = verify(target_logits, left, given, verification, streams, None, reads_stats, noise_of)
         return place(verdict, present, len(draft.token_ids))
     is_greedy = bool((sampling.temperature == 0).all())
     if verification.traits.greedy_only and not is_greedy:
@@ -150,12 +155,16 @@ def verify(
             "greedy verification is defined only at temperature 0, found temperatures up to "
             f"{float(sampling.temperature.max()):g}; choose a sampling method for this batch"
         )
+    compared = Compared.of(target_logits, draft, sampling)
     if is_greedy and not verification.traits.ignores_tokens:
-        return verify_greedy(target_logits, draft)
-    proposal = propose(target_logits, draft, sampling, reads_draft=verification.traits.reads_draft)
+        return verify_greedy(compared, draft)
+    reads_draft = verification.traits.reads_draft
+    proposal = propose(target_logits, draft, sampling, reads_draft, compared, reads_stats)
+    if reads_draft:
+        compared = compared._replace(proposal=proposal)
     if verification.method is Method.coupled:
-        num_accepted, last_token_ids = verify_coupled(proposal, streams)
+        num_accepted, last_token_ids = verify_coupled(proposal, streams, noise_of)
     else:
         num_accepted, last_token_ids = _verify_by_odds(proposal, verification, streams)
     invalid = (num_accepted == proposal.num_usable) & proposal.impossible
-    return assemble(proposal.token_ids, num_accepted, last_token_ids, invalid)
+    return assemble(proposal.token_ids, num_accepted, last_token_ids, invalid, compared)
