@@ -9,9 +9,11 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from harness.cli.command_line import FAILED, REQUEUE, SUCCESS, say
@@ -120,10 +122,22 @@ def _send(results: Results, tracker: Tracker, folder: Path) -> bool:
 def run_plan(plan: RunPlan, finished: list[str]) -> None:
     """Run the cells in worker processes with a progress display, and list those that are finished."""
     progress = progress_on(sys.stderr)
+    # this process has nothing to do while workers import and load
+    Thread(target=_import_report).start()
     try:
         Supervisor(plan, progress, finished).run()
     finally:
         progress.finish()
+
+
+def _import_report() -> None:
+    """Import what a report is made with; an error comes again where it is made."""
+    with suppress(ImportError):
+        for name in ("matplotlib.backends.backend_agg", "PIL.Image", "scipy.special", *_REPORT):
+            import_module(name)
+
+
+_REPORT = ("harness.metrics.cell", "harness.report.write", "harness.report.figures.write", "harness.report.console")
 
 
 def run_here(plan: RunPlan, finished: list[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.backends.backend import BackendRun, Facts, Keep, OnRequest, OnRound
+from harness.backends.server import notes
 from harness.backends.server.adapter import Adapter, Evidence, RefusedArm
 from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import Recorded, recorded
@@ -26,18 +27,6 @@ from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
 from harness.workload.conversations import Conversation
 
-NOT_RUN = "the adapter of server={} is written from the engine's source and was not run against the engine"
-RUN_AGAINST = "the adapter of server={} was run against {} only; for all else it is written from the engine's source"
-RETRIED = "some requests were sent again after an answer 429 or 503, or without a connection; their TTFT holds the wait"
-OTHER_PROMPTS = "the server read other prompt tokens than the workload's tokenizer gives, in some or all requests"
-CACHED_PROMPTS = "the server took prompt tokens from its prefix cache: their prefill was free"
-DISAGREE = "the server's answers and its counters tell of different numbers of draft tokens; the answers are recorded"
-OTHER_CLIENTS = "the server gave more tokens than it was asked for here: others used it meanwhile"
-SERVER_SAMPLES = "the server was not told top_k, min_p and penalties: its defaults, or those of the model, apply"
-ENDED_EARLY = (
-    "the server ended answers for their length before decoding.max_new_tokens: it has a lower limit, such as "
-    "max_new_tokens in the model's generation_config.json"
-)
 OTHER_LOAD = 0.05
 """Share of output tokens that a server may count beyond ours before others are suspected."""
 FROM_FINE_TO_COARSE = list(Knowledge)
@@ -119,18 +108,18 @@ class ServerBackend:
     def facts(self) -> Facts:
         """What the backend found out about its cell; called after it has generated."""
         engine = f"{self.cell.server.engine.value} {self._evidence.version or '(unknown version)'}"
-        notes = dict.fromkeys([*self._notes, *self.prompts.notes, *self.servers.deaths])
+        found = dict.fromkeys([*self._notes, *self.prompts.notes, *self.servers.deaths])
         if not self.cell.server.traits.takes_all_sampling:
-            notes[SERVER_SAMPLES] = None
+            found[notes.SERVER_SAMPLES] = None
         was_run = self.cell.server.traits.was_run
-        notes[(RUN_AGAINST if was_run else NOT_RUN).format(self.cell.server.engine.value, was_run)] = None
+        found[(notes.RUN_AGAINST if was_run else notes.NOT_RUN).format(self.cell.server.engine.value, was_run)] = None
         if not self.cell.is_baseline:
             of_drafts = (*self.adapter.notes.get(self._knowledge, ()), *self.adapter.doubts(self._evidence))
-            notes |= dict.fromkeys(of_drafts)
+            found |= dict.fromkeys(of_drafts)
         return Facts(
             backend=self.cell.backend,
             models=self.weights(),
-            fallbacks=tuple(notes),
+            fallbacks=tuple(found),
             knowledge=self._knowledge,
             sampling_core=engine,
             draft_core=engine if self.cell.drafter.has_model else None,
@@ -261,7 +250,7 @@ class ServerBackend:
         """Raise RefusedArm where answers or counters show that the server drafts, or does not, unlike its cell."""
         if found.knowledge is not None and counts is not None and not found.failures:
             is_same = found.num_drafted == counts.num_draft_tokens or self.cell.is_baseline
-            self._notes |= {} if is_same else {DISAGREE: None}
+            self._notes |= {} if is_same else {notes.DISAGREE: None}
         num_drafted = max(found.num_drafted, 0 if counts is None else counts.num_draft_tokens)
         is_told = found.knowledge is not None or counts is not None
         if self.cell.is_baseline and num_drafted:
@@ -275,7 +264,7 @@ class ServerBackend:
             ids, asked = item.reply.token_ids, item.question.token_ids
             read = item.reply.prompt_token_ids
             if (read is not None and read != asked) or item.reply.num_prompt_tokens not in (None, len(asked)):
-                self._notes[OTHER_PROMPTS] = None
+                self._notes[notes.OTHER_PROMPTS] = None
             if ids and not self.prompts.gives_text(ids, item.reply.text):
                 text = "the server's token ids are another text than the workload's tokenizer makes of them"
                 return [Failure("TokenizerDiffers", f"{text}; give target.path the folder that is served")]
@@ -284,12 +273,12 @@ class ServerBackend:
     def _look_at(self, played: LoadResult, added: Counters, requests: Sequence[RequestRecord]) -> None:
         """Remember what readers of the results must know."""
         self._notes |= played.notes
-        self._notes |= {RETRIED: None} if played.num_retried else {}
+        self._notes |= {notes.RETRIED: None} if played.num_retried else {}
         at_limit = [item.reply.token_ids for item in played.answered if item.reply.finish_reason == "length"]
         if any(0 < len(ids) < self.cell.decoding.max_new_tokens for ids in at_limit):
-            self._notes[ENDED_EARLY] = None
+            self._notes[notes.ENDED_EARLY] = None
         if any((added.total(name) or 0) > 0 for name in self.adapter.cache_counters):
-            self._notes[CACHED_PROMPTS] = None
+            self._notes[notes.CACHED_PROMPTS] = None
         gaps = [gap for item in requests for gap in np.diff([event.arrival_s for event in item.events])]
         note = played.lag.note(float(np.median(gaps))) if gaps else None
         if note is not None:
@@ -297,4 +286,4 @@ class ServerBackend:
         given = added.total(self.adapter.tokens_counter or "")
         asked = sum(event.num_output_tokens for item in played.answered for event in item.arrivals)
         if given is not None and not played.failures and given > asked * (1 + OTHER_LOAD):
-            self._notes[OTHER_CLIENTS] = None
+            self._notes[notes.OTHER_CLIENTS] = None
