@@ -117,10 +117,11 @@ def check_num_tokens(num_tokens: int, vocab_size: int, name: str) -> None:
 
 
 def check_is_chain(draft: Draft) -> None:
-    """Raises ValueError where the draft is a tree, which no core verifies yet."""
+    """Raises ValueError where the draft is a tree."""
     if draft.parents is not None:
         raise ValueError(
-            f"draft.parents: expected None, a chain, found {list(draft.parents.shape)}; trees are not verified yet"
+            f"draft.parents: expected None, a chain, found {list(draft.parents.shape)}; trees are verified by "
+            "kernels.methods.TreeMethod on the reference core"
         )
 
 

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 # subjects of a certification import the names of methods from here
-from .methods import DraftSampling, Guarantee, Verification, VerificationMethod  # noqa: F401
+from .methods import DraftSampling, Guarantee, SiblingDraws, Verification, VerificationMethod  # noqa: F401
 
 if TYPE_CHECKING:
     from torch import Tensor, device
+
+
+ANY_TOKEN, NO_TOKEN = -(2**31), -1
+"""In the place of a token of an ending: every token fits, or none. NO_TOKEN in a tree of drafts: no node."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +150,11 @@ class Draft:
     parents: Tensor | None = None
     """[R, K] int64, index of the draft token that each one follows, smaller than its own; -1 for the children of the
     context. The K draft tokens are then the nodes of a tree, siblings in the order in which they were drawn, and target
-    row i + 1 is conditioned on the path to node i. None: a chain, in which each follows the one before it. Both
-    cores refuse trees with a ValueError: they are not verified yet."""
+    row i + 1 is conditioned on the path to node i. Siblings are drawn from one row of `logits`, that of the first of
+    them; a token of NO_TOKEN is no node: its row had no further token. None: a chain, in which each follows the one
+    before it. Trees are verified by the methods of kernels.methods.TREE_METHODS, on the reference core."""
+    siblings: SiblingDraws = SiblingDraws.independent
+    """How the children of a node were drawn; without `logits` and at temperature 0 they count as certain."""
 
 
 @dataclass(frozen=True)
@@ -185,10 +192,6 @@ class VerificationResult:
     path: Tensor | None = None
     """[R, K] int64, index in the draft of each accepted token, root first; -1 beyond num_accepted. The token after them
     has target row path[num_accepted - 1] + 1. None: a chain, of which the first num_accepted were accepted."""
-
-
-ANY_TOKEN, NO_TOKEN = -(2**31), -1
-"""In the place of a token of an ending: every token fits, or none."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,25 @@ class VerificationMethod(Enum):
         return METHODS[self]
 
 
+class TreeMethod(Enum):
+    """A rule that verifies trees of drafts, chains among them."""
+
+    recursive = "recursive"
+    kseq = "kseq"
+    traversal = "traversal"
+
+    @property
+    def traits(self) -> MethodTraits:
+        return TREE_METHODS[self]
+
+
+class SiblingDraws(Enum):
+    """How the children of a node are drawn from its row; those of one-hot proposals are certain."""
+
+    independent = "independent"
+    distinct = "distinct"  # without replacement
+
+
 OWN_NOISE = (DraftSampling.sampled, DraftSampling.greedy)
 ANY_DRAFTS = (*OWN_NOISE, DraftSampling.coupled)
 
@@ -84,6 +103,10 @@ class MethodTraits:
     """A one-hot proposal X is accepted with probability p(X), and replaced by another token else."""
     expected_is_recorded: bool = False
     """Records hold how many draft tokens it is expected to accept of each draft."""
+    siblings: tuple[SiblingDraws, ...] = ()
+    """It verifies trees of drafts whose children of a node are drawn in one of these ways; empty: chains only."""
+    on_chains: VerificationMethod | None = None
+    """The method that it is where each node has one child, token for token."""
 
     @property
     def shares_no_noise(self) -> bool:
@@ -137,6 +160,32 @@ METHODS = {
 }
 
 
+TREE_METHODS = {
+    TreeMethod.recursive: MethodTraits(
+        Guarantee.lossless,
+        OWN_NOISE,
+        reads_draft=True,
+        siblings=tuple(SiblingDraws),
+        on_chains=VerificationMethod.probabilistic,
+    ),
+    TreeMethod.kseq: MethodTraits(
+        Guarantee.lossless,
+        (DraftSampling.sampled,),
+        reads_draft=True,
+        siblings=(SiblingDraws.independent,),
+        on_chains=VerificationMethod.probabilistic,
+    ),
+    TreeMethod.traversal: MethodTraits(
+        Guarantee.lossless,
+        OWN_NOISE,
+        reads_draft=True,
+        stops_at_first_failure=False,
+        siblings=tuple(SiblingDraws),
+        on_chains=VerificationMethod.block,
+    ),
+}
+
+
 NOT_FOR_OWN = (
     "parameters",
     "decided_by_noise",
@@ -144,6 +193,8 @@ NOT_FOR_OWN = (
     "ignores_tokens",
     "is_strict_on_one_hot",
     "expected_is_recorded",
+    "siblings",
+    "on_chains",
 )
 """Traits that an OwnMethod cannot have."""
 
@@ -202,7 +253,7 @@ class OwnMethod:
             raise ValueError(f"OwnMethod: expected traits without {', '.join(NOT_FOR_OWN)}, found {', '.join(given)}")
 
 
-Method = VerificationMethod | OwnMethod
+Method = VerificationMethod | TreeMethod | OwnMethod
 
 
 @dataclass(frozen=True)

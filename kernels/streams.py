@@ -6,6 +6,9 @@ for word what `tl.philox(seed, c0, c1, c2, c3)` gives in a Triton kernel:
     key     = (low 32 bits of the seed, high 32 bits of the seed)
     counter = (draw, position, round, purpose), each taken modulo 2^32
 
+The draw tells numbers of one purpose, position and round apart: the tokens of coupled noise, and the nodes of a tree of
+drafts that have one position (kernels.reference.tree_shape.branches); that of a chain is 0.
+
 Purposes never share a stream, and a position that is drafted again in a later round gets fresh numbers, except in the
 purpose `coupled`, which is defined by reuse: its round is always 0. Nothing here knows slots or batches.
 """

@@ -26,6 +26,7 @@ from harness.settings.sections import (
 from harness.settings.usage import normal_form
 from harness.settings.workload import WorkloadConfig
 from kernels.contract import DraftSampling, VerificationMethod
+from kernels.methods import TreeMethod
 from kernels.verify import MAX_BLOCK_DRAFTS
 
 METHODS = list(VerificationMethod)
@@ -372,3 +373,9 @@ def test_the_baseline_can_be_left_out():
 def test_every_setting_of_a_canonical_cell_survives():
     given = cell(method="lenient", verification=VerificationConfig(VerificationMethod.lenient, leniency=0.4))
     assert asdict(normal_form(given)) == asdict(given)
+
+
+@pytest.mark.parametrize("method", TreeMethod, ids=lambda method: method.value)
+def test_a_method_for_trees_is_refused_with_the_one_for_chains(method):
+    with pytest.raises(ValueError, match=f"verifies trees; .* of which it is {method.traits.on_chains.value}$"):
+        VerificationConfig(method.value)

@@ -44,7 +44,8 @@ from typing import Any
 import numpy as np
 
 from harness.records.acceptance_terms import Floats, RoundTerms
-from kernels.methods import OwnMethod, Verification, VerificationMethod
+from kernels.methods import Method as AnyMethod
+from kernels.methods import Verification, VerificationMethod
 
 Method = VerificationMethod
 
@@ -56,7 +57,7 @@ class Estimator(Enum):
     before = "before"
 
 
-MASSES: dict[Method | OwnMethod, str] = {
+MASSES: dict[AnyMethod, str] = {
     Method.strict: "strict_mass",
     Method.coupled: "coupled_mass",
     Method.probabilistic: "overlap",
@@ -118,7 +119,7 @@ def _typical(terms: RoundTerms, rule: Verification) -> Floats:
     return ((target_prob > threshold) | (target_prob == 1)).astype(np.float64)
 
 
-TOKEN_BY_TOKEN: dict[Method | OwnMethod, Callable[[RoundTerms, Verification], Floats]] = {
+TOKEN_BY_TOKEN: dict[AnyMethod, Callable[[RoundTerms, Verification], Floats]] = {
     Method.strict: _target_prob,
     Method.coupled: _coupled,
     Method.probabilistic: _ratio,

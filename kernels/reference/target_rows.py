@@ -87,5 +87,6 @@ def present_slots(target_logits: Tensor, draft: Draft) -> tuple[Tensor, Draft, T
         token_ids=draft.token_ids[present],
         num_draft_tokens=draft.num_draft_tokens[present],
         idx_mapping=present if draft.idx_mapping is None else draft.idx_mapping[present],
+        parents=None if draft.parents is None else draft.parents[present],
     )
     return target_logits, left, present

@@ -37,4 +37,7 @@ def place(verdict: VerificationResult, present: Tensor, num_slots: int) -> Verif
         verdict.num_accepted.new_zeros(num_slots).index_copy_(0, present, verdict.num_accepted),
         verdict.invalid.new_zeros(num_slots).index_copy_(0, present, verdict.invalid),
         verdict.compared,
+        None
+        if verdict.path is None
+        else verdict.path.new_full((num_slots, width - 1), -1).index_copy_(0, present, verdict.path),
     )

@@ -3,8 +3,8 @@
 Shapes: R requests, K the largest number of draft tokens of a request, V the target's vocabulary.
 
 All random numbers of a round are addressed by (purpose, absolute position, round): the acceptance uniform of X_i at
-the position of X_i, the recovered or bonus token at its own position. Only the coupled method, and the biased control
-pr35461, use noise that does not change with the round.
+the position of X_i, the recovered or bonus token at its own position (the nodes of a tree: verify_tree). Only the
+coupled method, and the biased control pr35461, use noise that does not change with the round.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..contract import (
     VerificationMethod,
     VerificationResult,
 )
-from ..methods import OwnMethod
+from ..methods import OwnMethod, TreeMethod
 from ..streams import Purpose, gumbel, uniform
 from .block import block_odds, log_prefix_ratios
 from .choose import choose
@@ -37,9 +37,11 @@ from .residual import emission
 from .synthetic import synthetic_odds
 from .target_rows import present_slots
 from .token_mask import without_forbidden
+from .tree_shape import check_parents
 from .truncation import sampling_rows
 from .typical import typical_odds
 from .verdict import assemble, place
+from .verify_tree import check_siblings, verify_trees
 
 Method = VerificationMethod
 
@@ -133,11 +135,16 @@ def verify(
 
     Raises:
         ValueError: the rows do not add up, or greedy verification meets a temperature above 0 (kernels.verify flags
-            both); the mask does not fit the rows, the draft is a tree or has more tokens in a row
-            than the target, synthetic verification has too few rates, or an OwnMethod returns something else than it
-            should.
+            both); the mask does not fit the rows, the draft is a tree and the method is for chains, or has
+            more tokens in a row than the target, synthetic verification has too few rates, or an OwnMethod returns
+            something else than it should.
     """
-    check_is_chain(draft)
+    is_for_trees = isinstance(verification.method, TreeMethod)
+    if not is_for_trees:
+        check_is_chain(draft)
+    elif draft.parents is not None:
+        check_parents(draft.parents, draft.token_ids)
+        check_siblings(draft, verification.method)
     if draft.logits is not None:
         check_num_tokens(draft.logits.shape[2], target_logits.shape[1], "draft.logits")
     if mask is not None:
@@ -149,6 +156,8 @@ def verify(
         given = sampling_rows(sampling, present)
         verdict = verify(target_logits, left, given, verification, streams, None, reads_stats, noise_of)
         return place(verdict, present, len(draft.token_ids))
+    if is_for_trees:
+        return verify_trees(target_logits, draft, sampling, verification, streams)
     is_greedy = bool((sampling.temperature == 0).all())
     if verification.traits.greedy_only and not is_greedy:
         raise ValueError(

@@ -1,0 +1,96 @@
+"""Verification of trees: a round's draft tokens become output tokens, every method for trees behind one call.
+
+Random numbers are addressed as those of chains, by (purpose, absolute position, round), and among the nodes of one
+position by the branch of a node (tree_shape.branches), which is 0 in a chain.
+
+Shapes: R requests, K the largest number of draft tokens of a request, V the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..contract import Draft, Sampling, Streams, Verification, VerificationResult
+from ..methods import SiblingDraws, TreeMethod
+from ..streams import Purpose, uniform
+from .choose import choose
+from .kseq import walk_by_kseq
+from .proposal import leading
+from .recursive import walk_recursively
+from .traversal import walk_by_traversal
+from .tree_proposal import TreeProposal, propose_trees
+from .tree_shape import branches
+from .tree_walk import Passes, Walked
+
+
+def walk(tree: TreeProposal, method: TreeMethod, passes: Passes) -> Walked:
+    """Walk every request by a method.
+
+    Raises:
+        ValueError: K-SEQ meets several children of a node that are not independent draws.
+    """
+    match method:
+        case TreeMethod.recursive:
+            return walk_recursively(tree, passes)
+        case TreeMethod.traversal:
+            return walk_by_traversal(tree, passes)
+        case TreeMethod.kseq:
+            return walk_by_kseq(tree, passes)
+
+
+def uniform_passes(tree: TreeProposal, streams: Streams) -> Passes:
+    """Answers with the acceptance uniform of each draft token."""
+    at_branch = branches(tree.depths)
+
+    def passes(requests: Tensor, places: Tensor, numerators: Tensor, denominators: Tensor) -> Tensor:
+        positions = streams.positions[requests] + tree.depths[requests, places + 1] - 1
+        draws = at_branch[requests, places]
+        drawn = uniform(streams.seeds[requests], Purpose.accept, positions, streams.rounds[requests], draws)
+        return drawn * denominators < numerators
+
+    return passes
+
+
+def check_siblings(draft: Draft, method: object) -> None:
+    """Raises ValueError where K-SEQ is asked about siblings that are not independent draws of one row."""
+    if method is not TreeMethod.kseq or draft.parents is None:
+        return
+    if draft.siblings is SiblingDraws.distinct or draft.logits is None:
+        found = "distinct ones" if draft.logits is not None else "drafts without logits"
+        raise ValueError(f"kseq verifies siblings that are independent draws of cached logits, found {found}")
+
+
+def verify_trees(
+    target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+) -> VerificationResult:
+    """See kernels.reference.verify; masks are applied and padded slots left out before."""
+    method = verification.method
+    assert isinstance(method, TreeMethod)
+    tree = propose_trees(target_logits, draft, sampling)
+    walked = walk(tree, method, uniform_passes(tree, streams))
+    every = torch.arange(len(walked.nodes), device=walked.nodes.device)
+    num_accepted = tree.depths[every, walked.nodes]
+    follows = tree.drafted & (tree.parents == walked.nodes[:, None])
+    purposes = torch.where(follows.any(dim=1), int(Purpose.residual), int(Purpose.bonus))
+    uniforms = uniform(streams.seeds, purposes, streams.positions + num_accepted, streams.rounds)
+    last = choose(walked.weights, uniforms)
+    is_cut = (follows & ~tree.usable).any(dim=1)
+    invalid = is_cut | tree.target.invalid[tree.rows[every, walked.nodes]]
+    path = _paths(tree, walked.nodes, num_accepted)
+    accepted = leading(num_accepted, tree.width)
+    token_ids = torch.full((len(every), tree.width + 1), -1, dtype=torch.long, device=every.device)
+    token_ids[:, :-1] = torch.where(accepted, tree.token_ids.gather(1, path.clamp(min=0)), -1)
+    token_ids.scatter_(1, num_accepted[:, None], last[:, None])
+    return VerificationResult(token_ids, num_accepted, invalid, path=path)
+
+
+def _paths(tree: TreeProposal, nodes: Tensor, num_accepted: Tensor) -> Tensor:
+    """[R, K] int64, index of each accepted draft token, root first; -1 beyond."""
+    path = torch.full_like(tree.token_ids, -1)
+    for depth in range(tree.width, 0, -1):
+        reached = (num_accepted >= depth).nonzero()[:, 0]
+        path[reached, depth - 1] = nodes[reached] - 1
+        nodes = nodes.clone()
+        nodes[reached] = tree.parents[reached, nodes[reached] - 1]
+    return path
