@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.certification.evaluate import VARIATION
-from harness.certification.goodness_of_fit import power_at
+from harness.certification.evaluate import POWER, VARIATION
+from harness.certification.goodness_of_fit import detectable_variation, p_value_of, power_at
 from harness.certification.implementations import page
+from harness.server_certification import page as served_page
 
 CERTIFIED = Path(__file__).parents[1] / "results" / "certified"
 FOLDERS = sorted(path.parent for path in CERTIFIED.glob("*/certification.json"))
+SERVED = sorted(path.parent for path in (CERTIFIED / "served").glob("*/certification.json"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -48,3 +50,25 @@ def test_a_failure_in_the_statistics_shows_in_the_table(tmp_path):
     text = (tmp_path / "README.md").read_text()
     assert "**FAIL** in 1 of" in text and "1 confirmed" in text and "old" not in text
     assert text.startswith("above\n") and text.endswith("\nbelow\n")
+
+
+@pytest.mark.parametrize("folder", SERVED, ids=lambda folder: folder.name)
+def test_verdicts_on_servers_follow_from_the_statistics(folder):
+    """Would catch a verdict, a p-value or a resolution that was edited, or written by another version of the test."""
+    found = json.loads((folder / "certification.json").read_text())
+    level = served_page.level_of(found)
+    assert found["outcomes"] and found["level"] == pytest.approx(level)
+    for item in found["outcomes"]:
+        fits = [item, *([item["confirmation"]] if "confirmation" in item else [])]
+        assert all(fit["p_value"] == pytest.approx(p_value_of(fit["statistic"], fit["df"], item["tolerated"]), rel=1e-6)
+                   for fit in fits)  # fmt: skip
+        expected = detectable_variation(item["num_samples"], level, item["df"], POWER, item["tolerated"])
+        assert item["detectable"] == pytest.approx(expected)
+        assert served_page.verdict(found, item).startswith("**FAIL**") == (item["verdict"] == "FAIL")
+        assert ("confirmation" in item) == served_page.differs(item, item["tolerated"], level)
+    assert found["green"] == all(item["verdict"] == "pass" for item in found["outcomes"])
+
+
+def test_the_page_holds_the_table_of_the_tracked_servers():
+    text = (CERTIFIED / "README.md").read_text()
+    assert SERVED and f"{served_page.BEGIN}{served_page.table(CERTIFIED)}{served_page.END}" in text
