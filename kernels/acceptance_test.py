@@ -36,8 +36,8 @@ SHARED_DRAW: tl.constexpr = tl.constexpr(-(2**31))
 
 
 @triton.jit
-def draft_logprob(draft, slot, index, token, temperature):
-    """float64 log q(X); -inf if the drafter does not know the token or its row has no distribution."""
+def draft_logit(draft, slot, index, token):
+    """(draft logit of X in float32, -inf if the drafter does not know the token; offset of its row's statistics)."""
     logits, stats = draft_row(draft, slot, index)
     draft_id = token
     if draft.to_draft_ids is not None:
@@ -51,15 +51,14 @@ def draft_logprob(draft, slot, index, token, temperature):
         draft.mask_token_ids,
         draft_mask_row(draft, slot, index, True),
     )
-    logit = allowed_logit(logit, token, known, mask)
-    value = log_probability(
-        logit,
-        tl.load(draft.maximum + stats),
-        tl.load(draft.normalizer + stats),
-        tl.load(draft.threshold + stats),
-        temperature,
-    )
-    return tl.where(known & (value == value), value, -float("inf"))
+    return allowed_logit(logit, token, known, mask), stats
+
+
+@triton.jit
+def draft_logprob(logit, maximum, normalizer, threshold, temperature):
+    """float64 log q(X) from `draft_logit` and the statistics of the row; -inf without a logit or a distribution."""
+    value = log_probability(logit, maximum, normalizer, threshold, temperature)
+    return tl.where((logit > -float("inf")) & (value == value), value, -float("inf"))
 
 
 @triton.jit
@@ -71,16 +70,21 @@ def load_proposal(draft, tokens, request, index, wanted):
 
 
 @triton.jit
-def prepare(target, draft, proposal, stream, temperature, index, row_logits, mask, METHOD: tl.constexpr):
+def prepare(
+    target, draft, proposal, stream, temperature, index, row_logits, mask, METHOD: tl.constexpr,
+    SUMS_DRAFTS: tl.constexpr,
+):  # fmt: skip
     """All that the test of a draft token needs besides the sums of its target row.
 
     Args:
         proposal: from `load_proposal`.
         stream: of the request, from kernels.device_streams.load_stream.
         mask: of the target row: as for kernels.token_mask.allows.
+        SUMS_DRAFTS: the statistics of the draft row are not known yet.
 
     Returns:
-        (its id, its target logit in float32, log q(X) in float64, its uniform number in float64).
+        (its id, its target logit in float32, log q(X) in float64 or with SUMS_DRAFTS its draft logit, its uniform
+        number in float64).
     """
     token, slot = proposal
     known = (token >= 0) & (token < target.vocab_size)
@@ -89,7 +93,16 @@ def prepare(target, draft, proposal, stream, temperature, index, row_logits, mas
     proposed = tl.full((), 0.0, tl.float64)
     if draft.logits is not None:
         if (temperature > 0) & known:
-            proposed = draft_logprob(draft, slot, index, token, temperature)
+            known_logit, stats = draft_logit(draft, slot, index, token)
+            proposed = known_logit.to(tl.float64)
+            if not SUMS_DRAFTS:
+                proposed = draft_logprob(
+                    known_logit,
+                    tl.load(draft.maximum + stats),
+                    tl.load(draft.normalizer + stats),
+                    tl.load(draft.threshold + stats),
+                    temperature,
+                )
     seed, first_position, round_index = stream
     position = first_position + index
     if METHOD == "pr35461":

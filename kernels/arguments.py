@@ -43,6 +43,8 @@ class TargetRows(NamedTuple):
     """[R] int64, the first row of each request; None when request r begins at row r * (K + 1)."""
     in_words: int | None
     """See kernels.row_words.read_in_words."""
+    lead: int | None
+    """Not None where chunks begin at the word that the row begins in: see kernels.row_words."""
     mask_words: Tensor | None = None
     """This and the rest: a MaskRows."""
     mask_stride: int | None = None
@@ -55,7 +57,7 @@ class TargetRows(NamedTuple):
     @property
     def is_aligned(self) -> bool:
         """Whether Triton can tell that 16 bytes of a row may be read at once: by the sizes that it specializes for."""
-        return self.in_words is None and self.stride % 16 == 0 and self.vocab_size % 16 == 0
+        return self.in_words is None and self.lead is None and self.stride % 16 == 0 and self.vocab_size % 16 == 0
 
 
 class DraftRows(NamedTuple):
@@ -112,7 +114,8 @@ class StreamState(NamedTuple):
 
 
 class RowBuffers(NamedTuple):
-    """What the first pass leaves of every target row."""
+    """What the first pass leaves of every target row; the first two also of draft rows, after those of all target rows,
+    where it sums them."""
 
     chunk_maximum: Tensor
     """[R * (K + 1), C] float32, largest raw logit of the chunk."""
@@ -160,7 +163,7 @@ class RoundState(NamedTuple):
     target_logprobs: Tensor
     """[R * (K + 1)] float64, log p_i(X_i); only for block."""
     draft_logprobs: Tensor
-    """[R * (K + 1)] float64, log q_i(X_i), 0 for one-hot proposals."""
+    """[R * (K + 1)] float64, log q_i(X_i), 0 for one-hot proposals; the draft logit of X_i until its row is summed."""
     log_ratios: Tensor
     """[R * (K + 1)] float64, log P_i; only for block."""
     plans: Tensor

@@ -11,6 +11,9 @@ RESIDUAL: tl.constexpr = tl.constexpr(3)
 BONUS: tl.constexpr = tl.constexpr(4)
 COUPLED: tl.constexpr = tl.constexpr(5)
 """kernels.streams.Purpose, which a kernel cannot read; a test holds the two together."""
+HIGH_ROUND: tl.constexpr = tl.constexpr(0)
+LOW_ROUND: tl.constexpr = tl.constexpr(1)
+"""Round words of the upper and the lower words of coupled noise, as in kernels.streams."""
 
 
 @triton.jit
@@ -49,3 +52,27 @@ def uniform(seed, purpose, position, round_index):
     """Draw 0 of a stream: float64 in (0, 1), 53 bits."""
     first, second, _, _ = words(seed, purpose, position, round_index, 0)
     return to_unit(first, second)
+
+
+@triton.jit
+def chosen_word(four, token):
+    """Of the four words of a block the one that belongs to a token of coupled noise."""
+    first, second, third, fourth = four
+    place = token & 3
+    return tl.where(place < 2, tl.where(place == 0, first, second), tl.where(place == 2, third, fourth))
+
+
+@triton.jit
+def coupled_word(seed, position, token, round_word: tl.constexpr):
+    """The upper or lower word of the coupled noise of any tokens."""
+    return chosen_word(words(seed, COUPLED, position, position * 0 + round_word, token >> 2), token)
+
+
+@triton.jit
+def coupled_high_words(seed, position, tokens):
+    """uint32 upper words of the coupled noise of a tile of tokens; four side by side in the last dimension follow one
+    another from a multiple of 4, and share a block."""
+    firsts, _ = tl.split(tl.reshape(tokens, (tokens.numel // 2, 2)))
+    firsts, _ = tl.split(tl.reshape(firsts, (tokens.numel // 4, 2)))
+    first, second, third, fourth = words(seed, COUPLED, position, position * 0 + HIGH_ROUND, firsts >> 2)
+    return tl.reshape(tl.join(tl.join(first, third), tl.join(second, fourth)), tokens.shape)

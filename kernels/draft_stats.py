@@ -60,6 +60,7 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
             vocab_size,
             first_rows,
             read_in_words(cache, cache.stride(1)),
+            None,
             *_mask_of_rows(draft, cache),
         ),
         draft=no_draft(),

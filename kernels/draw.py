@@ -15,7 +15,7 @@ from .arguments import DraftTokens, Output, TargetRows
 from .checks import check_logits, check_num_tokens, check_row_stats, check_token_map, checked_requests
 from .contract import Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
 from .passes import Round, launch, no_draft, stream_state
-from .row_words import read_in_words
+from .row_words import in_words_or_lead, read_in_words
 from .streams import Purpose
 from .token_mask import mask_rows
 from .workspace import Shape, Workspace
@@ -70,7 +70,12 @@ def draw_rows(
     sampling, streams = checked_requests(num_rows, sampling, streams)
     device, workspace = logits.device, workspace or Workspace()
     is_coupled = method is VerificationMethod.coupled
-    shape = Shape(num_rows, width=0, vocab_size=vocab_size, num_positions=1, draws_gumbel=is_coupled)
+    in_words, lead = in_words_or_lead(
+        read_in_words(logits, logits.stride(0)), not (is_coupled or sampling.truncates or mask is not None)
+    )
+    shape = Shape(
+        num_rows, width=0, vocab_size=vocab_size, num_positions=1, draws_gumbel=is_coupled, has_lead=lead is not None
+    )
     drawn = Drawn(
         torch.empty(num_rows, dtype=torch.int64, device=device),
         torch.empty(num_rows, dtype=torch.float32, device=device),
@@ -85,7 +90,8 @@ def draw_rows(
             logits.stride(0),
             vocab_size,
             None,
-            read_in_words(logits, logits.stride(0)),
+            in_words,
+            lead,
             *mask_rows(mask, "mask", (num_rows,), vocab_size, draft_to_target),
         ),
         draft=no_draft(),

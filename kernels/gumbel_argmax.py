@@ -3,7 +3,9 @@
 The noise is that of kernels.streams.gumbel, one uniform number of 53 bits and two logarithms a token. Both are spared
 for nearly all tokens: 27 of the bits give an upper bound of a token's score in float32, and the exact float64 score is
 computed for one token after another, the highest bound first, until no bound reaches the best score. The result is
-the exact one, whatever the bounds are worth.
+the exact one, whatever the bounds are worth. Where many tiles of a row are read, threads do not meet in each: every
+thread keeps the group of tokens with the largest of its bounds (`race`), and only these groups are compared, unless a
+group that was not kept may hold the winner.
 
 Two logits are compared by their difference, (x - y) / T + g(x) - g(y): next to a score itself noise is lost where
 |x / T| is large. So the leader among tokens is (its score, its logit, its noise, its id).
@@ -14,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .device_streams import COUPLED, to_unit, words
+from .device_streams import HIGH_ROUND, LOW_ROUND, coupled_high_words, coupled_word, to_unit
 from .device_weights import inverse
 
 MARGIN: tl.constexpr = tl.constexpr(1e-3)
@@ -23,29 +25,14 @@ MARGIN: tl.constexpr = tl.constexpr(1e-3)
 
 LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
 """The smallest finite float32."""
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
 def noise(seed, position, token):
     """float64 standard Gumbel noise of one token."""
-    first, second, third, fourth = words(seed, COUPLED, position, position * 0, token >> 1)
-    odd = (token & 1) != 0
-    uniform_number = to_unit(tl.where(odd, third, first), tl.where(odd, fourth, second))
-    return -tl.log(-tl.log(uniform_number))
-
-
-@triton.jit
-def high_words(seed, position, pairs):
-    """uint32 upper bits of the uniform numbers of tokens 2 p and 2 p + 1 for each p of `pairs`, side by side."""
-    first, _, third, _ = words(seed, COUPLED, position, position * 0, pairs)
-    return tl.interleave(first, third)
-
-
-@triton.jit
-def mapped_high_words(seed, position, tokens):
-    """The same for any tokens."""
-    first, _, third, _ = words(seed, COUPLED, position, position * 0, tokens >> 1)
-    return tl.where((tokens & 1) != 0, third, first)
+    high = coupled_word(seed, position, token, HIGH_ROUND)
+    return -tl.log(-tl.log(to_unit(high, coupled_word(seed, position, token, LOW_ROUND))))
 
 
 @triton.jit
@@ -113,17 +100,75 @@ def gumbel_argmax(values, high, offsets, to_target_ids, leader, seed, position, 
 
 
 @triton.jit
-def gumbel_argmax_of_logits(
-    logits, threshold, offsets, pairs, vocab_size, to_target_ids, leader, seed, position, temperature
-):
-    """`gumbel_argmax` among the surviving logits of a tile; `pairs` are the halves of its even ids."""
-    values = tl.where(logits >= threshold, logits, -float("inf"))
+def upper_words(offsets, vocab_size, to_target_ids, seed, position):
+    """Upper words of the noise of a tile of tokens, whose ids four side by side follow one another from a multiple of
+    4, unless `to_target_ids` says which ids the noise belongs to."""
     if to_target_ids is not None:
         ids = tl.load(to_target_ids + offsets, mask=offsets < vocab_size, other=0).to(tl.int32)
-        high = mapped_high_words(seed, position, ids)
+        return coupled_word(seed, position, ids, HIGH_ROUND)
     else:
-        high = high_words(seed, position, pairs)
+        return coupled_high_words(seed, position, offsets)
+
+
+@triton.jit
+def gumbel_argmax_of_logits(logits, threshold, offsets, vocab_size, to_target_ids, leader, seed, position, temperature):
+    """`gumbel_argmax` among the surviving logits of a tile; `offsets` as for `upper_words`."""
+    values = tl.where(logits >= threshold, logits, -float("inf"))
+    high = upper_words(offsets, vocab_size, to_target_ids, seed, position)
     return gumbel_argmax(values, high, offsets, to_target_ids, leader, seed, position, inverse(temperature), False)
+
+
+@triton.jit
+def no_race(PARTS: tl.constexpr, LANES: tl.constexpr):
+    """What `race` keeps, before any token: of each thread the largest bound of a group, that group, and the largest
+    bound of the others."""
+    lowest = tl.full((PARTS, LANES), -float("inf"), tl.float32)
+    return lowest, tl.full((PARTS, LANES), -1, tl.int32), lowest
+
+
+@triton.jit
+def race(
+    kept, logits, largest, offsets, groups, vocab_size, to_target_ids, seed, position, high_rate,
+    PARTS: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Let a tile run, without a meeting of threads and without a logarithm.
+
+    The noise of a uniform number u is -log(-log u) <= -log(1 - u), and a float's bits are its logarithm, from below,
+    within 0.09: of 1 - u the upper word gives 2^-32 times a whole number or more. So a few instructions give an upper
+    bound of log2(e) times the score that exceeds it by 0.06 for most tokens, more where u is not near 1.
+
+    Args:
+        kept: from `no_race`, or the last tile.
+        logits: [PARTS, LANES * GROUP] float32.
+        largest: [PARTS, LANES] float32, of each group of them.
+        groups: [PARTS, LANES] int32, a name for each group of tokens.
+        high_rate: log2(e) / T in float32.
+    """
+    best, places, others = kept
+    high = upper_words(offsets, vocab_size, to_target_ids, seed, position)
+    rest = (0xFFFFFFFF - (high | 31)).to(tl.float32)
+    bits = rest.to(tl.int32, bitcast=True).to(tl.float32)
+    bounds = tl.fma(bits, -1.1920928955078125e-07, tl.fma(logits, high_rate, 159.0))
+    found = tl.max(tl.reshape(bounds, (PARTS, LANES, GROUP)), axis=2)
+    # A logit divided by its temperature may leave the range of float32, and can win all the same.
+    found = tl.maximum(found, tl.where(largest > -float("inf"), LOWEST, -float("inf")))
+    others = tl.maximum(others, tl.minimum(best, found))
+    places = tl.where(found > best, groups, places)
+    return tl.maximum(best, found), places, others
+
+
+@triton.jit
+def may_hide_a_winner(kept, leader):
+    """Whether a group that `race` has not kept may hold a token that beats the leader among the groups it has kept.
+
+    That is rare: two of the best must have met in one thread, or bounds be as wide as logits so large that float32
+    cannot add noise to them.
+    """
+    best, _, others = kept
+    score = leader[0] * LOG2_E
+    lowest = (score - MARGIN - tl.abs(score) * 1e-6).to(tl.float32)
+    beaten = (tl.max(others) < lowest) & (score > -1e30)
+    return (tl.max(best) > -float("inf")) & (beaten == 0)
 
 
 @triton.jit

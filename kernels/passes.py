@@ -22,7 +22,7 @@ from triton.runtime.jit import JITFunction
 from .arguments import DraftRows, DraftTokens, Output, RoundState, RowBuffers, StreamState, TargetRows
 from .contract import Sampling, Streams, VerificationMethod
 from .first_pass import _first_pass_kernel
-from .register_limits import first_pass_registers, second_pass_registers, truncated_pass_registers
+from .register_limits import RowTraits, first_pass_registers, second_pass_registers, truncated_pass_registers
 from .second_pass import _second_pass_kernel
 from .truncation import _truncated_rows_kernel
 from .workspace import SHORT_CHUNK, Shape, Workspace
@@ -30,6 +30,8 @@ from .workspace import SHORT_CHUNK, Shape, Workspace
 Method = VerificationMethod
 FIRST_PASS_WARPS = 4
 """Of a program; each reads a chunk."""
+FIRST_PASS_UNROLLS = {Method.block: 8, Method.coupled: 2}
+"""Steps of a program's loop in the first pass that are loaded together, where it is not 4."""
 SECOND_PASS_UNROLL, LADEN_UNROLL = 8, 4
 """Steps of a program's loop in the second pass that are loaded together; the second where masks are loaded too, or rows
 are put together from words."""
@@ -88,6 +90,20 @@ class Round(NamedTuple):
     def is_masked(self) -> bool:
         """Whether any row may have a mask."""
         return self.target.mask_words is not None or self.draft.mask_words is not None
+
+    @property
+    def row_traits(self) -> RowTraits:
+        """How its rows are read."""
+        target, draft = self.target, self.draft
+        return RowTraits(
+            dtype=target.logits.dtype,
+            is_aligned=target.is_aligned,
+            has_lead=target.lead is not None,
+            joins=target.lead is None and (target.in_words is not None or draft.in_words is not None),
+            is_short=self.shape.chunk == SHORT_CHUNK,
+            is_masked=self.is_masked,
+            is_mapped=draft.to_draft_ids is not None or self.output.to_target_ids is not None,
+        )
 
     @property
     def sums(self) -> bool:
@@ -174,7 +190,9 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
     sets = 2 if is_many and shape.num_chunks > parts else 1
     num_groups = triton.cdiv(shape.num_chunks, parts * sets)
     group = 16 // logits.element_size()
-    _first_pass_kernel[((num_groups + apart) * shape.num_requests, shape.width + 1)](
+    sums_drafts = int(shape.sums_drafts)
+    num_programs = (num_groups * (1 + sums_drafts) + apart) * shape.num_requests
+    _first_pass_kernel[(num_programs, shape.width + 1)](
         round_.target,
         round_.draft,
         round_.tokens,
@@ -188,15 +206,14 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         round_.purpose,
         DRAFTED=drafted,
         APART=apart,
+        SUMS_DRAFTS=sums_drafts,
         NUM_GROUPS=num_groups,
         SETS=sets,
         PARTS=parts,
         GROUP=group,
-        UNROLL=min(8 if method is Method.block else 4, shape.chunk // (32 * group)),
+        UNROLL=min(FIRST_PASS_UNROLLS.get(method, 4), shape.chunk // (32 * group)),
         num_warps=parts,
-        maxnreg=first_pass_registers(
-            method, logits.dtype, round_.target.is_aligned, capability(), round_.is_masked, is_short
-        ),
+        maxnreg=first_pass_registers(method, round_.row_traits, capability()),
         **shared,
     )
 
@@ -243,14 +260,14 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
 
 def _second_pass(round_: Round) -> None:
     """Sum what the next tokens are drawn from, and draw them; after the first pass, where the round sums."""
-    shape, truncates, logits = round_.shape, round_.truncates, round_.target.logits
+    shape, truncates = round_.shape, round_.truncates
     parts = 4 if shape.num_requests <= FEW_REQUESTS or shape.num_chunks <= 4 else 8
     if shape.chunk == SHORT_CHUNK:
         parts = 1
     num_groups = triton.cdiv(shape.num_chunks, parts)
-    group = 16 // logits.element_size()
-    joins = round_.target.in_words is not None or round_.draft.in_words is not None
-    unroll = LADEN_UNROLL if round_.is_masked or joins else SECOND_PASS_UNROLL
+    group = 16 // round_.target.logits.element_size()
+    traits = round_.row_traits
+    is_laden = traits.is_masked or traits.joins or traits.has_lead
     _second_pass_kernel[(num_groups * shape.num_requests, shape.num_positions)](
         round_.target,
         round_.draft,
@@ -269,11 +286,11 @@ def _second_pass(round_: Round) -> None:
         PARTS=parts,
         CHUNK=shape.chunk,
         GROUP=group,
-        UNROLL=min(unroll, shape.chunk // (32 * group)),
+        UNROLL=min(LADEN_UNROLL if is_laden else SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
         CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
         WIDTH_PADDED=triton.next_power_of_2(shape.width + 1),
         OVERLAPS=overlaps(),
         launch_pdl=overlaps(),
         num_warps=parts,
-        maxnreg=second_pass_registers(round_.method, logits.dtype, truncates, parts, round_.is_masked, joins),
+        maxnreg=second_pass_registers(round_.method, traits, truncates, parts, capability()),
     )

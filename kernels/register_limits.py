@@ -2,13 +2,15 @@
 
 The compiler's own choice turns on parts of a kernel that a program runs once, if at all: left alone it takes 32 for a
 loop that then waits for one load after another, or 64 where 48 do. A limit also gives leave to use that many. For sm_90
-they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461, coupled, truncated rows, masks
+they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461, truncated rows, masks
 and rows in words; the others so that a loop issues its loads together. With none of them anything spills, which the
 compile check watches. Of the 65,536 registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80,
 4 at 128, 3 at 168; programs of 8 warps for 4 at 64.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 
@@ -17,55 +19,87 @@ from .contract import VerificationMethod
 Method = VerificationMethod
 
 
-def first_pass_registers(
-    method: Method, dtype: torch.dtype, is_aligned: bool, capability: int, is_masked: bool, is_short: bool
-) -> int | None:
+class RowTraits(NamedTuple):
+    """How the rows of a launch are read."""
+
+    dtype: torch.dtype
+    """Of the target's logits."""
+    is_aligned: bool
+    """16 bytes at a time from their beginning."""
+    has_lead: bool
+    """16 bytes at a time from the word that they begin in; draft rows are put together then."""
+    joins: bool
+    """Some are put together from words."""
+    is_short: bool
+    """They are one short chunk, and the program that reads a row also prepares the test of its draft token."""
+    is_masked: bool
+    """Some may have a mask."""
+    is_mapped: bool
+    """Token ids of the drafter are those of a smaller vocabulary."""
+
+
+def first_pass_registers(method: Method, rows: RowTraits, capability: int) -> int | None:
     """Limit for kernels.first_pass with up to 4 warps; None leaves the choice to the compiler.
 
     Args:
         method: the rule.
-        dtype: of the target's logits.
-        is_aligned: rows are read 16 bytes at a time; else they are put together from words, or short.
+        rows: how they are read.
         capability: of the GPU times ten.
-        is_masked: some row may have a mask.
-        is_short: rows are one short chunk, and the program that reads a row also prepares the test of its draft token.
     """
-    if method is Method.coupled and is_aligned:
-        # Left alone the compiler may take 128 for a smaller draft vocabulary, or 96 with masks, and spill.
-        return 168
-    if is_masked and is_aligned:
-        return 128 if method is Method.block else 96
-    if method is Method.block and is_aligned:
+    if method is Method.coupled and (rows.is_aligned or rows.is_short):
+        # Left alone the compiler takes 128 for a smaller draft vocabulary or short rows, or 96 with masks, and spills.
+        uncommon = rows.is_masked or rows.is_mapped or rows.is_short
+        return 168 if uncommon else 80 if capability == 90 else 128
+    if method is Method.block and not (rows.is_short and not rows.is_aligned):
+        return _block_registers(rows, capability)
+    if rows.has_lead:
+        widest, narrowest = (168, 64) if method is Method.typical else (128, 48)
+        return widest if rows.dtype == torch.float32 else narrowest
+    if rows.is_masked and rows.is_aligned:
+        return 96
+    spills = rows.dtype == torch.float32 and capability >= 100
+    return None if not rows.is_aligned or spills else 48
+
+
+def _block_registers(rows: RowTraits, capability: int) -> int:
+    """The same for block, which keeps more of a row."""
+    if rows.is_masked or rows.is_short or capability != 90:
         # With 96 or 112 the code for other generations spills 16 bytes, with 80 that for short rows 4.
-        return 80 if capability == 90 and not is_short else 128
-    if method is Method.block and not is_short and not is_masked:
-        # Left alone the compiler takes 72 for float32, and spills.
-        return 96 if capability == 90 else 128
-    spills = dtype == torch.float32 and capability >= 100
-    return None if not is_aligned or spills else 48
+        return 128
+    # Left alone the compiler takes 72 for float32 in words, and spills.
+    return 80 if rows.is_aligned else 96
 
 
-def second_pass_registers(
-    method: Method, dtype: torch.dtype, truncates: bool, num_warps: int, is_masked: bool, joins: bool
-) -> int:
+def second_pass_registers(method: Method, rows: RowTraits, truncates: bool, num_warps: int, capability: int) -> int:
     """Limit for kernels.second_pass with up to 4 warps, or 8.
 
     Args:
         method: the rule.
-        dtype: of the target's logits.
+        rows: how they are read.
         truncates: a request may cut.
         num_warps: of a program.
-        is_masked: some row may have a mask.
-        joins: rows are put together from words.
+        capability: of the GPU times ten.
     """
-    if is_masked and method is not Method.pr35461:
-        return 128 if method is not Method.block else 255 if num_warps <= 4 else 168
+    is_wide = rows.dtype == torch.float32
     if method is Method.pr35461:
         return 128 if num_warps <= 4 else 192
+    if rows.is_masked:
+        return 128 if method is not Method.block else 255 if num_warps <= 4 else 168
     if method is Method.block and not truncates:
-        return 168 if joins and dtype == torch.float32 else 128
-    if joins:
-        return 128 if dtype == torch.float32 else 80
+        return 168 if (rows.joins or rows.has_lead) and is_wide else 128
+    if rows.joins:
+        narrow, wide = (80, 128) if capability == 90 else (96, 168)
+        return wide if is_wide else narrow
+    return _common_second_registers(rows, num_warps, capability)
+
+
+def _common_second_registers(rows: RowTraits, num_warps: int, capability: int) -> int:
+    """The same where nothing takes more than the common variants do, but how rows are read."""
+    is_wide = rows.dtype == torch.float32
+    if rows.has_lead and (is_wide or rows.is_mapped):
+        return 128
+    if is_wide and capability >= 120:
+        return 96
     return 80 if num_warps <= 4 else 64
 
 

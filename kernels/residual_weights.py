@@ -12,7 +12,7 @@ import triton.language as tl
 from .addresses import draft_row, row_address
 from .decide import FROM_RESIDUAL, FROM_TARGET_WITHOUT
 from .device_weights import reciprocal, scale, weigh
-from .row_words import load_logits
+from .row_words import load_logits, load_row, row_lead
 from .token_mask import GROUP_BITS, draft_mask_row, only_allowed, target_mask_row
 
 
@@ -75,7 +75,10 @@ def open_rows(
 
 @triton.jit
 def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr):
-    """float32 weights of the tokens at `offsets` as the next one: [p - k q]+ without the removed token."""
+    """float32 weights of the tokens at `offsets` as the next one: [p - k q]+ without the removed token.
+
+    `offsets` are places of the target row as kernels.row_words.load_row counts them.
+    """
     GROUP: tl.constexpr = GROUP_BITS // target.logits.dtype.element_ty.primitive_bitwidth
     row_logits, maximum, threshold = opened[0], opened[1], opened[2]
     draft_logits, draft_maximum, draft_threshold, num_ids, factor = (
@@ -86,7 +89,8 @@ def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, 
         opened[7],
     )
     removed, high, low = opened[8], opened[9], opened[10]
-    logits = load_logits(row_logits, offsets, target.vocab_size, target.in_words)
+    before = row_lead(row_logits, target.lead)
+    logits = load_row(row_logits, offsets, target.vocab_size, target.in_words, target.lead)
     target_mask = (target.mask_words, target.mask_stride, target.num_mask_words, target.mask_token_ids, opened[12])
     logits = only_allowed(logits, offsets, target.vocab_size, target_mask, GROUP)
     weights = weigh(logits, maximum, high, low)
@@ -94,10 +98,17 @@ def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, 
         weights = tl.where(logits >= threshold, weights, 0.0)
     if READS_DRAFT:
         if draft.to_draft_ids is None:
-            proposed = load_logits(draft_logits, offsets, num_ids, draft.in_words)
+            if target.lead is None:
+                proposed = load_logits(draft_logits, offsets, num_ids, draft.in_words, None)
+            else:
+                proposed = load_logits(draft_logits, offsets, num_ids, target.lead, before)
         else:
+            tokens = offsets
             inside = offsets < target.vocab_size
-            ids = tl.load(draft.to_draft_ids + offsets, mask=inside, other=-1)
+            if target.lead is not None:
+                tokens = offsets - before
+                inside = (tokens >= 0) & (tokens < target.vocab_size)
+            ids = tl.load(draft.to_draft_ids + tokens, mask=inside, other=-1)
             known = (ids >= 0) & (ids < num_ids)
             proposed = tl.load(draft_logits + ids, mask=known, other=-float("inf")).to(tl.float32)
         # Also of a smaller vocabulary: the offsets are ids of the target's.
@@ -108,4 +119,4 @@ def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, 
             covered = tl.where(proposed >= draft_threshold, covered, 0.0)
         return tl.maximum(tl.fma(-covered, factor, weights), 0.0)
     else:
-        return tl.where(offsets == removed, 0.0, weights)
+        return tl.where(offsets == removed + before, 0.0, weights)

@@ -14,6 +14,7 @@ from .device_streams import BONUS, RESIDUAL, uniform
 from .device_weights import inverse, log_probability, total
 from .gumbel_argmax import finish
 from .residual_weights import open_rows, residual_weights
+from .row_words import row_lead
 
 PIECE_BITS: tl.constexpr = tl.constexpr(128)
 """Size of a piece of a chunk, what one thread loads at a time. Pieces are summed before a token is looked for in one of
@@ -85,7 +86,7 @@ def find_token(
     first = chunk * CHUNK + piece * PIECE
     weights = residual_weights(target, draft, opened, first + tl.arange(0, PIECE), READS_DRAFT, TRUNCATED)
     entry, _ = invert(weights.to(tl.float64), rest - in_front, PIECE)
-    return first + entry
+    return first + entry - row_lead(opened[0], target.lead)
 
 
 @triton.jit
@@ -115,7 +116,7 @@ def sample_next(
         else:
             masses = chunk_masses(chunks, opened[1], temperature)
             if plan == FROM_TARGET_WITHOUT:
-                shrunk = opened[8] // CHUNK
+                shrunk = (opened[8] + row_lead(opened[0], target.lead)) // CHUNK
                 offsets = shrunk * CHUNK + tl.arange(0, CHUNK)
                 left_mass = total(residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED), CHUNK)
                 masses = tl.where(places == shrunk, left_mass, masses)

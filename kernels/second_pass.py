@@ -17,8 +17,8 @@ from triton.language.extra.cuda import gdc_wait
 from .addresses import draft_slot
 from .conclude import SERVED_ELSEWHERE, is_last, load_stats, served_count, shared_now
 from .decide import FROM_RESIDUAL, NOTHING, UNDECIDED, flag_excess, write_verdict
-from .device_streams import ACCEPT, load_stream, uniform
-from .gumbel_argmax import gumbel_argmax, high_words, keep_leader, no_leader
+from .device_streams import ACCEPT, coupled_high_words, load_stream, uniform
+from .gumbel_argmax import gumbel_argmax, keep_leader, no_leader
 from .residual_weights import open_rows, residual_weights
 from .sample_next import load_chunks, next_uniform, sample_next
 
@@ -34,7 +34,6 @@ def _weigh_chunks(
     STEP: tl.constexpr = LANES * GROUP
     chunks = group * PARTS + tl.arange(0, PARTS)
     first = chunks[:, None] * CHUNK + tl.arange(0, STEP)[None, :]
-    first_pairs = chunks[:, None] * (CHUNK // 2) + tl.arange(0, STEP // 2)[None, :]
     seed, position = tl.load(streams.seeds + request), tl.load(streams.positions + request) + index
     sums = tl.full((PARTS, LANES), 0.0, tl.float64)
     leader = no_leader()
@@ -43,7 +42,7 @@ def _weigh_chunks(
         weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED)
         sums += tl.sum(tl.reshape(weights, (PARTS, LANES, GROUP)), axis=2).to(tl.float64)
         if METHOD == "pr35461":
-            high = high_words(seed, position, first_pairs + step // 2)
+            high = coupled_high_words(seed, position, offsets)
             leader = gumbel_argmax(weights, high, offsets, None, leader, seed, position, None, True)
     at = state.masses + masses_row * rows.num_chunks + chunks
     tl.store(at, tl.sum(sums, axis=1), mask=chunks < rows.num_chunks)

@@ -10,7 +10,8 @@ The draw tells numbers of one purpose, position and round apart: the tokens of c
 drafts that have one position (kernels.reference.tree_shape.branches); that of a chain is 0.
 
 Purposes never share a stream, and a position that is drafted again in a later round gets fresh numbers, except in the
-purpose `coupled`, which is defined by reuse: its round is always 0. Nothing here knows slots or batches.
+purpose `coupled`, which is defined by reuse: its round word is 0 or 1 whatever the round. Nothing here knows slots or
+batches.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ MASK = 0xFFFFFFFF
 MULTIPLIER_0, MULTIPLIER_2 = 0xD2511F53, 0xCD9E8D57
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
 NUM_ROUNDS = 10
+HIGH_ROUND, LOW_ROUND = 0, 1
+"""The round word of the blocks with the upper and with the lower words of coupled noise."""
+TOKENS_PER_BLOCK = 4
 BLOCKS_PER_CHUNK = 16384
 """Philox blocks computed at a time on a CPU, so that the few tensors of a chunk stay in a core's cache."""
 BLOCKS_PER_GPU_CHUNK = 2**23
@@ -107,25 +111,32 @@ def uniform(
 def gumbel(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """The coupled method's standard Gumbel noise: a function of (seed, position, token) only.
 
+    Its version is kernels.stream_version.COUPLED_STREAM_VERSION.
+
     Args:
         seeds: [N] int64.
         positions: [N] int64.
         vocab_size: V; the noise of a token does not depend on it.
 
     Returns:
-        [N, V] float64: -log(-log u), where token v takes u from words 0, 1 (v even) or 2, 3 (v odd) of draw v // 2.
+        [N, V] float64: -log(-log u), where token v takes the upper word of u from word v % 4 of draw v // 4 in round
+        word HIGH_ROUND, and the lower one from the same word in LOW_ROUND. Four tokens share a block, so that a kernel
+        that only compares bounds, for which the upper word does, computes a quarter of a block for each.
     """
-    num_blocks = (vocab_size + 1) // 2
-    noise = torch.empty(len(seeds), num_blocks, 2, dtype=torch.float64, device=seeds.device)
+    num_blocks = -(-vocab_size // TOKENS_PER_BLOCK)
+    noise = torch.empty(len(seeds), num_blocks, TOKENS_PER_BLOCK, dtype=torch.float64, device=seeds.device)
     blocks_per_chunk = BLOCKS_PER_CHUNK if seeds.device.type == "cpu" else BLOCKS_PER_GPU_CHUNK
     rows_per_chunk = max(1, blocks_per_chunk // num_blocks)
     for row in range(0, len(seeds), rows_per_chunk):
         rows = slice(row, row + rows_per_chunk)
         for block in range(0, num_blocks, blocks_per_chunk):
             blocks = torch.arange(block, min(block + blocks_per_chunk, num_blocks), device=seeds.device)
-            words = _words(seeds[rows, None], blocks, positions[rows, None], 0, Purpose.coupled)
+            high, low = (
+                _words(seeds[rows, None], blocks, positions[rows, None], round_word, Purpose.coupled)
+                for round_word in (HIGH_ROUND, LOW_ROUND)
+            )
             part = noise[rows, block : block + blocks_per_chunk]
-            part[..., 0] = to_unit(words[0], words[1])
-            part[..., 1] = to_unit(words[2], words[3])
+            for place in range(TOKENS_PER_BLOCK):
+                part[..., place] = to_unit(high[place], low[place])
             part.log_().neg_().log_().neg_()
-    return noise.view(len(seeds), 2 * num_blocks)[:, :vocab_size]
+    return noise.view(len(seeds), TOKENS_PER_BLOCK * num_blocks)[:, :vocab_size]

@@ -83,9 +83,8 @@ def gumbel_argmax_of_row(
         logits = load_logits(row_logits, offsets, vocab_size, in_words)
         logits = only_allowed(logits, offsets, vocab_size, mask, GROUP)
         leader = gumbel_argmax_of_logits(
-            logits, threshold, offsets, first // 2 + tl.arange(0, LANES // 2), vocab_size, to_target_ids,
-            leader, seed, position, temperature,
-        )  # fmt: skip
+            logits, threshold, offsets, vocab_size, to_target_ids, leader, seed, position, temperature
+        )
     return leader[3]
 
 
@@ -178,7 +177,7 @@ def _truncated_rows_kernel(
             if index < count:
                 proposal = load_proposal(draft, tokens, request, index, True)
                 stream = load_stream(streams, request, True)
-                prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, mask, METHOD)
+                prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, mask, METHOD, False)
             conclude_row(
                 target, tokens, rule, rows, state, temperature, request, index, count, prepared,
                 (maximum, normalizer, threshold, argmax, entropy), METHOD, SKIPS,

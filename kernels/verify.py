@@ -6,6 +6,8 @@ float32 rounding at the boundary of a decision.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from .arguments import DraftRows, DraftTokens, Output, TargetRows
 from .checks import check_draft, check_logits, checked_requests
 from .contract import (
     Draft,
+    RowStats,
     Sampling,
     Streams,
     TokenMask,
@@ -23,14 +26,54 @@ from .contract import (
 from .draft_stats import with_row_stats
 from .packed_rows import place_rows
 from .passes import Round, launch, no_draft, stream_state
-from .row_words import read_in_words
+from .row_words import in_words_or_lead, read_in_words
 from .token_mask import mask_rows
-from .workspace import Shape, Workspace
+from .workspace import SHORT_CHUNK, Shape, Workspace
 
 Method = VerificationMethod
 
 MAX_BLOCK_DRAFTS = 32
 """Positions whose residual masses may be needed are the bits of one number (kernels.decide)."""
+
+
+def _sums_drafts(draft: Draft, target_logits: Tensor, sampling: Sampling) -> bool:
+    """Whether the first pass can sum the rows of the drafts beside the target's: where they lie as those do, and
+    nothing is cut or forbidden in them."""
+    cache = draft.logits
+    assert cache is not None
+    if sampling.truncates or draft.mask is not None or draft.draft_to_target is not None:
+        return False
+    if cache.dtype != target_logits.dtype or cache.shape[-1] != target_logits.shape[1]:
+        return False
+    if target_logits.shape[1] <= SHORT_CHUNK:
+        return False
+    ways = read_in_words(cache, *cache.stride()[:2]), read_in_words(target_logits, target_logits.stride(0))
+    return (ways[0] is None) == (ways[1] is None)
+
+
+def _stats_to_be(draft: Draft, workspace: Workspace) -> RowStats:
+    """Where the first pass leaves the statistics of the draft rows, by slot."""
+    assert draft.logits is not None
+    size, device = draft.logits.shape[:2], draft.logits.device
+    return RowStats(
+        workspace.buffer("draft_maximum", size.numel(), torch.float32, device)[: size.numel()].view(size),
+        workspace.buffer("draft_normalizer", size.numel(), torch.float64, device)[: size.numel()].view(size),
+        workspace.buffer("draft_threshold", size.numel(), torch.float32, device)[: size.numel()].view(size),
+    )
+
+
+def _may_lead(
+    draft: Draft,
+    reads_draft: bool,
+    target_logits: Tensor,
+    sampling: Sampling,
+    method: Method,
+    mask: TokenMask | None,
+) -> bool:
+    """Whether chunks of target rows may begin at words (kernels.row_words)."""
+    has_words = mask is not None or draft.mask is not None or method.traits.decided_by_noise
+    same_type = not reads_draft or (draft.logits is not None and draft.logits.dtype == target_logits.dtype)
+    return same_type and not has_words and not sampling.truncates
 
 
 def draft_rows(draft: Draft, reads_draft: bool, target_logits: Tensor, workspace: Workspace) -> DraftRows:
@@ -77,7 +120,7 @@ def verify(
     nothing is read; the reference, which looks, raises an error there.
 
     Arguments and result are those of kernels.reference.verify, but that target_logits are bfloat16, float16 or float32.
-    Without `row_stats` the cached draft rows are read once more. A mask changes the code that runs and a free row does
+    Without `row_stats` the cached draft rows are read too. A mask changes the code that runs and a free row does
     not: whether there is one must not depend on values either.
 
     Args:
@@ -100,7 +143,10 @@ def verify(
     device, workspace = target_logits.device, workspace or Workspace()
     vocab_size = target_logits.shape[1]
     reads_draft = method.traits.reads_draft and draft.logits is not None and width > 0
-    if reads_draft and draft.row_stats is None:
+    sums_drafts = reads_draft and draft.row_stats is None and _sums_drafts(draft, target_logits, sampling)
+    if sums_drafts:
+        draft = replace(draft, row_stats=_stats_to_be(draft, workspace))
+    elif reads_draft and draft.row_stats is None:
         draft = with_row_stats(draft, sampling, workspace)
     if method is Method.block and reads_draft and width > MAX_BLOCK_DRAFTS:
         raise ValueError(
@@ -108,6 +154,10 @@ def verify(
             "propose fewer (drafting.num_speculative_tokens)"
         )
     num_positions = max(width, 1) if method is Method.block and reads_draft else 1
+    in_words, lead = in_words_or_lead(
+        read_in_words(target_logits, target_logits.stride(0)),
+        _may_lead(draft, reads_draft, target_logits, sampling, method, mask),
+    )
     shape = Shape(
         num_requests,
         width,
@@ -115,6 +165,8 @@ def verify(
         num_positions,
         draws_gumbel=method.traits.decided_by_noise,
         is_typical=method is Method.typical,
+        has_lead=lead is not None,
+        sums_drafts=sums_drafts,
     )
     first_rows, counts = place_rows(len(target_logits), draft)
     verdict = VerificationResult(
@@ -129,7 +181,8 @@ def verify(
             target_logits.stride(0),
             vocab_size,
             first_rows,
-            read_in_words(target_logits, target_logits.stride(0)),
+            in_words,
+            lead,
             *mask_rows(mask, "mask", (len(target_logits),), vocab_size),
         ),
         draft=draft_rows(draft, reads_draft, target_logits, workspace),

@@ -18,6 +18,9 @@ from .contract import RowStats, Verification
 CHUNK, SHORT_CHUNK = 2048, 256
 """Tokens whose maximum and sum are kept as one; the second where a row has no more, so that it takes one warp."""
 
+MAX_LEAD = 7
+"""Tokens that a word of 16 bytes holds before a row that begins in it, at most."""
+
 
 def chunk_size(vocab_size: int) -> int:
     """Tokens of a chunk in rows of V tokens."""
@@ -37,6 +40,10 @@ class Shape:
     draws_gumbel: bool = False
     """Gumbel noise decides: coupled, and the control pr35461."""
     is_typical: bool = False
+    has_lead: bool = False
+    """Chunks begin at the word that the row begins in (kernels.row_words): with up to MAX_LEAD tokens before it."""
+    sums_drafts: bool = False
+    """The first pass also sums the rows of the drafts."""
 
     @property
     def num_rows(self) -> int:
@@ -49,7 +56,7 @@ class Shape:
 
     @property
     def num_chunks(self) -> int:
-        return -(-self.vocab_size // self.chunk)
+        return -(-(self.vocab_size + MAX_LEAD * self.has_lead) // self.chunk)
 
 
 class Workspace:
@@ -86,7 +93,7 @@ class Workspace:
 
     def row_buffers(self, shape: Shape, device: torch.device, keep: RowStats | None = None) -> RowBuffers:
         """Where the first pass writes; `keep` takes the statistics of the rows instead of scratch memory."""
-        num_rows, num_cells = shape.num_rows, shape.num_rows * shape.num_chunks
+        num_rows, num_cells = shape.num_rows, shape.num_rows * shape.num_chunks * (1 + shape.sums_drafts)
         if keep is None:
             keep = RowStats(
                 self.buffer("maximum", num_rows, torch.float32, device),

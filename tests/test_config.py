@@ -279,6 +279,17 @@ def test_the_length_of_prompts_makes_another_cell():
     assert len({identity(item) for item in found}) == 3
 
 
+def test_the_version_of_coupled_noise_is_in_the_identity_of_cells_that_draw_it_and_of_no_others(monkeypatch):
+    """Would catch results of other noise that are taken for the same cell, and ids that change without need."""
+    coupled = [cell(method="coupled"), cell(method="pr35461"), cell(method="strict", sampling="coupled")]
+    others = [cell(), cell(method="block"), cell("none", "coupled")]
+    before = [determinants(item) for item in (*coupled, *others)]
+    monkeypatch.setattr("harness.settings.identity.COUPLED_STREAM_VERSION", 99)
+    after = [determinants(item) for item in (*coupled, *others)]
+    assert [one != other for one, other in zip(before, after, strict=True)] == [True] * 3 + [False] * 3
+    assert not any("version" in key for item in after[3:] for key in item)
+
+
 def test_settings_that_the_method_ignores_do_not_make_another_cell():
     plain = cell()
     other = cell(verification=VerificationConfig(epsilon=0.5, leniency=0.3))

@@ -101,6 +101,12 @@ def test_cached_drafts_without_statistics_are_read_once_more(launches: Launches)
     assert launches.names == ["first_pass", "first_pass", "second_pass"]
 
 
+@pytest.mark.parametrize("vocab_size", [320, 303])
+def test_statistics_of_drafts_that_nothing_cuts_are_summed_beside_the_target_rows(launches: Launches, vocab_size: int):
+    checked_verdict(kernel_round([PLAIN, GREEDY, PLAIN], [2, 1, 0], vocab_size, seed=8), Method.probabilistic)
+    assert launches.names == ["first_pass", "second_pass"]
+
+
 @pytest.mark.parametrize("method", [Method.strict, Method.coupled], ids=lambda method: method.value)
 def test_truncated_rows(launches: Launches, method: Method):
     """Coupled noise names the token with the row; else the masses of what survives are yet to be summed."""

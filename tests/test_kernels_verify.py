@@ -13,6 +13,7 @@ from tests.kernel_rounds import (
     LENGTHS,
     MIXED,
     RUBBISH,
+    UNCUT,
     KernelRound,
     always,
     assert_same_verdict,
@@ -125,6 +126,15 @@ def test_smaller_draft_vocabulary(method: Method, kind: str):
 def test_rows_further_apart_than_their_length(method: Method, num_extra: int):
     """Would catch a row whose first token is looked for in the wrong place of a word, and tokens of the next row."""
     checked_verdict(kernel_round(MIXED, LENGTHS, 303, torch.bfloat16, num_extra=num_extra, seed=7), method)
+
+
+@draft_reading_methods(Method.block)
+@pytest.mark.parametrize("vocab_size", always(2051, on_a_gpu=[2048, 5000, 4095]))
+def test_drafts_without_statistics_that_nothing_cuts(method: Method, vocab_size: int):
+    """Would catch sums of a draft row that are taken for its neighbour's, and rows that count one word too few."""
+    batch = kernel_round(UNCUT, LENGTHS, vocab_size, torch.bfloat16, shared_noise=method in SHARES_NOISE, seed=12)
+    assert batch.draft.row_stats is None
+    assert not checked_verdict(batch, method).invalid.any()
 
 
 @draft_reading_methods(Method.probabilistic)

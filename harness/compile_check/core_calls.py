@@ -178,6 +178,14 @@ def odd_rows(dtype: torch.dtype) -> Iterator[Launch]:
     yield f"verify block, truncated, {name}", truncated
     many = partial(_verify, Method.probabilistic, dtype, vocab_size=ODD_VOCAB_SIZE, num_requests=MANY_REQUESTS)
     yield f"verify probabilistic, many requests, {name}", many
+    others: dict[str, dict[str, Any]] = {"no statistics": {"with_stats": False}, "one-hot drafts": {"one_hot": True}}
+    for words, chosen in (others | {"smaller draft vocabulary": {"small_vocabulary": True}}).items():
+        for method in (Method.probabilistic, Method.block):
+            call = partial(_verify, method, dtype, vocab_size=ODD_VOCAB_SIZE, **chosen)
+            yield f"verify {method.value}, {words}, {name}", call
+    for method in (Method.coupled, Method.typical):
+        yield f"verify {method.value}, {name}", partial(_verify, method, dtype, vocab_size=ODD_VOCAB_SIZE)
+    yield f"draw, {name}", partial(_draw, dtype, vocab_size=ODD_VOCAB_SIZE)
 
 
 def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
@@ -191,6 +199,7 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
         "toy vocabulary, truncated": {"vocab_size": TOY_VOCAB_SIZE, "truncates": True},
         "aligned short vocabulary": {"vocab_size": ALIGNED_SHORT_VOCAB_SIZE},
         "many requests": {"num_requests": MANY_REQUESTS},
+        "many requests, no statistics": {"num_requests": MANY_REQUESTS, "with_stats": False},
         "many requests, truncated": {"num_requests": MANY_REQUESTS, "truncates": True},
         "largest vocabulary, 8 drafts": {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},
     }
@@ -202,6 +211,7 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
         yield f"verify {method.value}, short vocabulary, truncated", partial(_verify, method, dtype, **short)
         name = f"verify {method.value}, masked, short vocabulary, truncated"
         yield name, partial(_verify, method, dtype, masked=True, **short)
+    yield "verify coupled, many requests", partial(_verify, Method.coupled, dtype, num_requests=MANY_REQUESTS)
     yield "verify pr35461, many requests", partial(_verify, Method.pr35461, dtype, num_requests=MANY_REQUESTS)
     yield "draw, odd vocabulary", partial(_draw, dtype, vocab_size=ODD_VOCAB_SIZE)
     yield "draw, many requests", partial(_draw, dtype, num_requests=2 * MANY_REQUESTS)

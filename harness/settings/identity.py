@@ -14,6 +14,8 @@ from typing import Any
 from harness.settings.cell import CellConfig
 from harness.settings.sections import GOODPUT_LIMITS, VerificationConfig
 from harness.settings.usage import normal_form, plain_values, without_settings
+from kernels.methods import DraftSampling
+from kernels.stream_version import COUPLED_STREAM_VERSION
 
 _ADDED_LATER = (
     "constraint",
@@ -75,14 +77,26 @@ def determinants(
         workload = without_settings(workload, _PROMPT_SETTINGS) | {"prompts": prompts_fingerprint}
     # a profile is the rates that it stands for, whatever it is called
     rule = without_settings(with_rates(normal.verification), ["profile"])
-    return without_settings(plain, ["target", *_WAITING_SETTINGS]) | {
-        "models": models,
-        "drafter": without_settings(plain["drafter"], [*_MODEL_SETTINGS, "preferred"]),
-        "drafting": None if cell.is_baseline else plain["drafting"] | {"sampling": cell.draft_sampling.value},
-        "verification": None if cell.is_baseline else rule,
-        "workload": workload,
-        "measurement": without_settings(plain["measurement"], _SUMMARY_SETTINGS),
-    }
+    # cells that draw no coupled noise keep their id
+    noise = {"coupled_stream_version": COUPLED_STREAM_VERSION} if _may_draw_coupled_noise(cell) else {}
+    return (
+        without_settings(plain, ["target", *_WAITING_SETTINGS])
+        | noise
+        | {
+            "models": models,
+            "drafter": without_settings(plain["drafter"], [*_MODEL_SETTINGS, "preferred"]),
+            "drafting": None if cell.is_baseline else plain["drafting"] | {"sampling": cell.draft_sampling.value},
+            "verification": None if cell.is_baseline else rule,
+            "workload": workload,
+            "measurement": without_settings(plain["measurement"], _SUMMARY_SETTINGS),
+        }
+    )
+
+
+def _may_draw_coupled_noise(cell: CellConfig) -> bool:
+    """Whether the project's core may draw coupled noise: unless all requests are greedy, which prompts decide."""
+    decides = cell.verification.traits.decided_by_noise or cell.draft_sampling is DraftSampling.coupled
+    return decides and not cell.is_baseline and not cell.is_served
 
 
 def key_without(config: CellConfig | Mapping[str, Any], *settings: str) -> str:

@@ -1,0 +1,139 @@
+"""What a program of the first pass reads: the maximum and the sum of weights of each of its chunks of one row.
+
+Where coupled noise decides, also which of their tokens it draws (kernels.gumbel_argmax).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .device_weights import scale, weigh
+from .gumbel_argmax import (
+    gumbel_argmax_of_logits,
+    keep_leader,
+    may_hide_a_winner,
+    no_leader,
+    no_race,
+    race,
+)
+from .row_words import load_logits, load_row, row_lead
+from .token_mask import only_allowed
+
+NO_PLACE: tl.constexpr = tl.constexpr(2**30)
+"""Beyond any token."""
+
+
+@triton.jit
+def _read_chunks(
+    target, rows, output, row_logits, row, mask, temperature, first_chunk, seed, position, kept,
+    METHOD: tl.constexpr, GREEDY: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
+    UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Statistics of PARTS chunks of one row, a chunk for each warp; returns what `race` keeps of coupled noise.
+
+    Every thread keeps a maximum and a sum of its own, in units of that maximum, until the chunk has been read: threads
+    meet once a chunk and not once a step.
+    """
+    LANES: tl.constexpr = 32
+    STEP: tl.constexpr = LANES * GROUP
+    high, low = scale(temperature)
+    chunks = first_chunk + tl.arange(0, PARTS)
+    first = chunks[:, None] * CHUNK + tl.arange(0, STEP)[None, :]
+    maximum = tl.full((PARTS, LANES), -float("inf"), tl.float32)
+    sums = tl.full((PARTS, LANES), 0.0, tl.float64)
+    moments = tl.full((PARTS, LANES), 0.0, tl.float64)
+    places = tl.full((PARTS, LANES), 0, tl.int32)
+    for step in tl.range(0, CHUNK, STEP, num_stages=1, loop_unroll_factor=UNROLL):
+        offsets = first + step
+        values = load_row(row_logits, offsets, target.vocab_size, target.in_words, target.lead)
+        values = only_allowed(values, offsets, target.vocab_size, mask, GROUP)
+        logits = tl.reshape(values, (PARTS, LANES, GROUP))
+        largest = tl.max(logits, axis=2)
+        higher = tl.maximum(maximum, largest)
+        # While all is -inf any finite reference does; -inf minus -inf would be NaN.
+        reference = tl.where(higher == -float("inf"), 0.0, higher)
+        weights = weigh(logits, reference[:, :, None], high, low)
+        shrink = weigh(maximum, reference, high, low).to(tl.float64)
+        if METHOD == "typical":
+            distances = logits - reference[:, :, None]
+            moved = tl.where(sums > 0, sums * (maximum - reference).to(tl.float64), 0.0)
+            added = tl.sum(tl.where(weights > 0, weights * distances, 0.0), axis=2).to(tl.float64)
+            moments = shrink * (moments + moved) + added
+        sums = sums * shrink + tl.sum(weights, axis=2).to(tl.float64)
+        if GREEDY:
+            of_group = tl.reshape(offsets, (PARTS, LANES, GROUP))
+            found = tl.min(tl.where(logits == largest[:, :, None], of_group, NO_PLACE), axis=2)
+            places = tl.where(largest > maximum, found, places)
+        maximum = higher
+        if METHOD == "coupled" and not GREEDY:
+            groups = chunks[:, None] * (CHUNK // GROUP) + step // GROUP + tl.arange(0, LANES)[None, :]
+            kept = race(
+                kept, values, largest, offsets, groups, target.vocab_size, output.to_target_ids, seed, position, high,
+                PARTS, LANES, GROUP,
+            )  # fmt: skip
+    at = row * rows.num_chunks + chunks
+    inside = chunks < rows.num_chunks
+    highest = tl.max(maximum, axis=1)
+    reference = tl.where(highest == -float("inf"), 0.0, highest)[:, None]
+    shrink = weigh(maximum, reference, high, low).to(tl.float64)
+    tl.store(rows.chunk_maximum + at, highest, mask=inside)
+    tl.store(rows.chunk_sum + at, tl.sum(sums * shrink, axis=1), mask=inside)
+    if METHOD == "typical":
+        moved = tl.where(sums > 0, sums * (maximum - reference).to(tl.float64), 0.0)
+        tl.store(rows.chunk_moment + at, tl.sum(shrink * (moments + moved), axis=1), mask=inside)
+    if GREEDY:
+        first_place = tl.min(tl.where(maximum == highest[:, None], places, NO_PLACE), axis=1)
+        tl.store(rows.chunk_argmax + at, first_place - row_lead(row_logits, target.lead), mask=inside)
+    return kept
+
+
+@triton.jit
+def _leader_of_group(
+    target, rows, output, row_logits, mask, temperature, first_chunk, num_chunks, seed, position, kept,
+    PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """The Gumbel argmax of coupled noise among the chunks of one program, of which `race` has kept a group a thread."""
+    LANES: tl.constexpr = 32
+    STEP: tl.constexpr = LANES * GROUP
+    leader = no_leader()
+    # Behind the end of the row where a thread has kept nothing.
+    groups = tl.where(kept[1] < 0, rows.num_chunks * (CHUNK // GROUP), kept[1])
+    offsets = tl.reshape(groups[:, :, None] * GROUP + tl.arange(0, GROUP)[None, None, :], (PARTS, STEP))
+    values = load_logits(row_logits, offsets, target.vocab_size, target.in_words, None)
+    values = only_allowed(values, offsets, target.vocab_size, mask, GROUP)
+    leader = gumbel_argmax_of_logits(
+        values, -float("inf"), offsets, target.vocab_size, output.to_target_ids, leader, seed, position, temperature
+    )
+    if may_hide_a_winner(kept, leader):
+        for first in tl.range(first_chunk * CHUNK, (first_chunk + num_chunks) * CHUNK, PARTS * STEP):
+            offsets = first + tl.reshape(tl.arange(0, PARTS * STEP), (PARTS, STEP))
+            values = load_logits(row_logits, offsets, target.vocab_size, target.in_words, None)
+            values = only_allowed(values, offsets, target.vocab_size, mask, GROUP)
+            leader = gumbel_argmax_of_logits(
+                values, -float("inf"), offsets, target.vocab_size, output.to_target_ids, leader, seed, position,
+                temperature,
+            )  # fmt: skip
+    return leader
+
+
+@triton.jit
+def read_group(
+    target, rows, state, streams, output, row_logits, mask, request, index, row, temperature, group,
+    METHOD: tl.constexpr, GREEDY: tl.constexpr, SETS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
+    GROUP: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Read the chunks of one program, SETS times PARTS of them."""
+    seed, position = tl.load(streams.seeds + request), tl.load(streams.positions + request) + index
+    kept = no_race(PARTS, 32)
+    for part in range(SETS):
+        kept = _read_chunks(
+            target, rows, output, row_logits, row, mask, temperature, (group * SETS + part) * PARTS, seed, position,
+            kept, METHOD, GREEDY, PARTS, CHUNK, GROUP, UNROLL,
+        )  # fmt: skip
+    if METHOD == "coupled" and not GREEDY:
+        leader = _leader_of_group(
+            target, rows, output, row_logits, mask, temperature, group * SETS * PARTS, SETS * PARTS, seed, position,
+            kept, PARTS, CHUNK, GROUP,
+        )  # fmt: skip
+        keep_leader(state, row * rows.num_chunks + group, leader, False)
