@@ -91,8 +91,9 @@ def round_from(chains: Chains, grammar_state: GrammarState, verification: Verifi
     """Everything that a round can keep: (tokens, probability, the grammar state afterwards)."""
     for path in product(range(chains.target.shape[1]), repeat=num_drafts):
         looking = deepcopy(grammar_state)
+        masks_drafts = looking.in_answer and looking.masks_drafts
         masks = Masks(num_drafts + 1, chains.target.shape[1])
-        masked = ConstrainedDrafts({0: looking}, masks, 1, num_drafts, CPU) if looking.in_answer else None
+        masked = ConstrainedDrafts({0: looking}, masks, 1, num_drafts, CPU) if masks_drafts else None
         path_probability, rows = 1.0, chains.draft[[last, *path[:-1]]]
         for step, token in enumerate(path):
             mask = masked.before(step, None) if masked else None
@@ -101,6 +102,8 @@ def round_from(chains: Chains, grammar_state: GrammarState, verification: Verifi
                 masked.after(torch.tensor([token]))
         if path_probability == 0:
             continue
+        if masked:
+            masked.end()
         in_front = masked.target_rows[0] if masked else []
         found = in_front + looking.before_verification(path, masks, masked.lookaheads[0] if masked else None)
         target_mask = TokenMask(masks.words, torch.tensor(found))

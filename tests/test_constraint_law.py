@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 import torch
 
+from harness.constraint.grammar_state import GrammarState
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Sampling, Verification, VerificationMethod
 from tests.constrained_law import Chains, constrained_target, law_of, total_variation
@@ -27,10 +28,17 @@ def chains(**setting: float) -> Chains:
     return Chains(target, draft, sampling)
 
 
-def deviation(policy: str, method: Method, num_drafts: int, length: int = SHORT, **setting: float) -> float:
+def deviation(
+    policy: str,
+    method: Method,
+    num_drafts: int,
+    length: int = SHORT,
+    state: GrammarState | None = None,
+    **setting: float,
+) -> float:
     """Total variation from the constrained target."""
     pair = chains(**setting)
-    found = law_of(pair, grammar_state_of(policy), Verification(method), num_drafts, length)
+    found = law_of(pair, state or grammar_state_of(policy), Verification(method), num_drafts, length)
     assert sum(found.values()) == pytest.approx(1, abs=EXACT)
     return total_variation(found, constrained_target(pair, grammar_state_of(policy), length))
 
@@ -50,6 +58,28 @@ def test_the_law_is_the_constrained_targets_with_proposals_taken_as_certain(poli
     assert deviation(policy, Method.strict, num_drafts=1) < EXACT
 
 
+@pytest.mark.parametrize("method", [Method.probabilistic, Method.block, Method.strict], ids=lambda item: item.value)
+@pytest.mark.parametrize("policy", ["commit", "mask"])
+def test_the_law_is_the_constrained_targets_with_drafts_drawn_freely(policy, method):
+    assert deviation(policy, method, 2, state=grammar_state_of(policy, masks_drafts=False)) < EXACT
+
+
+class LeavesOutRefused(GrammarState):
+    """A broken copy: what the grammar refuses of free drafts is not verified, as if they were drawn under masks."""
+
+    def before_verification(self, *arguments):
+        self.masks_drafts = True
+        rows = super().before_verification(*arguments)
+        self.masks_drafts = False
+        return rows
+
+
+def test_freely_drawn_drafts_that_are_refused_must_be_verified_too():
+    state = grammar_state_of("mask", masks_drafts=False)
+    state.__class__ = LeavesOutRefused
+    assert deviation("mask", Method.probabilistic, 2, state=state) > 0.01
+
+
 def test_the_control_late_is_found_out():
     """The grammar that starts a round late does not hold: what must fail, fails."""
     assert deviation("late", Method.probabilistic, num_drafts=2) > 0.03
@@ -61,7 +91,7 @@ def test_with_truncation_only_mask_keeps_the_law():
     assert deviation("commit", Method.probabilistic, num_drafts=1, top_k=2, seed=25) > 0.01
 
 
-def tokens_of(policy, num_tokens, method, draft_sampling, temperature=1.0, draft_seed=19, **options):
+def tokens_of(policy, num_tokens, method, draft_sampling, temperature=1.0, draft_seed=19, masks_drafts=True, **options):
     engine = toy_engine(
         transitions(VOCAB_SIZE, 12),
         transitions(VOCAB_SIZE, draft_seed),
@@ -74,7 +104,8 @@ def tokens_of(policy, num_tokens, method, draft_sampling, temperature=1.0, draft
         constrained=True,
         **options,
     )
-    return outputs(engine, [replace(item, grammar_state=grammar_state_of(policy)) for item in toy_requests(150)])
+    states = (grammar_state_of(policy, masks_drafts=masks_drafts) for _ in range(150))
+    return outputs(engine, [replace(item, grammar_state=next(states)) for item in toy_requests(150)])
 
 
 @cache
@@ -83,16 +114,18 @@ def coupled_tokens_alone():
     return tokens_of("mask", 0, Method.coupled, DraftSampling.coupled)
 
 
+@pytest.mark.parametrize("masks_drafts", [True, False], ids=["masked", "free"])
 @pytest.mark.parametrize("policy", ["commit", "mask"])
 @pytest.mark.parametrize("num_tokens", [1, 3])
-def test_coupled_tokens_depend_on_neither_policy_nor_drafter_nor_depth(policy, num_tokens):
+def test_coupled_tokens_depend_on_neither_policy_nor_drafter_nor_depth(policy, num_tokens, masks_drafts):
     """A refused token is drawn again with the noise of its position, and the largest of the allowed stays what it was.
 
     Would catch any token lost, doubled or drawn at the wrong place where the engine cuts a round.
     """
     alone = coupled_tokens_alone()
     assert any(len(set(tokens)) == VOCAB_SIZE for tokens in alone.values())
-    assert tokens_of(policy, num_tokens, Method.coupled, DraftSampling.coupled) == alone
+    given = policy, num_tokens, Method.coupled, DraftSampling.coupled
+    assert tokens_of(*given, masks_drafts=masks_drafts) == alone
     assert tokens_of("late", 3, Method.coupled, DraftSampling.coupled) != alone
 
 
@@ -106,12 +139,13 @@ def test_steps_in_parts_give_the_same_tokens(policy, overlaps):
     assert tokens_of(policy, 0, Method.coupled, DraftSampling.coupled, **options) == alone
 
 
+@pytest.mark.parametrize("masks_drafts", [True, False], ids=["masked", "free"])
 @pytest.mark.parametrize("policy", ["late", "commit", "mask"])
-def test_steps_in_parts_draw_from_the_same_masked_rows(policy):
+def test_steps_in_parts_draw_from_the_same_masked_rows(policy, masks_drafts):
     """With sampled drafts a mask of the wrong row or of another round shows at once."""
-    expected = tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled)
+    expected = tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled, masks_drafts=masks_drafts)
     for limit in (None, 1):
-        options = {"graphs": True, "prompt_tokens_beside_rounds": limit}
+        options = {"graphs": True, "prompt_tokens_beside_rounds": limit, "masks_drafts": masks_drafts}
         assert tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled, **options) == expected
 
 

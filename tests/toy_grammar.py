@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
+from harness.constraint.masks import Matcher
 from harness.constraint.parsers.markers import OneToken
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies import POLICIES
@@ -33,7 +34,7 @@ def chain(token_ids: Sequence[int]) -> Automaton:
     }
 
 
-class ToyMatcher:
+class ToyMatcher(Matcher):
     """See harness.constraint.masks.Matcher; it also remembers what it was fed."""
 
     def __init__(self, automaton: Automaton = ANSWERS) -> None:
@@ -66,7 +67,7 @@ class ToyMatcher:
 
 
 def grammar_state_of(
-    policy: str, automaton: Automaton = ANSWERS, parser: ReasoningParser | None = None
+    policy: str, automaton: Automaton = ANSWERS, parser: ReasoningParser | None = None, masks_drafts: bool = True
 ) -> GrammarState:
     """A grammar state over a toy grammar; reasoning ends at MARKER unless a parser is given."""
-    return GrammarState(parser or OneToken(MARKER), ToyMatcher(automaton), POLICIES[PolicyKind(policy)])
+    return GrammarState(parser or OneToken(MARKER), ToyMatcher(automaton), POLICIES[PolicyKind(policy)], masks_drafts)

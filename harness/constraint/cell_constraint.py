@@ -11,7 +11,7 @@ from harness.constraint.grammar_state import GrammarState
 from harness.constraint.grammar_text import UnusableGrammarError, refusal
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies import POLICIES
-from harness.settings.constraint import ConstraintConfig
+from harness.settings.constraint import AnswerDrafts, ConstraintConfig
 
 
 class RequestConstraint(NamedTuple):
@@ -57,4 +57,5 @@ class CellConstraint(AnswerCheck):
         matcher = self._compiler.matcher(self.config.kind, grammar)
         if self._policy is None:
             return RequestConstraint(None, self.parser)
-        return RequestConstraint(GrammarState(self.parser, matcher, self._policy), None)
+        masks_drafts = self.config.drafts is AnswerDrafts.masked
+        return RequestConstraint(GrammarState(self.parser, matcher, self._policy, masks_drafts), None)

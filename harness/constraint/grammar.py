@@ -6,15 +6,17 @@ llguidance is imported when the first grammar is compiled, so that nothing else 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache
 from typing import Any
 
 from torch import Tensor
 
 from harness.constraint.grammar_text import library_grammar, unusable
+from harness.constraint.masks import Matcher, Walk
 from harness.settings.constraint import GrammarKind
 
 
-class GrammarMatcher:
+class GrammarMatcher(Matcher):
     """One answer's matcher; see `harness.constraint.masks.Matcher`."""
 
     def __init__(self, matcher: Any) -> None:
@@ -39,10 +41,33 @@ class GrammarMatcher:
         self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.nbytes)
         self._check()
 
+    def fill_together(self, walks: Sequence[Walk], words: Tensor) -> None:
+        """On several threads; the library walks over the tokens and back by itself."""
+        assert words.is_contiguous() and not words.is_cuda, "the matchers write to the host's memory"
+        executor, place = _executor(), (words.data_ptr(), words.shape[1] * words.element_size(), len(words))
+        matchers: list[Any] = [walk.matcher for walk in walks]
+        pairs = list(zip(matchers, walks, strict=True))
+        still = [(matcher._matcher, walk.first) for matcher, walk in pairs if not walk.token_ids]
+        if still:
+            executor.unsafe_compute_mask_ptr(still, *place)
+        moving = [(matcher._matcher, walk.first, list(walk.token_ids)) for matcher, walk in pairs if walk.token_ids]
+        if moving:
+            executor.unsafe_compute_mask_ptr_with_draft_token(moving, *place)
+        for matcher in matchers:
+            matcher._check()
+
     def _check(self) -> None:
         """The library stops at limits of its own (a grammar too complex): it cannot constrain the answer then."""
         if self._matcher.is_error():
             raise RuntimeError(f"expected a grammar that can be followed, llguidance says: {self._matcher.get_error()}")
+
+
+@cache
+def _executor() -> Any:
+    """The library's threads, which all matchers of the process share."""
+    from llguidance import LLExecutor
+
+    return LLExecutor()
 
 
 class GrammarCompiler:

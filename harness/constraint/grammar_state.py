@@ -42,10 +42,12 @@ class ConstraintOutcome(NamedTuple):
 class GrammarState:
     """One request under one policy."""
 
-    def __init__(self, parser: ReasoningParser, matcher: Matcher, policy: Policy) -> None:
+    def __init__(self, parser: ReasoningParser, matcher: Matcher, policy: Policy, masks_drafts: bool = True) -> None:
+        """masks_drafts: drafts of the answer are drawn under masks; else freely, and only verified under them."""
         self.parser = parser
         self.matcher = matcher
         self.policy = policy
+        self.masks_drafts = masks_drafts
         self._state = parser.start()
         self.num_reasoning_tokens: int | None = 0 if self._state is None else None
         """Output tokens up to the end of reasoning; None while it goes on."""
@@ -87,8 +89,8 @@ class GrammarState:
             drawn_along: the lookahead along which the drafts were drawn, at its end; it is rolled back here.
 
         Returns:
-            The mask of each of the K_r + 1 target rows, FREE where there is none. After a lookahead only the last: the
-            caller has those before it.
+            The mask of each of the K_r + 1 target rows, FREE where there is none; of none after a lookahead: the caller
+            has them.
         """
         began = time.perf_counter()
         num_drafts = len(draft_ids)
@@ -110,10 +112,12 @@ class GrammarState:
 
     def _rows_in_answer(self, draft_ids: Sequence[int], masks: Masks, drawn_along: Lookahead | None) -> list[int]:
         lookahead = drawn_along or Lookahead(self.matcher)
-        rows = [lookahead.row(masks)] if drawn_along else lookahead.rows(draft_ids, masks)
+        rows = [] if drawn_along else lookahead.look_over(draft_ids, masks)
         self._num_free, self._is_masked = 0, True
         self._note_end(lookahead, 0)
-        if lookahead.is_refused:
+        if lookahead.is_refused and self.masks_drafts:
+            # where no token could have been drawn that the grammar allows: what was drawn freely must be verified
+            # whole, since leaving out what is refused would favour what is not
             self.num_drafts_to_verify = self._num_evidence = lookahead.num_allowed
         lookahead.rollback()
         return rows
@@ -130,14 +134,11 @@ class GrammarState:
         lookahead = Lookahead(self.matcher)
         if self.policy.masks_boundary_round:
             self._is_masked = True
-            rows = [FREE] * num_free + lookahead.rows(draft_ids[num_free:], masks)
+            rows = [FREE] * num_free + lookahead.look_over(draft_ids[num_free:], masks)
         else:
             rows = [FREE] * (num_drafts + 1)
-            if self.policy.cuts_boundary_round:
-                for token_id in draft_ids[num_free:]:
-                    lookahead.take(token_id)
+            lookahead.look_over(draft_ids[num_free:] if self.policy.cuts_boundary_round else (), None)
         self._note_end(lookahead, num_free)
-        lookahead.rollback()
         return rows
 
     def _note_end(self, lookahead: Lookahead, num_free: int) -> None:

@@ -6,7 +6,7 @@ yet, and at the end of the lookahead it is rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from harness.constraint.masks import FREE, Masks, Matcher
 
@@ -20,10 +20,12 @@ class Lookahead:
         """Draft tokens that the grammar allows, up to the one that completes it."""
         self.is_refused = False
         """The grammar does not allow the next one."""
+        self._was_complete: bool | None = None
+        """At the end of the lookahead, once the grammar has been rolled back."""
 
     @property
     def is_complete(self) -> bool:
-        return self._matcher.is_complete
+        return self._matcher.is_complete if self._was_complete is None else self._was_complete
 
     @property
     def has_ended(self) -> bool:
@@ -32,7 +34,7 @@ class Lookahead:
 
     def row(self, masks: Masks) -> int:
         """The mask of the position reached; FREE beyond the end of the lookahead."""
-        return FREE if self.has_ended else masks.add(self._matcher)
+        return FREE if self.has_ended else masks.add(self._matcher)[0]
 
     def take(self, token_id: int) -> None:
         """Advance over the next draft token."""
@@ -40,14 +42,27 @@ class Lookahead:
             self.is_refused = self._matcher.accept((token_id,)) == 0
             self.num_allowed += not self.is_refused
 
-    def rows(self, token_ids: Iterable[int], masks: Masks) -> list[int]:
-        """The masks of the positions of these tokens and of the one after them."""
-        rows = []
-        for token_id in token_ids:
-            rows.append(self.row(masks))
-            self.take(token_id)
-        return [*rows, self.row(masks)]
+    def look_over(self, token_ids: Sequence[int], masks: Masks | None) -> list[int]:
+        """Look over all drafts of a round at once, from the beginning, and roll the grammar back.
+
+        Returns:
+            The masks of the positions of these tokens and of the one after them; none where `masks` is None.
+        """
+        matcher, num_tokens = self._matcher, len(token_ids)
+        self.num_allowed = matcher.accept(token_ids) if token_ids else 0
+        self._was_complete = matcher.is_complete
+        self.is_refused = self.num_allowed < num_tokens and not self._was_complete
+        matcher.rollback(self.num_allowed)
+        if masks is None:
+            return []
+        rows: list[int] = []
+        if self.num_allowed or not self._was_complete:
+            # beyond the token that completes it there is nothing to allow
+            rows.extend(masks.add(matcher, token_ids[: self.num_allowed - self._was_complete]))
+        return rows + [FREE] * (num_tokens + 1 - len(rows))
 
     def rollback(self) -> None:
-        """Roll the grammar back to where the lookahead began."""
-        self._matcher.rollback(self.num_allowed)
+        """Roll the grammar back to where the lookahead began, if it is not there yet."""
+        if self._was_complete is None:
+            self._was_complete = self._matcher.is_complete
+            self._matcher.rollback(self.num_allowed)

@@ -1,9 +1,9 @@
-"""The bit masks of one round, written on the host one after the other, as the sampling core takes them."""
+"""The bit masks of one round, as the sampling core takes them: asked for by request, written together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +30,24 @@ class Matcher(Protocol):
         sequence may come where the answer is whole."""
         ...
 
+    def fill_together(self, walks: Sequence[Walk], words: Tensor) -> None:
+        """Write the masks of walks of several matchers of this kind, into [M, ceil(V / 32)] int32 on the host."""
+        for walk in walks:
+            walk.matcher.fill(words[walk.first])
+            for number, token_id in enumerate(walk.token_ids, start=1):
+                walk.matcher.accept((token_id,))
+                walk.matcher.fill(words[walk.first + number])
+            walk.matcher.rollback(len(walk.token_ids))
+
+
+class Walk(NamedTuple):
+    """The masks of a matcher where it stands, and after each of some tokens that it allows."""
+
+    matcher: Matcher
+    first: int
+    """Number of the first mask; the others follow it."""
+    token_ids: Sequence[int]
+
 
 BITS_PER_WORD = 32
 FREE = -1
@@ -42,21 +60,37 @@ class Masks:
     def __init__(self, most: int, vocab_size: int, is_pinned: bool = False) -> None:
         num_words = -(-vocab_size // BITS_PER_WORD)
         self._words = torch.empty(most, num_words, dtype=torch.int32, pin_memory=is_pinned)
+        self._waiting: list[Walk] = []
         self.num_masks = 0
 
     @property
     def words(self) -> Tensor:
-        """[num_masks, ceil(V / 32)] int32, on the host."""
+        """[num_masks, ceil(V / 32)] int32, on the host; writes what has been asked for and is not there yet."""
+        self.write()
         return self._words[: self.num_masks]
+
+    def write(self) -> None:
+        """Write what has been asked for."""
+        if self._waiting:
+            self._waiting[0].matcher.fill_together(self._waiting, self._words)
+            self._waiting.clear()
 
     def clear(self) -> None:
         self.num_masks = 0
+        self._waiting.clear()
 
-    def add(self, matcher: Matcher) -> int:
-        """Write what may come next; returns the number of the mask."""
-        matcher.fill(self._words[self.num_masks])
-        self.num_masks += 1
-        return self.num_masks - 1
+    def add(self, matcher: Matcher, token_ids: Sequence[int] = ()) -> range:
+        """Ask for what may come next, and after each of some tokens that the matcher allows.
+
+        They are written by `write` or the next use of `words`; until then the matcher must not move.
+
+        Returns:
+            The numbers of the masks.
+        """
+        numbers = range(self.num_masks, self.num_masks + len(token_ids) + 1)
+        self._waiting.append(Walk(matcher, numbers.start, token_ids))
+        self.num_masks = numbers.stop
+        return numbers
 
 
 def words_of(token_ids: Tensor, vocab_size: int) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
-from harness.engine.constrained_step import ConstrainedStep, drafting_slots, grammar_states_of
+from harness.engine.constrained_step import ConstrainedStep, drafting_slots, grammar_states_of, masking_drafts
 from harness.engine.graph_runner import CapturedStep, GraphRunner, StepSize, copy_in
 from harness.engine.runner import Launched, fetch
 from harness.engine.slots import StepInputs, ending_row
@@ -47,7 +47,7 @@ class ConstrainedGraphRunner(GraphRunner):
         parts, drafting = self._parts[self._size(plan)], drafting_slots(plan)
         self._constrained.masks.clear()
         parts.draft()
-        in_answer = {slot: grammar_states[slot] for slot in drafting if grammar_states[slot].in_answer}
+        in_answer = masking_drafts(grammar_states, drafting)
         if in_answer:
             return self._run_in_answer(parts, grammar_states, drafting, in_answer)
         shown = self._show(parts.drafted.draft)

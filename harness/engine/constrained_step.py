@@ -40,7 +40,7 @@ class ConstrainedStep:
     def run(self, plan: StepPlan, inputs: StepInputs) -> Launched:
         """Run a step from its drafts to its end, the host at every turn."""
         step, grammar_states, drafting = self.step, grammar_states_of(plan), drafting_slots(plan)
-        in_answer = {slot: grammar_states[slot] for slot in drafting if grammar_states[slot].in_answer}
+        in_answer = masking_drafts(grammar_states, drafting)
         self.masks.clear()
         masked = self.masked_drafts(in_answer, inputs) if in_answer else None
         drafted = step.draft(inputs, masked)
@@ -74,6 +74,8 @@ class ConstrainedStep:
         Returns:
             [B][T] masks of the target rows.
         """
+        if masked is not None:
+            masked.end()
         rows = [[FREE] * (len(drafts) + 1) for drafts in token_ids]
         for slot, grammar_state in grammar_states.items():
             num_drafts = counts[slot] if slot in drafting else 0
@@ -84,6 +86,9 @@ class ConstrainedStep:
             rows[slot][: len(found)] = found
             if slot in drafting:
                 counts[slot] = grammar_state.num_drafts_to_verify
+        began = time.perf_counter()
+        self.masks.write()
+        share_s(began, [each for slot, each in grammar_states.items() if any(row != FREE for row in rows[slot])])
         return rows
 
     def verify(
@@ -203,6 +208,12 @@ def drafting_slots(plan: StepPlan) -> set[int]:
     }
 
 
+def masking_drafts(grammar_states: Mapping[int, GrammarState], drafting: Collection[int]) -> dict[int, GrammarState]:
+    """The grammar states, by slot, of the answers whose drafts are drawn under masks."""
+    found = {slot: grammar_states[slot] for slot in drafting}
+    return {slot: each for slot, each in found.items() if each.in_answer and each.masks_drafts}
+
+
 class ConstrainedDrafts:
     """The masks of one round's drafts in the answer; see harness.drafters.protocol.DraftMasks.
 
@@ -233,10 +244,13 @@ class ConstrainedDrafts:
 
     def before(self, step: int, own_words: Tensor | None) -> TokenMask:
         began = time.perf_counter()
-        for slot, lookahead in self.lookaheads.items():
-            row = lookahead.row(self._masks)
+        rows = {slot: lookahead.row(self._masks) for slot, lookahead in self.lookaheads.items()}
+        words = self._masks.words
+        for slot, row in rows.items():
             self.target_rows[slot].append(row)
-            self.rows[slot, step] = row if self._can_draw(row, own_words) else FREE
+            can_draw = row == FREE or own_words is None or bool((words[row] & own_words).any())
+            # a drafter that knows no allowed token draws freely and is rejected
+            self.rows[slot, step] = row if can_draw else FREE
         self._spend(began)
         return self._mask(self.rows[:, step])
 
@@ -247,20 +261,31 @@ class ConstrainedDrafts:
             lookahead.take(drawn[slot])
         self._spend(began)
 
+    def end(self) -> None:
+        """Ask for the masks after the last draft tokens, which only the target needs."""
+        began = time.perf_counter()
+        for slot, lookahead in self.lookaheads.items():
+            if self.target_rows[slot]:
+                self.target_rows[slot].append(lookahead.row(self._masks))
+        # before the lookaheads are rolled back
+        self._masks.write()
+        self._spend(began)
+
     def cached(self) -> TokenMask:
         return self._mask(self.rows)
-
-    def _can_draw(self, row: int, own_words: Tensor | None) -> bool:
-        """Whether the drafter knows an allowed token; where it does not, it draws freely and is rejected."""
-        return row == FREE or own_words is None or bool((self._masks.words[row] & own_words).any())
 
     def _mask(self, rows: Tensor) -> TokenMask:
         return TokenMask(self._masks.words.to(self._device), rows.to(self._device))
 
     def _spend(self, began: float) -> None:
-        share_s = (time.perf_counter() - began) / max(1, len(self._grammar_states))
-        for grammar_state in self._grammar_states.values():
-            grammar_state.spend(share_s)
+        share_s(began, self._grammar_states.values())
+
+
+def share_s(began: float, grammar_states: Collection[GrammarState]) -> None:
+    """Count the time since `began` with the rounds of these requests, in equal shares."""
+    spent_s = (time.perf_counter() - began) / max(1, len(grammar_states))
+    for grammar_state in grammar_states:
+        grammar_state.spend(spent_s)
 
 
 def outcomes_of(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, ConstraintOutcome]:

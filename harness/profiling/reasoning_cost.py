@@ -16,7 +16,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
-from harness.constraint.masks import Masks
+from harness.constraint.masks import Masks, Matcher
 from harness.constraint.parsers.markers import OneToken, SeveralTokens
 from harness.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.constraint.parsers.parser import ReasoningParser, State
@@ -75,7 +75,7 @@ class ParserCost(NamedTuple):
     median_us: float
 
 
-class _NoAnswer:
+class _NoAnswer(Matcher):
     """A grammar that is never asked, since reasoning does not end."""
 
     is_complete = False

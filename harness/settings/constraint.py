@@ -37,6 +37,13 @@ class GrammarKind(Enum):
     lark = "lark"
 
 
+class AnswerDrafts(Enum):
+    """How the drafts of an answer are drawn."""
+
+    masked = "masked"
+    free = "free"
+
+
 @dataclass
 class ConstraintConfig:
     """The grammar of the answer, and what may be committed across the end of reasoning."""
@@ -51,6 +58,9 @@ class ConstraintConfig:
     """The language of the grammar."""
     grammar: str | None = None
     """The grammar of every answer, as text; null takes each prompt's own JSON schema."""
+    drafts: AnswerDrafts = AnswerDrafts.masked
+    """How drafts of the answer are drawn: masked, each under the grammar's mask, or free, from the drafter as it is.
+    Both are verified under masks. Free ones are drawn in one go, and fewer of them are accepted."""
 
     def __post_init__(self) -> None:
         require(

@@ -19,6 +19,7 @@ from kernels.stream_version import COUPLED_STREAM_VERSION
 
 _ADDED_LATER = (
     "constraint",
+    "constraint.drafts",
     "server",
     "backend.prompt_tokens_beside_rounds",
     "decoding.logprobs",

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from harness.settings.cell import CellConfig
+from harness.settings.constraint import PolicyKind
 from harness.settings.imported import ImportPath
 from harness.settings.models import DRAFTERS, DrafterKind, DrafterTraits, Weights, drafter_traits
 from harness.settings.sections import cache_rounds
@@ -74,6 +75,12 @@ class SettingsView:
     def is_served(self) -> bool:
         """Whether a server generates."""
         return self.value("backend.kind") == "server"
+
+    @property
+    def constrains_drafts(self) -> bool:
+        """Whether drafts are drawn for answers that follow a grammar."""
+        policy = self.value("constraint.policy")
+        return self.has_model and not self.is_served and policy not in (None, PolicyKind.none.value)
 
     @property
     def takes_checkpoint(self) -> bool:
@@ -157,6 +164,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         ("constraint.parser", "constraint.kind", "constraint.grammar"),
         lambda view: view.value("constraint.policy") is not None,
         "with a policy, such as constraint=mask",
+    ),
+    (
+        ("constraint.drafts",),
+        lambda view: view.constrains_drafts,
+        f"with constraint=late, commit or mask and backend=local, {_WITH_A_MODEL}",
     ),
     (
         ("decoding.logprobs_mode",),
