@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
 from harness.constraint.masks import Masks
-from harness.engine.constrained_step import ConstrainedDrafts
+from harness.engine.constrained_drafts import ConstrainedDrafts
 from kernels.contract import Draft, Sampling, TokenMask, Verification
 from kernels.reference.proposal import propose
 from kernels.reference.token_mask import without_forbidden

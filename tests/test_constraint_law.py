@@ -129,12 +129,13 @@ def test_coupled_tokens_depend_on_neither_policy_nor_drafter_nor_depth(policy, n
     assert tokens_of("late", 3, Method.coupled, DraftSampling.coupled) != alone
 
 
+@pytest.mark.parametrize("masks_drafts", [True, False], ids=["masked", "free"])
 @pytest.mark.parametrize("overlaps", [False, True], ids=["one after another", "launched ahead"])
 @pytest.mark.parametrize("policy", ["commit", "mask"])
-def test_steps_in_parts_give_the_same_tokens(policy, overlaps):
+def test_steps_in_parts_give_the_same_tokens(policy, overlaps, masks_drafts):
     """Would catch a step launched as one graph that had to be cut or masked, and a round seen too late."""
     alone = coupled_tokens_alone()
-    options = {"graphs": True, "overlaps": overlaps}
+    options = {"graphs": True, "overlaps": overlaps, "masks_drafts": masks_drafts}
     assert tokens_of(policy, 3, Method.coupled, DraftSampling.coupled, **options) == alone
     assert tokens_of(policy, 0, Method.coupled, DraftSampling.coupled, **options) == alone
 
@@ -145,8 +146,12 @@ def test_steps_in_parts_draw_from_the_same_masked_rows(policy, masks_drafts):
     """With sampled drafts a mask of the wrong row or of another round shows at once."""
     expected = tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled, masks_drafts=masks_drafts)
     for limit in (None, 1):
-        options = {"graphs": True, "prompt_tokens_beside_rounds": limit, "masks_drafts": masks_drafts}
-        assert tokens_of(policy, 3, Method.probabilistic, DraftSampling.sampled, **options) == expected
+        for overlaps in (False, True):
+            options = {"graphs": True, "prompt_tokens_beside_rounds": limit, "overlaps": overlaps}
+            found = tokens_of(
+                policy, 3, Method.probabilistic, DraftSampling.sampled, masks_drafts=masks_drafts, **options
+            )
+            assert found == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"graphs": True, "overlaps": True}], ids=["eager", "launched ahead"])

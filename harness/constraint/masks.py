@@ -57,9 +57,12 @@ FREE = -1
 class Masks:
     """Room for the masks of a round; `clear` before the next one."""
 
-    def __init__(self, most: int, vocab_size: int, is_pinned: bool = False) -> None:
+    def __init__(self, most: int, vocab_size: int, is_pinned: bool = False, num_rows: int = 0) -> None:
+        """num_rows: room for so many numbers of masks, which reach a device together with the masks."""
         num_words = -(-vocab_size // BITS_PER_WORD)
-        self._words = torch.empty(most, num_words, dtype=torch.int32, pin_memory=is_pinned)
+        self._num_ahead = words_ahead(num_rows)
+        self._memory = torch.empty(self._num_ahead + most * num_words, dtype=torch.int32, pin_memory=is_pinned)
+        self._words = self._memory[self._num_ahead :].view(most, num_words)
         self._waiting: list[Walk] = []
         self.num_masks = 0
 
@@ -74,6 +77,11 @@ class Masks:
         if self._waiting:
             self._waiting[0].matcher.fill_together(self._waiting, self._words)
             self._waiting.clear()
+
+    def packed(self, rows: Sequence[int]) -> Tensor:
+        """Numbers of masks, [R] int64, and behind them the masks: one piece of memory, as `unpacked` reads it."""
+        self._memory[: self._num_ahead].view(torch.int64)[: len(rows)] = torch.tensor(rows, dtype=torch.int64)
+        return self._memory[: self._num_ahead + self.words.numel()]
 
     def clear(self) -> None:
         self.num_masks = 0
@@ -91,6 +99,21 @@ class Masks:
         self._waiting.append(Walk(matcher, numbers.start, token_ids))
         self.num_masks = numbers.stop
         return numbers
+
+
+ALIGNED = 32
+"""Masks begin at a multiple of so many words, for which kernels are specialized."""
+
+
+def words_ahead(num_rows: int) -> int:
+    """Words that so many numbers of masks take ahead of the masks."""
+    return -(-2 * num_rows // ALIGNED) * ALIGNED
+
+
+def unpacked(memory: Tensor, num_rows: int, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """Views of what `Masks.packed` left: [num_rows] int64, and [M, ceil(V / 32)] int32."""
+    ahead = words_ahead(num_rows)
+    return memory[:ahead].view(torch.int64)[:num_rows], memory[ahead:].view(-1, -(-vocab_size // BITS_PER_WORD))
 
 
 def words_of(token_ids: Tensor, vocab_size: int) -> Tensor:

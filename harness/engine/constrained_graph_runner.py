@@ -3,8 +3,8 @@
 While a request reasons, a step is one graph, launched ahead as without grammars; the device itself defers a slot in
 whose round reasoning may end (see Step). A deferred round runs again in parts, and so does every step while some
 request is in its answer: the host looks at the drafts beside the target's forward, and launches the rest after it. In
-the answer drafts are drawn operation by operation, under masks that the host makes one after the other. Everything
-else is captured, except for the rare step of which something may be cut.
+the answer drafts are drawn operation by operation, under masks of the host. Everything else is captured. Where no
+request draws under masks, the first parts are launched ahead too: the host reads the step before them meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
-from harness.engine.constrained_step import ConstrainedStep, drafting_slots, grammar_states_of, masking_drafts
+from harness.engine.constrained_step import (
+    ConstrainedStep,
+    cut_rounds,
+    drafting_slots,
+    grammar_states_of,
+    masking_drafts,
+)
 from harness.engine.graph_runner import CapturedStep, GraphRunner, StepSize, copy_in
 from harness.engine.runner import Launched, fetch
 from harness.engine.slots import StepInputs, ending_row
@@ -24,7 +30,7 @@ from kernels.contract import Draft
 
 
 class ConstrainedGraphRunner(GraphRunner):
-    """A step in parts must have been read before another is launched, and be launched when all before it were."""
+    """A step in parts takes its second half (`Launched.rest`) when all steps before it were read."""
 
     def __init__(self, step: Step, num_slots: int, max_prefill_tokens_with_decodes: int | None = None) -> None:
         super().__init__(step, num_slots, max_prefill_tokens_with_decodes)
@@ -41,17 +47,24 @@ class ConstrainedGraphRunner(GraphRunner):
         self._write_endings(plan)
         if not plan.may_be_constrained:
             return fetch(captured.run())
-        grammar_states = grammar_states_of(plan)
-        if not any(item.needs_host for item in plan.deciding):
-            return fetch(captured.run())._replace(grammar_states=grammar_states, ran_as_one_graph=True)
-        parts, drafting = self._parts[self._size(plan)], drafting_slots(plan)
-        self._constrained.masks.clear()
+        if not plan.needs_host:
+            return fetch(captured.run())._replace(grammar_states=grammar_states_of(plan), ran_as_one_graph=True)
+        parts = self._parts[self._size(plan)]
         parts.draft()
-        in_answer = masking_drafts(grammar_states, drafting)
+        draws_under_masks = self.step.num_speculative_tokens > 0
+        in_answer = masking_drafts(grammar_states_of(plan), drafting_slots(plan)) if draws_under_masks else {}
         if in_answer:
-            return self._run_in_answer(parts, grammar_states, drafting, in_answer)
+            self._constrained.masks.clear()
+            return self._run_in_answer(parts, grammar_states_of(plan), drafting_slots(plan), in_answer)
         shown = self._show(parts.drafted.draft)
         parts.score()
+        unread = Launched(StepOutput(shown.host, parts.scored.logits, parts.drafted.draft), shown.host, None)
+        return unread._replace(rest=lambda: self._rest(plan, parts, shown))
+
+    def _rest(self, plan: StepPlan, parts: StepParts, shown: _Shown) -> Launched:
+        """The second half of a step, from the drafts on the host to its end."""
+        grammar_states, drafting = grammar_states_of(plan), drafting_slots(plan)
+        self._constrained.masks.clear()
         drafts, counts = shown.read()
         counts_to_verify = list(counts)
         rows = self._constrained.before_verification(grammar_states, drafting, counts_to_verify, drafts)
@@ -94,16 +107,18 @@ class ConstrainedGraphRunner(GraphRunner):
         draft_rows: Tensor | None,
     ) -> Launched:
         """The rest of a step; `counts` are other counts of drafts than it has, `draft_rows` their masks."""
-        words = self._constrained.masks.words
+        masks = self._constrained.masks
+        may_cut = any(grammar_state.may_cut for grammar_state in grammar_states.values())
         if counts is not None:
             parts.write(None, counts)
-        if len(words):
-            parts.write_masks(words, draft_rows, rows)
-        if any(grammar_state.may_cut for grammar_state in grammar_states.values()):
-            current = parts.drafted.draft.num_draft_tokens.tolist()
-            drafted = parts.masked() if len(words) else parts.drafted
-            return self._constrained.verify(parts.given, drafted, parts.scored, grammar_states, current, rows)
-        return fetch(parts.end_masked() if len(words) else parts.end())._replace(grammar_states=grammar_states)
+        if masks.num_masks or may_cut:
+            parts.write_masks(masks, draft_rows, rows)
+        if may_cut:
+            decided, num_tokens = parts.verify_to_cut().cpu(), self.step.num_speculative_tokens
+            outcomes, num_kept = cut_rounds(grammar_states, decided.tolist(), num_tokens)
+            output = parts.finish(num_kept or [num_tokens + 1] * len(decided))
+            return Launched(output, decided, None, outcomes)
+        return fetch(parts.end_masked() if masks.num_masks else parts.end())._replace(grammar_states=grammar_states)
 
     def _capture(self, size: StepSize) -> CapturedStep:
         captured = super()._capture(size)
@@ -119,7 +134,7 @@ class ConstrainedGraphRunner(GraphRunner):
         """Draw drafts under masks that forbid nothing, as they are drawn in the answer: operation by operation.
 
         No capture has compiled these kernels; it would else happen when the first request of a run is after its
-        end of reasoning, in its time. Those of a step that may cut are the captured ones, launched one by one.
+        end of reasoning, in its time.
         """
         self._constrained.masks.clear()
         draft = self.step.draft(parts.given, self._constrained.masked_drafts({}, parts.given)).draft
@@ -152,12 +167,12 @@ class _Shown:
         host: Tensor,
         arrived: torch.cuda.Event | None,
     ) -> None:
-        self._host = host
+        self.host = host
         self._arrived = arrived
 
     def read(self) -> tuple[list[list[int]], list[int]]:
         """The drafts of each slot and their number, once they are there."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        rows = self._host.tolist()
+        rows = self.host.tolist()
         return [row[:-1] for row in rows], [row[-1] for row in rows]

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from harness.constraint.grammar_state import US_PER_S, ConstraintOutcome, GrammarState
-from harness.constraint.lookahead import Lookahead
 from harness.constraint.masks import FREE, Masks
+from harness.engine.constrained_drafts import ConstrainedDrafts, share_s
 from harness.engine.runner import EagerRunner, Launched
 from harness.engine.sequence import Round, rounds_of
 from harness.engine.slots import StepInputs
@@ -35,12 +35,13 @@ class ConstrainedStep:
         self.step = step
         device = step.target.device
         most = num_slots * (step.num_speculative_tokens + 1)
-        self.masks = Masks(most, step.target.vocab_size, is_pinned=device.type == "cuda")
+        num_rows = most + num_slots * step.num_speculative_tokens
+        self.masks = Masks(most, step.target.vocab_size, device.type == "cuda", num_rows)
 
     def run(self, plan: StepPlan, inputs: StepInputs) -> Launched:
         """Run a step from its drafts to its end, the host at every turn."""
         step, grammar_states, drafting = self.step, grammar_states_of(plan), drafting_slots(plan)
-        in_answer = masking_drafts(grammar_states, drafting)
+        in_answer = masking_drafts(grammar_states, drafting) if step.num_speculative_tokens else {}
         self.masks.clear()
         masked = self.masked_drafts(in_answer, inputs) if in_answer else None
         drafted = step.draft(inputs, masked)
@@ -108,10 +109,8 @@ class ConstrainedStep:
             mask = TokenMask(self.masks.words.to(device), flat)
         verified = step.verify(inputs, drafted._replace(draft=fewer), scored, mask)
         decided = step.decided(verified).cpu()
-        num_tokens = drafted.draft.token_ids.shape[1]
-        outcomes, cuts = apply_constraints(grammar_states, rounds_of(decided.tolist(), num_tokens, grammar_states))
-        if cuts:
-            num_kept = [cuts.get(slot, num_tokens + 1) for slot in range(len(decided))]
+        outcomes, num_kept = cut_rounds(grammar_states, decided.tolist(), drafted.draft.token_ids.shape[1])
+        if num_kept is not None:
             verified = truncate_verdict(verified, torch.tensor(num_kept, device=device))
         step.extend(inputs, scored, verified)
         return Launched(step.commit(scored, verified), decided, None, outcomes)
@@ -144,6 +143,17 @@ def truncate_verdict(
     token_ids = verdict.token_ids.masked_fill(columns >= num_kept.unsqueeze(1), -1)
     num_accepted = torch.minimum(verdict.num_accepted, num_kept - 1)
     return verified._replace(verdict=replace(verdict, token_ids=token_ids, num_accepted=num_accepted))
+
+
+def cut_rounds(
+    grammar_states: Mapping[int, GrammarState], decided: Sequence[list[int]], num_tokens: int
+) -> tuple[dict[int, ConstraintOutcome], list[int] | None]:
+    """The outcomes of a step that the device has not taken in, by slot, and the tokens that stay of each row.
+
+    None where all do. `decided` as in StepOutput; `num_tokens` are the K of the step.
+    """
+    outcomes, cuts = apply_constraints(grammar_states, rounds_of(decided, num_tokens, grammar_states))
+    return outcomes, [cuts.get(slot, num_tokens + 1) for slot in range(len(decided))] if cuts else None
 
 
 def apply_constraints(
@@ -212,80 +222,6 @@ def masking_drafts(grammar_states: Mapping[int, GrammarState], drafting: Collect
     """The grammar states, by slot, of the answers whose drafts are drawn under masks."""
     found = {slot: grammar_states[slot] for slot in drafting}
     return {slot: each for slot, each in found.items() if each.in_answer and each.masks_drafts}
-
-
-class ConstrainedDrafts:
-    """The masks of one round's drafts in the answer; see harness.drafters.protocol.DraftMasks.
-
-    The host looks at each draft token before the next is drawn.
-
-    Shapes: B rows, K draft tokens.
-    """
-
-    def __init__(
-        self,
-        grammar_states: Mapping[int, GrammarState],
-        masks: Masks,
-        num_rows: int,
-        num_tokens: int,
-        device: torch.device,
-    ) -> None:
-        """grammar_states: by slot, all of them in the answer."""
-        self.lookaheads: dict[int, Lookahead] = {
-            slot: grammar_state.lookahead() for slot, grammar_state in grammar_states.items()
-        }
-        self.target_rows: dict[int, list[int]] = {slot: [] for slot in grammar_states}
-        """By slot, the masks of the positions so far: those of the target are the same."""
-        self._grammar_states = grammar_states
-        self._masks = masks
-        self.rows = torch.full((num_rows, num_tokens), FREE, dtype=torch.int64)
-        """[B, K], the masks of the drafts so far."""
-        self._device = device
-
-    def before(self, step: int, own_words: Tensor | None) -> TokenMask:
-        began = time.perf_counter()
-        rows = {slot: lookahead.row(self._masks) for slot, lookahead in self.lookaheads.items()}
-        words = self._masks.words
-        for slot, row in rows.items():
-            self.target_rows[slot].append(row)
-            can_draw = row == FREE or own_words is None or bool((words[row] & own_words).any())
-            # a drafter that knows no allowed token draws freely and is rejected
-            self.rows[slot, step] = row if can_draw else FREE
-        self._spend(began)
-        return self._mask(self.rows[:, step])
-
-    def after(self, token_ids: Tensor) -> None:
-        drawn = token_ids.tolist()
-        began = time.perf_counter()
-        for slot, lookahead in self.lookaheads.items():
-            lookahead.take(drawn[slot])
-        self._spend(began)
-
-    def end(self) -> None:
-        """Ask for the masks after the last draft tokens, which only the target needs."""
-        began = time.perf_counter()
-        for slot, lookahead in self.lookaheads.items():
-            if self.target_rows[slot]:
-                self.target_rows[slot].append(lookahead.row(self._masks))
-        # before the lookaheads are rolled back
-        self._masks.write()
-        self._spend(began)
-
-    def cached(self) -> TokenMask:
-        return self._mask(self.rows)
-
-    def _mask(self, rows: Tensor) -> TokenMask:
-        return TokenMask(self._masks.words.to(self._device), rows.to(self._device))
-
-    def _spend(self, began: float) -> None:
-        share_s(began, self._grammar_states.values())
-
-
-def share_s(began: float, grammar_states: Collection[GrammarState]) -> None:
-    """Count the time since `began` with the rounds of these requests, in equal shares."""
-    spent_s = (time.perf_counter() - began) / max(1, len(grammar_states))
-    for grammar_state in grammar_states:
-        grammar_state.spend(spent_s)
 
 
 def outcomes_of(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, ConstraintOutcome]:

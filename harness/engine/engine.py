@@ -151,11 +151,14 @@ class Engine:
             scheduler.admit(self._now())
             if self._by_slot:
                 self._close_gaps(scheduler)
-            launched = None if under_way and self._must_wait(scheduler) else self._launch(scheduler)
+            launched = None if under_way and self._must_wait(under_way.plan, scheduler) else self._launch(scheduler)
+            if launched is not None and under_way is None:
+                launched = _completed(launched)
             if not self._overlaps and launched is not None:
                 under_way, launched = self._measured(launched), None
             if under_way is not None:
                 self._take_in(under_way, scheduler, finished, follow_up)
+                launched = launched and _completed(launched)
             elif launched is None:
                 finished.idle_s += self._idle(scheduler.seconds_to_wait(self._now()))
             under_way = launched
@@ -181,12 +184,18 @@ class Engine:
         before, self._read_s = self._read_s, self._now()
         return self._read_s - before
 
-    def _must_wait(self, scheduler: Scheduler) -> bool:
-        """Whether the next step needs the host's answer to the one under way.
+    def _must_wait(self, under_way: StepPlan, scheduler: Scheduler) -> bool:
+        """Whether the next step cannot begin before the one under way was read.
 
-        So it is too where the host takes part in the one under way: who needed it there does until that is read.
+        It draws under masks, whose places are not known yet; or the host takes part in the one under way alone, so that
+        reasoning may have ended there without the device knowing.
         """
-        return any(item.needs_host for item in scheduler.constrained.values())
+        if not _needs_host(scheduler):
+            return under_way.needs_host
+        if not self.settings.num_speculative_tokens:
+            return False
+        states = (item.request.grammar_state for item in scheduler.constrained.values())
+        return any(state is not None and state.masks_drafts for state in states)
 
     def _launch(self, scheduler: Scheduler) -> _UnderWay | None:
         """Launch the next step, if there is one to launch."""
@@ -198,6 +207,7 @@ class Engine:
             runner.row_width,
             runner.max_prefill_tokens_with_decodes,
             may_be_constrained=bool(scheduler.constrained),
+            needs_host=_needs_host(scheduler),
         )
         if plan is None:
             return None
@@ -270,3 +280,14 @@ class Engine:
             if sequence.has_nan:
                 self._clear(sequence.slot)
             scheduler.release(sequence, follow_up(sequence.answer))
+
+
+def _needs_host(scheduler: Scheduler) -> bool:
+    """Whether some request needs the host in its next round."""
+    return any(item.needs_host for item in scheduler.constrained.values())
+
+
+def _completed(under_way: _UnderWay) -> _UnderWay:
+    """The same with the second half of its step launched, all steps before it having been read."""
+    rest = under_way.launched.rest
+    return under_way if rest is None else under_way._replace(launched=rest())

@@ -7,7 +7,7 @@ It does not know requests beyond their plan, limits or time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -34,6 +34,9 @@ class Launched(NamedTuple):
     """Grammar states by slot that have not seen what verification emitted; nothing is cut while a request goes on."""
     ran_as_one_graph: bool = False
     """The grammar states have not seen the drafts either; where they must, the device deferred the slot."""
+
+    rest: Callable[[], Launched] | None = None
+    """Launches the second half of the step, once all steps before it have been read; None where nothing is left."""
 
     def wait(self) -> None:
         """Wait until the result is on the host."""

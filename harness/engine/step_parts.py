@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.constraint.masks import FREE
+from harness.constraint.masks import BITS_PER_WORD, FREE, Masks, unpacked, words_ahead
+from harness.engine.constrained_step import truncate_verdict
 from harness.engine.slots import StepInputs
-from harness.engine.step import Drafted, Scored, Step, StepOutput
+from harness.engine.step import Drafted, Scored, Step, StepOutput, Verified
 from kernels.contract import TokenMask
 
 
@@ -31,21 +32,26 @@ class DeviceMasks(NamedTuple):
 
 
 class StepParts:
-    """The parts of one step; they are called in the order of their definition, `end` or `end_masked` last."""
+    """The parts of one step; they are called in the order of their definition, `end`, `end_masked` or `finish`
+    last."""
 
     drafted: Drafted
     scored: Scored
+    verified: Verified
+    """Of the last `verify_to_cut`."""
 
     def __init__(self, step: Step, given: StepInputs, max_masks: int) -> None:
         self.step = step
         self.given = given
         num_rows, num_tokens, device = given.decides.numel(), step.num_speculative_tokens, given.slots.device
-        num_words = -(-step.target.vocab_size // 32)
-        self.masks = DeviceMasks(
-            torch.zeros(max_masks, num_words, dtype=torch.int32, device=device),
-            torch.full((num_rows, num_tokens), FREE, dtype=torch.int64, device=device),
-            torch.full((num_rows * (num_tokens + 1),), FREE, dtype=torch.int64, device=device),
-        )
+        num_numbers, num_drafts = max_numbers(max_masks, num_tokens), num_rows * num_tokens
+        num_words = -(-step.target.vocab_size // BITS_PER_WORD)
+        self._memory = torch.zeros(words_ahead(num_numbers) + max_masks * num_words, dtype=torch.int32, device=device)
+        numbers, words = unpacked(self._memory, num_numbers, step.target.vocab_size)
+        numbers.fill_(FREE)
+        draft_rows = numbers[:num_drafts].view(num_rows, num_tokens)
+        self.masks = DeviceMasks(words, draft_rows, numbers[num_drafts : 2 * num_drafts + num_rows])
+        self._num_kept = torch.full((num_rows,), num_tokens + 1, dtype=torch.int64, device=device)
 
     def draft(self) -> None:
         """Apply the host's input, and draft without masks."""
@@ -63,6 +69,22 @@ class StepParts:
         """The same under `masks`."""
         return self._end(self.masked(), TokenMask(self.masks.words, self.masks.target_rows))
 
+    def verify_to_cut(self) -> Tensor:
+        """Verification under `masks` alone; returns what was decided (see StepOutput). `finish` must follow."""
+        target_mask = TokenMask(self.masks.words, self.masks.target_rows)
+        self.verified = self.step.verify(self.given, self.masked(), self.scored, target_mask)
+        return self.step.decided(self.verified)
+
+    def finish(self, num_kept: list[int]) -> StepOutput:
+        """What follows verification, of so many tokens of each slot at most."""
+        self._num_kept.copy_(torch.tensor(num_kept))
+        return self._finish()
+
+    def _finish(self) -> StepOutput:
+        cut = truncate_verdict(self.verified, self._num_kept)
+        self.step.extend(self.given, self.scored, cut)
+        return self.step.commit(self.scored, cut)
+
     def masked(self) -> Drafted:
         """The drafts with the masks that they were drawn under."""
         draft = self.drafted.draft
@@ -78,19 +100,24 @@ class StepParts:
             draft.token_ids.copy_(token_ids)
         draft.num_draft_tokens.copy_(torch.tensor(counts))
 
-    def write_masks(self, words: Tensor, draft_rows: Tensor | None, target_rows: list[list[int]]) -> None:
-        """Put masks into their place on the device; no draft rows are masked where `draft_rows` is None."""
-        self.masks.words[: len(words)].copy_(words)
-        if draft_rows is None:
-            self.masks.draft_rows.fill_(FREE)
-        else:
-            self.masks.draft_rows.copy_(draft_rows)
-        self.masks.target_rows.copy_(torch.tensor(target_rows).flatten())
+    def write_masks(self, masks: Masks, draft_rows: Tensor | None, target_rows: list[list[int]]) -> None:
+        """Put masks into their place on the device, in one copy; no draft rows are masked where `draft_rows` is None.
+
+        The copy may still be under way when this returns: the masks must stay as they are until the step was read.
+        """
+        drafts = [FREE] * self.masks.draft_rows.numel() if draft_rows is None else draft_rows.flatten().tolist()
+        packed = masks.packed([*drafts, *(row for each in target_rows for row in each)])
+        self._memory[: len(packed)].copy_(packed, non_blocking=True)
 
     def _end(self, drafted: Drafted, mask: TokenMask | None) -> StepOutput:
         verified = self.step.verify(self.given, drafted, self.scored, mask)
         self.step.extend(self.given, self.scored, verified)
         return self.step.commit(self.scored, verified)
+
+
+def max_numbers(max_masks: int, num_tokens: int) -> int:
+    """Numbers of masks that any step has: of its draft rows and of its target rows, which have a mask each at most."""
+    return max_masks + max_masks // (num_tokens + 1) * num_tokens
 
 
 class CapturedParts(StepParts):
@@ -103,14 +130,18 @@ class CapturedParts(StepParts):
         super().score()
         super().end()
         super().end_masked()
+        super().verify_to_cut()
+        super()._finish()
         torch.cuda.synchronize()
         self.pool = pool
         self._draft, _ = self._captured(super().draft)
         self._score, _ = self._captured(super().score)
         self._end_free, self._output_free = self._captured(super().end)
         self._end_under_masks, self._output_under_masks = self._captured(super().end_masked)
+        self._verify_to_cut, self._decided = self._captured(super().verify_to_cut)
+        self._finish_cut, self._output_cut = self._captured(super()._finish)
         # the first replay of a graph brings it to the device
-        for replay in (self.draft, self.score, self.end, self.end_masked):
+        for replay in (self.draft, self.score, self.end, self.end_masked, self.verify_to_cut, self._finish):
             replay()
         torch.cuda.synchronize()
 
@@ -136,4 +167,14 @@ class CapturedParts(StepParts):
     def end_masked(self) -> StepOutput:
         self._end_under_masks.replay()
         output: StepOutput = self._output_under_masks
+        return output
+
+    def verify_to_cut(self) -> Tensor:
+        self._verify_to_cut.replay()
+        decided: Tensor = self._decided
+        return decided
+
+    def _finish(self) -> StepOutput:
+        self._finish_cut.replay()
+        output: StepOutput = self._output_cut
         return output

@@ -34,6 +34,8 @@ class StepPlan(NamedTuple):
     """In the order in which their requests were admitted."""
     may_be_constrained: bool
     """False only where no running request has one, which saves asking each of them in every step."""
+    needs_host: bool = False
+    """The host takes part between the drafts of the step and their verification."""
 
     @property
     def deciding(self) -> list[Sequence]:
@@ -57,6 +59,7 @@ def make_plan(
     row_width: int,
     max_prefill_tokens_with_decodes: int | None = None,
     may_be_constrained: bool = True,
+    needs_host: bool = False,
 ) -> StepPlan | None:
     """The next step; None when no request can go on before the step under way has been read.
 
@@ -70,7 +73,7 @@ def make_plan(
         row_width: tokens of a row; 0 reads every prompt in one piece, however long.
         max_prefill_tokens_with_decodes: prompt tokens of a step in which some request decodes, rows rounded down; None
             for no limit beyond max_tokens.
-        may_be_constrained: see StepPlan.
+        may_be_constrained, needs_host: see StepPlan.
     """
     going_on = [sequence for sequence in running if sequence.finish_reason is None]
     waiting = [sequence for sequence in going_on if not sequence.is_prefilled]
@@ -81,7 +84,7 @@ def make_plan(
     )
     limit = max_prefill_tokens_with_decodes if decoding else None
     chunks = _chunks(waiting, max_tokens if limit is None else min(limit, max_tokens), row_width)
-    return StepPlan(decoding, chunks, may_be_constrained) if decoding or chunks else None
+    return StepPlan(decoding, chunks, may_be_constrained, needs_host) if decoding or chunks else None
 
 
 def _chunks(waiting: Iterable[Sequence], room: int, row_width: int) -> tuple[Chunk, ...]:

@@ -26,10 +26,13 @@ from harness.workload.chat import decode_answer
 from harness.workload.conversations import Conversation
 
 STEP_BY_STEP = (
-    "while the answer of some request follows its grammar, no step is launched ahead{drawn}; a round in which reasoning"
-    " may end is run again with the host, and no step is launched ahead of it"
+    "while the answer of some request follows its grammar, no step is launched ahead, and drafts are drawn operation by"
+    " operation; a round in which reasoning may end is run again with the host, and no step is launched ahead of it"
 )
-MASKED_DRAFTS = ", and drafts are drawn operation by operation"
+IN_PARTS = (
+    "while the answer of some request follows its grammar, only drafts and the target's forward are launched ahead; a"
+    " round in which reasoning may end is run again with the host"
+)
 
 
 class LocalBackend:
@@ -190,8 +193,8 @@ class LocalBackend:
         round_tokens = self.cell.backend.max_concurrency * (self.engine_of_cell.num_speculative_tokens + 1)
         notes = [*self.target.fallbacks, *self.target.round_fallbacks(round_tokens), *head, *self.requests.notes]
         if self.cell.constraint.is_on and self.engine_of_cell.uses_graphs:
-            is_masked = self.cell.constraint.drafts is AnswerDrafts.masked
-            notes.append(STEP_BY_STEP.format(drawn=MASKED_DRAFTS if is_masked else ""))
+            is_masked = self.cell.constraint.drafts is AnswerDrafts.masked and not self.cell.is_baseline
+            notes.append(STEP_BY_STEP if is_masked else IN_PARTS)
         if self.engine_of_cell.runs_own_method and self.target.device.type == "cuda":
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
         return tuple(notes)
