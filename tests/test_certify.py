@@ -190,6 +190,7 @@ def test_a_verdict_that_breaks_the_contract_fails(monkeypatch, tmp_path, capsys)
 def test_a_control_that_is_not_rejected_exits_with_1(monkeypatch, tmp_path, capsys):
     unseen = replace(controls()[0], alter=lambda subject: subject, case=CASES["strict, greedy one-hot, float32, none"])
     monkeypatch.setattr("harness.certification.jobs.controls", lambda: [unseen])
+    monkeypatch.setattr("harness.certification.jobs.tree_controls", list)
     arguments = ["--device=cpu", "--samples=8000", "--cells=greedy, greedy"]
     assert main([*arguments, f"--output={tmp_path}"]) == 1
     output = capsys.readouterr().out

@@ -19,7 +19,7 @@ from harness.certification.toy_models import (
     ToyModels,
 )
 from kernels import methods
-from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.contract import DraftSampling, SiblingDraws, Verification, VerificationMethod
 
 Method = VerificationMethod
 GREEDY, SAMPLED, COUPLED = DraftSampling.greedy, DraftSampling.sampled, DraftSampling.coupled
@@ -86,6 +86,10 @@ class Case:
     """Fill the batch with padded slots."""
     padded_rows: bool = False
     """Target rows at r * (K + 1)."""
+    trees: tuple[tuple[int, ...], ...] = ()
+    """Trees of drafts of a request's rounds, again and again: the parent of each draft token, -1 for the context.
+    `lengths` are their sizes. Empty for chains."""
+    siblings: SiblingDraws = SiblingDraws.independent
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -103,6 +107,8 @@ class Case:
         parts = [self.verification.method.value, f"{self.draft_sampling.value} {proposal}", self.dtype, self.truncation]
         parts += [f"{self.cache_dtype} cache"] if self.cache_dtype else []
         parts += ["ragged"] if len(self.lengths) > 1 else []
+        parts += [f"{self.siblings.value} siblings"] if self.trees and self.cached else []
+        parts += [f"tree {' '.join(map(str, tree))}" for tree in self.trees if len(self.trees) == 1]
         parts += ["padded slots"] if self.padded_slots else []
         parts += ["padded rows"] if self.padded_rows else []
         parts += ["stats not kept"] if not self.row_stats and self.cached else []

@@ -8,7 +8,7 @@ from enum import Enum
 from harness.settings.device import Device
 from harness.settings.imported import is_import_path
 from harness.settings.schema import check_known, check_seed, check_setting
-from kernels.contract import VerificationMethod
+from kernels.methods import TreeMethod, VerificationMethod
 
 PROJECT_CORE = "harness.certification.subject:project_core"
 
@@ -54,7 +54,7 @@ class CertifyConfig:
 
     def __post_init__(self) -> None:
         names = [name for name in self.methods if not is_import_path(name)]
-        check_known("methods", names, [method.value for method in VerificationMethod])
+        check_known("methods", names, [method.value for method in (*VerificationMethod, *TreeMethod)])
         for name in ("samples", "batch", "workers"):
             check_setting(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
         check_setting(not 0 < self.samples < 1000, "samples", "at least 1000", self.samples)

@@ -88,7 +88,7 @@ class Control:
     """Makes the wrong sampler from a right one."""
 
 
-def _altered(subject: Subject, **functions: Callable) -> Functions:
+def altered(subject: Subject, **functions: Callable) -> Functions:
     """The subject with some of its functions replaced; it keeps no statistics, so that the cache is read."""
     right = Functions(f"{subject.name}, altered", subject.verify, subject.draw, subject.coupled_draw)
     return replace(right, **functions)  # type: ignore[arg-type]
@@ -96,13 +96,13 @@ def _altered(subject: Subject, **functions: Callable) -> Functions:
 
 def _unchanged(subject: Subject) -> Subject:
     """For methods that are wrong by themselves."""
-    return _altered(subject)
+    return altered(subject)
 
 
 def _drafts_with_residual_noise(subject: Subject) -> Subject:
     """The draft of a position and the token recovered there are drawn with one uniform number."""
 
-    return _altered(
+    return altered(
         subject,
         draw=lambda logits, sampling, streams, _, *others: subject.draw(
             logits, sampling, streams, Purpose.residual, *others
@@ -116,7 +116,7 @@ def _same_streams_every_round(subject: Subject) -> Subject:
     def in_round_0(streams: Streams) -> Streams:
         return replace(streams, rounds=torch.zeros_like(streams.rounds))
 
-    return _altered(
+    return altered(
         subject,
         draw=lambda logits, sampling, streams, *others: subject.draw(logits, sampling, in_round_0(streams), *others),
         verify=lambda *inputs: subject.verify(*inputs[:-1], in_round_0(inputs[-1])),
@@ -124,13 +124,13 @@ def _same_streams_every_round(subject: Subject) -> Subject:
 
 
 def _mistaken(mistake: Mistake) -> Callable[[Subject], Subject]:
-    return lambda subject: _altered(subject, verify=broken_verify(mistake))
+    return lambda subject: altered(subject, verify=broken_verify(mistake))
 
 
 def _mask_forgotten_in_the_draft(subject: Subject) -> Subject:
     """The draft rows are verified as if they had been drawn without a mask."""
 
-    return _altered(
+    return altered(
         subject,
         verify=lambda logits, draft, *others, **masked: subject.verify(
             logits, replace(draft, mask=None), *others, **masked
@@ -146,7 +146,7 @@ def _temperature_forgotten(subject: Subject) -> Subject:
         kept = cuts | (sampling.temperature == 0)
         return replace(sampling, temperature=torch.where(kept, sampling.temperature, 1.0))
 
-    return _altered(
+    return altered(
         subject,
         draw=lambda logits, sampling, *others: subject.draw(logits, without(sampling), *others),
         verify=lambda logits, draft, sampling, *others: subject.verify(logits, draft, without(sampling), *others),

@@ -33,6 +33,8 @@ square of their mean. One profile of G alone must be off by sqrt(G) times as muc
 FULL_POWER = 0.999
 """What the samples of size full are chosen for."""
 SMALL_SAMPLES, SMALL_BATCH = 150_000, 37_500
+TREE_SMALL_SAMPLES = 50_000
+"""Of cases and controls with trees, whose rounds take several times as long; the report gives their power."""
 CONTROL_SAMPLES = 1_000_000
 FULL_BATCH, LARGE_BATCH, LARGE_MEMORY_BYTES = 2**18, 2**20, 96 * 2**30
 """Requests in flight on a GPU, and on one with so much memory: with fewer it waits for the host. At LARGE_BATCH a
@@ -117,6 +119,8 @@ def evaluate(subject: Subject, job: Case | Control, conditions: Conditions) -> O
     if isinstance(job, Control):
         case, subject, is_control = job.case, job.alter(project_core(conditions.device)), True
         samples = config.samples or control_samples(conditions.size)
+        if case.trees and not config.samples and conditions.size is Size.small:
+            samples = TREE_SMALL_SAMPLES
     else:
         case, samples, is_control = job, _samples(job, conditions), False
     batch, device = _batch(case, conditions), conditions.device
@@ -159,7 +163,7 @@ def _samples(case: Case, conditions: Conditions) -> int:
     if case.is_spread:
         return SPREAD_SMALL_SAMPLES if conditions.size is Size.small else SPREAD_FULL_SAMPLES
     if conditions.size is Size.small:
-        return SMALL_SAMPLES
+        return TREE_SMALL_SAMPLES if case.trees else SMALL_SAMPLES
     law = laws(case)
     df = int((law > 0).sum()) - len(law)
     return samples_needed(VARIATION, conditions.level, df, FULL_POWER)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from harness.certification.cases import Case, full_cases, own_cases, small_cases
 from harness.certification.config import CertifyConfig, Size
 from harness.certification.controls import Control, controls
+from harness.certification.tree_cases import tree_cases, tree_controls
 from harness.settings.imported import ImportPath, is_import_path
 from harness.settings.schema import SettingsError
 from kernels.methods import Guarantee, OwnMethod
@@ -15,6 +16,7 @@ from kernels.methods import Guarantee, OwnMethod
 def chosen_cases(config: CertifyConfig, size: Size) -> list[Case]:
     """The lossless cases that the settings ask for; raises SettingsError when there is none."""
     every = full_cases() if size is Size.full else small_cases()
+    every += tree_cases(size is Size.full)
     for path in (ImportPath(name) for name in config.methods if is_import_path(name)):
         every += own_cases(_own_method(path), size is Size.full)
     found = [
@@ -53,4 +55,4 @@ def chosen_jobs(config: CertifyConfig, size: Size) -> list[Case | Control]:
     Raises:
         SettingsError: there is no lossless case.
     """
-    return [*chosen_cases(config, size), *(controls() if config.controls else [])]
+    return [*chosen_cases(config, size), *([*controls(), *tree_controls()] if config.controls else [])]

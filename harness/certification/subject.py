@@ -55,13 +55,15 @@ from harness.certification.implementations import NAMED
 from harness.settings.schema import SettingsError
 from kernels.contract import DraftSampling, Drawn, VerificationMethod, VerificationResult
 from kernels.core import Core, core_for, reference_core
+from kernels.methods import Method, TreeMethod
 
 
 @dataclass(frozen=True)
 class Features:
     """What a subject can do."""
 
-    methods: frozenset[VerificationMethod] = frozenset(VerificationMethod)
+    methods: frozenset[Method] = frozenset(VerificationMethod)
+    """Those of kernels.methods.TreeMethod get trees of drafts, `Draft.parents`, and return a path."""
     draft_samplings: frozenset[DraftSampling] = frozenset(DraftSampling)
     drafts: frozenset[tuple[VerificationMethod, DraftSampling, bool]] | None = None
     """Of the ways to draft and verify, those that there are: method, draft sampling, and whether the draft logits are
@@ -119,12 +121,18 @@ class Functions:
 
 
 def _as_subject(core: Core) -> Functions:
+    is_reference = core.name == "reference"
     return Functions(
         core.name,
         core.verify,
         core.draw,
         core.coupled_draw,
-        Features(row_stats=True, masks=True, own_methods=core.name == "reference"),
+        Features(
+            methods=frozenset([*VerificationMethod, *(TreeMethod if is_reference else ())]),
+            row_stats=True,
+            masks=True,
+            own_methods=is_reference,
+        ),
     )
 
 

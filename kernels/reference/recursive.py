@@ -9,6 +9,8 @@ With one child a node it is probabilistic verification.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -17,10 +19,23 @@ from .tree_proposal import TreeProposal
 from .tree_walk import Passes, Walked
 
 
-def walk_recursively(tree: TreeProposal, passes: Passes) -> Walked:
+def normalised_residual(left: Tensor, laws: Tensor) -> Tensor:
+    """[R - S]+ normalised; R itself where rounding left nothing of it."""
+    residual = (left - laws).clamp(min=0.0)
+    return torch.where(residual.sum(dim=1, keepdim=True) > 0, normalised(residual), left)
+
+
+def walk_recursively(
+    tree: TreeProposal, passes: Passes, residual: Callable[[Tensor, Tensor], Tensor] = normalised_residual
+) -> Walked:
     """Walk every request of a batch.
 
     A parent comes before its children, and siblings come in their order: one look at each draft token is enough.
+
+    Args:
+        tree: the round.
+        passes: answers about draft tokens.
+        residual: (R, S), [n, V] each -> what is left for the next sibling; another one is a mistake.
     """
     nodes = torch.zeros_like(tree.rows[:, 0])
     weights = tree.target_probs(torch.arange(len(nodes), device=nodes.device), nodes)
@@ -33,7 +48,7 @@ def walk_recursively(tree: TreeProposal, passes: Passes) -> Walked:
         left = weights[requests]
         accepted = passes(requests, places, at(left, tokens), at(laws, tokens))
         nodes[requests[accepted]] = place + 1
-        weights[requests] = normalised_residual(left, laws)
+        weights[requests] = residual(left, laws)
         weights[requests[accepted]] = tree.target_probs(requests[accepted], places[accepted] + 1)
     return Walked(nodes, weights)
 
@@ -41,9 +56,3 @@ def walk_recursively(tree: TreeProposal, passes: Passes) -> Walked:
 def at(rows: Tensor, token_ids: Tensor) -> Tensor:
     """[n, V] at [n] -> [n]."""
     return rows.gather(1, token_ids[:, None])[:, 0]
-
-
-def normalised_residual(left: Tensor, laws: Tensor) -> Tensor:
-    """[R - S]+ normalised; R itself where rounding left nothing of it."""
-    residual = (left - laws).clamp(min=0.0)
-    return torch.where(residual.sum(dim=1, keepdim=True) > 0, normalised(residual), left)

@@ -8,6 +8,8 @@ Shapes: R requests, K the largest number of draft tokens of a request, V the tar
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -39,9 +41,11 @@ def walk(tree: TreeProposal, method: TreeMethod, passes: Passes) -> Walked:
             return walk_by_kseq(tree, passes)
 
 
-def uniform_passes(tree: TreeProposal, streams: Streams) -> Passes:
-    """Answers with the acceptance uniform of each draft token."""
+def uniform_passes(tree: TreeProposal, streams: Streams, shares_noise: bool = False) -> Passes:
+    """Answers with the acceptance uniform of each draft token; sharing those of one depth is a mistake."""
     at_branch = branches(tree.depths)
+    if shares_noise:
+        at_branch = torch.zeros_like(at_branch)
 
     def passes(requests: Tensor, places: Tensor, numerators: Tensor, denominators: Tensor) -> Tensor:
         positions = streams.positions[requests] + tree.depths[requests, places + 1] - 1
@@ -62,13 +66,25 @@ def check_siblings(draft: Draft, method: object) -> None:
 
 
 def verify_trees(
-    target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+    target_logits: Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    verification: Verification,
+    streams: Streams,
+    walk_by: Callable[[TreeProposal, Passes], Walked] | None = None,
+    shares_noise: bool = False,
 ) -> VerificationResult:
-    """See kernels.reference.verify; masks are applied and padded slots left out before."""
+    """See kernels.reference.verify; masks are applied and padded slots left out before.
+
+    Args:
+        walk_by: another walk than the method's, for controls.
+        shares_noise: see `uniform_passes`.
+    """
     method = verification.method
     assert isinstance(method, TreeMethod)
     tree = propose_trees(target_logits, draft, sampling)
-    walked = walk(tree, method, uniform_passes(tree, streams))
+    passes = uniform_passes(tree, streams, shares_noise)
+    walked = walk(tree, method, passes) if walk_by is None else walk_by(tree, passes)
     every = torch.arange(len(walked.nodes), device=walked.nodes.device)
     num_accepted = tree.depths[every, walked.nodes]
     follows = tree.drafted & (tree.parents == walked.nodes[:, None])

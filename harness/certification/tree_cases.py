@@ -1,0 +1,123 @@
+"""The cases of certification with trees of drafts, and the controls that must be rejected there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from harness.certification.cases import ALONE, DTYPES, SAMPLED, TRUNCATIONS, Case
+from harness.certification.controls import Control, altered
+from harness.certification.subject import Subject
+from harness.certification.toy_models import CONTROL, MASKED, NARROW_DRAFT
+from kernels.contract import Draft, DraftSampling, Sampling, Streams, Verification, VerificationResult
+from kernels.methods import TREE_METHODS, SiblingDraws, TreeMethod
+from kernels.reference.recursive import walk_recursively
+from kernels.reference.traversal import walk_by_traversal
+from kernels.reference.tree_proposal import TreeProposal
+from kernels.reference.tree_walk import Passes, Walked
+from kernels.reference.verify_tree import verify_trees
+
+Tree = tuple[int, ...]
+"""Parent of each draft token, -1 for the context."""
+
+
+def branching(*counts: int) -> Tree:
+    """Every node of one depth has the same number of children; level by level."""
+    parents: list[int] = []
+    level = [-1]
+    for count in counts:
+        begin = len(parents)
+        parents += [node for node in level for _ in range(count)]
+        level = list(range(begin, len(parents)))
+    return tuple(parents)
+
+
+SHAPES = {"1-1": branching(1, 1), "2-1": branching(2, 1), "2-2": branching(2, 2), "3-2": branching(3, 2)}
+UNEVEN = (-1, 0, -1, 0, 1)
+RAGGED = (SHAPES["2-2"], SHAPES["1-1"], (), UNEVEN, SHAPES["2-1"], (-1, -1, -1))
+"""In one batch: none among them, one of depth 3, and one of depth 1."""
+INDEPENDENT, DISTINCT = SiblingDraws
+WAYS = (
+    *((method, SAMPLED, siblings) for method, traits in TREE_METHODS.items() for siblings in traits.siblings),
+    *((method, DraftSampling.greedy, DISTINCT) for method in (TreeMethod.recursive, TreeMethod.traversal)),
+)
+"""Method, draft sampling, siblings; greedy ones are the best tokens of a row, which verification takes as certain."""
+
+
+def _case(method: TreeMethod, sampling: DraftSampling, siblings: SiblingDraws, trees: tuple[Tree, ...]) -> Case:
+    models, profiles = TRUNCATIONS["none"]
+    case = Case(models, Verification(method), sampling, sampling is SAMPLED, profiles=profiles)
+    return replace(case, trees=trees, siblings=siblings, lengths=tuple(len(tree) for tree in trees))
+
+
+def tree_cases(is_full: bool) -> list[Case]:
+    """Every way to draft and verify trees, ragged ones in a batch; truncation and grammar; in full each shape alone."""
+    cases = [_case(*way, RAGGED) for way in WAYS]
+    mixed = TRUNCATIONS["mixed"]
+    cut = [_case(method, SAMPLED, DISTINCT, RAGGED) for method in (TreeMethod.recursive, TreeMethod.traversal)]
+    cases += [replace(case, models=mixed[0], truncation="mixed", profiles=mixed[1]) for case in cut]
+    if not is_full:
+        return [*cases, replace(cut[1], models=MASKED)]
+    cases += [replace(case, models=models) for case in cut for models in (MASKED, NARROW_DRAFT)]
+    cases += [_case(*way, (tree,)) for way in WAYS for tree in SHAPES.values()]
+    return cases + [replace(_case(*way, RAGGED), dtype=dtype) for way in WAYS for dtype in DTYPES if dtype != "float32"]
+
+
+def _walked_by(walk: Callable[[TreeProposal, Passes], Walked]) -> Callable[[Subject], Subject]:
+    """A subject whose trees are walked otherwise."""
+
+    def verify(
+        target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+    ) -> VerificationResult:
+        return verify_trees(target_logits, draft, sampling, verification, streams, walk_by=walk)
+
+    return lambda subject: altered(subject, verify=verify)
+
+
+def _faulty_update(mass: Tensor, chance: Tensor, deleted_prob: Tensor) -> Tensor:
+    """min(1, Z / (1 - S(x))), of a public implementation."""
+    others = 1.0 - deleted_prob
+    return torch.where(others > 0, mass / torch.where(others > 0, others, 1.0), 1.0).clamp(max=1.0)
+
+
+def _verified_as_independent(subject: Subject) -> Subject:
+    from kernels.reference.verify import verify
+
+    return altered(
+        subject,
+        verify=lambda logits, draft, *others: verify(logits, replace(draft, siblings=INDEPENDENT), *others),
+    )
+
+
+def _shared_noise(subject: Subject) -> Subject:
+    """The draft tokens of one depth are tested with one uniform number."""
+
+    def verify(
+        target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
+    ) -> VerificationResult:
+        return verify_trees(target_logits, draft, sampling, verification, streams, shares_noise=True)
+
+    return altered(subject, verify=verify)
+
+
+def tree_controls() -> list[Control]:
+    """Every control; siblings are drawn without replacement."""
+
+    def case(method: TreeMethod) -> Case:
+        return replace(_case(method, SAMPLED, DISTINCT, (SHAPES["2-2"],)), models=CONTROL, profiles=(ALONE,))
+
+    recursive, traversal = case(TreeMethod.recursive), case(TreeMethod.traversal)
+    bare = _walked_by(
+        lambda tree, passes: walk_recursively(tree, passes, lambda left, laws: (left - laws).clamp(min=1e-300))
+    )
+    update = _walked_by(lambda tree, passes: walk_by_traversal(tree, passes, _faulty_update))
+    return [
+        Control("traversal, a node's chance is updated by min(1, Z / (1 - Q(x)))", traversal, update),
+        Control("recursive, distinct siblings verified as independent", recursive, _verified_as_independent),
+        Control("traversal, distinct siblings verified as independent", traversal, _verified_as_independent),
+        Control("recursive, the residual is not normalised", recursive, bare),
+        Control("recursive, siblings share their uniform", recursive, _shared_noise),
+    ]

@@ -1,0 +1,47 @@
+"""Certification of trees: right rules pass over several rounds, and every control is rejected, with few requests."""
+
+import pytest
+import torch
+
+from harness.certification.config import CertifyConfig, Size
+from harness.certification.evaluate import CaseVerdict, Conditions, evaluate, laws
+from harness.certification.goodness_of_fit import detectable_variation
+from harness.certification.subject import Features, reference
+from harness.certification.tree_cases import SHAPES, WAYS, tree_cases, tree_controls
+from kernels.methods import TREE_METHODS
+
+DEVICE = torch.device("cpu")
+CONDITIONS = Conditions(CertifyConfig(samples=20_000, batch=5_000), Size.small, 1e-8, DEVICE)
+
+
+@pytest.mark.parametrize("case", tree_cases(False)[4::2], ids=lambda case: case.name)
+def test_right_rules_pass(case):
+    """Drafts by the real sampler and streams, slots used again. The others run in `make certify`."""
+    found = evaluate(reference(DEVICE), case, CONDITIONS)
+    assert found.verdict is CaseVerdict.passed, found.reason
+    assert 0.1 < found.acceptance_rate < 0.6 and found.num_faults == 0
+
+
+@pytest.mark.parametrize("control", tree_controls(), ids=lambda control: control.name)
+def test_controls_are_rejected(control):
+    assert evaluate(reference(DEVICE), control, CONDITIONS).verdict is CaseVerdict.rejected
+
+
+def test_every_way_is_certified_with_every_shape_and_only_by_who_verifies_trees():
+    cases = tree_cases(True)
+    assert len({case.name for case in cases}) == len(cases) == 55
+    for way in WAYS:
+        mine = [case for case in cases if (case.verification.method, case.draft_sampling, case.siblings) == way]
+        assert {case.trees[0] for case in mine if len(case.trees) == 1} == set(SHAPES.values())
+        assert {case.dtype for case in mine if len(case.trees) > 1} == {"float32", "bfloat16", "float16"}
+    assert {method for method, _, _ in WAYS} == set(TREE_METHODS)
+    assert all(case.lacking(Features()) == f"no method {case.verification.method.value}" for case in cases)
+    assert all(case.lacking(reference(DEVICE).features) is None for case in cases)
+
+
+def test_the_small_size_detects_what_its_page_says():
+    """A total variation of .04 with 50,000 requests."""
+    for case in tree_cases(False):
+        law = laws(case)
+        found = detectable_variation(50_000, 1e-6 / 10 / 60, int((law > 0).sum()) - len(law), 0.99)
+        assert found < 0.04
