@@ -65,7 +65,7 @@ def _block_registers(rows: RowTraits, capability: int) -> int:
     """The same for block, which keeps more of a row."""
     if rows.is_masked or rows.is_short or capability != 90:
         # With 96 or 112 the code for other generations spills 16 bytes, with 80 that for short rows 4.
-        return 128
+        return 168 if rows.is_masked and rows.joins else 128
     # Left alone the compiler takes 72 for float32 in words, and spills.
     return 80 if rows.is_aligned else 96
 
@@ -86,9 +86,9 @@ def second_pass_registers(method: Method, rows: RowTraits, truncates: bool, num_
     if rows.is_masked:
         return 128 if method is not Method.block else 255 if num_warps <= 4 else 168
     if method is Method.block and not truncates:
-        return 168 if (rows.joins or rows.has_lead) and is_wide else 128
+        return 128 if not is_wide else 224 if rows.has_lead else 168 if rows.joins else 128
     if rows.joins:
-        narrow, wide = (80, 128) if capability == 90 else (96, 168)
+        narrow, wide = (80, 128) if capability == 90 else (128, 192)
         return wide if is_wide else narrow
     return _common_second_registers(rows, num_warps, capability)
 
@@ -97,9 +97,9 @@ def _common_second_registers(rows: RowTraits, num_warps: int, capability: int) -
     """The same where nothing takes more than the common variants do, but how rows are read."""
     is_wide = rows.dtype == torch.float32
     if rows.has_lead and (is_wide or rows.is_mapped):
-        return 128
+        return 168
     if is_wide and capability >= 120:
-        return 96
+        return 128
     return 80 if num_warps <= 4 else 64
 
 
