@@ -8,6 +8,8 @@ examples:
   rejection-lab bench
   rejection-lab bench --preset full --output results/kernel_bench_h200
   rejection-lab bench --preset smoke --device cpu --repeats 3
+  rejection-lab bench --case "probabilistic R=16 K=3 V=128256 bfloat16 T=0.7 acceptance=mid" --no-peers
+  rejection-lab bench --history results/kernel_bench_h200/history.csv --against 1d2f7b3
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 
 from harness.cli.command_line import FAILED, SUCCESS, CommandParser, say
 from harness.kernel_bench.config import BenchConfig
+from harness.kernel_bench.records import KernelResults
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,19 +29,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser("bench", __doc__)
     again = "make tables and figure again from the results in a folder, without a GPU"
     parser.add_argument("--redraw", type=Path, metavar="FOLDER", help=again)
+    slower = "name the cases that take longer than at this commit of --history by more than their scatter; exits with 1"
+    parser.add_argument("--against", default="", metavar="COMMIT", help=slower)
     parser.add_settings(BenchConfig, "bench")
     return parser.call(_run, arguments)
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.redraw is None:
-        return run(options.settings)
+        return run(options.settings, options.against)
     report(options.redraw)
     return SUCCESS
 
 
-def run(config: BenchConfig) -> int:
-    """Measure, write the results, report them."""
+def run(config: BenchConfig, against: str = "") -> int:
+    """Measure, write the results, report them; compare them with those of a commit."""
+    if against and not config.history:
+        raise ValueError("--against: expected --history FILE beside it, found none")
     say("loading PyTorch and the kernels; each is compiled on first use")
     from harness.kernel_bench.bench import run_bench
     from harness.kernel_bench.records import write_results
@@ -49,7 +56,21 @@ def run(config: BenchConfig) -> int:
     report(folder)
     if results.num_failed:
         say(f"{results.num_failed} measurements failed; the report says why")
-    return FAILED if results.num_failed else SUCCESS
+    slower = compare(results, config, against) if config.history else []
+    return FAILED if results.num_failed or slower else SUCCESS
+
+
+def compare(results: KernelResults, config: BenchConfig, against: str) -> list[str]:
+    """Write the results into the history; prints and returns what is slower than at the commit, if one is given."""
+    from harness.kernel_bench.history import add_to_history, lines_of, slower_since
+
+    history = add_to_history(results, Path(config.history))
+    slower = slower_since(against, lines_of(results), history) if against else []
+    for line in slower:
+        print(f"slower: {line}")
+    if against and not slower:
+        say(f"nothing is slower than at {against}")
+    return slower
 
 
 def report(folder: Path) -> None:

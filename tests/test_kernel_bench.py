@@ -220,7 +220,7 @@ def test_the_table_relates_time_to_bytes(results):
     # 300 MB at 4 TB/s are 75 us, and 2 us of an empty graph
     assert float(rows[0]["floor_us"]) == pytest.approx(77.0)
     page, core = document(results).to_markdown(), " | ".join(map(str, core_row(results.of_core[0], results.machine)))
-    assert "| 100.0 [99.0, 102.0] | 100.5 | 77.0 | 300.0 | 3.00 | 75 | 400.0 | 4.00 | 100 |" in core
+    assert "| 100.0 [99.0, 102.0] | 100.5 | – | 77.0 | 300.0 | 3.00 | 75 | 400.0 | 4.00 | 100 |" in core
     assert "| needs 9.0 GB, 1.0 GB are free |" in page
     (peers,) = (table for item in document(results).sections for table in item.tables if "Beside" in table.title)
     assert peers.texts[1][1:5] == ("eager torch", "1.50", "800.0 [799.0, 802.0]", "8.0")

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import torch
 
 from harness.kernel_bench.case import Case
-from harness.kernel_bench.cases import BAR_REQUESTS, CENTRE, bar_cases, cases_of
+from harness.kernel_bench.cases import BAR_REQUESTS, CENTRE, bar_cases, case_named, cases_of
 from harness.kernel_bench.check import Disagreement
 from harness.kernel_bench.config import BenchConfig, Preset
 from harness.kernel_bench.measure import inputs_of, measure
@@ -43,6 +43,8 @@ def run_bench(config: BenchConfig, report: Report) -> KernelResults:
     start = time.perf_counter()
     device = device_of(config)
     cases = [case for case in cases_of(config.preset) if config.cases in case.name]
+    if config.case:
+        cases = [case_named(config.case)]
     if not cases:
         names = "; ".join(case.name for case in cases_of(config.preset))
         raise ValueError(f"--cases {config.cases!r}: expected part of a name of a case, found none; there are {names}")
@@ -54,7 +56,7 @@ def run_bench(config: BenchConfig, report: Report) -> KernelResults:
         for found in measurements_of(case, config, clock, device):
             report(f"[{index}/{len(cases)}] {_line(found)}")
             measurements.append(found)
-    variants = list(_variants(config, clock, device, report)) if config.questions else []
+    variants = list(_variants(config, clock, device, report)) if config.questions and not config.case else []
     return KernelResults(
         settings=plain_values(asdict(config)),
         machine=machine,
@@ -142,4 +144,5 @@ def _line(found: Measurement) -> str:
         return f"{start}{found.status.value}, {found.reason}"
     timing = found.timing
     accepted = "" if found.mean_accepted is None else f", {found.mean_accepted:.2f} accepted"
-    return f"{start}{timing.median_us:.1f} us [{timing.lower_us:.1f}, {timing.upper_us:.1f}]{accepted}"
+    warm = "" if found.warm_us is None else f", {found.warm_us:.1f} warm"
+    return f"{start}{timing.median_us:.1f} us [{timing.lower_us:.1f}, {timing.upper_us:.1f}]{warm}{accepted}"

@@ -60,7 +60,11 @@ class RowKind(Enum):
     """How far a row's probability is spread; see harness.kernel_bench.rows."""
 
     wide = "wide"
+    """Middling: top-p 0.95 keeps about 900 of 128,256 tokens."""
     peaked = "peaked"
+    """About 60."""
+    flat = "flat"
+    """Most of them."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,10 @@ class Case:
     draft_sampling: DraftSampling = DraftSampling.sampled
     """greedy has no draft-logit cache."""
     rows: RowKind = RowKind.wide
+    keeps_statistics: bool = True
+    """The statistics of sampled draft rows were kept when they were drawn; without them verification reads the rows."""
+    row_gap: int = 0
+    """Tokens between the end of a row and the beginning of the next."""
 
     def __post_init__(self) -> None:
         if self.num_requests < 1 or self.vocab_size < 2 or self.temperature < 0:
@@ -121,5 +129,7 @@ class Case:
             *([f"acceptance={self.acceptance.value}"] if self.width else []),
             *(["one-hot"] if self.width and self.draft_sampling is DraftSampling.greedy else []),
             *([] if self.rows is RowKind.wide else [self.rows.value]),
+            *([] if self.keeps_statistics else ["no-statistics"]),
+            *([f"gap={self.row_gap}"] if self.row_gap else []),
         ]
         return " ".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 
 from harness.kernel_bench.case import Acceptance, Case, Dtype, RowKind, Truncation, Work
 from harness.kernel_bench.config import Preset
@@ -23,6 +24,19 @@ def cases_of(preset: Preset) -> tuple[Case, ...]:
     """The cases in the order in which they are run, each once."""
     found = {Preset.smoke: _smoke, Preset.bars: bar_cases, Preset.full: _full}[preset]()
     return tuple(dict.fromkeys(found))
+
+
+def case_named(name: str) -> Case:
+    """The case of any preset that has exactly this name.
+
+    Raises:
+        ValueError: none has; names the nearest.
+    """
+    found = {case.name: case for preset in Preset for case in cases_of(preset)}
+    if name not in found:
+        nearest = get_close_matches(name, found, n=3, cutoff=0.0)
+        raise ValueError(f"--case {name!r}: expected the name of a case, found none; the nearest: {'; '.join(nearest)}")
+    return found[name]
 
 
 def bar_cases() -> list[Case]:
@@ -58,10 +72,19 @@ def _full() -> list[Case]:
               (Method.probabilistic, Method.block)]  # fmt: skip
     cases += [replace(CENTRE, truncation=Truncation.top_p, vocab_size=ODD)]
     cases += [replace(DRAW, num_requests=count, vocab_size=size) for count in (16, 256) for size in (ODD, ODD + 1)]
+    cases += [replace(CENTRE, num_requests=count, row_gap=1) for count in (16, 256)]
+    # what another engine gives, which keeps no statistics
+    cases += [replace(CENTRE, num_requests=count, keeps_statistics=False) for count in REQUESTS]
+    cases += [replace(CENTRE, method=Method.block, keeps_statistics=False)]
+    cases += [replace(CENTRE, keeps_statistics=False, vocab_size=ODD)]
+    # few requests, and coupled noise
+    cases += [replace(CENTRE, num_requests=count, method=Method.block) for count in REQUESTS]
+    cases += [of_method(replace(CENTRE, num_requests=count), Method.coupled) for count in REQUESTS]
     cases += [replace(CENTRE, dtype=dtype) for dtype in Dtype]
     cases += [replace(CENTRE, temperature=temperature) for temperature in TEMPERATURES]
     cases += [replace(CENTRE, truncation=truncation) for truncation in Truncation]
-    cases += [replace(CENTRE, truncation=each, rows=RowKind.peaked) for each in (Truncation.off, Truncation.top_p)]
+    cases += [replace(CENTRE, truncation=each, rows=kind) for kind in (RowKind.peaked, RowKind.flat) for each in
+              (Truncation.off, Truncation.top_p, Truncation.min_p)]  # fmt: skip
     cases += [replace(CENTRE, acceptance=each, method=method) for method in (Method.probabilistic, Method.block)
               for each in Acceptance]  # fmt: skip
     cases += [of_method(CENTRE, method) for method in Method]
@@ -72,7 +95,7 @@ def _full() -> list[Case]:
     cases += [replace(DRAW, dtype=dtype) for dtype in Dtype]
     cases += [replace(DRAW, temperature=temperature) for temperature in TEMPERATURES]
     cases += [replace(DRAW, truncation=truncation) for truncation in Truncation]
-    return [*cases, replace(DRAW, work=Work.coupled_draw)]
+    return [*cases, *(replace(DRAW, work=Work.coupled_draw, num_requests=count) for count in (16, 256))]
 
 
 def _smoke() -> list[Case]:
@@ -87,6 +110,7 @@ def _smoke() -> list[Case]:
         replace(small, temperature=0.0, dtype=Dtype.float32),
         of_method(small, Method.coupled),
         replace(small, draft_sampling=DraftSampling.greedy),
+        replace(small, vocab_size=999, keeps_statistics=False, row_gap=2, rows=RowKind.flat),
         drawn,
         replace(drawn, work=Work.coupled_draw, vocab_size=999),
     ]

@@ -35,6 +35,8 @@ class BenchConfig:
     """cpu goes with --preset smoke only, and measures nothing."""
     cases: str = ""
     """Only cases whose name contains this text, such as block or "R=256 K=3"."""
+    case: str = ""
+    """One case alone, by its whole name in table.md's csv or a run's lines, of any preset; for a profiler."""
     repeats: int = 100
     """Timed repeats of each case, at least 50; with --preset smoke at least 2."""
     checked: int = 16
@@ -49,6 +51,8 @@ class BenchConfig:
     """All rows and random streams are drawn from it."""
     output: str = "results/runs/kernel_bench"
     """Folder for the results, table.md, table.csv and the figure."""
+    history: str = ""
+    """CSV file that gets a line for each case of this commit."""
 
     def __post_init__(self) -> None:
         min_repeats = 2 if self.preset is Preset.smoke else 50
@@ -56,6 +60,7 @@ class BenchConfig:
         unchecked = f"{self.checked}; nothing is timed unchecked"
         check_setting(self.checked >= 1, "checked", "at least 1", unchecked)
         check_seed(self.seed)
+        check_setting(not (self.case and self.cases), "case", "no --cases beside it", f"cases {self.cases!r}")
         check_setting(bool(self.output), "output", "a folder", "nothing")
         can_run = self.device is not Device.cpu or self.preset is Preset.smoke
         needs_a_gpu = f"{self.preset.name}; the others need a GPU"

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 
 from harness.kernel_bench.case import Acceptance, Case
-from harness.kernel_bench.rows import drafted_rows, head_of, llm_rows, sampling_of
+from harness.kernel_bench.rows import drafted_rows, rows_of, sampling_of
 from kernels.contract import Draft, Streams
 from kernels.reference.acceptance import acceptance_terms
 from kernels.reference.draw import draw
@@ -51,7 +51,7 @@ def mean_accepted(error: float, case: Case, device: torch.device) -> float:
     generator = torch.Generator(device).manual_seed(SEED)
     vocab_size = case.vocab_size
     num_requests = max(4, min(NUM_REQUESTS, ELEMENTS // (vocab_size * (WIDTH + 1))))
-    rows = llm_rows(num_requests * (WIDTH + 1), vocab_size, head_of(case.rows, vocab_size, device), generator)
+    rows = rows_of(case.rows, num_requests * (WIDTH + 1), vocab_size, generator)
     logits_type = getattr(torch, case.dtype.value)
     rows = rows.view(num_requests, WIDTH + 1, vocab_size)
     proposed = drafted_rows(rows[:, :WIDTH].flatten(0, 1), error, generator).to(logits_type)

@@ -12,7 +12,8 @@ The rows that a verification has to read follow from what it accepted:
 Which rows come in pairs depends on the rule. Chain rules that compare with the draft's distribution need one pair at a
 rejection. Block needs every draft position's target row, and the pair of each position after the last accepted one.
 One-hot proposals, and rules that emit from the target, need no pair: the chunk masses of the first reading say where
-the token lies. Synthetic acceptance needs no row but the one that it emits from. Single logits are not counted.
+the token lies. Synthetic acceptance needs no row but the one that it emits from. Without statistics
+each draft row up to a rejection is read once more. Single logits are not counted.
 
 Shapes: R requests.
 """
@@ -74,7 +75,11 @@ def count_rows(case: Case, num_accepted: Tensor | None) -> RowCounts:
         needed = case.num_requests * width + num_complete
     else:
         needed = accepted + case.num_requests
-    return RowCounts(target_rows + 2 * pairs, needed + 2 * pairs)
+    draft_rows, needed_draft_rows = 0, 0
+    if reads_draft and not case.keeps_statistics:
+        draft_rows = case.num_requests * width
+        needed_draft_rows = draft_rows if case.method is Method.block else accepted + num_rejected
+    return RowCounts(target_rows + 2 * pairs + draft_rows, needed + 2 * pairs + needed_draft_rows)
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,7 @@ def measure(
         core.name,
         timing=clock.time(work),
         again_us=clock.time(work).median_us,
+        warm_us=clock.time(work, is_cold=False).median_us if on_gpu else None,
         mean_accepted=mean_accepted,
         bytes_all_rows=counts.all_rows * case.row_bytes,
         bytes_needed=counts.needed * case.row_bytes,

@@ -54,6 +54,8 @@ class Measurement:
     timing: Timing | None = None
     again_us: float | None = None
     """Median of as many repeats of a second graph: differences no larger than that mean nothing."""
+    warm_us: float | None = None
+    """Median of as many repeats right after one another: the L2 holds what it can of the rows."""
     mean_accepted: float | None = None
     """Accepted tokens per request in this batch."""
     bytes_all_rows: int | None = None

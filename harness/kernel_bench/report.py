@@ -28,7 +28,10 @@ KERNEL_COLUMNS: dict[str, Column] = {
     "truncation": Column("", "what cuts both distributions: off, top_k (50), top_p (0.95), min_p (0.05)"),
     "acceptance": Column("", "how close the drafter is to the target: low, mid, high; empty for a draw"),
     "draft_sampling": Column("", "how the proposal was drawn; greedy has no draft-logit cache; empty for a draw"),
-    "rows": Column("", "how far a row's probability is spread: wide, peaked"),
+    "rows": Column("", "how far a row's probability is spread: wide, peaked, flat"),
+    "keeps_statistics": Column("", "statistics of sampled draft rows were kept when they were drawn"),
+    "row_gap": Column("tokens", "between the end of a row and the beginning of the next"),
+    "case": Column("", "name of the case, as --case takes it"),
     "implementation": Column("", "triton or reference for the project's own core; else a peer"),
     "status": Column("", "measured, skipped or failed"),
     "reason": Column("", "why it was skipped or failed; a remark on a measured one"),
@@ -39,6 +42,7 @@ KERNEL_COLUMNS: dict[str, Column] = {
     "upper_quartile_us": Column("us", "third quartile of the repeats"),
     "min_us": Column("us", "shortest repeat"),
     "again_us": Column("us", "median of as many repeats of a second graph: differences no larger mean nothing"),
+    "warm_us": Column("us", "median of repeats right after one another, from a warm L2"),
     "num_repeats": Column("", "repeats"),
     "in_graph": Column("", "replayed as a CUDA graph; if not, launches from the host are part of the time"),
     "floor_us": Column("us", "bytes_needed at the read bandwidth of the same run, and an empty graph"),
@@ -61,7 +65,20 @@ KERNEL_COLUMNS: dict[str, Column] = {
 MARKDOWN, CSV = "table.md", "table.csv"
 NO_MEASUREMENT = "Run on a CPU with the reference core, to show that everything runs: the times are no measurement."
 CORE_HEADER = (
-    *("method", "R", "K", "V", "dtype", "T", "truncation", "drafter", "accepted", "time (us)", "again (us)"),
+    *(
+        "method",
+        "R",
+        "K",
+        "V",
+        "dtype",
+        "T",
+        "truncation",
+        "drafter",
+        "accepted",
+        "time (us)",
+        "again (us)",
+        "warm (us)",
+    ),
     *("roofline (us)", "needed (MB)", "TB/s", "of ceiling (%)", "all rows, equivalent (MB)", "TB/s", "of ceiling (%)"),
     *("workspace (kB)", "of logits (%)", "extra (MB)", "launches", "agreement"),
 )
@@ -73,10 +90,11 @@ DEFINITIONS = (
     "are to the target's; low, mid and high are set for 0.3, 1.5 and 2.7 accepted tokens at K = 3 by probabilistic "
     "verification, in closed form on other rows. Accepted: mean accepted tokens per request in this batch.",
     "Rows: Zipf-like, largest logit near 20, set so that top-p 0.95 at T = 0.7 keeps about 900 of 128,256 tokens in a "
-    "row of middling certainty (peaked: 60).",
+    "row of middling certainty (peaked: 60; flat: most of them).",
     "Time: replay of a CUDA graph from a cold L2 (emptied before every repeat, outside of what is timed), between two "
     "CUDA events, so the overhead of timing is in it; median of the repeats, quartiles in brackets. "
-    "Again: the median of a second graph and as many repeats; differences no larger than between the two mean nothing.",
+    "Again: the median of a second graph and as many repeats; differences no larger than between the two mean nothing. "
+    "Warm: repeats right after one another, when the L2 holds what it can of the rows.",
     "Needed: target rows up to the rejection, and there the pair of rows (target and draft) once more; of block, the "
     "pairs of all positions after the last accepted one. Rows of one-hot proposals come in no "
     "pairs. All rows, equivalent: the same as if every target row were read once. Rows after a rejection are in it "
@@ -176,6 +194,7 @@ def core_row(measurement: Measurement, machine: Machine) -> tuple[Entry, ...]:
         _number(measurement.mean_accepted, 1, 2),
         _time(measurement.timing),
         _number(measurement.again_us, 1, 1),
+        _number(measurement.warm_us, 1, 1),
         _number(roofline_us(measurement, machine), 1, 1),
         *_moved(measurement, measurement.bytes_needed, machine),
         *_moved(measurement, measurement.bytes_all_rows, machine),
@@ -191,6 +210,8 @@ def _case_entries(case: Case) -> tuple[Entry, ...]:
     drafter = case.acceptance.value if case.width else NONE
     details = [] if case.draft_sampling.value != "greedy" or not case.width else ["one-hot"]
     details += [] if case.rows.value == "wide" else [f"{case.rows.value} rows"]
+    details += [] if case.keeps_statistics else ["no statistics"]
+    details += [f"rows {count(case.row_gap)} apart"] if case.row_gap else []
     return (
         case.method_name,
         count(case.num_requests),
@@ -251,6 +272,7 @@ def _flat(each: Measurement, machine: Machine) -> dict[str, Any]:
     case, timing, agreement = each.case, each.timing, each.agreement
     values = plain_values(vars(case) | vars(each)) | {
         "method": case.method_name,
+        "case": case.name,
         "num_speculative_tokens": case.width,
         "is_measurement": machine.is_measurement,
         "floor_us": roofline_us(each, machine),

@@ -1,6 +1,6 @@
 """Rows of logits like a language model's, and drafts whose rows are the target's with an error; how they are sampled.
 
-    logit(v) = 2.5 * normal                                    the bulk
+    logit(v) = 2.5 * normal                                    the bulk; flat rows have 0.5 * normal, and nothing else
     logit(v) = head + wobble - log(rank) + 0.5 * normal        64 tokens, if that is more: Zipf's law
 
 `head` says how far the few large logits stand above the bulk; it is found such that top-p 0.95 at temperature 0.7 keeps
@@ -22,7 +22,7 @@ from torch import Tensor
 from harness.kernel_bench.case import RowKind, Truncation
 from kernels.contract import Sampling, Streams
 
-BULK_STD, HEAD_STD, WOBBLE_STD = 2.5, 0.5, 1.0
+BULK_STD, HEAD_STD, WOBBLE_STD, FLAT_STD = 2.5, 0.5, 1.0, 0.5
 NUM_HEAD = 64
 LARGEST = 20.0
 KEPT_PART = {RowKind.wide: 900 / 128_256, RowKind.peaked: 60 / 128_256}
@@ -44,6 +44,14 @@ def llm_rows(
     large += head + wobble_std * torch.randn(num_rows, 1, generator=generator, device=device)
     token_ids = torch.randint(vocab_size, large.shape, generator=generator, device=device)
     return rows.scatter_reduce_(1, token_ids, large, "amax").add_(LARGEST - head)
+
+
+def rows_of(kind: RowKind, num_rows: int, vocab_size: int, generator: torch.Generator) -> Tensor:
+    """[N, V] float32 rows of a kind, on the generator's device."""
+    if kind is RowKind.flat:
+        rows = torch.randn(num_rows, vocab_size, generator=generator, device=generator.device)
+        return rows.mul_(FLAT_STD).add_(LARGEST)
+    return llm_rows(num_rows, vocab_size, head_of(kind, vocab_size, generator.device), generator)
 
 
 @cache

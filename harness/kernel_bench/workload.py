@@ -17,7 +17,7 @@ from torch import Tensor
 from harness.agreement.round_inputs import RoundInputs, streams_at
 from harness.kernel_bench.case import Acceptance, Case
 from harness.kernel_bench.drafter_error import GOALS, WIDTH, error_for
-from harness.kernel_bench.rows import drafted_rows, head_of, llm_rows, sampling_of, streams_of
+from harness.kernel_bench.rows import drafted_rows, rows_of, sampling_of, streams_of
 from kernels.contract import Draft, DraftSampling, RowStats, Streams, Verification, VerificationMethod
 from kernels.core import Core
 from kernels.streams import Purpose
@@ -48,29 +48,26 @@ def constant_rate(acceptance: Acceptance) -> float:
 
 def draw_logits(case: Case, seed: int, device: torch.device) -> Tensor:
     """[R, V] rows to draw from."""
-    logits = torch.empty(case.num_requests, case.vocab_size, dtype=getattr(torch, case.dtype.value), device=device)
+    logits = _empty_rows(case, (case.num_requests,), device)
     generator = torch.Generator(device).manual_seed(seed)
-    head = head_of(case.rows, case.vocab_size, device)
     for rows in _parts(case.num_requests, case.vocab_size):
-        logits[rows] = llm_rows(rows.stop - rows.start, case.vocab_size, head, generator).to(logits.dtype)
+        logits[rows] = rows_of(case.rows, rows.stop - rows.start, case.vocab_size, generator).to(logits.dtype)
     return logits
 
 
 def make_round(case: Case, core: Core, seed: int, device: torch.device) -> RoundInputs:
     """One round of verification, its drafts drawn from the cache by `core`."""
     width, vocab_size, num_requests = case.width, case.vocab_size, case.num_requests
-    dtype = getattr(torch, case.dtype.value)
     generator = torch.Generator(device).manual_seed(seed)
     slots = torch.randperm(num_requests, generator=generator, device=device)
-    target = torch.empty(num_requests, width + 1, vocab_size, dtype=dtype, device=device)
-    cache = torch.empty(num_requests, width, vocab_size, dtype=dtype, device=device)
-    head = head_of(case.rows, vocab_size, device)
+    target = _empty_rows(case, (num_requests, width + 1), device)
+    cache = _empty_rows(case, (num_requests, width), device)
     error = error_for(case, device)
     for part in _parts(num_requests, (width + 1) * vocab_size):
         size = part.stop - part.start
-        rows = llm_rows(size * (width + 1), vocab_size, head, generator).view(size, width + 1, vocab_size)
-        target[part] = rows.to(dtype)
-        cache[slots[part]] = drafted_rows(rows[:, :width], error, generator).to(dtype)
+        rows = rows_of(case.rows, size * (width + 1), vocab_size, generator).view(size, width + 1, vocab_size)
+        target[part] = rows.to(target.dtype)
+        cache[slots[part]] = drafted_rows(rows[:, :width], error, generator).to(cache.dtype)
     sampling = sampling_of(num_requests, case.temperature, case.truncation, device)
     all_streams = (streams_of(num_requests, NUM_TRIES * seed + index, device) for index in range(NUM_TRIES))
     tries = (
@@ -78,6 +75,12 @@ def make_round(case: Case, core: Core, seed: int, device: torch.device) -> Round
         for streams in all_streams
     )
     return _typical(case, core, tries)
+
+
+def _empty_rows(case: Case, size: tuple[int, ...], device: torch.device) -> Tensor:
+    """[*size, V] room for rows, as far apart as the case says."""
+    width = case.vocab_size + case.row_gap
+    return torch.empty(*size, width, dtype=getattr(torch, case.dtype.value), device=device)[..., : case.vocab_size]
 
 
 def _typical(case: Case, core: Core, tries: Iterator[RoundInputs]) -> RoundInputs:
@@ -124,7 +127,7 @@ def _drawn(case: Case, core: Core, cache: Tensor, slots: Tensor, streams: Stream
     lengths = torch.full((num_slots,), width, device=device)
     if case.draft_sampling is DraftSampling.greedy:
         return Draft(token_ids[slots], lengths)
-    row_stats = stats if case.draft_sampling is DraftSampling.sampled else None
+    row_stats = stats if case.draft_sampling is DraftSampling.sampled and case.keeps_statistics else None
     return Draft(token_ids[slots], lengths, cache, slots, row_stats=row_stats)
 
 
