@@ -130,7 +130,10 @@ class Draft:
     """The proposals of one round."""
 
     token_ids: Tensor
-    """[R, K] int64, ids of the target's vocabulary; entries at or beyond num_draft_tokens are ignored."""
+    """[R, K] int64, ids of the target's vocabulary; entries at or beyond num_draft_tokens are ignored. -1 before that
+    is a placeholder, where nothing was drafted: it is rejected with all that follows it, without a flag, and the token
+    in its place comes from the target. Not for a token that was drawn and then withdrawn because of what it is: the
+    residual depends on it, so it stays, and a mask of the target row forbids it."""
     num_draft_tokens: Tensor
     """[R] int64, 0..K; -1 marks a padded slot, for which nothing is read or emitted. The reference raises a ValueError
     for other values; the kernels, which do not read them on the host, take a larger one as K and flag its request, and
@@ -155,6 +158,10 @@ class Draft:
     before it. Trees are verified by the methods of kernels.methods.TREE_METHODS, on the reference core."""
     siblings: SiblingDraws = SiblingDraws.independent
     """How the children of a node were drawn; without `logits` and at temperature 0 they count as certain."""
+    sampling: Sampling | None = None
+    """Fields [R], that the proposals were drawn with; None: with the round's own. For engines that draft with the
+    temperature alone, or keep target rows or draft rows over the temperature already. Where the round's temperature
+    is 0 it is not read; elsewhere its temperature is above 0."""
 
 
 @dataclass(frozen=True)

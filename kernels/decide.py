@@ -113,6 +113,7 @@ def decide(
     # Rows after the first failure may have been skipped and hold an older result, which the minimum never reaches.
     stop = tl.min(tl.where((judged != PASSED) & (columns < count), columns, WIDTH_PADDED))
     stop = tl.minimum(stop, count)
+    stopped = tl.load(tokens.token_ids + request.to(tl.int64) * tokens.stride + stop, mask=stop < count, other=0)
     is_impossible = tl.sum(((columns == stop) & (columns < count) & (judged == IMPOSSIBLE)).to(tl.int32)) > 0
     one_hot = (temperature == 0).to(tl.int32)
     if not READS_DRAFT:
@@ -126,7 +127,8 @@ def decide(
     else:
         ends = (stop == count) | is_impossible
     undefined = tl.sum(((columns == num_accepted) & (normalizers != normalizers)).to(tl.int32)) > 0
-    invalid = ends & (is_impossible | undefined)
+    # A placeholder is impossible and nobody's fault.
+    invalid = ends & ((is_impossible & (stopped != -1)) | undefined)
     if METHOD == "greedy":
         invalid = invalid | (temperature > 0)
     write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED)

@@ -23,6 +23,7 @@ from .contract import (
     VerificationMethod,
     VerificationResult,
 )
+from .draft_sampling import with_own_sampling
 from .draft_stats import with_row_stats
 from .packed_rows import place_rows
 from .passes import Round, launch, no_draft, stream_state
@@ -143,6 +144,11 @@ def verify(
     device, workspace = target_logits.device, workspace or Workspace()
     vocab_size = target_logits.shape[1]
     reads_draft = method.traits.reads_draft and draft.logits is not None and width > 0
+    if reads_draft and draft.sampling is not None:
+        if draft.sampling.truncates:
+            # The kernels of rows that nothing is cut from would not cut the draft's.
+            sampling = replace(sampling, truncates=True, is_mixed=False)
+        draft = with_own_sampling(draft, sampling, streams, workspace)
     sums_drafts = reads_draft and draft.row_stats is None and _sums_drafts(draft, target_logits, sampling)
     if sums_drafts:
         draft = replace(draft, row_stats=_stats_to_be(draft, workspace))

@@ -16,9 +16,9 @@ from harness.settings.schema import SettingsError
 PATH = "vllm"
 
 
-def certified(methods: str, cases: str = "", samples: int = 40_000) -> dict[str, CaseVerdict]:
+def certified(methods: str, cases: str = "", samples: int = 40_000, subject: str = PATH) -> dict[str, CaseVerdict]:
     config = CertifyConfig(
-        subject=PATH,
+        subject=subject,
         device=Device.cpu,
         size=Size.small,
         samples=samples,
@@ -44,6 +44,14 @@ def test_block_with_streams_without_rounds_fails(monkeypatch):
         certified("block", "sampled cached, float32, none")["block, sampled cached, float32, none"]
         is CaseVerdict.failed
     )
+
+
+def test_the_plugin_gives_block_the_targets_law_with_the_same_draft_sampler(monkeypatch):
+    """Target rows over the temperature beside draft rows that are not, as the stand-in's version keeps them."""
+    stand_in.install(monkeypatch)
+    found = certified("block", "sampled cached, float32", subject="vllm_plugin", samples=20_000)
+    assert found["block, sampled cached, float32, none"] is CaseVerdict.passed
+    assert set(found.values()) <= {CaseVerdict.passed, CaseVerdict.unsupported}
 
 
 def test_what_vllm_does_not_have_is_listed(monkeypatch):

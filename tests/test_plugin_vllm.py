@@ -101,6 +101,16 @@ def test_rows_that_something_changes_are_vllms_own(monkeypatch):
     assert torch.equal(tokens, expected.token_ids) and prepared.num_prepared == 2
 
 
+def test_placeholders_are_rejected_with_all_that_follows(monkeypatch):
+    stand_in.install(monkeypatch)
+    for method in ("strict", "probabilistic", "block", "synthetic"):
+        worker, batch, logits, cache, starts = engine([1.0] * S)
+        worker.set_verification(method, (1.0,) * K, certify=False)
+        batch.input_ids[int(starts[0]) + 1] = batch.input_ids[int(starts[2]) + 2] = -1
+        tokens, counts = sampled(worker, batch, logits, cache)
+        assert counts[0] == 1 and counts[2] <= 2 and int(tokens[0, 0]) >= 0 and tokens[0, 1:].tolist() == [-1] * K
+
+
 def test_drafts_get_seeds_of_their_round_until_vllms_own_method_is_back(monkeypatch):
     stand_in.install(monkeypatch)
     worker, batch, logits, cache, _ = engine([1.0] * S)

@@ -31,7 +31,7 @@ def verify_greedy(compared: Compared, draft: Draft) -> VerificationResult:
     num_accepted = (agrees & leading(draft.num_draft_tokens, width)).long().cumprod(dim=1).sum(dim=1)
     last = num_accepted[:, None]
     # With a column after the last draft token, for requests whose drafts all agree.
-    outside = (draft.token_ids < 0) | (draft.token_ids >= target.logits.shape[1])
+    outside = (draft.token_ids < -1) | (draft.token_ids >= target.logits.shape[1])
     outside = functional.pad(outside & leading(draft.num_draft_tokens, width), (0, 1))
     flagged = invalid[rows.gather(1, last)[:, 0]] | outside.gather(1, last)[:, 0]
     return assemble(draft.token_ids, num_accepted, token_ids.gather(1, last)[:, 0], flagged, compared)

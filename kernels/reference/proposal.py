@@ -5,7 +5,8 @@ D the draft rows that are read. X_1..X_K are the draft tokens; column i - 1 of a
 
 A draft is cut before the first token that cannot be verified: an id outside the vocabulary, a target row or a
 draft row without a distribution, or a token that its own draft distribution cannot have produced (probability 0). The
-shorter draft is verified as if it had been proposed, so the output keeps its law, and the request is flagged.
+shorter draft is verified as if it had been proposed, so the output keeps its law, and the request is flagged. It is
+cut without a flag before a placeholder (-1), where nothing was proposed.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Proposal:
     draft_rows: Tensor
     """[R, K] int64, row of `draft` from which X_i was drawn; 0 where there is none."""
     draft_to_target: Tensor | None
+    ends_early: Tensor
+    """[R] bool, the draft token at `num_usable` is a placeholder."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     """What a rule has worked out of it, for others that need the same."""
 
@@ -60,7 +63,7 @@ class Proposal:
     def impossible(self) -> Tensor:
         """[R] bool, the draft token at `num_usable`, or the target row there, cannot be used."""
         last = self.rows.gather(1, self.num_usable[:, None])[:, 0]
-        return (self.num_usable < self.num_draft_tokens) | self.target.invalid[last]
+        return (self.num_usable < self.num_draft_tokens) & ~self.ends_early | self.target.invalid[last]
 
 
 class Compared(NamedTuple):
@@ -155,22 +158,25 @@ def propose(
         draft_rows, draft_logprobs = torch.zeros_like(token_ids), torch.zeros_like(target_logprobs)
     else:
         draft_processed, draft_rows, draft_logprobs = _read_draft(
-            draft.logits, draft, sampling, token_ids, wanted, vocab_size, reads_stats
+            draft.logits, draft, draft.sampling or sampling, token_ids, wanted, vocab_size, reads_stats
         )
 
     valid = known & (draft_logprobs > -torch.inf)
+    num_usable = valid.long().cumprod(dim=1).sum(dim=1)
+    placeholders = torch.nn.functional.pad(drafted & (draft.token_ids == -1), (0, 1))
     return Proposal(
         target=target,
         rows=rows,
         token_ids=token_ids,
         num_draft_tokens=draft.num_draft_tokens,
-        num_usable=valid.long().cumprod(dim=1).sum(dim=1),
+        num_usable=num_usable,
         one_hot=one_hot,
         target_logprobs=target_logprobs,
         draft_logprobs=draft_logprobs,
         draft=draft_processed,
         draft_rows=draft_rows,
         draft_to_target=draft.draft_to_target,
+        ends_early=placeholders.gather(1, num_usable[:, None])[:, 0],
     )
 
 

@@ -88,5 +88,6 @@ def present_slots(target_logits: Tensor, draft: Draft) -> tuple[Tensor, Draft, T
         num_draft_tokens=draft.num_draft_tokens[present],
         idx_mapping=present if draft.idx_mapping is None else draft.idx_mapping[present],
         parents=None if draft.parents is None else draft.parents[present],
+        sampling=None if draft.sampling is None else draft.sampling.each(lambda field: field[present]),
     )
     return target_logits, left, present

@@ -109,8 +109,9 @@ def propose_trees(target_logits: Tensor, draft: Draft, sampling: Sampling) -> Tr
     parents = chain_parents(num_requests, width, draft.token_ids.device) if draft.parents is None else draft.parents
     target = processed(target_logits, sampling_rows(sampling, requests))
     drafted = leading(draft.num_draft_tokens, width)
-    if draft.parents is not None:
-        drafted = drafted & (draft.token_ids != NO_TOKEN)
+    missing = drafted & (draft.token_ids == NO_TOKEN)
+    # what follows a placeholder of a chain is none of it either
+    drafted = drafted & ((missing.cumsum(dim=1) == 0) if draft.parents is None else ~missing)
     inside = (draft.token_ids >= 0) & (draft.token_ids < vocab_size)
     token_ids = torch.where(drafted & inside, draft.token_ids, 0)
     # places without a draft token hang on the context, so that nothing is looked up outside the tree
@@ -124,7 +125,7 @@ def propose_trees(target_logits: Tensor, draft: Draft, sampling: Sampling) -> Tr
         slots = which if draft.idx_mapping is None else draft.idx_mapping[which]
         first = first_siblings(parents)[which, places]
         logits = allowed_draft_logits(draft.logits[slots, first], draft, slots, first)
-        rows_of_draft = processed(logits, sampling_rows(sampling, which))
+        rows_of_draft = processed(logits, sampling_rows(draft.sampling or sampling, which))
         index = torch.arange(len(which), device=which.device)
         draft_rows[which, places] = index
         ids = to_draft_ids(token_ids[which, places], draft.draft_to_target, vocab_size, logits.shape[1])

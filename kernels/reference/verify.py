@@ -119,7 +119,8 @@ def verify(
             first i draft tokens. N is R * (K + 1) when request r's rows begin at r * (K + 1), whatever its K_r; else
             sum(K_r + 1), request after request.
         draft: the proposals, K_r of them for request r; -1 of them mark a padded slot, of which nothing is read.
-        sampling: fields [R]; they shape the target's and the draft's distribution alike. At temperature 0 a draft
+        sampling: fields [R]; they shape the target's distribution, and the draft's too unless the draft has a
+            sampling of its own. At temperature 0 a draft
             token is accepted iff it is the target's argmax, under every method but synthetic.
         verification: the method and its parameters.
         streams: fields [R]; `positions` is the position of the first token the round may emit.

@@ -144,8 +144,9 @@ class PluginCore(VllmCore):
     """vLLM's drafts, verified as harness.plugins.vllm does it in a worker."""
 
     def __init__(self, gumbel_sample: Callable[..., Any], device: torch.device) -> None:
-        self.verifications = {method: CoreVerification(method, device) for method in OURS}
-        super().__init__(gumbel_sample, self.verifications[Method.block])
+        super().__init__(gumbel_sample, _call)
+        raw = self.keeps_raw_logits
+        self.verifications = {each: CoreVerification(each, device, caches_raw_logits=raw) for each in OURS}
 
     def draw(
         self,

@@ -25,6 +25,7 @@ class CoreVerification:
         device: torch.device,
         synthetic_rates: tuple[float, ...] = (),
         core: Core | None = None,
+        caches_raw_logits: bool = False,
     ) -> None:
         """
         Args:
@@ -32,9 +33,11 @@ class CoreVerification:
             device: of the worker.
             synthetic_rates: unconditional acceptance rates, of `synthetic` alone.
             core: what verifies; None is the device's.
+            caches_raw_logits: the draft cache of this version holds the head's logits, not over the temperature.
         """
         self.verification = Verification(method, synthetic_rates=synthetic_rates)
         self.core = core or core_for(device)
+        self.caches_raw_logits = caches_raw_logits
         self.is_raw = False
         """The target rows of the next call are the model's own, before temperature; so are no others."""
 
@@ -60,7 +63,7 @@ class CoreVerification:
 
         Args:
             target_logits: [N, V]; processed rows, in float32, are over the temperature, which is then 0 or 1 here.
-            draft_logits: [S, K, V] float32 over the temperature; None where drafts are the drafter's argmax.
+            draft_logits: [S, K, V], drawn from at the request's temperature; None where drafts are argmaxes.
             draft_sampled: [N], -1 is a draft token that must be rejected; this and the rest as in `take_over`.
 
         Returns:
@@ -73,6 +76,7 @@ class CoreVerification:
             given.num_draft_tokens,
             cached,
             None if cached is None else given.slots,
+            sampling=None if cached is None else self._draft_sampling(given.temperature),
         )
         found = self.core.verify(target_logits, draft, self._sampling(given.temperature), self.verification,
                                  given.streams)  # fmt: skip
@@ -80,7 +84,15 @@ class CoreVerification:
 
     def _sampling(self, temperature: Tensor) -> Sampling:
         """Nothing is cut here any more; a greedy request stays one."""
-        if not self.is_raw:
-            temperature = (temperature > 0).float()
-        off = torch.zeros_like(temperature)
-        return Sampling(temperature, off.long(), off + 1, off, truncates=False)
+        return _uncut(temperature if self.is_raw else (temperature > 0).float())
+
+    def _draft_sampling(self, temperature: Tensor) -> Sampling | None:
+        """None where the draft rows are over the temperature if and only if the target rows are."""
+        if self.is_raw or not self.caches_raw_logits:
+            return None
+        return _uncut(temperature)
+
+
+def _uncut(temperature: Tensor) -> Sampling:
+    off = torch.zeros_like(temperature)
+    return Sampling(temperature, off.long(), off + 1, off, truncates=False)

@@ -63,7 +63,8 @@ class WorkerExtension:
             raise ValueError("set_verification: expected synthetic_rates, one for each position, found none")
         if self.rejection_lab_core is None:
             self.rejection_lab_core = core_for(self.device)
-        verification = CoreVerification(method, self.device, tuple(synthetic_rates), self.rejection_lab_core)
+        raw = swap.version.caches_raw_logits
+        verification = CoreVerification(method, self.device, tuple(synthetic_rates), self.rejection_lab_core, raw)
         found = None
         if certify and method is not Method.synthetic:
             found = self._certified(name)
@@ -89,7 +90,8 @@ class WorkerExtension:
         else:
             ways = []
             for is_raw in (False, True)[: 1 if swap.version.caches_raw_logits else 2]:
-                verification = CoreVerification(Method(name), self.device)
+                raw = swap.version.caches_raw_logits
+                verification = CoreVerification(Method(name), self.device, caches_raw_logits=raw)
                 verification.is_raw = is_raw
                 ways.append(Way(verification, gumbel_sample, is_sampled, has_fresh_seeds=True, is_raw=is_raw))
         return [_plain(attest(way, self.device, num_requests)) for way in ways]
