@@ -160,6 +160,7 @@ def install(monkeypatch, version="0.25.1") -> None:
     """Put the stand-in where vLLM would be."""
     modules = {
         signatures.SAMPLER: (rejection_sample, RejectionSampler),
+        f"{signatures.SAMPLER}_utils": (rejection_sample,),
         signatures.SPECULATOR: (BaseSpeculator,),
         signatures.GUMBEL: (gumbel_sample,),
         signatures.FUNCTIONS["apply_sampling_params"][0]: (Sampler,),

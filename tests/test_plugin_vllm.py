@@ -131,6 +131,19 @@ def test_drafts_get_seeds_of_their_round_until_vllms_own_method_is_back(monkeypa
     assert all(map(torch.equal, sampled(worker, batch, logits, cache), before))
 
 
+def test_whoever_comes_next_finds_vllms_own_method(monkeypatch):
+    """As when the entry point set a method at start, and a call changes it later."""
+    stand_in.install(monkeypatch)
+    worker, batch, logits, cache, _ = engine([1.0] * S)
+    before = sampled(worker, batch, logits, cache)
+    worker.set_verification("block", certify=False)
+    other = WorkerExtension()
+    other.device, other.model_runner = CPU, worker.model_runner
+    other.set_verification("strict", certify=False)
+    other.set_verification("vllm")
+    assert all(map(torch.equal, sampled(worker, batch, logits, cache), before))
+
+
 def test_vllms_own_methods_can_be_chosen_too(monkeypatch):
     stand_in.install(monkeypatch)
     worker = engine([1.0] * S)[0]
@@ -247,9 +260,7 @@ def test_fresh_seeds_leave_the_other_slots():
 def test_the_parameters_are_those_of_vllm():
     """Read from its text, which needs nothing that it imports."""
     for function, (module, path) in signatures.FUNCTIONS.items():
-        # the sampler's module imports this one by name
-        source = f"{module}_utils" if function == "rejection_sample" else module
-        node = ast.parse((Path(SITE) / f"{source.replace('.', '/')}.py").read_text())
+        node = ast.parse((Path(SITE) / f"{module.replace('.', '/')}.py").read_text())
         for part in path.split("."):
             node = next(item for item in ast.walk(node) if getattr(item, "name", None) == part)
         found = " ".join(each.arg for each in (*node.args.args, *node.args.kwonlyargs))

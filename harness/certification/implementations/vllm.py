@@ -174,7 +174,8 @@ class PluginCore(VllmCore):
 def _call(function: Callable[..., Any], **known: Any) -> Any:
     """Call with the arguments that this version takes; raises ValueError when it needs one that is not known here."""
     parameters = inspect.signature(function).parameters
-    needed = [name for name, item in parameters.items() if item.default is item.empty and name not in known]
+    asked = {name: item for name, item in parameters.items() if item.kind is not item.VAR_KEYWORD}
+    needed = [name for name, item in asked.items() if item.default is item.empty and name not in known]
     if needed:
         raise ValueError(f"vLLM's {function.__name__} needs {', '.join(needed)}, which this adapter does not know")
     return function(**{name: value for name, value in known.items() if name in parameters})

@@ -20,13 +20,14 @@ SAMPLER = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
 SPECULATOR = "vllm.v1.worker.gpu.spec_decode.speculator"
 GUMBEL = "vllm.v1.worker.gpu.sample.gumbel"
 FUNCTIONS = {
-    "rejection_sample": (SAMPLER, "rejection_sample"),
+    "rejection_sample": (f"{SAMPLER}_utils", "rejection_sample"),
     "rejection_sampler": (SAMPLER, "RejectionSampler.__call__"),
     "apply_sampling_params": ("vllm.v1.worker.gpu.sample.sampler", "Sampler.apply_sampling_params"),
     "propose": (SPECULATOR, "BaseSpeculator.propose"),
     "gumbel_sample": (GUMBEL, "gumbel_sample"),
 }
-"""What the plug-in calls or stands in for: module and name."""
+"""What the plug-in calls or stands in for: module and name. The sampler's module imports the first by its name, and
+there it is replaced."""
 VERIFIED = (
     "target_logits draft_logits draft_sampled cu_num_logits pos idx_mapping expanded_idx_mapping expanded_local_pos "
     "temperature seed num_speculative_steps synthetic_conditional_rates use_fp64 use_block_verification"

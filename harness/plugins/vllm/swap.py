@@ -106,7 +106,8 @@ class Swap:
                 f"expected a worker of Model Runner V2 that drafts and verifies by {own.__module__}.{own.__name__}, "
                 f"found {type(self.sampler).__name__} and drafts by {type(self.speculator).__name__}"
             )
-        self.own_function, self.own_sampler = self.module.rejection_sample, self.sampler.sampler
+        self.own_function = import_module(f"{SAMPLER}_utils").rejection_sample
+        self.own_sampler = self.sampler.sampler
         self.own_block = self.sampler.use_block_verification
         self.own_rates = self.sampler.synthetic_conditional_rates
 

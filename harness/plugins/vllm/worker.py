@@ -24,7 +24,6 @@ class WorkerExtension:
 
     model_runner: Any
     device: Any
-    rejection_lab_swap: Swap | None = None
     rejection_lab_core: Core | None = None
     rejection_lab_attested: dict[str, dict[str, float | bool]] | None = None
 
@@ -97,9 +96,10 @@ class WorkerExtension:
         return [_plain(attest(way, self.device, num_requests)) for way in ways]
 
     def _swap(self) -> Swap:
-        if self.rejection_lab_swap is None:
-            self.rejection_lab_swap = Swap(self.model_runner, checked_version())
-        return self.rejection_lab_swap
+        # Beside what is swapped, where whoever comes next finds it: `register` may have been here before.
+        if getattr(self.model_runner, "rejection_lab_swap", None) is None:
+            self.model_runner.rejection_lab_swap = Swap(self.model_runner, checked_version())
+        return self.model_runner.rejection_lab_swap
 
     def _certified(self, name: str) -> dict[str, float | bool]:
         if self.rejection_lab_attested is None:
