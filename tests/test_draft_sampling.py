@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels.contract import Draft, Sampling, Streams, Verification, VerificationMethod
+from kernels.methods import TreeMethod
 from kernels.reference.draw import draw
 from kernels.reference.truncation import process
 from kernels.reference.verify import verify
@@ -102,3 +103,13 @@ def test_a_token_outside_is_still_flagged():
     draft.token_ids[0, 0], draft.token_ids[1, 0] = -2, -1
     found = verify_on_device(target, draft, sampling_of([0.9]), Verification(Method.probabilistic), streams)
     assert found.invalid[:2].tolist() == [True, False] and found.num_accepted[:2].tolist() == [0, 0]
+
+
+def test_traversal_takes_both_on_a_chain():
+    """On the reference core, the only one that runs it."""
+    target, draft, streams = round_of(sampling_of([0.6]), seed=4)
+    draft.token_ids[0, 1:] = -1
+    call = sampling_of([0.9]), Verification(TreeMethod.traversal), streams
+    found, alike = verify(target, draft, *call), verify(target, replace(draft, sampling=None), *call)
+    assert not bool(found.invalid.any()) and int(found.num_accepted[0]) <= 1
+    assert not torch.equal(found.token_ids, alike.token_ids)
