@@ -88,7 +88,7 @@ def second_pass_registers(method: Method, rows: RowTraits, truncates: bool, num_
     if method is Method.block and not truncates:
         return 128 if not is_wide else 224 if rows.has_lead else 168 if rows.joins else 128
     if rows.joins:
-        narrow, wide = (80, 128) if capability == 90 else (128, 192)
+        narrow, wide = (80, 128) if capability == 90 else (168, 224)
         return wide if is_wide else narrow
     return _common_second_registers(rows, num_warps, capability)
 
