@@ -86,7 +86,8 @@ def second_pass_registers(method: Method, rows: RowTraits, truncates: bool, num_
     if rows.is_masked:
         return 128 if method is not Method.block else 255 if num_warps <= 4 else 168
     if method is Method.block and not truncates:
-        return 128 if not is_wide else 224 if rows.has_lead else 168 if rows.joins else 128
+        narrow = 168 if rows.has_lead and capability != 90 else 128
+        return narrow if not is_wide else 224 if rows.has_lead else 168 if rows.joins else 128
     if rows.joins:
         narrow, wide = (80, 128) if capability == 90 else (168, 224)
         return wide if is_wide else narrow
