@@ -7,7 +7,7 @@ import matplotlib.image
 import pytest
 from matplotlib.figure import Figure
 
-from harness.metrics.cell import analyse, read_results
+from harness.metrics.cell import analyse
 from harness.metrics.estimates import Estimate
 from harness.records.runs import read_runs
 from harness.report.figures.axis import CONTEXT_AXES, DRAFTER, DRAFTING, METHOD, TEMPERATURE, VERIFICATION
@@ -23,7 +23,6 @@ from harness.report.figures.tradeoff import draw_tradeoff
 from harness.report.figures.write import save_figure, write_figures
 from harness.report.page import figure_caption
 from kernels.contract import VerificationMethod
-from tests.own_process import output_of
 from tests.synthetic_cells import analysed, baseline_settings, config, shortened_cell, simulated_cell, simulated_run
 
 
@@ -51,21 +50,6 @@ def test_sweeps_are_drawn_where_there_is_one(tmp_path, settings, names):
     for path in paths:
         image = matplotlib.image.imread(path)
         assert min(image.shape[:2]) > 300 and image[..., :3].std() > 0.02
-
-
-def test_figures_that_are_drawn_at_the_same_time_are_the_same(tmp_path):
-    """Would catch files that are mixed up between processes, or that depend on which process drew them."""
-    folder = simulated_run(tmp_path / "run", num_prompts=4)
-    here = drawn(read_results(folder).cells, tmp_path / "here")
-    code = (
-        "import sys; from pathlib import Path; from harness.metrics.cell import read_results\n"
-        "from harness.report.figures import write\n"
-        "write.os.cpu_count = lambda: 2\n"
-        f"figures = write.write_figures(read_results(Path({str(folder)!r})).cells, Path({str(tmp_path / 'there')!r}))\n"
-        "print(*(figure.path.name for figure in figures)) if 'torch' not in sys.modules else None"
-    )
-    assert output_of(code).split() == [path.name for path in here] and len(here) > 1
-    assert all((tmp_path / "there" / path.name).read_bytes() == path.read_bytes() for path in here)
 
 
 def test_the_same_records_give_the_same_file(tmp_path):

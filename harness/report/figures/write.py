@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +11,7 @@ from harness.metrics.cell import CellResult
 from harness.metrics.estimates import Estimate
 from harness.records.files import write_atomically
 from harness.report.figures.kinds import FIGURES, FigureKind
-from harness.report.figures.sheet import Sheet, sheet_of
+from harness.report.figures.sheet import sheet_of
 from harness.report.figures.style import RC, WITHOUT_DATES
 
 if TYPE_CHECKING:
@@ -33,22 +28,6 @@ class Drawn(NamedTuple):
     """Of the cells in it."""
 
 
-class _Order(NamedTuple):
-    """A figure to draw, if its kind has something to show."""
-
-    kind: FigureKind
-    sheet: Sheet
-    formats: Sequence[str]
-
-    def files(self) -> list[bytes] | None:
-        """What to write, in each format."""
-        import matplotlib as mpl
-
-        with mpl.rc_context(RC):
-            figure = self.kind.draw(self.sheet)
-            return None if figure is None else [figure_file(figure, suffix) for suffix in self.formats]
-
-
 def write_figures(
     cells: Sequence[CellResult],
     folder: Path,
@@ -62,52 +41,22 @@ def write_figures(
         formats: file types that matplotlib can write, such as png and pdf.
         distances: from the target's distribution, by cell id, of the cells that recorded theirs.
     """
-    sheets = ((kind, sheet_of(cells, kind.along, distances)) for kind in FIGURES)
-    orders = [_Order(kind, sheet, formats) for kind, sheet in sheets if sheet is not None]
+    import matplotlib as mpl
+
     drawn = []
-    for (kind, sheet, _), files in zip(orders, _drawn(orders), strict=True):
-        if files is None:
+    for kind in FIGURES:
+        sheet = sheet_of(cells, kind.along, distances)
+        if sheet is None:
             continue
-        for suffix, content in zip(formats, files, strict=True):
-            write_atomically(folder / f"{kind.name}.{suffix}", content)
-        labels = tuple(sheet.narrowed(kind.axes).labels)
-        drawn.append(Drawn(kind, folder / f"{kind.name}.{formats[0]}", labels))
+        with mpl.rc_context(RC):
+            figure = kind.draw(sheet)
+            if figure is None:
+                continue
+            for suffix in formats:
+                save_figure(figure, folder / f"{kind.name}.{suffix}")
+            labels = tuple(sheet.narrowed(kind.axes).labels)
+            drawn.append(Drawn(kind, folder / f"{kind.name}.{formats[0]}", labels))
     return drawn
-
-
-MAX_PROCESSES = 8
-"""That draw; few runs have more figures."""
-_orders: Sequence[_Order] = ()
-"""Of the processes that draw: what they inherit need not be sent."""
-
-
-def _drawn(orders: Sequence[_Order]) -> Iterator[list[bytes] | None]:
-    """The files of each figure; several are drawn at the same time, by copies of this process where that is cheap."""
-    num_processes = min(MAX_PROCESSES, len(orders), os.cpu_count() or 1)
-    # with torch there are threads, of which a copy has only the locks
-    if num_processes < 2 or "torch" in sys.modules or sys.platform != "linux":
-        yield from (order.files() for order in orders)
-        return
-    # once, and not in each copy
-    import matplotlib.backends.backend_agg  # noqa: F401
-    import PIL.Image  # noqa: F401
-
-    global _orders  # noqa: PLW0603
-    _orders = orders
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(num_processes, context, _leave_keys_to_the_parent) as pool:
-        yield from pool.map(_files_of, range(len(orders)))
-    _orders = ()
-
-
-def _leave_keys_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def _files_of(place: int) -> list[bytes] | None:
-    return _orders[place].files()
 
 
 NUM_COLORS = 256
@@ -120,15 +69,11 @@ def save_figure(figure: Figure, path: Path) -> None:
     Args:
         path: its suffix is the file type, one that matplotlib can write.
     """
-    write_atomically(path, figure_file(figure, path.suffix.removeprefix(".")))
-
-
-def figure_file(figure: Figure, suffix: str) -> bytes:
-    """A figure as the bytes of a file of some type."""
-    drawn, small = BytesIO(), BytesIO()
+    suffix, drawn, small = path.suffix.removeprefix("."), BytesIO(), BytesIO()
     if suffix != "png":
         figure.savefig(drawn, format=suffix, metadata=WITHOUT_DATES.get(suffix))
-        return drawn.getvalue()
+        write_atomically(path, drawn.getvalue())
+        return
     from PIL import Image
 
     figure.savefig(drawn, format="png", metadata=WITHOUT_DATES["png"], pil_kwargs={"compress_level": 1})
@@ -137,4 +82,4 @@ def figure_file(figure: Figure, suffix: str) -> bytes:
             NUM_COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
         )
         in_palette.save(small, format="PNG", dpi=image.info["dpi"], optimize=True)
-    return small.getvalue()
+    write_atomically(path, small.getvalue())
