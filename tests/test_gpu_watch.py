@@ -1,5 +1,6 @@
 """What the GPU did beside a block: sampled through NVML, recorded, and told where it explains a difference."""
 
+import sys
 import threading
 from itertools import chain, repeat
 from types import SimpleNamespace
@@ -98,7 +99,14 @@ def test_a_driver_that_does_not_answer_holds_up_nothing(monkeypatch):
 
     found = seen(Hangs((1980, 0, 1)))
     answers.set()
-    assert found.num_samples == 0
+    assert found.num_samples == 0 and "no answer" in found.unknown["nvml"]
+
+
+def test_the_first_sample_is_whole_where_the_library_is_imported_for_it(monkeypatch):
+    """Would catch a first sample that asks before there is a library."""
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml((1980, 0, 1)))
+    gpu = Gpu("7")
+    assert gpu.sample().sm_clock_mhz == 1980 and not gpu.unknown
 
 
 def test_without_a_gpu_nothing_is_watched():

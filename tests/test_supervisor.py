@@ -16,7 +16,7 @@ import pytest
 from harness.cli.command_line import REQUEUE
 from harness.compose.run_plan import Resume, Workers
 from harness.records.files import read_cell
-from harness.records.run_status import read_status
+from harness.records.run_status import DONE, read_status
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.schema import SettingsError
@@ -160,6 +160,25 @@ def test_a_host_on_which_no_worker_begins_ends_no_other_worker(is_taken, tmp_pat
     run_plan = plan_on("TellsItsDevice", tmp_path, temperatures=(0.6, 1.0, 0.8), devices=("0", "1"))
     Supervisor(run_plan, Counting(), finished).run()
     assert len(finished) == 9 and 1 <= started.count(1) <= supervisor.MAX_STARTS
+
+
+def test_a_run_ends_without_the_jobs_that_its_cluster_has_not_begun(tmp_path, monkeypatch):
+    """Would catch a finished run that waits for a GPU only to give it back."""
+    cancelled = []
+
+    class OneJobWaits(LocalLauncher):
+        def start(self, place):
+            if place == 0:
+                return super().start(place)
+            return SimpleNamespace(
+                channel=None, has_ended=lambda: False, end=lambda: None, kill=lambda: cancelled.append(place)
+            )
+
+    monkeypatch.setattr(supervisor, "LOOK_S", 0.05)
+    monkeypatch.setattr(supervisor, "launcher_of", OneJobWaits)
+    run_plan = plan_on("TellsItsDevice", tmp_path, temperatures=(0.6, 1.0), devices=("0", "1"))
+    Supervisor(run_plan, Counting(), finished := []).run()
+    assert len(finished) == len(run_plan.cells) and cancelled == [1] and read_status(tmp_path).state == DONE
 
 
 def test_a_worker_that_is_silent_for_too_long_is_ended(tmp_path, begun):

@@ -126,7 +126,7 @@ class Engine:
                 conversation.
             start_s: seconds on the records' clock at the start.
             keeping: gets finished requests early.
-            on_round: called after every step; what it raises ends the run.
+            on_round: called after every step, and now and then while nothing is under way; what it raises ends the run.
         """
         self._runner.prepare()
         self._began = time.perf_counter() - start_s

@@ -79,15 +79,13 @@ class Supervisor:
             with stop_signals() as signals:
                 for place in range(min(self._launcher.num_workers, len(self._tasks))):
                     self._start(place)
-                while self._workers:
+                # one without a group has none left to run: it may be a job that its cluster has not begun yet
+                while self._workers and (self._tasks or any(worker.task is not None for worker in self._workers)):
                     self._wait(signals)
                     self._write_status(RUNNING)
-            self._write_status(DONE if self._stopped_by is None else STOPPED)
+            self._write_end(DONE if self._stopped_by is None else STOPPED)
         except Exception:
-            if self._has_worked:
-                self._write_status(STOPPED)
-            else:
-                self._status.withdraw()
+            self._write_end(STOPPED)
             raise
         finally:
             for worker in self._workers:
@@ -96,6 +94,13 @@ class Supervisor:
             self._launcher.close()
         if self._stopped_by is not None:
             raise StoppedBySignal(self._stopped_by, self._is_at_once)
+
+    def _write_end(self, state: str) -> None:
+        """Write how the run ended; one that stopped before it ran anything leaves the status of the session before."""
+        if self._has_worked or state == DONE:
+            self._write_status(state)
+        else:
+            self._status.withdraw()
 
     def _start(self, place: int) -> None:
         """Start a worker, if there is work for one more."""

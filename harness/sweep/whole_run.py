@@ -123,7 +123,7 @@ def run_plan(plan: RunPlan, finished: list[str]) -> None:
     """Run the cells in worker processes with a progress display, and list those that are finished."""
     progress = progress_on(sys.stderr)
     # this process has nothing to do while workers import and load
-    Thread(target=_import_report).start()
+    Thread(target=_import_report, daemon=True).start()
     try:
         Supervisor(plan, progress, finished).run()
     finally:
@@ -132,7 +132,7 @@ def run_plan(plan: RunPlan, finished: list[str]) -> None:
 
 def _import_report() -> None:
     """Import what a report is made with; an error comes again where it is made."""
-    with suppress(ImportError):
+    with suppress(Exception):
         for name in ("matplotlib.backends.backend_agg", "PIL.Image", "scipy.special", *_REPORT):
             import_module(name)
 

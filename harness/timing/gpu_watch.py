@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import import_module
 from queue import Empty, SimpleQueue
@@ -69,9 +69,11 @@ class Gpu:
 
     def sample(self) -> _Sample | None:
         """The GPU now; None where there is no NVML for it."""
-        nvml, handle = self._nvml, self._handle
+        handle = self._handle
         if handle is None:
             return None
+        # imported with the handle
+        nvml = self._nvml
         bits = self._asked("clock_reasons", lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         return _Sample(
             self._asked("sm_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
@@ -179,16 +181,19 @@ class Watching:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def take(self) -> None:
-        """Have a sample taken now, and wait for it, for `ANSWER_S` at most."""
+    def take(self) -> bool:
+        """Have a sample taken now, and wait for it, for `ANSWER_S` at most; whether the driver has answered."""
         taken = threading.Event()
         self._wanted.put(taken)
-        taken.wait(ANSWER_S)
+        return taken.wait(ANSWER_S)
 
     def samples(self) -> GpuSamples:
-        """All samples, one of now among them if the driver answers."""
-        self.take()
-        return self._watch.samples()
+        """All samples, one of now among them if the driver answers; it is named if it does not."""
+        has_answered = self.take()
+        samples = self._watch.samples()
+        if has_answered:
+            return samples
+        return replace(samples, unknown={**samples.unknown, "nvml": f"no answer within {ANSWER_S:g} s"})
 
     def end(self) -> None:
         """Take no more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
+import os
 import subprocess
 import threading
 
@@ -31,9 +31,11 @@ class SlurmQueue:
         """Ask for all jobs that were asked for; without an answer nothing is known of a job, nor that it has ended."""
         jobs = frozenset(self._asked_for)
         # of sacct a cluster may have none
-        command = ["squeue", "--noheader", "--states=all", "--format=%i %T", f"--user={getpass.getuser()}"]
+        command = ["squeue", "--noheader", "--states=all", "--format=%i %T", f"--user={os.getuid()}"]
+        # what a user has set for reading the queue would hide jobs
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
         try:
-            found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=ANSWER_S)
+            found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=ANSWER_S, env=plain)
             states = dict(line.split() for line in found.stdout.splitlines() if line.strip())
         except (OSError, ValueError, subprocess.SubprocessError):
             return
