@@ -16,7 +16,6 @@ from harness.drafters.ngram import NgramDrafter
 from harness.drafters.suffix import SuffixDrafter
 from harness.engine.engine import Engine
 from harness.records.request import EXPECTED_METHODS
-from harness.settings.models import SuffixScope
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Sampling, VerificationMethod
 from kernels.core import Core, reference_core
@@ -150,8 +149,8 @@ def test_coupled_output_does_not_depend_on_the_drafter():
 )
 def test_law_with_truncation_and_a_smaller_draft_vocabulary(method, sampling, drafter):
     """The draft vocabulary misses a token, the distribution is truncated, n-gram drafts have ragged lengths, those of a
-    suffix lengths and tokens that depend on the other requests."""
-    drafters = {"ngram": NgramDrafter(2, 1), "suffix": SuffixDrafter(1, 1.0, SuffixScope.all)}
+    suffix lengths that depend on the text."""
+    drafters = {"ngram": NgramDrafter(2, 1), "suffix": SuffixDrafter(1, 1.0)}
     settings = SamplingSettings(temperature=0.8, top_p=0.85, min_p=0.02)
     engine = toy_engine(
         WIDE_TARGET,

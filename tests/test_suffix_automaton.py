@@ -7,39 +7,30 @@ import torch
 from harness.drafters.protocol import Batch
 from harness.drafters.suffix import SuffixDrafter
 from harness.drafters.suffix_automaton import SuffixAutomaton
-from harness.settings.models import SuffixScope
 from kernels.contract import Sampling, Streams
 from kernels.core import reference_core
 
-REQUEST, ALL = SuffixScope.request, SuffixScope.all
 
-
-def longest_by_search(texts, number):
-    """Length of the longest suffix of a text that occurs in some text with a token behind it."""
-    text = texts[number]
-    for length in range(len(text), 0, -1):
+def longest_by_search(text):
+    """Length of the longest suffix that has occurred before."""
+    for length in range(len(text) - 1, 0, -1):
         suffix = text[len(text) - length :]
-        if any(suffix == other[at : at + length] for other in texts for at in range(len(other) - length)):
+        if any(suffix == text[at : at + length] for at in range(len(text) - length)):
             return length
     return 0
 
 
 @pytest.mark.parametrize("num_symbols", [1, 2, 5])
-def test_matches_agree_with_a_search_while_several_texts_grow(num_symbols):
-    """Would catch: a clone that loses transitions or places, a link to a suffix that is not the longest."""
+def test_matches_agree_with_a_search_while_the_text_grows(num_symbols):
+    """Would catch: a clone that loses transitions or its place, a link to a suffix that is not the longest."""
     generator = np.random.default_rng(num_symbols)
-    automaton = SuffixAutomaton()
-    for _ in range(4):
-        automaton.begin()
-    matched = []
+    automaton, matched = SuffixAutomaton(), []
     for _ in range(160):
-        number = int(generator.integers(4))
-        automaton.append(number, int(generator.integers(num_symbols)))
-        match = automaton.longest_match(number)
-        assert match.length == longest_by_search(automaton.texts, number)
-        text, source = automaton.texts[number], automaton.texts[match.text]
-        assert source[match.following - match.length : match.following] == text[len(text) - match.length :]
-        assert match.length == 0 or match.following < len(source)
+        automaton.append(int(generator.integers(num_symbols)))
+        text, match = automaton.tokens, automaton.longest_match()
+        assert match.length == longest_by_search(text)
+        assert text[match.following - match.length : match.following] == text[len(text) - match.length :]
+        assert match.following < len(text)
         matched.append(match.length)
     assert max(matched) > 3
 
@@ -76,23 +67,16 @@ def proposals(drafter, texts, num_tokens=4):
     ],
 )
 def test_depth_follows_the_suffix(text, shortest, factor, expected):
-    assert proposals(SuffixDrafter(shortest, factor, REQUEST), [text]) == [expected]
+    assert proposals(SuffixDrafter(shortest, factor), [text]) == [expected]
 
 
-def test_other_requests_are_looked_up_only_when_asked_for():
-    seen, asking = [1, 2, 3, 4, 5, 6], [9, 1, 2, 3]
-    assert proposals(SuffixDrafter(2, 1.0, REQUEST), [seen, asking]) == [[], []]
-    assert proposals(SuffixDrafter(2, 1.0, ALL), [seen, asking]) == [[], [4, 5, 6]]
-
-
-@pytest.mark.parametrize("scope", [REQUEST, ALL])
-def test_slots_are_used_again_and_moved(scope):
+def test_slots_are_used_again_and_moved():
     """Would catch: a row that goes on with the text of the request before, or of the slot's earlier owner."""
-    drafter = SuffixDrafter(2, 1.0, scope)
+    drafter = SuffixDrafter(2, 1.0)
     first, second = [1, 2, 7, 1, 2], [30, 31, 32]
     assert proposals(drafter, [first, second]) == [[7, 1], []]
     drafter.move(1, 0)
-    grown = [*second, 30, 31]
-    assert proposals(drafter, [grown, [40, 41]]) == [[32, 30], []]
-    alone = proposals(SuffixDrafter(2, 1.0, REQUEST), [[40, 41, 40, 41]])
-    assert proposals(drafter, [[50, 51], [40, 41, 40, 41]])[1] == alone[0] == [40, 41]
+    assert proposals(drafter, [[*second, 30, 31], [40, 41]]) == [[32, 30], []]
+    assert proposals(drafter, [[50, 51], [40, 41, 40, 41]]) == [[], [40, 41]]
+    # nothing of another request, in its slot before or beside it
+    assert proposals(drafter, [[9, 40, 41], [1, 2]]) == [[], []]

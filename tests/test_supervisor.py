@@ -400,10 +400,10 @@ def test_the_supervisor_needs_no_torch(tmp_path):
 def test_what_a_report_needs_is_imported_while_the_workers_load(tmp_path):
     """Would catch seconds at the end of every run in which nothing but imports happens."""
     code = (
-        "import sys, threading; from pathlib import Path; from harness.sweep.whole_run import run_plan\n"
+        "import sys, threading; from pathlib import Path; from harness.sweep.whole_run import IMPORTS, run_plan\n"
         f"from tests.test_supervisor import plan_on; run_plan(plan_on('Raises', Path({str(tmp_path)!r})), [])\n"
         "for thread in threading.enumerate():\n"
-        "    if not thread.daemon and thread is not threading.main_thread():\n"
+        "    if thread.name == IMPORTS:\n"
         "        thread.join()\n"
         "needed = {'matplotlib.backends.backend_agg', 'scipy.special', 'pandas', 'harness.report.figures.write'}\n"
         "print(needed - {*sys.modules}, 'torch' in sys.modules)"

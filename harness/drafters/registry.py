@@ -243,7 +243,7 @@ _SPECS = {
     DrafterKind.draft_model: DrafterSpec(_with_draft_model, _load_draft_model, _random_draft_model),
     DrafterKind.ngram: DrafterSpec(lambda setup: NgramDrafter(setup.config.ngram_max, setup.config.ngram_min)),
     DrafterKind.suffix: DrafterSpec(
-        lambda setup: SuffixDrafter(setup.config.suffix_min, setup.config.suffix_factor, setup.config.suffix_scope),
+        lambda setup: SuffixDrafter(setup.config.suffix_min, setup.config.suffix_factor),
         can_be_captured=False,
     ),
 }

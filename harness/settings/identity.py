@@ -27,7 +27,6 @@ _ADDED_LATER = (
     "measurement.multi_draft_terms",
     "drafter.suffix_min",
     "drafter.suffix_factor",
-    "drafter.suffix_scope",
     "workload.files",
 )
 """Sections and settings that are younger than the first records: left out at their default, so that older cells keep

@@ -25,13 +25,6 @@ class DrafterKind(Enum):
     suffix = "suffix"
 
 
-class SuffixScope(Enum):
-    """In whose text a suffix is looked up."""
-
-    request = "request"
-    all = "all"
-
-
 @dataclass(frozen=True)
 class DrafterTraits:
     """What is true of a kind of drafter, whatever its settings."""
@@ -59,8 +52,8 @@ DRAFTERS = {
     ),
     DrafterKind.suffix: DrafterTraits(
         is_one_hot=True,
-        settings=("suffix_min", "suffix_factor", "suffix_scope"),
-        name="{kind} (from {suffix_min}, x {suffix_factor}, {suffix_scope})",
+        settings=("suffix_min", "suffix_factor"),
+        name="{kind} (from {suffix_min}, x {suffix_factor})",
     ),
 }
 _OF_ONES_OWN = DrafterTraits()
@@ -143,12 +136,9 @@ class DrafterConfig:
     ngram_min: int = 2
     """ngram: shortest suffix that is looked up."""
     suffix_min: int = 2
-    """suffix: shortest suffix that is looked up."""
+    """suffix: shortest suffix that is looked up in the sequence so far."""
     suffix_factor: float = 1.0
     """suffix: draft tokens proposed for each token of the suffix that was found."""
-    suffix_scope: SuffixScope = SuffixScope.request
-    """suffix: request looks in the sequence so far; all also in those of the requests before, on which the tokens that
-    are sampled then depend."""
 
     def __post_init__(self) -> None:
         self.kind = named("drafter.kind", DrafterKind.__members__, self.kind)

@@ -123,11 +123,15 @@ def run_plan(plan: RunPlan, finished: list[str]) -> None:
     """Run the cells in worker processes with a progress display, and list those that are finished."""
     progress = progress_on(sys.stderr)
     # this process has nothing to do while workers import and load
-    Thread(target=_import_report, daemon=True).start()
+    Thread(target=_import_report, name=IMPORTS, daemon=True).start()
     try:
         Supervisor(plan, progress, finished).run()
     finally:
         progress.finish()
+
+
+IMPORTS = "imports of the report"
+"""Name of the thread that makes them."""
 
 
 def _import_report() -> None:
