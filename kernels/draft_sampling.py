@@ -1,8 +1,9 @@
 """Drafts that were drawn with another sampling than their target rows are verified with.
 
 The kernels weigh both rows at one temperature, T. A draft row over T_draft is the row times T / T_draft over T, so a
-copy of the drafted rows in those units has the distribution that the proposals were drawn from; what cuts it cuts the
-copy at the same tokens. The copy, R * K rows in float32, is the price; without a sampling of its own nothing is copied.
+copy of the drafted rows in those units has the distribution that the proposals were drawn from, and is cut at the same
+tokens up to float32's rounding. The price are copies of R * K rows in float32, two at a time; without a sampling of its
+own nothing is copied.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ def with_own_sampling(draft: Draft, sampling: Sampling, streams: Streams, worksp
     slots = (places if draft.idx_mapping is None else draft.idx_mapping).clamp(0, num_slots - 1)
     # A greedy request reads no draft row. A temperature of 0 elsewhere is a mistake, and 0 * inf flags it.
     factor = torch.where(sampling.temperature == 0, 1.0, sampling.temperature / own.temperature)
+    # a copy, which is changed in place
     rows = draft.logits[slots, :width].float()
-    rows = (rows - rows.amax(dim=2, keepdim=True)) * factor[:, None, None]
+    rows = rows.sub_(rows.amax(dim=2, keepdim=True)).mul_(factor[:, None, None])
     mask = None if draft.mask is None else TokenMask(draft.mask.words, draft.mask.rows[slots, :width].contiguous())
     moved = replace(draft, logits=rows, idx_mapping=None, row_stats=None, sampling=None, mask=mask)
     cuts = replace(own, temperature=sampling.temperature, is_mixed=False)

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from harness.constraint.grammar import GrammarCompiler
 from harness.constraint.grammar_text import UnusableGrammarError, check_grammar
-from harness.constraint.masks import Masks, words_of
+from harness.constraint.masks import Masks, Matcher, Walk, words_of
 from harness.constraint.validity import is_valid
 from harness.models.zoo import zoo_path
 from harness.settings.constraint import ConstraintConfig, GrammarKind, PolicyKind
@@ -67,6 +67,26 @@ def test_an_answer_is_followed_to_its_end(kind, compiler, tokenizer):
     fresh = compiler.matcher(kind, grammar)
     wrong = ids_of(tokenizer, bad)
     assert fresh.accept(wrong) < len(wrong)
+
+
+def test_masks_that_are_written_together_are_those_written_one_by_one(compiler, tokenizer):
+    """Would catch: a mask in another's row, one that is not written, one too narrow, and a matcher that has moved."""
+    walks, num_masks = [], 0
+    for begun, with_end in ((0, True), (3, False), (1, True)):
+        for kind, (grammar, good, _) in GRAMMARS.items():
+            matcher, ids = compiler.matcher(kind, grammar), ids_of(tokenizer, good)
+            matcher.accept(ids[:begun])
+            drafts = ids[begun:] if with_end else ids[begun : begun + 1]
+            for tokens in (drafts, [])[: 2 if begun else 1]:
+                walks.append(Walk(matcher, num_masks, tokens))
+                num_masks += 1 + len(tokens)
+    before = [allowed(walk.matcher) for walk in walks]
+    poison = torch.full((num_masks, VOCAB_SIZE // 32), 0x55AA55AA, dtype=torch.int32)
+    together, one_by_one = poison.clone(), poison.clone()
+    walks[0].matcher.fill_together(walks, together)
+    Matcher.fill_together(walks[0].matcher, walks, one_by_one)
+    assert torch.equal(together, one_by_one) and not (together == poison).all(dim=1).any()
+    assert [allowed(walk.matcher) for walk in walks] == before
 
 
 def test_what_is_taken_back_is_as_if_it_had_not_been(compiler, tokenizer):
