@@ -146,7 +146,7 @@ def test_settings_reach_the_run_its_result_is_the_exit_code_and_an_error_is_one_
 ):
     """Would catch a command that runs with its defaults, or that ends well whatever its run has found."""
     found = []
-    monkeypatch.setattr(command, "run", lambda config: found.append(config) or 1)
+    monkeypatch.setattr(command, "run", lambda config, *others: found.append(config) or 1)
     assert command.main(["--output", "elsewhere"]) == command.main([f"{prefix}.output=elsewhere"]) == 1
     assert found == [schema(output="elsewhere")] * 2
 

@@ -38,13 +38,10 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
     """Compare the configurations of a run's models with what can be run.
 
     Raises:
-        SettingsError: a target of a type that is not supported, a drafter with another vocabulary size, or answers
-            that leave no position for a prompt.
+        SettingsError: a target of a type that is not supported, or a drafter with another vocabulary size.
     """
     checked: list[tuple[TargetConfig, DrafterConfig]] = []
     for cell in cells:
-        if cell.backend.kind == "local":
-            _check_length(cell)
         models = cell.target, cell.drafter
         if models not in checked:
             checked.append(models)
@@ -73,7 +70,8 @@ def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
         )
 
 
-def _check_length(cell: CellConfig) -> None:
+def check_length(cell: CellConfig) -> None:
+    """Raise SettingsError where the longest answer of a cell that plays prompts leaves no position for any of them."""
     described, num_new = _target(cell.target), cell.decoding.max_new_tokens
     positions = None if described is None else described.fields.get("max_position_embeddings")
     known = [number for number in (positions, cell.backend.max_length) if isinstance(number, int)]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli.command_line import FAILED, REQUEUE, SUCCESS, say
 from harness.compose.run_plan import Resume, RunPlan, made_folder
+from harness.models.check_model_configs import check_length
 from harness.records.files import UnwritableError
 from harness.records.runs import MANIFEST
 from harness.settings.launcher import LauncherKind
@@ -78,6 +79,9 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
     """
     say(*plan.skipped_lines)
     check_optional_packages(plan)
+    for cell in plan.cells:
+        if cell.backend.kind == "local":
+            check_length(cell)
     if plan.tracking is not None:
         from harness.report.tracking import check_tracker
 
