@@ -150,7 +150,7 @@ def test_settings_reach_the_run_its_result_is_the_exit_code_and_an_error_is_one_
     assert command.main(["--output", "elsewhere"]) == command.main([f"{prefix}.output=elsewhere"]) == 1
     assert found == [schema(output="elsewhere")] * 2
 
-    def fail(config):
+    def fail(config, *others):
         raise ValueError("no such core")
 
     monkeypatch.setattr(command, "run", fail)
