@@ -6,6 +6,8 @@ there is room. Shapes: N rows, V the target's vocabulary.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,8 @@ from ..streams import gumbel
 
 MAX_BYTES = 2**26
 """Room for kept rows: 1,365 of 6,144 tokens, 65 of 128,256."""
+MAX_ROWS = 4096
+"""Bounds the lookup at small V, where bytes alone would allow millions of rows."""
 
 
 class KeptNoise:
@@ -20,27 +24,29 @@ class KeptNoise:
 
     def __init__(self) -> None:
         self._rows = torch.empty(0, 0, dtype=torch.float64)
-        self._places: dict[tuple[int, int], int] = {}
+        self._places: OrderedDict[tuple[int, int], int] = OrderedDict()
         """(seed, position) -> row, the oldest first."""
 
     def __call__(self, seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
         """[N, V] float64; arguments as for `kernels.streams.gumbel`."""
-        capacity = MAX_BYTES // (8 * vocab_size)
+        capacity = min(MAX_ROWS, MAX_BYTES // (8 * vocab_size))
         wanted = list(zip(seeds.tolist(), positions.tolist(), strict=True))
         if len(wanted) > capacity:
             return gumbel(seeds, positions, vocab_size)
         if self._rows.shape[1] != vocab_size or self._rows.device != seeds.device:
-            self._rows = torch.empty(capacity, vocab_size, dtype=torch.float64, device=seeds.device)
+            # an engine makes it in inference mode, others may write to it outside
+            with torch.inference_mode(False):
+                self._rows = torch.empty(capacity, vocab_size, dtype=torch.float64, device=seeds.device)
             self._places.clear()
         # the last use counts, so that what one call needs does not drive out its own
         for key in wanted:
             if key in self._places:
-                self._places[key] = self._places.pop(key)
+                self._places.move_to_end(key)
         missing = {key: index for index, key in enumerate(wanted) if key not in self._places}
         if missing:
             for key in missing:
                 is_full = len(self._places) == capacity
-                self._places[key] = self._places.pop(next(iter(self._places))) if is_full else len(self._places)
+                self._places[key] = self._places.popitem(last=False)[1] if is_full else len(self._places)
             index = torch.tensor(list(missing.values()), device=seeds.device)
             self._rows[[self._places[key] for key in missing]] = gumbel(seeds[index], positions[index], vocab_size)
         return self._rows[[self._places[key] for key in wanted]]
