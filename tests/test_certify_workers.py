@@ -75,12 +75,14 @@ def test_every_job_is_handed_out_once_and_each_group_starts_in_the_first_turn_th
     assert costs == sorted(costs, reverse=True)
 
 
-def test_a_gpu_gets_several_workers_that_leave_two_cores_and_a_cpu_one(monkeypatch):
-    for num_cpus, expected in ((64, MAX_WORKERS), (8, 6), (2, 1), (None, 1)):
+def test_a_gpu_gets_workers_that_leave_two_cores_and_a_cpu_one_a_core_where_there_are_jobs_for_them(monkeypatch):
+    for num_cpus, on_gpu, on_cpu in ((64, MAX_WORKERS, 8), (8, 6, 8), (2, 1, 2), (None, 1, 1)):
         monkeypatch.setattr("os.cpu_count", lambda num_cpus=num_cpus: num_cpus)
-        assert resolve_workers(0, torch.device("cuda")) == expected
-    assert resolve_workers(0, torch.device("cpu")) == 1
-    assert resolve_workers(5, torch.device("cpu")) == 5
+        assert resolve_workers(0, torch.device("cuda"), 80) == on_gpu
+        assert resolve_workers(0, torch.device("cpu"), 80) == on_cpu
+    assert resolve_workers(0, torch.device("cpu"), 9) == 1
+    assert resolve_workers(5, torch.device("cpu"), 80) == 5
+    assert resolve_workers(5, torch.device("cpu"), 3) == 3
 
 
 def test_workers_take_turns_at_the_gpus(monkeypatch):

@@ -24,6 +24,8 @@ from harness.settings.device import resolve_device
 MAX_WORKERS, SPARE_CPUS = 12, 2
 """Processes on a GPU unless the settings say otherwise: compiling kernels keeps one CPU core busy in each. What each
 takes of the GPU's memory is said beside LARGE_BATCH in evaluate.py."""
+JOBS_A_CPU_WORKER = 10
+"""On a CPU a process is worth its start, about 3 s, from so many jobs on."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,16 @@ class Certification:
         return passed and all(outcome.is_well for outcome in self.outcomes)
 
 
-def resolve_workers(choice: int, device: torch.device) -> int:
-    """Number of processes; `choice` 0 is what suits the device."""
+def resolve_workers(choice: int, device: torch.device, num_jobs: int) -> int:
+    """Number of processes for `num_jobs` cases and controls; `choice` 0 is what suits the device."""
+    num_cpus = os.cpu_count() or 1
     if choice:
-        return choice
-    return max(1, min(MAX_WORKERS, (os.cpu_count() or 1) - SPARE_CPUS)) if device.type == "cuda" else 1
+        suits = choice
+    elif device.type == "cuda":
+        suits = min(MAX_WORKERS, num_cpus - SPARE_CPUS)
+    else:
+        suits = min(num_cpus, num_jobs // JOBS_A_CPU_WORKER)
+    return max(1, min(suits, num_jobs))
 
 
 def certify(config: CertifyConfig, report: Callable[[Outcome], None]) -> Certification:
@@ -100,7 +107,7 @@ def _certify(config: CertifyConfig, report: Callable[[Outcome], None], device: t
         if reason is not None:
             add(index, Outcome(jobs[index].name, CaseVerdict.unsupported, reason))
     supported = [index for index, reason in enumerate(lacking) if reason is None]
-    num_workers = max(1, min(resolve_workers(config.workers, device), len(supported)))
+    num_workers = resolve_workers(config.workers, device, len(supported))
     simulated: Iterator[tuple[int, Outcome]]
     if num_workers == 1:
         simulated = ((index, evaluate(subject, jobs[index], conditions)) for index in supported)
