@@ -121,6 +121,12 @@ def test_a_vocabulary_padded_beyond_the_tokenizer(tokenizer):
     assert not allowed_tokens(masks.words, torch.arange(VOCAB_SIZE, VOCAB_SIZE + 63)).any()
 
 
+def test_an_answer_ends_with_the_tokenizers_own_end_where_it_has_none_of_the_models(tokenizer):
+    matcher = GrammarCompiler(tokenizer, 2 * VOCAB_SIZE, {2 * VOCAB_SIZE - 1}).matcher(GrammarKind.regex, "[0-9]+")
+    matcher.accept(ids_of(tokenizer, "7"))
+    assert matcher.accept([tokenizer.eos_token_id]) == 1 and matcher.is_complete
+
+
 @pytest.mark.parametrize(
     ("kind", "grammar"),
     [

@@ -78,11 +78,12 @@ class GrammarCompiler:
         Args:
             tokenizer: a fast tokenizer of transformers.
             vocab_size: rows of the model's output matrix, which may be more than the tokenizer has.
-            eos_token_ids: tokens that end an answer where it is complete.
+            eos_token_ids: tokens that end an answer where it is complete; of those that the tokenizer does not have the
+                library cannot be told, and where it has none of them its own stands in.
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
-        self._eos_token_ids = sorted(eos_token_ids)
+        self._eos_token_ids = sorted(token_id for token_id in eos_token_ids if token_id < len(tokenizer))
         self._vocabulary: Any = None
         self._compiled: dict[tuple[GrammarKind, str], Any] = {}
 

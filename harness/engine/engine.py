@@ -157,8 +157,7 @@ class Engine:
             if not self._overlaps and launched is not None:
                 under_way, launched = self._measured(launched), None
             if under_way is not None:
-                self._take_in(under_way, scheduler, finished, follow_up)
-                launched = launched and _completed(launched)
+                launched = self._take_in(under_way, launched, scheduler, finished, follow_up)
             elif launched is None:
                 finished.idle_s += self._idle(scheduler.seconds_to_wait(self._now()))
             under_way = launched
@@ -232,19 +231,24 @@ class Engine:
         self._began += time.perf_counter() - stopped
         return under_way._replace(measures=measures)
 
-    def _take_in(self, under_way: _UnderWay, scheduler: Scheduler, finished: Finished, follow_up: FollowUp) -> None:
-        """Wait for a step, commit what it decided, and release the requests that ended."""
-        plan, rows = under_way.plan, under_way.launched.decided()
+    def _take_in(
+        self, step: _UnderWay, launched: _UnderWay | None, scheduler: Scheduler, finished: Finished, follow_up: FollowUp
+    ) -> _UnderWay | None:
+        """Wait for a step, commit what it decided, release what ended; returns the next, its second half launched."""
+        plan, rows = step.plan, step.launched.decided()
         now = self._now()
         going_on = [sequence for sequence in plan.participants if sequence.finish_reason is None]
         if not going_on:
-            return
+            return launched and _completed(launched)
         share_s = (now - self._read_s) / len(going_on)
         self._read_s = now
         deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
         slots = [sequence.slot for sequence in deciding]
-        decided = rounds_of(rows, under_way.launched.output.draft.token_ids.shape[1], slots)
-        outcomes = outcomes_of(under_way.launched, decided)
+        decided = rounds_of(rows, step.launched.output.draft.token_ids.shape[1], slots)
+        outcomes = outcomes_of(step.launched, decided)
+        if launched is not None and not any(round_.is_invalid for round_ in decided.values()):
+            # the device waits for this; grammars that go on where a request has ended are not looked at again
+            launched = _completed(launched)
         for sequence in going_on:
             if sequence.slot not in decided:
                 sequence.carry(share_s)
@@ -254,12 +258,13 @@ class Engine:
                 sequence.defer(share_s)
                 continue
             outcome = outcomes.get(sequence.slot)
-            if under_way.measures is not None and (outcome is None or not outcome.is_masked):
+            if step.measures is not None and (outcome is None or not outcome.is_masked):
                 # measures are defined for drafts and rows without masks
-                round_ = under_way.measures.of(round_, sequence.slot)
+                round_ = step.measures.of(round_, sequence.slot)
             sequence.append_round(round_, outcome, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
+        return launched and _completed(launched)
 
     def _close_gaps(self, scheduler: Scheduler) -> None:
         """Let the running requests have the lowest slots; no step is under way."""
