@@ -78,3 +78,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     (ROOT / path).write_text(json.dumps(stamp, indent=2) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A pipe that a failing server opens when its cell is under way."""
+    path = tmp_path / "begun"
+    os.mkfifo(path)
+    monkeypatch.setenv("TELL", str(path))
+    return path

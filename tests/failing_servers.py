@@ -57,10 +57,45 @@ class BaselineRaises(Raises):
         return FakeServer.generate(self, conversations, on_request, start_s)
 
 
-class RaisesOnAGoodHost(Raises):
+class KilledBeforeItLooks(Raises):
+    """The first process that is started after the environment names a file dies before it has looked at anything."""
+
     @staticmethod
     def resolved(cell):
-        if os.environ.get("CUDA_VISIBLE_DEVICES") == "bad":
+        path = os.environ.get("ONCE")
+        if path is not None and not os.path.exists(path) and os.environ.get("CUDA_VISIBLE_DEVICES") == "0":
+            open(path, "wb").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return cell
+
+
+class KilledWithItsPrompts(FakeServer):
+    """The process dies in the last turn of the group whose prompts are in a file that the environment names, which goes
+    with it."""
+
+    num_blocks = 0
+
+    def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
+        self.num_blocks += on_request is not None
+        path = self.cell.workload.path
+        if self.cell.is_baseline and self.num_blocks == 2 and path == os.environ["GONE"]:
+            os.unlink(path)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().generate(conversations, on_request, start_s)
+
+
+class WaitsForTheOther(Raises):
+    """Of two hosts one is bad; the one that the environment names waits until the test has heard of the other."""
+
+    has_waited = False
+
+    @classmethod
+    def resolved(cls, cell):
+        device = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if device == os.environ["LAST"] and not cls.has_waited and Path(os.environ["TELL"]).exists():
+            cls.has_waited = True
+            open(os.environ["TELL"]).close()
+        if device == "bad":
             raise ValueError("no GPU here")
         return cell
 
@@ -93,10 +128,12 @@ class Killed(FailingServer):
 
 
 class RaisesAndIsKilled(Killed):
-    """The method `strict` raises an error before the process dies of `block`."""
+    """The method `strict` raises an error, which a file counts, before the process dies of `block`."""
 
     def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
         if not self.cell.is_baseline and self.cell.verification.method.value == "strict":
+            with open(os.environ["ONCE"], "ab") as file:
+                file.write(b"!")
             raise RuntimeError("before")
         return super().generate(conversations, on_request, start_s)
 

@@ -28,8 +28,8 @@ from harness.sweep.launchers.remote import RemoteLauncher
 from harness.sweep.launchers.slurm_queue import SlurmQueue
 from harness.sweep.supervisor import Supervisor
 from tests.own_process import output_of
+from tests.supervised_runs import Counting, plan_on
 from tests.test_failing_cells import records_of, run_command
-from tests.test_supervisor import Counting, plan_on
 
 HERE = "launcher.host=127.0.0.1"
 SMALL = ("launcher.gpus_per_worker=0", "launcher.cpus_per_worker=1")
@@ -170,7 +170,7 @@ def test_only_who_knows_the_secret_of_a_run_is_let_in(tmp_path):
         (process,) = launcher.begun()
         process.channel.send("end")
         assert worker.recv_bytes() == b'["end"]'
-    launcher.close()
+    launcher.close(lambda: False)
 
 
 def test_who_says_nothing_is_sent_away_also_after_a_connection_was_not_accepted(tmp_path, monkeypatch):
@@ -204,7 +204,7 @@ def test_who_says_nothing_is_sent_away_also_after_a_connection_was_not_accepted(
         assert stranger.recv(999)
         while stranger.recv(999):
             pass
-    launcher.close()
+    launcher.close(lambda: False)
 
 
 @pytest.mark.parametrize(
@@ -293,13 +293,54 @@ def test_slurm_is_asked_once_for_all_jobs(squeue):
 
 @pytest.mark.parametrize("body", ["exit 1", "echo slurm_load_jobs error: timed out", "exec tail -f /dev/null"])
 def test_a_controller_that_does_not_answer_ends_no_job(body, squeue, monkeypatch):
-    """Would catch jobs that are given up while the controller is restarted, and a run that waits for its answer."""
+    """Would catch jobs that are given up while the controller is restarted, and one that is asked without a limit."""
     monkeypatch.setattr(slurm_queue, "ANSWER_S", 0.2)
     squeue(body)
     queue = SlurmQueue()
+    queue._asking = threading.current_thread()
     assert not queue.has_ended("7")
     queue.ask()
     assert not queue.has_ended("7")
+
+
+def test_the_run_goes_on_while_the_controller_thinks(monkeypatch):
+    """Would catch a run in which nothing happens until the controller answers."""
+    may_answer = threading.Event()
+
+    def answer(command, **arguments):
+        if threading.current_thread() is threading.main_thread():
+            raise OSError("the run waits")
+        may_answer.wait()
+        return SimpleNamespace(stdout="7 COMPLETED\n")
+
+    monkeypatch.setattr(slurm_queue.subprocess, "run", answer)
+    queue = SlurmQueue()
+    assert not queue.has_ended("7")
+    queue.cancel("8")
+    may_answer.set()
+    queue.close(lambda: False)
+    queue._asking.join()
+    assert queue.has_ended("7") and not queue._unwanted
+
+
+def test_a_job_whose_end_the_controller_does_not_take_is_tried_again_and_told_of(squeue, tmp_path, monkeypatch, capsys):
+    """Would catch a job that goes on for days because the controller was restarted when it was given up."""
+    monkeypatch.setattr(slurm_queue, "AGAIN_S", 0.01)
+    squeue("echo 7 RUNNING; echo 8 COMPLETED")
+    cancels = tmp_path / "scancel"
+    cancels.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/cancelled\n[ -e {tmp_path}/well ]\n')
+    cancels.chmod(0o755)
+    queue = SlurmQueue()
+    for job in ("7", "8"):
+        queue.cancel(job)
+    queue.close(lambda: False)
+    told = capsys.readouterr().err
+    assert "scancel 7\n" in told and "8" not in told
+    (tmp_path / "well").touch()
+    queue = SlurmQueue()
+    queue.cancel("7")
+    queue.close(lambda: False)
+    assert capsys.readouterr().err == "" and "--quiet 7" in (tmp_path / "cancelled").read_text()
 
 
 def test_a_job_that_slurm_refuses_names_what_was_asked_for(tmp_path, monkeypatch):
@@ -325,8 +366,8 @@ def test_a_job_that_slurm_refuses_names_what_was_asked_for(tmp_path, monkeypatch
 
 
 def test_the_connection_to_ray_outlives_the_workers(tmp_path, monkeypatch):
-    """Would catch workers that are ended while they end their servers."""
-    called = []
+    """Would catch workers that are ended while they end their servers, and a second key that nobody hears."""
+    called, ends = [], [([], ["task"]), (["task"], [])]
     task = SimpleNamespace(remote=lambda *arguments: "task")
     fake = SimpleNamespace(
         is_initialized=lambda: False,
@@ -334,11 +375,13 @@ def test_the_connection_to_ray_outlives_the_workers(tmp_path, monkeypatch):
         nodes=lambda: [],
         remote=lambda **arguments: lambda function: task,
         util=SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1"),
-        wait=lambda tasks, **arguments: called.append(("wait", *tasks)),
+        wait=lambda tasks, **arguments: called.append(("wait", *tasks)) or ends.pop(0),
         shutdown=lambda: called.append(("shutdown",)),
     )
     monkeypatch.setitem(sys.modules, "ray", fake)
-    launcher = RayLauncher(replace(plan_on("Raises", tmp_path), launcher=LauncherConfig(LauncherKind.ray)))
-    launcher.start(0)
-    launcher.close()
-    assert called == [("wait", "task"), ("shutdown",)]
+    for is_in_a_hurry, num_waits in ((False, 2), (True, 0)):
+        launcher = RayLauncher(replace(plan_on("Raises", tmp_path), launcher=LauncherConfig(LauncherKind.ray)))
+        launcher.start(0)
+        called.clear()
+        launcher.close(lambda is_in_a_hurry=is_in_a_hurry: is_in_a_hurry)
+        assert called == [("wait", "task")] * num_waits + [("shutdown",)]

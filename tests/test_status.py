@@ -14,7 +14,7 @@ from experiments import status as command
 from harness.records.run_status import DONE, RUNNING, STATUS, STOPPED, RunStatus, read_status
 from harness.sweep.supervisor import Supervisor
 from tests.own_process import output_of
-from tests.test_supervisor import Counting, plan_on
+from tests.supervised_runs import Counting, plan_on
 
 STATUS_OF_A_RUN = RunStatus(
     state=RUNNING,

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harness.backends.backend import backend_class
@@ -78,29 +79,31 @@ class CellRunner:
     target: TargetConfig | None = None
     """Of the group before."""
 
-    def run_group(self, group: Group, failures: Mapping[int, Failure] | None = None) -> None:
+    def run_group(
+        self, group: Group, failures: Mapping[int, Failure] = MappingProxyType({}), finished: Collection[int] = ()
+    ) -> None:
         """Run the cells of one group, interleaved, and write each as soon as it is done or has failed.
 
         Args:
             group: the cells.
             failures: by place, of cells that are not run because a process died of them; others of the group go on
-                where that left them. None if no worker of this run has begun the group.
+                where that left them.
+            finished: places whose record another worker of this run has written or found, failed ones too.
         """
         resume = self.plan.resume
         cells, played = group.cells, list[Conversation]()
         self._announce(cells[0].target)
         arms = [Arm(cell, group.first_place + index, self.session) for index, cell in enumerate(cells)]
-        with self._failing(arms, played):
+        with self._failing([arm for arm in arms if arm.place not in {*finished, *failures}], played):
             played = group.played
+        for arm in arms:
+            if arm.place in failures and arm.place not in finished:
+                self._fail(arm, failures[arm.place], played, failures[arm.place].reason)
+            elif played:
+                # what this run has done is neither retried nor begun anew
+                self._recall_failure(arm, Resume() if arm.place in finished else resume, played)
         if not played:
             return
-        for arm in arms:
-            failure = None if failures is None else failures.get(arm.place)
-            if failure is not None:
-                self._fail(arm, failure, played, failure.reason)
-            else:
-                # another worker of this run has looked before it ended
-                self._recall_failure(arm, resume if failures is None else Resume(), played)
         prompts = fingerprint(item.prompt for item in played if item.sample == 0)
         backend = backend_class(cells[0].backend.kind)
         with self._failing(_going_on(arms), played):
@@ -187,12 +190,15 @@ class CellRunner:
 
     def _recall_failure(self, arm: Arm, resume: Resume, played: Sequence[Conversation]) -> None:
         """Leave a cell that failed in an earlier session as it is, or forget its failure."""
-        cell_id = failed_id(arm.cell, played)
-        path = self.folder / CELLS / f"{cell_id}{SUFFIX}"
-        if not path.is_file():
+        # its prompts may have been missing then
+        found = [failed_id(arm.cell, known) for known in (played, ())]
+        paths = {cell_id: self.folder / CELLS / f"{cell_id}{SUFFIX}" for cell_id in found}
+        cell_id = next((cell_id for cell_id, path in paths.items() if path.is_file()), None)
+        if cell_id is None:
             return
         if resume.is_fresh or resume.retries_failed:
-            path.unlink()
+            for path in paths.values():
+                path.unlink(missing_ok=True)
             return
         arm.has_failed = True
         self.progress.note(f"failed before: {label(arm.cell)}; --retry-failed runs it again")

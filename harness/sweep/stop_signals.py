@@ -1,4 +1,4 @@
-"""Signals that stop a run, as something that a loop waits for beside other events; knows no run."""
+"""Signals that stop a run, as something that a loop waits for beside other events; knows not what a run is."""
 
 from __future__ import annotations
 
@@ -20,21 +20,54 @@ class StoppedBySignal(KeyboardInterrupt):
         self.is_at_once = is_at_once
 
 
-@contextmanager
-def stop_signals() -> Iterator[socket.socket]:
-    """A socket that brings the numbers of signals, a byte each; those that stop a run interrupt nothing meanwhile."""
-    receiver, sender = socket.socketpair()
-    sender.setblocking(False)
-    before = {number: signal.signal(number, lambda number, frame: None) for number in STOP_SIGNALS}
-    fd_before = signal.set_wakeup_fd(sender.fileno())
-    try:
-        yield receiver
-    finally:
-        signal.set_wakeup_fd(fd_before)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        receiver.close()
-        sender.close()
+class StopSignals:
+    """Signals that stop a run; while they are caught they interrupt nothing."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        """Number of the first that came."""
+        self.is_at_once = False
+        """Whether a key came after it: then nothing is waited for."""
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Catch them.
+
+        Raises:
+            StoppedBySignal: at the end, if one came.
+        """
+        self._receiver, sender = socket.socketpair()
+        sender.setblocking(False)
+        before = {number: signal.signal(number, self._came) for number in STOP_SIGNALS}
+        fd_before = signal.set_wakeup_fd(sender.fileno())
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(fd_before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self._receiver.close()
+            sender.close()
+        if self.first is not None:
+            raise StoppedBySignal(self.first, self.is_at_once)
+
+    def _came(self, number: int, frame: FrameType | None) -> None:
+        if self.first is None:
+            self.first = number
+        else:
+            self.is_at_once |= number == signal.SIGINT
+
+    def fileno(self) -> int:
+        """Ready to be read when a signal has come."""
+        return self._receiver.fileno()
+
+    def take(self) -> None:
+        """Wait until a signal has come."""
+        self._receiver.recv(1)
+
+    def hurry(self) -> bool:
+        """`is_at_once`, for what waits for something else."""
+        return self.is_at_once
 
 
 @contextmanager

@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 import secrets
 import signal
-import socket
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -25,17 +24,16 @@ from harness.records.schema import Failure
 from harness.settings.schema import SettingsError
 from harness.sweep.launchers.table import launcher_of
 from harness.sweep.manifest import Manifest
+from harness.sweep.places import Places
 from harness.sweep.progress import Progress, duration
 from harness.sweep.status_file import StatusFile
-from harness.sweep.stop_signals import STOP_SIGNALS, StoppedBySignal, stop_signals
+from harness.sweep.stop_signals import StopSignals
 from harness.sweep.supervised_worker import SupervisedWorker
-from harness.sweep.task import Task, failure_told
+from harness.sweep.task import Task, error_told, failure_told
 from harness.sweep.turns import groups_of
 
 LOOK_S = 5.0
 """How often workers that have not begun are looked after."""
-MAX_STARTS = 3
-"""Of a place, of which none begins, before no worker is started there any more."""
 
 
 class Supervisor:
@@ -58,12 +56,10 @@ class Supervisor:
         self._launcher = launcher_of(self._plan)
         self._workers: list[SupervisedWorker] = []
         self._has_begun = self._has_worked = False
-        self._failed_starts: Counter[int] = Counter()
-        """By place, since a worker there has kept something."""
+        self._places = Places(self._launcher.num_workers)
         self._refused: list[int] = []
         """Places of workers that could run nothing, while none has run anything."""
-        self._stopped_by: int | None = None
-        self._is_at_once = False
+        self._signals, self._is_stopping = StopSignals(), False
         self._status = StatusFile(plan, progress, self._manifest, clock)
 
     def run(self) -> None:
@@ -73,27 +69,34 @@ class Supervisor:
             SettingsError, ValueError: why no worker can run anything, or begins, or that nothing can be written.
             StoppedBySignal: by SIGINT, SIGTERM or SIGUSR1; what was finished before is kept.
         """
-        self._progress.start(sum(task.num_untold for task in self._tasks))
-        self._write_status(RUNNING)
-        try:
-            with stop_signals() as signals:
+        with self._signals.caught():
+            try:
+                self._progress.start(sum(task.num_untold for task in self._tasks))
+                self._write_status(RUNNING)
                 for place in range(min(self._launcher.num_workers, len(self._tasks))):
                     self._start(place)
                 # one without a group has none left to run: it may be a job that its cluster has not begun yet
                 while self._workers and (self._tasks or any(worker.task is not None for worker in self._workers)):
-                    self._wait(signals)
+                    self._wait()
                     self._write_status(RUNNING)
-            self._write_end(DONE if self._stopped_by is None else STOPPED)
-        except Exception:
-            self._write_end(STOPPED)
-            raise
-        finally:
-            for worker in self._workers:
-                worker.process.kill()
-                worker.process.end()
-            self._launcher.close()
-        if self._stopped_by is not None:
-            raise StoppedBySignal(self._stopped_by, self._is_at_once)
+                self._write_end(STOPPED if self._is_stopping else DONE)
+            except Exception:
+                self._write_end(STOPPED)
+                raise
+            finally:
+                self._close()
+
+    def _close(self) -> None:
+        """End what there still is, each whatever happens to the others, and let no error there hide the run's own."""
+        hurry = self._signals.hurry
+        steps: list[Callable[[], None]] = [worker.process.kill for worker in self._workers]
+        steps += [partial(worker.process.end, hurry) for worker in self._workers]
+        steps += [partial(self._launcher.close, hurry)]
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                self._progress.note(f"while workers were ended: {type(error).__name__}: {error}")
 
     def _write_end(self, state: str) -> None:
         """Write how the run ended; one that stopped before it ran anything leaves the status of the session before."""
@@ -105,7 +108,7 @@ class Supervisor:
     def _start(self, place: int) -> None:
         """Start a worker, if there is work for one more."""
         num_waiting = sum(worker.task is None for worker in self._workers)
-        if len(self._tasks) <= num_waiting or self._stopped_by is not None:
+        if len(self._tasks) <= num_waiting or self._is_stopping:
             return
         try:
             worker = SupervisedWorker(place, self._launcher.start(place), self._clock())
@@ -118,32 +121,36 @@ class Supervisor:
 
     def _replace(self, place: int, error: ValueError) -> None:
         """A worker has not begun: start another; raises if none ever began, as with wrong settings, or none is left."""
-        self._failed_starts[place] += 1
-        free = {*range(self._launcher.num_workers)} - {worker.place for worker in self._workers}
-        good = [other for other in sorted(free) if self._failed_starts[other] < MAX_STARTS]
-        if not self._has_begun or (not good and self._tasks and not self._workers):
+        self._places.failed(place)
+        other = self._places.best({worker.place for worker in self._workers})
+        if not self._has_begun or (other is None and self._tasks and not self._workers):
             raise error
-        self._progress.note(f"{error}; {'another is started' if good else 'none is started in its place'}")
-        if good:
-            self._start(min(good, key=self._failed_starts.__getitem__))
+        self._progress.note(f"{error}; {'none is started in its place' if other is None else 'another is started'}")
+        if other is not None:
+            self._start(other)
 
     def _begin(self, worker: SupervisedWorker) -> None:
         self._has_begun = True
         worker.begun_s = worker.heard_s = self._clock()
         self._next(worker)
 
-    def _wait(self, signals: socket.socket) -> None:
+    def _wait(self) -> None:
         """Take in the next events, and end workers from which nothing came for too long."""
         heard = {worker.process.channel.fileno(): worker for worker in self._workers if worker.process.channel}
         limit_s = self._plan.workers.stall_limit_s or math.inf
         next_s = min((worker.heard_s + limit_s for worker in heard.values()), default=math.inf)
         timeout_s = min(LOOK_S, max(0.0, next_s - self._clock()))
-        ready = wait([signals, *self._launcher.doors, *heard], timeout_s)
-        if signals in ready:
-            self._stop(ord(signals.recv(1)))
+        ready = wait([self._signals.fileno(), *self._launcher.doors, *heard], timeout_s)
+        if self._signals.fileno() in ready:
+            self._signals.take()
+            self._stop()
         for process in self._launcher.begun() if {*self._launcher.doors} & {*ready} else ():
-            for worker in [item for item in self._workers if item.process is process]:
+            worker = next((item for item in self._workers if item.process is process), None)
+            if worker is not None:
                 self._begin(worker)
+            else:
+                # it was given up, or its run is to end
+                process.kill()
         for worker in [heard[item] for item in ready if isinstance(item, int) and item in heard]:
             self._hear(worker)
         for worker in list(self._workers):
@@ -151,6 +158,8 @@ class Supervisor:
             if worker.task is None and silent_s >= LOOK_S:
                 worker.heard_s = self._clock()
                 if worker.process.has_ended():
+                    # a cluster may start a job again that it had given up
+                    worker.process.kill()
                     self._remove(worker)
                     ending = worker.process.ending()
                     self._replace(worker.place, ValueError(f"expected that a worker begins, found its end: {ending}"))
@@ -178,8 +187,7 @@ class Supervisor:
         task = worker.task
         assert task is not None, "it has begun"
         if name == "refused":
-            text, is_about_settings, trace = values
-            self._refuse(worker, task, _noted((SettingsError if is_about_settings else ValueError)(text), trace))
+            self._refuse(worker, task, error_told(*values))
             return
         self._worked()
         if name == "at_stake":
@@ -190,11 +198,10 @@ class Supervisor:
         elif name == "lost":
             worker.failure = failure_told(*values)
         elif name == "unwritable":
-            text, trace = values
-            raise _noted(ValueError(text), trace)
+            raise error_told(*values)
         elif name == "kept":
             worker.has_kept = True
-            self._failed_starts[worker.place] = 0
+            self._places.worked(worker.place)
             task.kept()
         elif name == "done":
             # turns that did not fit, or prompts that the worker could not read
@@ -215,9 +222,8 @@ class Supervisor:
     def _refuse(self, worker: SupervisedWorker, task: Task, error: ValueError) -> None:
         """A worker can run nothing; raises unless the reason may be its host and there are others."""
         self._remove(worker)
-        if not self._has_worked and not (self._launcher.forgives and self._workers):
+        if not self._has_worked and not self._workers:
             raise error
-        task.hand_back()
         self._tasks.insert(0, task)
         if self._has_worked:
             self._replace(worker.place, error)
@@ -230,12 +236,12 @@ class Supervisor:
         self._has_worked = True
         while self._refused:
             place = self._refused.pop()
-            self._failed_starts[place] += 1
+            self._places.failed(place)
             self._start(place)
 
     def _next(self, worker: SupervisedWorker) -> None:
         """Give a worker the next group, or let it end."""
-        if self._tasks and self._stopped_by is None:
+        if self._tasks and not self._is_stopping:
             task = worker.task = self._tasks.pop(0)
             worker.at_stake = task.places
             worker.send("run", *task.hand_over())
@@ -247,7 +253,7 @@ class Supervisor:
         """A worker has ended, or is about to."""
         self._workers.remove(worker)
         self._status.worker_ended(worker)
-        worker.process.end()
+        worker.process.end(self._signals.hurry)
 
     def _ended(self, worker: SupervisedWorker) -> None:
         """A worker ended in the middle of a group: another goes on with what it did not fail at."""
@@ -262,7 +268,7 @@ class Supervisor:
     def _leave_to_another(self, worker: SupervisedWorker, reason: str) -> None:
         """Put what is left of a worker's group before all others, and start another worker."""
         task = worker.task
-        if self._stopped_by is not None or task is None:
+        if self._is_stopping or task is None:
             return
         if not task.is_done:
             self._progress.advance(-task.num_told)
@@ -275,24 +281,17 @@ class Supervisor:
     def _write_status(self, state: str) -> None:
         self._status.write(state, self._workers, self._launcher.devices_per_worker)
 
-    def _stop(self, number: int) -> None:
+    def _stop(self) -> None:
         """The first signal asks the workers to end, a second key ends them."""
-        if self._stopped_by is None and number in STOP_SIGNALS:
-            self._stopped_by = number
-            again = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
+        if self._signals.first is not None and not self._is_stopping:
+            self._is_stopping = True
+            again = "; Ctrl-C again stops at once" if self._signals.first == signal.SIGINT else ""
             self._progress.note(f"stopping after the round under way{again}")
             for worker in list(self._workers):
                 worker.process.stop()
                 if worker.task is None:
                     self._remove(worker)
-        elif number == signal.SIGINT:
-            self._is_at_once = True
+        if self._signals.is_at_once:
             for worker in list(self._workers):
                 worker.process.kill()
                 self._remove(worker)
-
-
-def _noted(error: ValueError, trace: str) -> ValueError:
-    """An error of a worker, with its traceback there."""
-    error.add_note(trace)
-    return error

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.records.schema import Failure
 from harness.settings.identity import plain_values
+from harness.settings.schema import SettingsError
 from harness.sweep.turns import Group
 
 
@@ -27,9 +28,6 @@ class Task:
     """Requests that the display was told of, which another worker tells of again."""
     is_done: bool = False
     """Whether another worker would find nothing to do."""
-    _has_begun: bool = False
-    _had_begun: bool = False
-    """Before the last worker got it."""
     _tried_again: set[int] = field(default_factory=set)
     """Places of the cells that a worker was lost with, through no fault of theirs as it seemed, since something was
     kept."""
@@ -63,20 +61,22 @@ class Task:
         """Something of the group was kept: its cells may be tried again once more."""
         self._tried_again.clear()
 
-    def hand_over(self) -> tuple[int, list[tuple[int, dict[str, Any]]] | None]:
-        """What the next worker is told: the group's index, and its failures unless this worker is the first."""
+    def hand_over(self) -> tuple[int, list[tuple[int, dict[str, Any]]], list[int]]:
+        """What the next worker is told: the group's index, its failures by place, and the places that are finished."""
         failures = [(place, failure_message(failure)) for place, failure in self.failures.items()]
-        self._had_begun, self._has_begun = self._has_begun, True
-        return self.index, failures if self._had_begun else None
-
-    def hand_back(self) -> None:
-        """The worker has not looked at it."""
-        self._has_begun = self._had_begun
+        return self.index, failures, sorted(self.finished)
 
 
-def told_failures(told: Sequence[tuple[int, dict[str, Any]]] | None) -> dict[int, Failure] | None:
-    """The failures of a message by place; None if no worker has begun the group."""
-    return None if told is None else {place: failure_told(values) for place, values in told}
+def told_failures(told: Sequence[tuple[int, dict[str, Any]]]) -> dict[int, Failure]:
+    """The failures of a message by place."""
+    return {place: failure_told(values) for place, values in told}
+
+
+def error_told(text: str, trace: str, is_about_settings: bool = False) -> ValueError:
+    """An error of a worker that is the run's, with its traceback there."""
+    error = (SettingsError if is_about_settings else ValueError)(text)
+    error.add_note(trace)
+    return error
 
 
 def failure_message(failure: Failure) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
     """Run the groups that the supervisor sends until it sends `end`; the body of a worker process.
 
     Args:
-        channel: brings `run` with the index of a group and its failures in other workers (`Task.hand_over`), `stop`
-            and `end`; takes events. Their names are the methods of `Reports` that send, and `done`, `stopped`, `lost`,
+        channel: brings `run` with a group and what other workers have left of it (`Task.hand_over`), `stop` and `end`;
+            takes events. Their names are the methods of `Reports` that send, and `done`, `stopped`, `lost`,
             `refused` (no group can be run here) and `unwritable`.
         plan: of the run.
         device: what CUDA_VISIBLE_DEVICES becomes; None leaves it as it is.
@@ -63,11 +63,11 @@ def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
             refuse_repeated(plan.cells)
             refuse_unreadable(groups)
         except (ValueError, OSError) as error:
-            channel.send("refused", str(error), isinstance(error, SettingsError), traceback.format_exc())
+            channel.send("refused", str(error), traceback.format_exc(), isinstance(error, SettingsError))
             return
         while (task := tasks.get()) is not None:
-            index, failures = task
-            runner.run_group(groups[index], told_failures(failures))
+            index, failures, finished = task
+            runner.run_group(groups[index], told_failures(failures), finished)
             channel.send("done")
         if reports.is_stopping:
             reports.stopped()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from harness.backends.server.process import STOP_TIMEOUT_S
@@ -10,6 +11,21 @@ from harness.sweep.channel import Channel
 
 END_S = 30.0 + 2 * STOP_TIMEOUT_S
 """How long a worker may take to end, its server included."""
+_SLICE_S = 0.2
+"""How often it is asked whether there is time left."""
+
+
+def await_end(has_ended_within: Callable[[float], bool], hurry: Callable[[], bool]) -> None:
+    """Wait until something has ended, for `END_S` at most.
+
+    Args:
+        has_ended_within: waits for so many seconds, and returns whether it has.
+        hurry: whether nothing is to be waited for any more.
+    """
+    began_s = time.monotonic()
+    while not hurry() and time.monotonic() - began_s < END_S:
+        if has_ended_within(_SLICE_S):
+            return
 
 
 class WorkerProcess(Protocol):
@@ -28,8 +44,12 @@ class WorkerProcess(Protocol):
         """End it at once."""
         ...
 
-    def end(self) -> None:
-        """It has been told to end, or has ended: wait for it where that is possible, and send it nothing more."""
+    def end(self, hurry: Callable[[], bool]) -> None:
+        """It has been told to end, or has ended: wait for it where that is possible, and send it nothing more.
+
+        Args:
+            hurry: whether it is not waited for any more.
+        """
         ...
 
     def has_ended(self) -> bool:
@@ -68,6 +88,6 @@ class Launcher(Protocol):
         """Workers that have begun since the last call."""
         ...
 
-    def close(self) -> None:
-        """No worker is started any more."""
+    def close(self, hurry: Callable[[], bool]) -> None:
+        """No worker is started any more; waits for what the end of this process would cut off, unless in a hurry."""
         ...

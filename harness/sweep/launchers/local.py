@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
 from harness.compose.run_plan import RunPlan
 from harness.sweep.channel import Channel
-from harness.sweep.launchers.launcher import END_S, WorkerProcess
+from harness.sweep.launchers.launcher import WorkerProcess, await_end
 from harness.sweep.stop_signals import blocked
 from harness.sweep.worker import work
 
@@ -35,10 +35,14 @@ class LocalProcess:
     def kill(self) -> None:
         self._process.kill()
 
-    def end(self) -> None:
-        self._process.join(END_S)
+    def end(self, hurry: Callable[[], bool]) -> None:
+        await_end(self._has_ended_within, hurry)
         self._process.kill()
         self._process.join()
+
+    def _has_ended_within(self, limit_s: float) -> bool:
+        self._process.join(limit_s)
+        return self.has_ended()
 
     def has_ended(self) -> bool:
         return self._process.exitcode is not None
@@ -70,7 +74,7 @@ class LocalLauncher:
     def begun(self) -> tuple[()]:
         return ()
 
-    def close(self) -> None:
+    def close(self, hurry: Callable[[], bool]) -> None:
         pass
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import Any
 
 from harness.cli.command_line import say
 from harness.compose.run_plan import RunPlan
 from harness.settings.launcher import LauncherConfig
 from harness.settings.schema import SettingsError
-from harness.sweep.launchers.launcher import END_S
+from harness.sweep.launchers.launcher import await_end
 from harness.sweep.launchers.remote import Invitation, RemoteLauncher, RemoteProcess, join_run
 
 
@@ -69,13 +70,18 @@ class RayLauncher(RemoteLauncher):
         self._tasks.append(self._join_run.remote(invitation, plan))
         return RayProcess(self._tasks[-1])
 
-    def close(self) -> None:
-        super().close()
-        if self._is_own:
+    def close(self, hurry: Callable[[], bool]) -> None:
+        super().close(hurry)
+        if not self._is_own:
+            return
+        try:
             # the end of the connection would end those that still end their servers
-            if self._tasks:
-                _ray().wait(self._tasks, num_returns=len(self._tasks), timeout=END_S)
+            await_end(self._have_ended_within, hurry)
+        finally:
             _ray().shutdown()
+
+    def _have_ended_within(self, limit_s: float) -> bool:
+        return not (self._tasks and _ray().wait(self._tasks, num_returns=len(self._tasks), timeout=limit_s)[1])
 
 
 def _connect(ray: Any, config: LauncherConfig) -> None:

@@ -12,13 +12,13 @@ import socket
 import struct
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
 from harness.compose.run_plan import RunPlan
@@ -108,11 +108,15 @@ class RemoteProcess(ABC):
                 self.channel.send("stop")
 
     def kill(self) -> None:
-        self.end()
+        self._hang_up()
         self.cancel()
 
-    def end(self) -> None:
-        """The cluster knows when a job has ended; a worker without a supervisor ends."""
+    def end(self, hurry: Callable[[], bool]) -> None:
+        """The cluster knows when a job has ended."""
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """A worker without a supervisor ends."""
         if self.channel is not None:
             self.channel.close()
 
@@ -181,13 +185,17 @@ class RemoteLauncher(ABC):
         process.channel = channel
         return (process,)
 
-    def close(self) -> None:
+    def close(self, hurry: Callable[[], bool]) -> None:
         self._is_closed.set()
         with suppress(OSError):
             # wakes who waits in accept
             self._listener.shutdown(socket.SHUT_RDWR)
         for end in (self._listener, self._bell, self._push):
             end.close()
+        with suppress(Empty):
+            while True:
+                _, channel = self._arrived.get_nowait()
+                channel.close()
 
     def _listen(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +22,10 @@ class SlurmProcess(RemoteProcess):
         self._job, self._executor, self._queue = job, executor, queue
 
     def cancel(self) -> None:
-        self._job.cancel(check=False)
+        if self._executor is Executor.local:
+            self._job.cancel(check=False)
+        else:
+            self._queue.cancel(str(self._job.job_id))
 
     def has_ended(self) -> bool:
         if self._executor is Executor.local:
@@ -77,11 +81,12 @@ class SlurmLauncher(RemoteLauncher):
             ) from error
         return SlurmProcess(job, plan.launcher.executor, self._queue)
 
-    def close(self) -> None:
-        super().close()
+    def close(self, hurry: Callable[[], bool]) -> None:
+        super().close(hurry)
         for path in worker_folder(self._plan).glob("*_submitted.pkl"):
             # what jobs were started with, the secret among it
             path.unlink(missing_ok=True)
+        self._queue.close(hurry)
 
 
 def _asked(config: LauncherConfig) -> str:

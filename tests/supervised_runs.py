@@ -1,0 +1,37 @@
+"""Plans of a failing server for a supervisor, and a display that counts what is left."""
+
+from dataclasses import replace
+
+from harness.compose.run_plan import Workers
+from harness.settings.cell import CellConfig
+from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.settings.workload import WorkloadConfig
+from kernels.contract import VerificationMethod
+from tests.test_sweep import Silent, plan
+
+METHODS = (VerificationMethod.strict, VerificationMethod.block)
+
+
+def plan_on(name, folder, methods=METHODS, temperatures=(1.0,), **workers):
+    """The baseline and some methods on a failing server."""
+    cells = [
+        CellConfig(
+            drafter=DrafterConfig(DrafterKind.eagle3),
+            decoding=DecodingConfig(temperature=temperature, max_new_tokens=8),
+            workload=WorkloadConfig(num_prompts=4, num_turns=1),
+            backend=BackendConfig(kind=f"tests.failing_servers:{name}", device="cpu", dtype="float32", graphs=False),
+            measurement=MeasurementConfig(num_warmup_requests=1, num_resamples=100),
+            verification=VerificationConfig(method),
+        )
+        for temperature in temperatures
+        for method in methods
+    ]
+    return replace(plan(folder, *cells), workers=Workers(**workers))
+
+
+class Counting(Silent):
+    """A display that counts what is left."""
+
+    def leave_out(self, num_requests):
+        self.total -= num_requests

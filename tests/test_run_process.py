@@ -1,0 +1,56 @@
+"""What the process of `run` itself loads, and when."""
+
+import threading
+from importlib.util import find_spec
+
+from harness.sweep import whole_run
+from tests.own_process import output_of
+from tests.supervised_runs import plan_on
+
+
+def test_the_supervisor_needs_no_torch(tmp_path):
+    """Would catch a GPU that the supervisor holds, and seconds before the first message."""
+    cells = "'drafter=eagle3', 'verification=strict,block', 'workload.num_prompts=4', 'workload.num_turns=1'"
+    server = f"'backend.kind=tests.fake_servers:FakeServer', 'backend.device=cpu', 'output.folder={tmp_path}'"
+    code = f"import sys; from experiments.run import main; assert main([{cells}, {server}]) == 0; "
+    assert output_of(code + "print('torch' in sys.modules)").splitlines()[-1] == "False"
+
+
+def test_what_a_report_needs_is_imported_while_the_workers_run(tmp_path, monkeypatch):
+    """Would catch seconds before or after every run in which nothing but imports happens, and a name that is no
+    module's, of which the thread says nothing."""
+    is_running, imported = threading.Event(), []
+
+    class Run:
+        def __init__(self, *arguments):
+            pass
+
+        def run(self):
+            is_running.set()
+            (thread,) = (thread for thread in threading.enumerate() if thread.name == whole_run.IMPORTS)
+            thread.join()
+
+    def import_module(name):
+        # none of them while nothing else goes on
+        assert is_running.wait(10)
+        imported.append(name)
+
+    monkeypatch.setattr(whole_run, "Supervisor", Run)
+    monkeypatch.setattr(whole_run, "import_module", import_module)
+    whole_run.run_plan(plan_on("Raises", tmp_path), [])
+    assert {"matplotlib.backends.backend_agg", "scipy.special", "harness.report.figures.write"} <= {*imported}
+    assert all(map(find_spec, imported))
+
+
+def test_threads_are_chosen_before_torch_is_there():
+    """Would catch two threads that wait for each other, a larger model on one, and a number of the user's overruled."""
+    code = (
+        "import os; from harness.settings.cell import CellConfig; from harness.settings.models import TargetConfig; "
+        "from harness.sweep.cpu_threads import VARIABLE, choose_threads\n"
+        "for given, path in ((None, None), (None, 'folder'), ('7', None)):\n"
+        "    os.environ.pop(VARIABLE, None)\n"
+        "    os.environ.update({VARIABLE: given} if given else {})\n"
+        "    choose_threads([CellConfig(TargetConfig(path=path))])\n"
+        "    print(os.environ.get(VARIABLE))"
+    )
+    assert output_of(code).split() == ["1", "None", "7"]
