@@ -34,6 +34,8 @@ class Core:
     coupled_draw: Callable[..., Drawn]
     defer: Callable[..., Deferred]
     logprobs: Callable[..., TopLogprobs]
+    draw_children: Callable[..., torch.Tensor] | None = None
+    """None in a core that has no trees of drafts."""
     workspace: Workspace | None = None
     """The scratch memory that its functions share; None where they need none."""
 
@@ -43,10 +45,11 @@ def reference_core() -> Core:
     from .reference.coupled import coupled_draw
     from .reference.defer import defer
     from .reference.draw import draw
+    from .reference.draw_children import draw_children
     from .reference.logprobs import logprobs
     from .reference.verify import verify
 
-    return Core("reference", verify, draw, coupled_draw, defer, logprobs)
+    return Core("reference", verify, draw, coupled_draw, defer, logprobs, draw_children)
 
 
 def cpu_core() -> Core:
@@ -74,7 +77,7 @@ def triton_core() -> Core:
         partial(coupled_draw, workspace=workspace),
         defer,
         partial(logprobs, workspace=workspace),
-        workspace,
+        workspace=workspace,
     )
 
 

@@ -40,7 +40,7 @@ EOS = 2
 )
 def test_counts(emitted, drafted, num_remaining, kept, num_draft, num_accepted, cut, finish):
     result = commit(emitted, drafted, num_remaining, {EOS})
-    assert result == (tuple(emitted[:kept]), num_draft, num_accepted, cut, finish, len(emitted) - kept)
+    assert result == (tuple(emitted[:kept]), num_draft, num_accepted, cut, finish, len(emitted) - kept, None)
 
 
 def test_eos_is_an_ordinary_token_when_ignored():
@@ -82,3 +82,24 @@ def test_the_end_of_a_request_does_not_bias_the_rates(drafted, num_remaining, co
             seen[position] += probability * (result.num_draft_tokens > position)
     assert seen == counted
     assert accepted == [pytest.approx(count * 0.5 ** (position + 1)) for position, count in enumerate(counted)]
+
+
+@pytest.mark.parametrize(
+    ("emitted", "drafted", "num_remaining", "num_draft", "num_accepted", "num_positions"),
+    [
+        pytest.param([7, 9], [5, 7, 6, 8, 6, 8], 99, 6, 1, 2, id="all of the tree counts"),
+        pytest.param([7, 8, 9], [5, 7, EOS, 8, 6, 8], 99, 2, 1, 1, id="eos on another branch"),
+        pytest.param([7, 8, 9], [5, 7, 6, 8, 6, 8], 2, 2, 1, 1, id="one more token, so that depth 2 cannot go on"),
+        pytest.param([7, 8, 9], [EOS, 7, 6, 8, 6, 8], 99, 0, 0, 0, id="eos after the context"),
+        pytest.param([9], [5, 7], 99, 2, 0, 1, id="deeper nodes were not drawn"),
+    ],
+)
+def test_evidence_of_a_tree_is_what_lies_at_depths_that_count(
+    emitted, drafted, num_remaining, num_draft, num_accepted, num_positions
+):
+    """Would catch a depth that counts where it was rejected and not where it ended the request."""
+    depths = (1, 1, 2, 2, 2, 2)[: len(drafted)]
+    result = commit(emitted, drafted, num_remaining, {EOS}, depths=depths)
+    assert (result.num_draft_tokens, result.num_accepted_tokens) == (num_draft, num_accepted)
+    assert result.num_draft_positions == num_positions
+    assert result.token_ids == tuple(emitted[: min(num_remaining, len(emitted))])

@@ -105,6 +105,24 @@ def test_bounds_are_over_the_drafts_that_reached_their_position():
     assert math.isnan(without["acceptance_bound_per_pos_1"])
 
 
+def test_positions_of_a_tree_are_its_depths():
+    """Would catch a rate divided by the number of nodes, and a denominator with depths that do not count."""
+    rounds = [
+        round_record(0, 0, 0.1, path=(), num_draft_positions=0),
+        round_record(6, 2, 0.2, path=(1, 4), num_draft_positions=2),
+        round_record(6, 0, 0.3, path=(), num_draft_positions=2),
+        # an end of sequence was drafted at depth 2, and another node of that depth accepted
+        round_record(2, 1, 0.4, num_proposed=6, num_output=3, path=(0, 2), num_draft_positions=1),
+    ]
+    row = row_of(cell_record([request_record(rounds)]))
+    assert row["num_draft_tokens"] == 14 and row["num_full_drafts"] == 2 and row["num_drafts"] == 3
+    assert [row[f"num_draft_tokens_per_pos_{depth}"] for depth in (1, 2)] == [3, 2]
+    assert [row[f"acceptance_rate_per_pos_{depth}"] for depth in (1, 2)] == [pytest.approx(2 / 3), 1 / 2]
+    assert row["conditional_acceptance_rate_per_pos_2"] == 1.0
+    assert row["mean_acceptance_length"] == 2.0 and row["acceptance_rate"] == pytest.approx(3 / 14)
+    assert "acceptance_rate_per_pos_3" not in row
+
+
 def test_identities_with_constant_depth():
     """a_i = c_1 * .. * c_i and length = 1 + a_1 + .. + a_K hold exactly when every round drafts K tokens."""
     row = row_of(simulated_cell(config(drafting__num_speculative_tokens=4), [0.7, 0.6, 0.5, 0.4]))

@@ -50,6 +50,7 @@ ROUND = {
         pytest.param({"path": (0,)}, "path", id="a path shorter than what was accepted"),
         pytest.param({"path": (2, 1)}, "path", id="a path that turns back"),
         pytest.param({"path": (0, 4)}, "path", id="a path outside the tree"),
+        pytest.param({"num_draft_positions": 5}, "num_draft_positions", id="more depths than draft tokens"),
     ],
 )
 def test_inconsistent_rounds_are_refused(changes, message):
@@ -116,7 +117,7 @@ def example_cell():
     """A cell with a cut, a missing expectation, the path of a tree and every optional field of rounds."""
     rounds = [
         round_record(0, 0, 0.1),
-        round_record(3, 2, 0.1 + 0.2, expected=(1 / 3, 0.5, 2.0), path=(0, 2)),
+        round_record(3, 2, 0.1 + 0.2, expected=(1 / 3, 0.5, 2.0), path=(0, 2), num_draft_positions=2),
         round_record(1, 1, 0.7, num_proposed=3, cut=CutReason.eos),
     ]
     constrained = [

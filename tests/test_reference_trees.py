@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from harness.settings.tree import branching
 from kernels.contract import SiblingDraws
 from kernels.methods import TREE_METHODS, TreeMethod
 from kernels.reference import tree_proposal
 from kernels.reference.recursive import walk_recursively
 from kernels.reference.traversal import walk_by_traversal
 from kernels.reference.verify_tree import walk
-from tests.tree_rounds import TreeModels, branching, output_law
+from tests.tree_rounds import TreeModels, output_law
 
 EXACT = 1e-12
 SHAPES = {"1-1": branching(1, 1), "2-1": branching(2, 1), "2-2": branching(2, 2), "uneven": (-1, 0, -1, 0, 1)}

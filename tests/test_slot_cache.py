@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from harness.models.slot_cache import SlotCache, causal_mask
+from harness.models.tree_places import TreePlaces, ancestors
 from tests.tiny_models import TOLERANCE, VOCAB_SIZE, positions_from, random_target, random_tokens
 
 
@@ -126,7 +127,8 @@ def test_every_path_of_a_tree_equals_a_forward_of_that_sequence_alone(target):
     cache = target.new_cache(num_slots=2, capacity=16)
     step(target, cache, slice(0, 2), prefix, [0, 0])
     positions = torch.tensor(starts)[:, None] + depths
-    hidden = target.forward(tree, positions, cache.view(slice(0, 2), positions, 12, parents)).hidden
+    places = TreePlaces(torch.tensor(starts), torch.arange(7), ancestors(parents))
+    hidden = target.forward(tree, positions, cache.view(slice(0, 2), positions, 12, places)).hidden
     for row, start in enumerate(starts):
         for token in range(7):
             path = [token]
@@ -138,8 +140,9 @@ def test_every_path_of_a_tree_equals_a_forward_of_that_sequence_alone(target):
 
 def test_a_tree_is_refused_where_layers_are_fused():
     cache = SlotCache(1, 1, 8, 1, 4, torch.float32, "cpu", rope_table=torch.zeros(8, 4))
+    places = TreePlaces(torch.zeros(1, dtype=torch.long), torch.arange(2), ancestors(torch.tensor([-1, 0])))
     with pytest.raises(ValueError, match="chains only"):
-        cache.view(slice(0, 1), positions_from([0], 2), 2, torch.tensor([[-1, 0]]))
+        cache.view(slice(0, 1), positions_from([0], 2), 2, places)
 
 
 def test_too_long_a_view_is_refused(target):

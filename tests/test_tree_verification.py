@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from harness.settings.tree import branching
 from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws, Streams, TokenMask, Verification
 from kernels.methods import TREE_METHODS, TreeMethod
 from kernels.reference.draw import draw
@@ -14,7 +15,7 @@ from kernels.reference.truncation import sampling_rows
 from kernels.reference.verify import verify
 from kernels.streams import Purpose
 from tests.random_round import GREEDY, PLAIN, Round
-from tests.tree_rounds import TreeModels, batch_of, branching, path_of
+from tests.tree_rounds import TreeModels, batch_of, path_of
 
 ALL = pytest.mark.parametrize("method", TreeMethod, ids=lambda method: method.value)
 SETTINGS = [PLAIN, (0.7, 5, 0.9, 0.0), GREEDY, (1.3, 0, 1.0, 0.05)]

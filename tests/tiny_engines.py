@@ -8,9 +8,11 @@ import torch
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
+from harness.drafters.draft_tree import DraftTree
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
+from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
@@ -21,6 +23,7 @@ from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.target import TargetModel
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.methods import TreeMethod
 from tests.tiny_models import VOCAB_SIZE, random_target, randomize
 
 NUM_SLOTS = 3
@@ -51,13 +54,15 @@ def tiny_engine(
     capacity: int = 30,
     max_new_tokens: int = 12,
     draft_sampling: DraftSampling = DraftSampling.sampled,
-    method: VerificationMethod | None = None,
+    method: VerificationMethod | TreeMethod | None = None,
     sampling: SamplingSettings = DEFAULT_SAMPLING,
+    eos_token_ids: frozenset[int] = frozenset(),
+    tree: DraftTree | None = None,
     **options: Any,
 ) -> Engine:
     """An engine of NUM_SLOTS slots that goes on past the end of sequence; `options` are fields of EngineSettings."""
     target = random_target(seed=3, num_hidden_layers=5) if target is None else target
-    num_tokens = 0 if kind == "none" else num_speculative_tokens
+    num_tokens = 0 if kind == "none" else num_speculative_tokens if tree is None else tree.num_nodes
     shape = DrafterShape(NUM_SLOTS, capacity, num_tokens, VOCAB_SIZE)
     drafter: Drafter
     if kind == "none":
@@ -65,9 +70,15 @@ def tiny_engine(
     elif kind == "ngram":
         drafter = NgramDrafter(3, 1)
     elif kind == "draft_model":
-        drafter = DraftModelDrafter(random_target(seed=9, num_hidden_layers=1), draft_sampling, shape)
-    else:
+        model = random_target(seed=9, num_hidden_layers=1)
+        if tree is None:
+            drafter = DraftModelDrafter(model, draft_sampling, shape)
+        else:
+            drafter = TreeModelDrafter(model, draft_sampling, shape, tree)
+    elif tree is None:
         drafter = ChainDrafter(tiny_head(kind, target), draft_sampling, shape)
+    else:
+        drafter = TreeHeadDrafter(tiny_head(kind, target), draft_sampling, shape, tree)
     method = method or (VerificationMethod.strict if kind == "ngram" else VerificationMethod.probabilistic)
     settings = EngineSettings(
         num_slots=NUM_SLOTS,
@@ -75,7 +86,8 @@ def tiny_engine(
         num_speculative_tokens=num_tokens,
         sampling=sampling,
         verification=Verification(method),
-        limits=Limits(max_new_tokens, frozenset()),
+        limits=Limits(max_new_tokens, eos_token_ids),
+        tree=None if tree is None else tuple(tree.parents.tolist()),
         **options,
     )
     return Engine(target, drafter, settings)

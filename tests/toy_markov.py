@@ -12,8 +12,10 @@ from torch import Tensor
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED, Caching
+from harness.drafters.draft_tree import DraftTree
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
+from harness.drafters.tree import TreeHeadDrafter
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings, draft_slack
@@ -23,6 +25,7 @@ from harness.models.target import TargetOutput
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from kernels.core import Core
+from kernels.methods import TreeMethod
 
 NO_EOS: frozenset[int] = frozenset()
 LONGEST_PROMPT = 8
@@ -86,12 +89,13 @@ def transitions(vocab_size: int, seed: int, sharpness: float = 1.5) -> Tensor:
 def toy_engine(
     target: Tensor,
     draft: Tensor,
-    method: VerificationMethod,
+    method: VerificationMethod | TreeMethod,
     draft_sampling: DraftSampling,
     *,
-    num_speculative_tokens: int,
+    num_speculative_tokens: int = 0,
     max_new_tokens: int,
     num_slots: int,
+    tree: DraftTree | None = None,
     temperature: float = 1.0,
     eos_token_ids: frozenset[int] = NO_EOS,
     sampling: SamplingSettings | None = None,
@@ -102,6 +106,7 @@ def toy_engine(
     **options: bool,
 ) -> Engine:
     """An engine over the two chains, ready to run; `options` are fields of EngineSettings."""
+    num_speculative_tokens = num_speculative_tokens if tree is None else tree.num_nodes
     capacity = LONGEST_PROMPT + max_new_tokens + draft_slack(num_speculative_tokens)
     shape = DrafterShape(num_slots, capacity, num_speculative_tokens, target.shape[0])
     settings = EngineSettings(
@@ -111,8 +116,11 @@ def toy_engine(
         sampling=sampling or SamplingSettings(temperature),
         verification=Verification(method),
         limits=Limits(max_new_tokens, eos_token_ids),
+        tree=None if tree is None else tuple(tree.parents.tolist()),
         **options,
     )
+    if tree is not None:
+        drafter = TreeHeadDrafter(ToyHead(draft, draft_ids), draft_sampling, shape, tree, caching)
     if drafter is None and num_speculative_tokens:
         drafter = ChainDrafter(ToyHead(draft, draft_ids), draft_sampling, shape, caching)
     drafter = drafter or NoDrafter()

@@ -9,27 +9,15 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from harness.settings.tree import Tree
 from kernels.contract import Draft, Sampling, SiblingDraws
 from kernels.reference.tree_proposal import TreeProposal, propose_trees
 from kernels.reference.tree_walk import Passes, Walked
 
-Shape = tuple[int, ...]
-"""Parent of each draft token, -1 for the context."""
 Rule = Callable[[TreeProposal, Passes], Walked]
 
 
-def branching(*counts: int) -> Shape:
-    """Every node of depth d has counts[d] children; level by level."""
-    parents: list[int] = []
-    level = [-1]
-    for count in counts:
-        begin = len(parents)
-        parents += [node for node in level for _ in range(count)]
-        level = list(range(begin, len(parents)))
-    return tuple(parents)
-
-
-def path_of(shape: Shape, node: int) -> list[int]:
+def path_of(shape: Tree, node: int) -> list[int]:
     """Draft tokens from the context to one of them; -1 is the context."""
     path: list[int] = []
     while node >= 0:
@@ -62,7 +50,7 @@ class TreeModels:
         return law
 
 
-def sibling_law(shape: Shape, tokens: tuple[int, ...], place: int, row: Tensor, siblings: SiblingDraws) -> Tensor:
+def sibling_law(shape: Tree, tokens: tuple[int, ...], place: int, row: Tensor, siblings: SiblingDraws) -> Tensor:
     """Of a draft token, given those before it."""
     if siblings is SiblingDraws.independent:
         return row
@@ -74,7 +62,7 @@ def sibling_law(shape: Shape, tokens: tuple[int, ...], place: int, row: Tensor, 
     return left / total if total > 0 else left
 
 
-def drafted_trees(models: TreeModels, shape: Shape, siblings: SiblingDraws) -> list[tuple[tuple[int, ...], float]]:
+def drafted_trees(models: TreeModels, shape: Tree, siblings: SiblingDraws) -> list[tuple[tuple[int, ...], float]]:
     """Every tree of this shape that the drafter may draw, with its probability."""
     trees: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
     for place in range(len(shape)):
@@ -90,7 +78,7 @@ def drafted_trees(models: TreeModels, shape: Shape, siblings: SiblingDraws) -> l
 
 
 def batch_of(
-    models: TreeModels, rounds: list[tuple[Shape, tuple[int, ...]]], siblings: SiblingDraws, is_one_hot: bool
+    models: TreeModels, rounds: list[tuple[Tree, tuple[int, ...]]], siblings: SiblingDraws, is_one_hot: bool
 ) -> tuple[Tensor, Draft, Sampling]:
     """Ragged trees as a round: packed target rows, the draft with its cache, sampling parameters."""
     width = max(len(shape) for shape, _ in rounds)
@@ -110,7 +98,7 @@ def batch_of(
 
 
 def output_law(
-    models: TreeModels, shape: Shape, rule: Rule, siblings: SiblingDraws, is_one_hot: bool = False
+    models: TreeModels, shape: Tree, rule: Rule, siblings: SiblingDraws, is_one_hot: bool = False
 ) -> tuple[Tensor, float]:
     """Exact law of the first depth + 1 tokens, one round and then the target, and the expected accepted tokens.
 

@@ -12,6 +12,7 @@ from harness.certification.cases import ALONE, DTYPES, SAMPLED, TRUNCATIONS, Cas
 from harness.certification.controls import Control, altered
 from harness.certification.subject import Subject
 from harness.certification.toy_models import CONTROL, MASKED, NARROW_DRAFT
+from harness.settings.tree import Tree, branching
 from kernels.contract import Draft, DraftSampling, Sampling, Streams, Verification, VerificationResult
 from kernels.methods import TREE_METHODS, SiblingDraws, TreeMethod
 from kernels.reference.recursive import walk_recursively
@@ -19,21 +20,6 @@ from kernels.reference.traversal import walk_by_traversal
 from kernels.reference.tree_proposal import TreeProposal
 from kernels.reference.tree_walk import Passes, Walked
 from kernels.reference.verify_tree import verify_trees
-
-Tree = tuple[int, ...]
-"""Parent of each draft token, -1 for the context."""
-
-
-def branching(*counts: int) -> Tree:
-    """Every node of one depth has the same number of children; level by level."""
-    parents: list[int] = []
-    level = [-1]
-    for count in counts:
-        begin = len(parents)
-        parents += [node for node in level for _ in range(count)]
-        level = list(range(begin, len(parents)))
-    return tuple(parents)
-
 
 SHAPES = {"1-1": branching(1, 1), "2-1": branching(2, 1), "2-2": branching(2, 2), "3-2": branching(3, 2)}
 UNEVEN = (-1, 0, -1, 0, 1)

@@ -3,22 +3,33 @@
 Drafts may also be drawn from the logits as the drafter gave them, before a cache of another type rounds them; what
 verification reads is the cache all the same.
 
-Shapes: S slots, B rows (slots 0..B - 1), K draft tokens per round, V_draft the drafter's vocabulary.
+Shapes: S slots, B rows (slots 0..B - 1), K draft tokens per round, V_draft the drafter's vocabulary; of a tree N draft
+tokens, P nodes of a level.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from harness.constraint.masks import words_of
+from harness.drafters.draft_tree import DraftTree, Level
 from harness.drafters.protocol import Batch
 from harness.models.cost import Cost
-from kernels.contract import Draft, DraftSampling, RowStats, Sampling, TokenMask
+from kernels.contract import (
+    NO_TOKEN,
+    Draft,
+    DraftSampling,
+    RowStats,
+    Sampling,
+    SiblingDraws,
+    Streams,
+    TokenMask,
+)
 from kernels.streams import Purpose
 
 
@@ -130,6 +141,60 @@ class DraftLogits:
         stats = self._stats.at(rows) if self._keeps_stats else None
         mask = None if batch.masks is None else batch.masks.cached()
         return Draft(token_ids, counts, self._logits[rows], None, self.draft_to_target, stats, mask)
+
+    def draw_children(
+        self,
+        # [B, P, V_draft]
+        logits: Tensor,
+        # [B, N] int64
+        token_ids: Tensor,
+        batch: Batch,
+        level: Level,
+        siblings: SiblingDraws,
+    ) -> None:
+        """Draw all children of a level's nodes, from the very values that are cached, into their places of the draft.
+
+        The row that siblings are drawn from is kept at the place of the first of them. A node of NO_TOKEN has children
+        of NO_TOKEN.
+        """
+        is_greedy, num_rows = self.draft_sampling is DraftSampling.greedy, batch.num_rows
+        assert batch.core.draw_children is not None, "engines with a tree have a core that draws children"
+        for rows, children, at_branch in level.families:
+            drawn_from, size = logits[:, rows], len(rows)
+            if not is_greedy:
+                places = (slice(0, num_rows), children[:, 0])
+                self._logits[places] = drawn_from.to(self._logits.dtype)
+                drawn_from = self._logits[places]
+            each = _repeated(batch.streams, size)
+            given = batch.sampling.each(partial(torch.repeat_interleave, repeats=size))
+            drawn = batch.core.draw_children(
+                drawn_from.flatten(0, 1),
+                _greedy(given) if is_greedy else given,
+                replace(each, positions=each.positions + level.depth),
+                siblings,
+                at_branch.repeat(num_rows, 1),
+                self.draft_to_target,
+            )
+            found = drawn.view(num_rows, size, -1)
+            if level.depth:
+                is_node = token_ids[:, level.nodes[rows]] != NO_TOKEN
+                found = torch.where(is_node[:, :, None], found, NO_TOKEN)
+            token_ids[:, children.flatten()] = found.flatten(1)
+
+    def draft_of_tree(self, token_ids: Tensor, batch: Batch, tree: DraftTree) -> Draft:
+        """The proposals of a round of some rows, [B, N] int64 as `draw_children` left them."""
+        num_rows, num_nodes = token_ids.shape
+        counts = torch.full((num_rows,), num_nodes, dtype=torch.int64, device=token_ids.device)
+        shape: dict[str, Any] = {"parents": tree.parents.expand(num_rows, -1), "siblings": tree.siblings}
+        if self.draft_sampling is DraftSampling.greedy:
+            return Draft(token_ids, counts, **shape)
+        return Draft(token_ids, counts, self._logits[:num_rows], draft_to_target=self.draft_to_target, **shape)
+
+
+def _repeated(streams: Streams, times: int) -> Streams:
+    """Those of each row, so many times in a row."""
+    fields = streams.seeds, streams.positions, streams.rounds
+    return Streams(*(field.repeat_interleave(times) for field in fields))
 
 
 def _greedy(sampling: Sampling) -> Sampling:

@@ -52,10 +52,7 @@ class DraftModelDrafter(NetworkDrafter):
 
     def propose(self, batch: Batch) -> Draft:
         """Draft K tokens for each row; their logits stay in the cache, as the verifier will read them."""
-        # a row that decodes has a prompt and a token after it; one that idles stays at the start of its slot
-        positions = (batch.lengths.unsqueeze(1) - 2).clamp_min(0) + torch.arange(2, device=batch.lengths.device)
-        token_ids = batch.token_ids.gather(1, positions)
-        length = max(batch.length, 2)
+        positions, token_ids, length = self._last_tokens(batch)
         drafted: list[Tensor] = []
         for step in range(batch.num_speculative_tokens):
             view = self._cache.view(batch.rows, positions, length)
@@ -63,3 +60,9 @@ class DraftModelDrafter(NetworkDrafter):
             drafted.append(self._logits.draw(self.model.logits(hidden), batch, step))
             positions, token_ids, length = positions[:, -1:] + 1, drafted[-1].unsqueeze(1), length + 1
         return self._logits.draft(drafted, batch)
+
+    def _last_tokens(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
+        """([B, 2] positions, [B, 2] token ids, highest position + 1) of what is read before the first draft."""
+        # a row that decodes has a prompt and a token after it; one that idles stays at the start of its slot
+        positions = (batch.lengths.unsqueeze(1) - 2).clamp_min(0) + torch.arange(2, device=batch.lengths.device)
+        return positions, batch.token_ids.gather(1, positions), max(batch.length, 2)

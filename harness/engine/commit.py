@@ -13,6 +13,10 @@ would be too low. So
 - under policy `commit` the first draft token that the grammar refuses, at index g, could only be cut away, accepted or
   not; under a mask it is rejected by the constrained target, which is evidence like any rejection.
 
+The tokens of a tree are cut by depth: a depth counts if another token may still follow it and no end of sequence was
+drafted there or before, on any branch. K_r is then the number of draft tokens at the depths that count, of which there
+are D_r, and A_r = min(A, D_r).
+
 A kept token has the role that verification gave it: of n kept tokens the first min(n, A) are accepted draft tokens, and
 only the token at index A is a recovered or bonus token. So where the grammar cut, the last kept token is a draft token
 and num_accepted may reach num_output; else num_accepted <= num_output - 1. Neither way is the last round over-counted.
@@ -37,6 +41,8 @@ class Commit(NamedTuple):
     cut_reason: CutReason | None
     finish_reason: FinishReason | None
     num_cut_tokens: int = 0
+    num_draft_positions: int | None = None
+    """D_r of a tree."""
 
 
 def commit(
@@ -45,6 +51,7 @@ def commit(
     num_remaining_tokens: int,
     eos_token_ids: Set[int],
     outcome: ConstraintOutcome | None = None,
+    depths: Sequence[int] | None = None,
 ) -> Commit:
     """Cut one round's emitted tokens at EOS, at the length limit and where a grammar says, and count what is evidence.
 
@@ -54,6 +61,7 @@ def commit(
         num_remaining_tokens: tokens the request may still emit, at least 1.
         eos_token_ids: ids that end the request; empty to go on past them.
         outcome: of the constraint for the round; None without one.
+        depths: of the draft tokens of a tree, 1 for those after the context; None for a chain.
 
     Returns:
         The kept tokens, the counts before the cut, why it was cut, and whether the request is finished.
@@ -76,9 +84,13 @@ def commit(
     cut_reason = None
     if len(kept) < len(emitted):
         cut_reason = CutReason.eos if end is not None else CutReason.grammar if is_ruled else CutReason.length
-    num_evidence = _num_evidence(draft_ids, num_remaining_tokens, eos_token_ids, outcome)
-    num_accepted = min(len(emitted) - 1, num_evidence)
-    return Commit(kept, num_evidence, num_accepted, cut_reason, finish_reason, len(emitted) - len(kept))
+    num_evidence, num_positions = _num_evidence(draft_ids, num_remaining_tokens, eos_token_ids, outcome), None
+    if depths is not None:
+        num_positions = _num_depths(draft_ids, depths, num_remaining_tokens, eos_token_ids)
+        num_evidence = sum(depth <= num_positions for depth in depths)
+    num_accepted = min(len(emitted) - 1, num_evidence if num_positions is None else num_positions)
+    num_cut = len(emitted) - len(kept)
+    return Commit(kept, num_evidence, num_accepted, cut_reason, finish_reason, num_cut, num_positions)
 
 
 def _num_evidence(
@@ -90,6 +102,14 @@ def _num_evidence(
     if drafted_end is not None:
         bound = min(bound, drafted_end)
     return bound if outcome is None else min(bound, outcome.num_evidence)
+
+
+def _num_depths(
+    draft_ids: Sequence[int], depths: Sequence[int], num_remaining_tokens: int, eos_token_ids: Set[int]
+) -> int:
+    """D_r of a tree, from what is known before verification."""
+    ends = [depth - 1 for token_id, depth in zip(draft_ids, depths, strict=True) if token_id in eos_token_ids]
+    return min(max(depths, default=0), num_remaining_tokens - 1, *ends)
 
 
 def _first_eos(token_ids: Sequence[int], eos_token_ids: Set[int]) -> int | None:

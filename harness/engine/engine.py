@@ -33,6 +33,7 @@ from harness.engine.slots import SlotSampling, SlotState
 from harness.engine.step import Step
 from harness.engine.step_plan import StepPlan, make_plan
 from harness.engine.to_records import EngineRun, Finished, Keeping
+from harness.engine.tree_step import TreeStep
 from harness.models.target import TargetModel
 from harness.timing.gc_pause import gc_paused
 from kernels.core import Core, core_for
@@ -70,7 +71,7 @@ class Engine:
         self._overlaps = wanted and not measures and (settings.graphs or not settings.constrained)
         # one spare slot receives the writes of padding rows
         self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
-        self.step = Step(
+        step = Step(
             target=target,
             drafter=drafter,
             core=self.core,
@@ -81,6 +82,7 @@ class Engine:
             logprobs=settings.logprobs,
             joins=settings.graphs,
         )
+        self.step = step if settings.tree is None else TreeStep.of(step)
         self._by_slot: tuple[MovesSlots, ...] = ()
         """What is kept of slots; empty where they do not move, since steps of fixed sizes compute empty ones anyway."""
         if not settings.graphs and not self._overlaps and isinstance(drafter, MovesSlots):
@@ -244,7 +246,7 @@ class Engine:
         self._read_s = now
         deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
         slots = [sequence.slot for sequence in deciding]
-        decided = rounds_of(rows, step.launched.output.draft.token_ids.shape[1], slots)
+        decided = rounds_of(rows, step.launched.output.draft.token_ids.shape[1], slots, self.settings.draft_depths)
         outcomes = outcomes_of(step.launched, decided)
         if launched is not None and not any(round_.is_invalid for round_ in decided.values()):
             # the device waits for this; grammars that go on where a request has ended are not looked at again

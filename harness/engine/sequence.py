@@ -13,6 +13,7 @@ from harness.engine.commit import Commit, commit
 from harness.engine.request import Answer, Limits, Request
 from harness.records.acceptance_terms import DraftTerms, Floats
 from harness.records.request import CutReason, FinishReason
+from kernels.contract import NO_TOKEN
 
 
 class Round(NamedTuple):
@@ -31,6 +32,10 @@ class Round(NamedTuple):
     """Of each draft token."""
     terms: Mapping[str, Floats] | None = None
     """Of the draft, if they are recorded."""
+    depths: tuple[int, ...] | None = None
+    """Of each draft token of a tree, 1 after the context; None for a chain."""
+    path: tuple[int, ...] | None = None
+    """Of a tree, the accepted draft tokens by their place in `draft_ids`."""
 
 
 class RoundFields(NamedTuple):
@@ -50,6 +55,8 @@ class RoundFields(NamedTuple):
     is_whole: bool | None
     num_held_steps: int
     position_bounds: tuple[float, ...] | None
+    path: tuple[int, ...] | None
+    num_draft_positions: int | None
 
 
 @dataclass
@@ -145,7 +152,9 @@ class Sequence:
         """
         self._under_way.popleft()
         num_remaining = limits.max_new_tokens - (len(self.token_ids) - self.num_prompt_tokens)
-        result = commit(decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, outcome)
+        result = commit(
+            decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, outcome, decided.depths
+        )
         self.token_ids.extend(result.token_ids)
         if decided.logprobs:
             self.logprobs += decided.logprobs[: len(result.token_ids) * len(decided.logprobs) // len(decided.emitted)]
@@ -197,18 +206,42 @@ def _round_fields(
         is_whole=None if outcome is None else outcome.ran_as_one_graph,
         num_held_steps=num_held_steps,
         position_bounds=None if bounds is None else bounds[: result.num_draft_tokens],
+        path=decided.path,
+        num_draft_positions=result.num_draft_positions,
     )
 
 
-def rounds_of(decided: SequenceOf[list[int]], num_speculative_tokens: int, slots: Iterable[int]) -> dict[int, Round]:
-    """The rounds of some slots that a step decided about, from the rows that it left (see StepOutput.decided)."""
+def rounds_of(
+    decided: SequenceOf[list[int]],
+    num_speculative_tokens: int,
+    slots: Iterable[int],
+    depths: SequenceOf[int] | None = None,
+) -> dict[int, Round]:
+    """The rounds of some slots that a step decided about, from the rows that it left (see StepOutput.decided).
+
+    depths: of the draft tokens of a tree, each; None where drafts are chains.
+    """
     width = num_speculative_tokens + 1
+    num_before = width + num_speculative_tokens * (1 if depths is None else 2)
     found = {}
     for slot in slots:
         row = decided[slot]
-        end = width + num_speculative_tokens + 3
+        end = num_before + 3
         num_accepted, num_drafted, invalid = row[end - 3 : end]
         emitted, drafted = row[: num_accepted + 1], row[width : width + max(num_drafted, 0)]
         logprobs = row[end : end + (len(row) - end) // width * len(emitted)]
         found[slot] = Round(emitted, drafted, bool(invalid), logprobs, num_drafted < 0)
+        if depths is not None:
+            path = row[num_before - num_speculative_tokens : num_before][:num_accepted]
+            found[slot] = _of_tree(found[slot], depths, path)
     return found
+
+
+def _of_tree(round_: Round, depths: SequenceOf[int], path: SequenceOf[int]) -> Round:
+    """The round without the places of the tree where nothing was drawn."""
+    places = [place for place, token_id in enumerate(round_.draft_ids) if token_id != NO_TOKEN]
+    return round_._replace(
+        draft_ids=[round_.draft_ids[place] for place in places],
+        depths=tuple(depths[place] for place in places),
+        path=tuple(places.index(node) for node in path),
+    )

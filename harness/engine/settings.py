@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from harness.engine.request import Limits
 from harness.engine.token_logprobs import LogprobsSettings
 from harness.settings.sampling import SamplingSettings
+from harness.settings.tree import Tree, depths_of
 from kernels.contract import Verification
 
 
@@ -41,9 +43,17 @@ class EngineSettings:
     with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `constrained` without `graphs`."""
     constrained: bool = False
     """Requests may have grammar states, so that the host may take part in steps; those of others run as without."""
+    tree: Tree | None = None
+    """Shape of the drafts, of K tokens, which the drafter drafts and `verification` verifies; None for chains. Without
+    `graphs` and `constrained`, and nothing is measured of its drafts."""
     prompt_tokens_beside_rounds: int | None = None
     """Prompt tokens of a step in which others decode, at most, in whole rows and at least one; None for no limit. With
     `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding alone."""
+
+    @cached_property
+    def draft_depths(self) -> tuple[int, ...] | None:
+        """[K] of a tree's draft tokens, 1 follows the context; None for chains."""
+        return None if self.tree is None else depths_of(self.tree)
 
 
 def draft_slack(num_speculative_tokens: int) -> int:

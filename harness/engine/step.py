@@ -29,8 +29,8 @@ class StepOutput(NamedTuple):
     """What a step leaves on the device."""
 
     decided: Tensor
-    """[B, T + K + 3] int64: emitted tokens, draft tokens, number accepted, number drafted (-1: nothing was decided),
-    invalid; after them the log-probabilities of the emitted tokens, if requested (see packed_logprobs)."""
+    """[B, T + K + 3] int64: emitted tokens, draft tokens, of trees also the K places of their path, number accepted and
+    drafted (-1: nothing was decided), invalid; then log-probabilities (packed_logprobs), if requested."""
     logits: Tensor
     """[B * T, V], T rows a slot."""
     draft: Draft
@@ -151,8 +151,13 @@ class Step:
         verdict = self.core.verify(scored.logits, draft, sampling, self.verification, streams, mask=mask)
         logprobs = None
         if self.logprobs is not None:
-            logprobs = packed_logprobs(self.core, scored.logits, verdict.token_ids, self.logprobs, sampling, mask)
+            logits = self.emitting_rows(scored.logits, verdict)
+            logprobs = packed_logprobs(self.core, logits, verdict.token_ids, self.logprobs, sampling, mask)
         return Verified(draft, verdict, deferred.is_undecided, logprobs)
+
+    def emitting_rows(self, logits: Tensor, verdict: VerificationResult) -> Tensor:
+        """[B * T, V], in the order of the tokens that each slot emits."""
+        return logits
 
     def _deferred(self, inputs: StepInputs, drafted: Drafted, defers: bool) -> Deferred:
         """Draft tokens to verify, and slots that emit nothing: one operation, whether or not some may be deferred."""
@@ -196,8 +201,8 @@ class Step:
         """What is copied to the host; see StepOutput."""
         verdict, draft = verified.verdict, verified.draft
         numbers = torch.stack([verdict.num_accepted, draft.num_draft_tokens, verdict.invalid.long()], dim=1)
-        logprobs = [] if verified.logprobs is None else [verified.logprobs]
-        return torch.cat([verdict.token_ids, draft.token_ids, numbers, *logprobs], dim=1)
+        path, logprobs = ([] if each is None else [each] for each in (verdict.path, verified.logprobs))
+        return torch.cat([verdict.token_ids, draft.token_ids, *path, numbers, *logprobs], dim=1)
 
     def _first_tokens(self, inputs: StepInputs) -> Tensor:
         """[B] number of each decoding row's first token; 0 in a step without rounds."""

@@ -119,9 +119,12 @@ def _round_sums(requests: Sequence[RequestRecord]) -> tuple[dict[str, Floats], d
     get = attrgetter(*ROUND_FIELDS)
     table = np.array([get(item) for request in requests for item in request.rounds], dtype=np.float64)
     columns = dict(zip(ROUND_FIELDS, table.reshape(-1, len(ROUND_FIELDS)).T, strict=True))
-    of_rounds = _round_values(columns) | _cut_values(requests) | measured_values(requests, columns, _is_full(columns))
+    # of a tree, the depths at which draft tokens count
+    positions = np.array([item.num_positions for request in requests for item in request.rounds], dtype=np.float64)
+    of_rounds = _round_values(columns, positions) | _cut_values(requests)
+    of_rounds |= measured_values(requests, columns, _is_full(columns))
     sums = {name: _totals(values, request_of_round, len(requests)) for name, values in of_rounds.items()}
-    return sums, {}, int(columns["num_draft_tokens"].max(initial=0))
+    return sums, {}, int(positions.max(initial=0))
 
 
 def _request_of_event(requests: Sequence[RequestRecord]) -> Integers:
@@ -134,7 +137,7 @@ def _totals(values: Floats, group: Integers, num_groups: int) -> Floats:
     return np.bincount(group, weights=values, minlength=num_groups).astype(np.float64)
 
 
-def _round_values(columns: dict[str, Floats]) -> dict[str, Floats]:
+def _round_values(columns: dict[str, Floats], positions: Floats) -> dict[str, Floats]:
     """[N] of each count of a round."""
     drafted, accepted = columns["num_draft_tokens"], columns["num_accepted_tokens"]
     values = {name: columns[name] for name in ("num_draft_tokens", "num_accepted_tokens", "num_output_tokens")}
@@ -142,9 +145,9 @@ def _round_values(columns: dict[str, Floats]) -> dict[str, Floats]:
     full = _is_full(columns)
     values["num_accepted_in_full_drafts"] = np.where(full, accepted, 0.0)
     facts = {"num_drafts": drafted >= 1, "num_full_drafts": full}
-    for position in range(1, int(drafted.max(initial=0)) + 1):
-        facts[f"num_draft_tokens_per_pos_{position}"] = drafted >= position
-        facts[f"num_reached_per_pos_{position}"] = (drafted >= position) & (accepted >= position - 1)
+    for position in range(1, int(positions.max(initial=0)) + 1):
+        facts[f"num_draft_tokens_per_pos_{position}"] = positions >= position
+        facts[f"num_reached_per_pos_{position}"] = (positions >= position) & (accepted >= position - 1)
         facts[f"num_accepted_tokens_per_pos_{position}"] = accepted >= position
     return values | {name: holds.astype(np.float64) for name, holds in facts.items()}
 

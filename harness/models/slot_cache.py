@@ -4,7 +4,7 @@ A view of the cache (some slots, the positions of this forward's tokens) is what
 as `past_key_values`. Keys and values go to (slot, place). The tokens of a chain lie at their positions, and a query
 sees the places up to its own. So padding needs no mask of its own: a padding token takes the places after the last
 valid one, no valid query looks there before something valid has been written, and rolling back rejected tokens is only
-lowering a length, which the engine keeps. The tokens of a tree share positions and lie one after the other; a query
+lowering a length, which the engine keeps. The nodes of a tree share positions and lie at places of their own; a query
 sees what came before the tree and its own ancestors. The cache does not know lengths, tokens or requests.
 
 Shapes: S slots, C capacity of a slot, B rows of a forward, T tokens of a row, H key heads, D width of a head's key, V
@@ -18,6 +18,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from harness.models.tree_places import TreePlaces, tree_mask
+
 
 class SlotView:
     """Some slots of a cache, for one forward."""
@@ -29,14 +31,13 @@ class SlotView:
         # [B, T] int64
         positions: Tensor,
         length: int,
-        # [B, T] int64
-        parents: Tensor | None = None,
+        tree: TreePlaces | None = None,
     ) -> None:
         self._cache = cache
         self._rows = rows
         self._positions = positions
         self._length = length
-        self._parents = parents
+        self._tree = tree
         self.slots = cache.slot_ids[rows] if isinstance(rows, slice) else rows
         """[B] int64, the slot of each row."""
 
@@ -53,9 +54,9 @@ class SlotView:
     @cached_property
     def mask(self) -> Tensor:
         """[B, 1, T, length], additive: 0 where the query sees the key, -inf elsewhere."""
-        if self._parents is None:
+        if self._tree is None:
             return causal_mask(self._positions, self._length, self._cache.dtype)
-        return tree_mask(self.starts, self._parents, self._length, self._cache.dtype)
+        return tree_mask(self._tree, self._length, self._cache.dtype)
 
     def layer(self, layer_idx: int) -> tuple[Tensor, Tensor]:
         """One layer's keys and values in the cache, [S, H, C, D] and [S, H, C, V]: of all slots, at full length."""
@@ -64,9 +65,7 @@ class SlotView:
     @cached_property
     def _index(self) -> tuple[Tensor, Tensor, Tensor]:
         """Of a scatter by (slot, head, place): the three broadcast to [B, H, T]."""
-        places = self._positions
-        if self._parents is not None:
-            places = self.starts[:, None] + torch.arange(places.shape[1], device=places.device)
+        places = self._positions if self._tree is None else self._tree.absolute
         return self.slots[:, None, None], self._cache.head_ids[None, :, None], places[:, None, :]
 
     def update(
@@ -136,8 +135,7 @@ class SlotCache:
         # [B, T] int64
         positions: Tensor,
         length: int,
-        # [B, T] int64
-        parents: Tensor | None = None,
+        tree: TreePlaces | None = None,
     ) -> SlotView:
         """The slots of one forward.
 
@@ -145,15 +143,13 @@ class SlotCache:
             rows: the slots, as a slice (keys are then read in place) or as an int64 tensor [B] (they are gathered).
             positions: the absolute position of each token.
             length: the highest place plus 1, known on the host; the place of a chain's token is its position.
-            parents: of tokens that are a tree, the index in the row of each token's parent, which comes before it; -1
-                for what follows the tokens before this forward. Token t of a row lies at the place of token 0 plus t,
-                which is a -1 itself.
+            tree: where tokens that are nodes of trees lie, and what they see; None for chains.
 
         Raises:
             ValueError: the slots cannot hold that length, the rows do not fit the positions, or a tree goes to a cache
                 of fused layers, which run chains only.
         """
-        if parents is not None and self.rope_table is not None:
+        if tree is not None and self.rope_table is not None:
             raise ValueError("fused layers run chains only, found a tree; make the cache without a rope_table")
         if not 0 < length <= self.capacity:
             raise ValueError(
@@ -165,7 +161,29 @@ class SlotCache:
             raise ValueError(
                 f"expected positions of {num_rows} rows (of {self.num_slots} slots), found {list(positions.shape)}"
             )
-        return SlotView(self, rows, positions, length, parents)
+        return SlotView(self, rows, positions, length, tree)
+
+    def keep_path(
+        self,
+        # [B] int64
+        starts: Tensor,
+        # [B, D] int64
+        path: Tensor,
+    ) -> None:
+        """Let the nodes of an accepted path lie one after the other, as a chain's tokens do, in the first B slots.
+
+        Args:
+            starts: place of node 0 of each row.
+            path: accepted nodes, the root's child first; -1 beyond them, where everything stays as it is.
+        """
+        steps = torch.arange(path.shape[1], device=path.device)
+        rows, heads = self.slot_ids[: len(path), None, None], self.head_ids[None, :, None]
+        found = (starts[:, None] + torch.where(path < 0, steps, path))[:, None, :]
+        wanted = (starts[:, None] + steps)[:, None, :]
+        for tensor in (*self.keys, *self.values):
+            if tensor.shape[-1]:
+                # the nodes are read before the first is written
+                tensor[rows, heads, wanted] = tensor[rows, heads, found]
 
     def clear(self, rows: slice | Tensor) -> None:
         """Zero some slots: only needed after a model produced NaN there, which masking does not hide."""
@@ -187,25 +205,3 @@ def causal_mask(
     """[B, 1, T, length], additive: 0 for keys up to each query's position, -inf after it."""
     hidden = torch.arange(length, device=positions.device) > positions[:, None, :, None]
     return torch.zeros(hidden.shape, dtype=dtype, device=positions.device).masked_fill_(hidden, float("-inf"))
-
-
-def tree_mask(
-    # [B] int64
-    starts: Tensor,
-    # [B, T] int64
-    parents: Tensor,
-    length: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    """[B, 1, T, length], additive: 0 for keys before `starts` and for each query and its ancestors, -inf elsewhere."""
-    num_tokens = parents.shape[1]
-    index = torch.arange(num_tokens, device=parents.device)
-    sees = (index == index[:, None]) | (index == parents[:, :, None])
-    for _ in range((num_tokens - 1).bit_length()):
-        # every step doubles the number of generations
-        sees = (sees.float() @ sees.float()) > 0
-    place = torch.arange(length, device=parents.device) - starts[:, None]
-    is_token = ((place >= 0) & (place < num_tokens))[:, None, :]
-    own = sees.gather(2, place.clamp(0, num_tokens - 1)[:, None, :].expand(-1, num_tokens, -1))
-    visible = ((place < 0)[:, None, :] | (is_token & own))[:, None]
-    return torch.zeros(visible.shape, dtype=dtype, device=parents.device).masked_fill_(~visible, float("-inf"))

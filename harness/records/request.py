@@ -112,6 +112,14 @@ class RoundRecord:
     drawn as it was, given the tokens before it: sum min(p, q); None where it was not measured."""
     path: tuple[int, ...] | None = None
     """Of a tree of drafts: the accepted nodes, by their place among the proposed tokens; None for a chain."""
+    num_draft_positions: int | None = None
+    """D_r of a tree: depths of the draft tokens that count as evidence; None for a chain, which has a draft token at
+    each."""
+
+    @property
+    def num_positions(self) -> int:
+        """Positions at which a draft token counts as evidence."""
+        return self.num_draft_tokens if self.num_draft_positions is None else self.num_draft_positions
 
     def __post_init__(self) -> None:
         # The messages are built only on failure: a run holds millions of rounds.
@@ -120,15 +128,19 @@ class RoundRecord:
             raise InconsistentRecordError(
                 f"expected 0 <= accepted <= drafted <= proposed, found {accepted}, {drafted}, {proposed}"
             )
+        if self.path is not None or self.num_cut_tokens or self.num_draft_positions is not None:
+            self._check_path_and_cut()
         # where a grammar cuts, the last token that is kept may be an accepted draft token
         needed = accepted + (self.cut_reason is not CutReason.grammar)
         if accepted and needed > self.num_output_tokens:
             raise InconsistentRecordError(
                 f"{accepted} accepted tokens need {needed} output tokens, found {self.num_output_tokens}"
             )
-        if self.cut_reason is None and self.num_output_tokens != accepted + 1:
+        # a tree may accept tokens at depths that do not count, because an end of sequence lies on another branch
+        whole = 1 + (accepted if self.path is None else len(self.path))
+        if self.cut_reason is None and self.num_output_tokens != whole:
             raise InconsistentRecordError(
-                f"a round without a cut emits accepted + 1 = {accepted + 1} tokens, found {self.num_output_tokens}"
+                f"a round without a cut emits accepted + 1 = {whole} tokens, found {self.num_output_tokens}"
             )
         if not (math.isfinite(self.arrival_s) and 0 <= self.share_s < math.inf):
             raise InconsistentRecordError(
@@ -156,11 +168,14 @@ class RoundRecord:
                 "num_held_steps: expected 0 or more, and none but before a round in which the host took part, "
                 f"found {self.num_held_steps} with is_whole = {self.is_whole}"
             )
-        if self.path is not None or self.num_cut_tokens:
-            self._check_path_and_cut()
 
     def _check_path_and_cut(self) -> None:
         accepted, proposed, path = self.num_accepted_tokens, self.num_proposed_tokens, self.path
+        most = self.num_positions
+        if not accepted <= most <= self.num_draft_tokens:
+            raise InconsistentRecordError(
+                f"num_draft_positions: expected {accepted} to {self.num_draft_tokens}, found {most}"
+            )
         if path is not None and not (accepted <= len(path) and all(a < b for a, b in pairwise((-1, *path, proposed)))):
             raise InconsistentRecordError(
                 f"path: expected {accepted} or more growing places below {proposed}, found {path}"

@@ -11,6 +11,7 @@ from torch import Tensor
 from harness.backends.server.prompts import same_text
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, load_target
+from harness.models.tree_places import TreePlaces, ancestors
 from harness.settings.workload import WorkloadConfig
 from harness.workload.chat import chat_messages, decode_answer, encode_chat
 from harness.workload.conversations import load_prompts
@@ -98,7 +99,8 @@ def _logits(model: TargetModel, prompt: Tokens, nodes: Sequence[Tokens]) -> Tens
         place = {node: index for index, node in enumerate(tree)}
         parents = torch.tensor([[place.get(node[:-1], -1) for node in tree]])
         positions = torch.tensor([[len(prompt) + len(node) - 1 for node in tree]])
-        view = cache.view(slice(0, 1), positions, len(prompt) + len(tree), parents)
+        places = TreePlaces(torch.tensor([len(prompt)]), torch.arange(len(tree)), ancestors(parents))
+        view = cache.view(slice(0, 1), positions, len(prompt) + len(tree), places)
         hidden = model.forward(torch.tensor([[node[-1] for node in tree]]), positions, view).hidden[0]
         found |= dict(zip(tree, hidden, strict=True))
     return model.logits(torch.stack([found[node] for node in nodes])).double()

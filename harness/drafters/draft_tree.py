@@ -1,0 +1,106 @@
+"""A fixed tree of drafts as tensors: what is read level by level, and whose children are drawn together.
+
+Node 0 .. N - 1 are the draft tokens. A drafter reads the nodes that have children, and no others; they are numbered in
+that order, which is where they lie in its cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.models.tree_places import TreePlaces, ancestors
+from harness.settings.tree import Tree, depths_of
+from kernels.contract import SiblingDraws
+from kernels.reference.tree_shape import branches, depths
+
+
+class Family(NamedTuple):
+    """Nodes of one depth with equally many children: these are drawn in one go."""
+
+    rows: Tensor
+    """[F] int64, which of the level's nodes."""
+    children: Tensor
+    """[F, n] int64, the draft tokens that follow each, in order."""
+    branches: Tensor
+    """[F, n] int64, see kernels.reference.tree_shape.branches."""
+
+
+class Level(NamedTuple):
+    """The nodes of one depth that have children."""
+
+    depth: int
+    """0 is the context alone."""
+    nodes: Tensor
+    """[P] int64; -1 is the context."""
+    above: Tensor
+    """[P] int64, which node of the level before each one follows; 0 for the context."""
+    places: Tensor
+    """[P] int64, where they lie in the drafter's cache, counted from the first node that it reads."""
+    sees: Tensor
+    """[P, M] bool, which of the nodes read so far each one sees."""
+    families: tuple[Family, ...]
+
+    @property
+    def num_read(self) -> int:
+        """M, nodes read so far."""
+        return self.sees.shape[1]
+
+    def tree_places(self, starts: Tensor) -> TreePlaces:
+        """Of a forward over the nodes, [B] int64 the place of the first node that the drafter reads."""
+        return TreePlaces(starts, self.places, self.sees)
+
+
+class DraftTree:
+    """The shape that every request's draft has."""
+
+    def __init__(self, parents: Tree, siblings: SiblingDraws, device: torch.device | str = "cpu") -> None:
+        self.siblings = siblings
+        self.node_depths = depths_of(parents)
+        """[N], 1 follows the context."""
+        self.depth = max(self.node_depths)
+        self._device = device
+        self.parents = self._tensor(parents)
+        """[N] int64."""
+        sees = ancestors(torch.tensor([-1, *(parent + 1 for parent in parents)]))
+        self.sees = sees.to(device)
+        """[N + 1, N + 1] bool, what the target sees of the context's last token, which is node 0 here, and the tree."""
+        read = sorted(set(parents) - {-1}, key=lambda node: self.node_depths[node])
+        self.place_of = self._tensor([read.index(node) if node in read else -1 for node in range(len(parents))])
+        """[N] int64, where each node lies in the drafter's cache, from the first on; -1: it is not read."""
+        self.levels = tuple(self._levels(parents, read, sees))
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.node_depths)
+
+    def _levels(self, parents: Tree, read: list[int], sees: Tensor) -> Iterator[Level]:
+        at_branch = branches(depths(torch.tensor([parents])))[0].tolist()
+        before, num_read = [-1], 0
+        for depth in range(self.depth):
+            nodes = [node for node in read if self.node_depths[node] == depth] if depth else [-1]
+            num_read += len(nodes) if depth else 0
+            yield Level(
+                depth,
+                self._tensor(nodes),
+                self._tensor([before.index(parents[node]) if depth else 0 for node in nodes]),
+                self._tensor([read.index(node) if depth else 0 for node in nodes]),
+                sees[torch.tensor(nodes) + 1][:, torch.tensor(read[:num_read], dtype=torch.int64) + 1].to(self._device),
+                tuple(self._families(parents, nodes, at_branch)),
+            )
+            before = nodes
+
+    def _families(self, parents: Tree, nodes: list[int], at_branch: list[int]) -> Iterator[Family]:
+        children = [[place for place, parent in enumerate(parents) if parent == node] for node in nodes]
+        for size in sorted({len(each) for each in children}):
+            rows = [row for row, each in enumerate(children) if len(each) == size]
+            drawn = [children[row] for row in rows]
+            at = [[at_branch[place] for place in each] for each in drawn]
+            yield Family(self._tensor(rows), self._tensor(drawn), self._tensor(at))
+
+    def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -1,0 +1,110 @@
+"""A step whose drafts are trees of one fixed shape: the target reads all nodes at once, and the accepted path is kept.
+
+After verification the accepted nodes follow one another, in the caches as in what the drafter is told, as if a chain of
+them had been drafted. Runs operation by operation, on the reference core.
+
+Shapes: as in step.py, with K nodes of a tree of depth D.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from harness.drafters.draft_tree import DraftTree
+from harness.drafters.tree import DraftsTrees
+from harness.engine.slots import ENDS_PROMPT, StepInputs
+from harness.engine.step import Drafted, Part, Scored, Step, Verified
+from harness.models.target import TargetOutput
+from harness.models.tree_places import TreePlaces
+from kernels.contract import VerificationResult
+
+
+@dataclass(frozen=True)
+class TreeStep(Step):
+    """The parts that a step runs; its drafter drafts `tree`."""
+
+    tree: DraftTree
+
+    @classmethod
+    def of(cls, step: Step) -> TreeStep:
+        """A step with these parts.
+
+        Raises:
+            ValueError: its drafter, its core or its runner has no trees.
+        """
+        drafter = step.drafter
+        if not isinstance(drafter, DraftsTrees) or step.core.draw_children is None or step.joins:
+            raise ValueError(
+                "expected a drafter of trees, the reference core and graphs=False where drafts are trees, found a "
+                f"{type(drafter).__name__}, the core {step.core.name} and graphs={step.joins}"
+            )
+        return cls(**vars(step), tree=drafter.tree)
+
+    def _parts(self, inputs: StepInputs, drafted: Drafted) -> list[Part]:
+        parts = super()._parts(inputs, drafted)
+        if inputs.has_rounds:
+            part = parts[0]
+            # where no node was drawn, token 0 is read, which no node sees
+            positions = part.positions[:, :1] + part.positions.new_tensor((0, *self.tree.node_depths))
+            parts[0] = part._replace(token_ids=part.token_ids.clamp_min(0), positions=positions)
+        return parts
+
+    def _forward(self, part: Part) -> TargetOutput:
+        if part.has_prompts:
+            return super()._forward(part)
+        starts = part.positions[:, 0]
+        tree = TreePlaces(starts, torch.arange(part.token_ids.shape[1], device=starts.device), self.tree.sees)
+        view = self.cache.view(part.rows, part.positions, part.length, tree)
+        return self.target.forward(part.token_ids, part.positions, view, self.drafter.aux_layers)
+
+    def emitting_rows(self, logits: Tensor, verdict: VerificationResult) -> Tensor:
+        rows = logits.view(*verdict.token_ids.shape, -1)
+        order = _in_order(verdict)
+        return rows.gather(1, order[:, :, None].expand(-1, -1, rows.shape[2])).flatten(0, 1)
+
+    def extend(self, inputs: StepInputs, scored: Scored, verified: Verified) -> None:
+        """Keep the accepted path in the caches, and give the drafter its tokens and states as those of a chain."""
+        if not inputs.has_rounds:
+            super().extend(inputs, scored, verified)
+            return
+        assert isinstance(self.drafter, DraftsTrees)
+        verdict, depth, part = verified.verdict, self.tree.depth, scored.parts[0]
+        assert verdict.path is not None and not self.joins
+        path, starts = verdict.path[:, :depth], part.positions[:, 0]
+        self.cache.keep_path(starts + 1, path)
+        self.drafter.keep_path(starts + 1, path)
+        order, width = _in_order(verdict)[:, : depth + 1], depth + 1
+        chain = part._replace(
+            token_ids=part.token_ids.gather(1, order),
+            positions=starts.unsqueeze(1) + torch.arange(width, device=starts.device),
+            length=part.length - part.token_ids.shape[1] + width,
+        )
+        # tokens of prompts are numbered after those of the rounds, of which fewer are left
+        fewer = len(starts) * (part.token_ids.shape[1] - width)
+        ends = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends - fewer, inputs.ends)
+        slots = torch.stack([inputs.slots[0], ends, *inputs.slots[2:]])
+        in_order = scored._replace(
+            parts=[chain, *scored.parts[1:]],
+            outputs=[_along(scored.outputs[0], order), *scored.outputs[1:]],
+            first=self.cache.slot_ids[: len(starts)] * width,
+        )
+        kept = verified._replace(verdict=replace(verdict, token_ids=verdict.token_ids[:, :width]))
+        super().extend(inputs._replace(slots=slots), in_order, kept)
+
+
+def _in_order(verdict: VerificationResult) -> Tensor:
+    """[B, T] int64, the node that each emitted token follows: the context's last token is 0, node i is i + 1."""
+    assert verdict.path is not None
+    return torch.cat([torch.zeros_like(verdict.num_accepted[:, None]), verdict.path + 1], dim=1)
+
+
+def _along(output: TargetOutput, order: Tensor) -> TargetOutput:
+    """The states of some nodes of each row, [B, D + 1]."""
+
+    def taken(states: Tensor) -> Tensor:
+        return states.gather(1, order[:, :, None].expand(-1, -1, states.shape[2]))
+
+    return TargetOutput(taken(output.hidden), tuple(taken(states) for states in output.aux))
