@@ -127,7 +127,7 @@ def decide(
     else:
         ends = (stop == count) | is_impossible
     undefined = tl.sum(((columns == num_accepted) & (normalizers != normalizers)).to(tl.int32)) > 0
-    # A placeholder is impossible and nobody's fault.
+    # A placeholder, -1, stops the round and is no error.
     invalid = ends & ((is_impossible & (stopped != -1)) | undefined)
     if METHOD == "greedy":
         invalid = invalid | (temperature > 0)

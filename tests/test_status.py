@@ -96,7 +96,7 @@ def test_a_run_writes_its_status(name, num_failed, code, tmp_path, monkeypatch, 
 
 
 def test_a_run_that_loads_is_found_and_so_is_one_whose_cells_all_failed(tmp_path, capsys):
-    """Would catch a run that nobody finds while it loads, or for good if no cell has begun."""
+    """Would catch a run that `status` does not list while it loads, or never if no cell has begun."""
 
     class Asks(Counting):
         def note(self, text):
