@@ -9,7 +9,6 @@ request draws under masks, the first parts are launched ahead too: the host read
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
@@ -26,7 +25,6 @@ from harness.engine.slots import StepInputs, ending_row
 from harness.engine.step import Step, StepOutput
 from harness.engine.step_parts import CapturedParts, StepParts
 from harness.engine.step_plan import StepPlan
-from kernels.contract import Draft
 
 
 class ConstrainedGraphRunner(GraphRunner):
@@ -39,8 +37,6 @@ class ConstrainedGraphRunner(GraphRunner):
         self._parts: dict[StepSize, StepParts] = {}
         self._endings = [ending_row(None)] * num_slots
         """What the device has of them."""
-        is_cuda = step.target.device.type == "cuda"
-        self._beside = torch.cuda.Stream(step.target.device) if is_cuda else None
 
     def launch(self, plan: StepPlan) -> Launched:
         captured = self._take_in(plan)
@@ -56,16 +52,15 @@ class ConstrainedGraphRunner(GraphRunner):
         if in_answer:
             self._constrained.masks.clear()
             return self._run_in_answer(parts, grammar_states_of(plan), drafting_slots(plan), in_answer)
-        shown = self._show(parts.drafted.draft)
         parts.score()
-        unread = Launched(StepOutput(shown.host, parts.scored.logits, parts.drafted.draft), shown.host, None)
-        return unread._replace(rest=lambda: self._rest(plan, parts, shown))
+        unread = Launched(StepOutput(parts.shown, parts.scored.logits, parts.drafted.draft), parts.shown, None)
+        return unread._replace(rest=lambda: self._rest(plan, parts))
 
-    def _rest(self, plan: StepPlan, parts: StepParts, shown: _Shown) -> Launched:
+    def _rest(self, plan: StepPlan, parts: StepParts) -> Launched:
         """The second half of a step, from the drafts on the host to its end."""
         grammar_states, drafting = grammar_states_of(plan), drafting_slots(plan)
         self._constrained.masks.clear()
-        drafts, counts = shown.read()
+        drafts, counts = parts.read_drafts()
         counts_to_verify = list(counts)
         rows = self._constrained.before_verification(grammar_states, drafting, counts_to_verify, drafts)
         return self._end(parts, grammar_states, rows, counts_to_verify if counts_to_verify != counts else None, None)
@@ -142,37 +137,3 @@ class ConstrainedGraphRunner(GraphRunner):
 
     def _run(self, given: StepInputs) -> StepOutput:
         return self.step(given, defers=True)
-
-    def _show(self, draft: Draft) -> _Shown:
-        """Copy drafts to the host beside what is launched next."""
-        rows = [draft.token_ids, draft.num_draft_tokens.unsqueeze(1)]
-        if self._beside is None:
-            return _Shown(torch.cat(rows, dim=1), None)
-        self._beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._beside):
-            found = torch.cat(rows, dim=1)
-            host = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
-            host.copy_(found, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
-        return _Shown(host, arrived)
-
-
-class _Shown:
-    """Drafts on their way to the host."""
-
-    def __init__(
-        self,
-        # [B, K + 1] int64: drafts, and how many
-        host: Tensor,
-        arrived: torch.cuda.Event | None,
-    ) -> None:
-        self.host = host
-        self._arrived = arrived
-
-    def read(self) -> tuple[list[list[int]], list[int]]:
-        """The drafts of each slot and their number, once they are there."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        rows = self.host.tolist()
-        return [row[:-1] for row in rows], [row[-1] for row in rows]

@@ -52,10 +52,22 @@ class StepParts:
         draft_rows = numbers[:num_drafts].view(num_rows, num_tokens)
         self.masks = DeviceMasks(words, draft_rows, numbers[num_drafts : 2 * num_drafts + num_rows])
         self._num_kept = torch.full((num_rows,), num_tokens + 1, dtype=torch.int64, device=device)
+        width = num_tokens + 1 if given.has_rounds else 1
+        self.shown = torch.zeros(num_rows, width, dtype=torch.int64, pin_memory=device.type == "cuda")
+        """[B, K + 1]: on the host, the drafts that `draft` left and how many; [B, 1] zeros where no slot decodes."""
 
     def draft(self) -> None:
         """Apply the host's input, and draft without masks."""
         self.drafted = self.step.draft(self.given)
+        draft = self.drafted.draft
+        if draft.token_ids.shape[1]:
+            rows = torch.cat([draft.token_ids, draft.num_draft_tokens.unsqueeze(1)], dim=1)
+            self.shown.copy_(rows, non_blocking=True)
+
+    def read_drafts(self) -> tuple[list[list[int]], list[int]]:
+        """The drafts of each slot that `draft` left and their number, once they are on the host."""
+        rows = self.shown.tolist()
+        return [row[:-1] for row in rows], [row[-1] for row in rows]
 
     def score(self) -> None:
         """The target's forward over `drafted`."""
@@ -140,6 +152,7 @@ class CapturedParts(StepParts):
         self._end_under_masks, self._output_under_masks = self._captured(super().end_masked)
         self._verify_to_cut, self._decided = self._captured(super().verify_to_cut)
         self._finish_cut, self._output_cut = self._captured(super()._finish)
+        self._arrived = torch.cuda.Event()
         # the first replay of a graph brings it to the device
         for replay in (self.draft, self.score, self.end, self.end_masked, self.verify_to_cut, self._finish):
             replay()
@@ -155,6 +168,11 @@ class CapturedParts(StepParts):
 
     def draft(self) -> None:
         self._draft.replay()
+        self._arrived.record()
+
+    def read_drafts(self) -> tuple[list[list[int]], list[int]]:
+        self._arrived.synchronize()
+        return super().read_drafts()
 
     def score(self) -> None:
         self._score.replay()
