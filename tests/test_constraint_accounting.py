@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.constraint.grammar_state import ConstraintOutcome
 from harness.constraint.masks import Masks
-from harness.engine.commit import commit
+from harness.engine.commit import Commit, commit
 from harness.records import InconsistentRecordError
 from harness.records.request import CutReason, FinishReason, RoundRecord
 from tests.test_constraint_parsers import CountedTokens
@@ -63,7 +63,7 @@ def outcome(num_kept, num_evidence, is_complete=False):
 )
 def test_counts_of_a_cut_round(emitted, drafted, ruled, kept, num_draft, num_accepted, cut, finish):
     result = commit(emitted, drafted, 99, {EOS}, ruled)
-    assert result == (tuple(emitted[:kept]), num_draft, num_accepted, cut, finish, len(emitted) - kept)
+    assert result == Commit(tuple(emitted[:kept]), num_draft, num_accepted, cut, finish, len(emitted) - kept)
 
 
 @pytest.mark.parametrize(
