@@ -1,24 +1,31 @@
 """What the server backend sends, and what of an answer or a stop reaches its caller."""
 
 import asyncio
+import gc
 import json
 import socket
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import accumulate
+from types import SimpleNamespace
 
 import pytest
 
+from harness.backends.server import server as server_module
 from harness.backends.server.answer_records import recorded
 from harness.backends.server.client import Client, open_session
+from harness.backends.server.load_result import Answered
 from harness.backends.server.process import Servers
 from harness.backends.server.reply import NoConnection, Reply
 from harness.backends.server.server import ServerBackend
 from harness.backends.server.weights import weights_of
+from harness.records import fault_points
 from harness.records.request import FinishReason
 from harness.settings.models import TargetConfig
 from harness.settings.server import Engine, ServerConfig
 from harness.settings.workload import TooLong
+from harness.sweep.resume import CellCheckpoint
 from harness.workload.conversations import conversations, load_prompts
 from tests.scripted_server import SEEDS, ScriptedServer
 from tests.test_server_backend import DEPTH, MAX_TOKENS, cell_on, run_on, scripts_of
@@ -241,3 +248,55 @@ def test_weights_in_any_format_are_told_apart(tmp_path):
             (folder / name).write_bytes(content)
             seen |= {weights_of(path) for path in paths}
         assert len(seen) == 4 and not any(str(folder) in item for item in seen)
+
+
+@pytest.mark.parametrize("fault", [None, "silent"])
+@pytest.mark.parametrize("format_", ["vllm_0.33", "sglang"])
+def test_answers_that_are_kept_leave_memory_and_nothing_else_changes(format_, fault, tmp_path, monkeypatch):
+    """Would catch a long block that fills memory, answers that are counted twice or not at all in its sums, and a last
+    answer that tells less of its drafts, and is then known less well, because those before it are gone."""
+
+    def count(place):
+        if place == "a frame is on disk":
+            gc.collect()
+            alive.append(sum(type(item) is Answered for item in gc.get_objects()))
+
+    def keep(checkpoint, part, original=CellCheckpoint.keep):
+        written.append(len(part.requests))
+        original(checkpoint, part)
+
+    monkeypatch.setattr(fault_points, "on_reached", count)
+    monkeypatch.setattr(CellCheckpoint, "keep", keep)
+
+    def quiet(played, adapter, max_new_tokens, check, known):
+        """Also what the last answer is known by, if it tells nothing, and all others were kept before."""
+        if len(played.answered) == 12:
+            last = played.answered[-1]
+            silent = SimpleNamespace(drafts=lambda reply: None if reply is last.reply else adapter.drafts(reply))
+            whole = recorded(played, silent, max_new_tokens).knowledge
+            alone.append(
+                recorded(replace(played, answered=[last]), silent, max_new_tokens, None, whole).knowledge is whole
+            )
+        return recorded(played, adapter, max_new_tokens, check, known)
+
+    monkeypatch.setattr(server_module, "recorded", quiet)
+    found, alone = [], []
+    for keep_every_s in (60.0, 0.0):
+        monkeypatch.setattr("harness.backends.server.load_generator.KEEP_EVERY_S", keep_every_s)
+        alive, written = [], []
+        with ScriptedServer(format_, DEPTH) as server:
+            cell = cell_on(server, num_requests=12, concurrency=1, num_blocks=1)
+            last = list(scripts_of(cell, server))[-1]
+            server.faults |= {last % SEEDS: fault} if fault else {}
+            folder = tmp_path / str(keep_every_s)
+            (record,), _ = run_on(folder, replace(cell, server=replace(cell.server, url=server.url)))
+        requests = {item.seed: (item.output_token_ids, item.num_output_tokens, item.counts) for item in record.requests}
+        rounds = {item.seed: [each.num_draft_tokens for each in item.rounds] for item in record.requests}
+        (block,) = record.blocks
+        notes = [text for text in record.fallbacks if "late" not in text]
+        found.append((requests, rounds, record.knowledge, block.counts, block.num_requests, sorted(notes)))
+        # what was on disk before a frame was written is not in memory any more
+        assert len(alive) > 1 or keep_every_s
+        assert all(each + before <= 12 for each, before in zip(alive, accumulate([0, *written]), strict=False))
+    assert found[0] == found[1] and len(found[0][0]) == 12
+    assert all(alone) and alone

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.answer_reasoning import with_reasoning
-from harness.backends.server.load_generator import Answered, LoadResult
+from harness.backends.server.load_result import Answered, LoadResult
 from harness.backends.server.reply import MalformedAnswer
 from harness.backends.server.rounds import INCONSISTENT, Steps, rounds_of
 from harness.constraint.answer_check import AnswerCheck
@@ -35,7 +35,13 @@ class Recorded:
     failures: tuple[Failure, ...]
 
 
-def recorded(played: LoadResult, adapter: Adapter, max_new_tokens: int, check: AnswerCheck | None = None) -> Recorded:
+def recorded(
+    played: LoadResult,
+    adapter: Adapter,
+    max_new_tokens: int,
+    check: AnswerCheck | None = None,
+    known: Knowledge | None = None,
+) -> Recorded:
     """Turn answers into records; one that contradicts itself becomes a failure.
 
     Args:
@@ -43,6 +49,7 @@ def recorded(played: LoadResult, adapter: Adapter, max_new_tokens: int, check: A
         adapter: reads what they say of drafts.
         max_new_tokens: limit of every request.
         check: finds the end of reasoning and validates answers; None where that is not asked for.
+        known: what other answers of the block have told of their drafts; None where there are none.
 
     Raises:
         RefusedArm: an answer shows that the server is not what its cell says.
@@ -55,7 +62,7 @@ def recorded(played: LoadResult, adapter: Adapter, max_new_tokens: int, check: A
             told.append((item, adapter.drafts(item.reply)))
         except _CONTRADICTIONS as error:
             failures.append(_failure(item, error))
-    told = _with_silent(told)
+    told = _with_silent(told, known)
     knowledge = _knowledge([drafts for _, drafts in told])
     requests = []
     for item, drafts in told:
@@ -73,15 +80,16 @@ def recorded(played: LoadResult, adapter: Adapter, max_new_tokens: int, check: A
     return Recorded(tuple(requests), knowledge, sum(_num_drafted(drafts) for _, drafts in told), tuple(failures))
 
 
-def _with_silent(told: Sequence[_Told]) -> list[_Told]:
+def _with_silent(told: Sequence[_Told], known: Knowledge | None) -> list[_Told]:
     """Where others tell their steps, an answer that tells nothing, or counts nothing, had none with drafts.
 
     Where others tell counts, an answer without a step is one whose counts are 0.
     """
     drafting = [drafts for _, drafts in told if _num_drafted(drafts)]
-    if drafting and all(isinstance(drafts, DraftCounts) for drafts in drafting):
+    counts_are_told = bool(drafting) or known is Knowledge.requests
+    if counts_are_told and all(isinstance(drafts, DraftCounts) for drafts in drafting):
         return [(item, DraftCounts() if isinstance(drafts, Steps) else drafts) for item, drafts in told]
-    if not any(isinstance(drafts, Steps) for _, drafts in told):
+    if known is not Knowledge.rounds and not any(isinstance(drafts, Steps) for _, drafts in told):
         return list(told)
     return [(item, drafts if _num_drafted(drafts) else Steps()) for item, drafts in told]
 

@@ -9,22 +9,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from harness.backends.backend import KEEP_EVERY_S, OnRequest, OnRound
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.client import Client, open_session
-from harness.backends.server.loop_delay import LoopDelay
+from harness.backends.server.load_result import Answered, LoadResult
 from harness.backends.server.prompts import Question, ServedPrompts
-from harness.backends.server.reply import MalformedAnswer, Reply, RequestFailed
-from harness.records.counts import Arrival
+from harness.backends.server.reply import MalformedAnswer, RequestFailed
 from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
-from harness.timing.in_flight import shared_clock
 from harness.workload.conversations import Conversation
 
 ConversationKey = tuple[str, int]
@@ -33,38 +30,6 @@ LOOK_EVERY_S = 0.1
 """How often it is asked whether the run shall end."""
 FINISHED = ("stop", "length")
 """Reasons for the end of a whole answer."""
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A question with its whole answer."""
-
-    question: Question
-    reply: Reply
-    submitted_s: float
-    arrivals: tuple[Arrival, ...]
-
-
-@dataclass
-class LoadResult:
-    """What some conversations came to: answers, failures and the client's own times."""
-
-    answered: list[Answered] = field(default_factory=list)
-    """In the order they finished."""
-    failures: list[Failure] = field(default_factory=list)
-    num_skipped_turns: int = 0
-    num_retried: int = 0
-    wall_s: float = 0.0
-    others: list[tuple[float, float]] = field(default_factory=list)
-    """When requests began and ended, or now, that are not among these and were in flight beside them."""
-    lag: LoopDelay = field(default_factory=LoopDelay)
-    notes: dict[str, None] = field(default_factory=dict)
-
-    @property
-    def clock(self) -> Callable[[ArrayLike], NDArray[np.float64]]:
-        """The clock that shares every moment among the requests in flight."""
-        spans = [*map(_span, self.answered), *self.others]
-        return shared_clock([start for start, _ in spans], [end for _, end in spans])
 
 
 Interim = Callable[[LoadResult], bool]
@@ -95,6 +60,9 @@ class LoadGenerator:
         Args:
             interim: called every KEEP_EVERY_S, and once more when the user or the system ends the run.
             on_round: called every LOOK_EVERY_S.
+
+        Returns:
+            The answers that `interim` has not taken, and all failures, times and counts.
         """
         # before the clock starts: what does not fit is refused here
         first = [self.prompts.question(item, []) for item in conversations]
@@ -112,6 +80,7 @@ class LoadGenerator:
             if interim is not None and not isinstance(stop, Exception):
                 run.hand_over(interim, *run.newly_ended(is_last=True))
             raise stop from None
+        run.forget()
         return run.played
 
     @property
@@ -153,7 +122,7 @@ class _Run:
         self.played = LoadResult()
         self._start_s, self._interim, self._on_round = start_s, interim, on_round
         self._in_flight: dict[ConversationKey, float] = {}
-        """When the request of a conversation was sent."""
+        """When the request of a conversation was sent, or is due."""
         self._failed: dict[ConversationKey, tuple[float, float]] = {}
         """When the request that ended a conversation was sent, and when it failed."""
         self._skipped: dict[ConversationKey, int] = {}
@@ -203,6 +172,7 @@ class _Run:
         while True:
             await asyncio.sleep(KEEP_EVERY_S)
             await asyncio.to_thread(self.hand_over, interim, *self.newly_ended())
+            self.forget()
 
     def hand_over(self, interim: Interim, found: LoadResult, keys: set[ConversationKey]) -> None:
         """Offer conversations; those that are declined are offered again."""
@@ -211,6 +181,16 @@ class _Run:
         if not interim(found):
             self._handed_over -= keys
             self._handed_over_s -= found.wall_s
+
+    def forget(self) -> None:
+        """Keep of answers that were taken only when they were in flight."""
+        left: list[Answered] = []
+        for item in self.played.answered:
+            if _conversation(item.question.key) in self._handed_over:
+                self.played.others.append(item.span)
+            else:
+                left.append(item)
+        self.played.answered = left
 
     def newly_ended(self, is_last: bool = False) -> tuple[LoadResult, set[ConversationKey]]:
         """The conversations that have ended and were not taken yet, with the time of these and that nothing took.
@@ -221,8 +201,8 @@ class _Run:
         now_s, played = self._client.clock(), self.played
         new = self._skipped.keys() - self._handed_over - (self._failed.keys() if is_last else set())
         by_place = [(item, _conversation(item.question.key)) for item in played.answered]
-        under_way = [_span(item) for item, key in by_place if key not in self._handed_over | new]
-        under_way += [(sent_s, now_s) for sent_s in self._in_flight.values()]
+        under_way = [item.span for item, key in by_place if key not in self._handed_over | new]
+        under_way += [(sent_s, now_s) for sent_s in self._in_flight.values() if sent_s < now_s]
         under_way += [span for key, span in self._failed.items() if key not in self._handed_over | new]
         found = replace(
             played,
@@ -230,21 +210,22 @@ class _Run:
             failures=[item for item in played.failures if item.request and _conversation(item.request) in new],
             num_skipped_turns=sum(self._skipped[key] for key in new),
             num_retried=self._client.num_retried,
-            others=under_way + [_span(item) for item, key in by_place if key in self._handed_over],
+            others=under_way + played.others,
         )
         starts, ends = (np.array([span[place] for span in under_way]) for place in (0, 1))
         taken_s = now_s - self._start_s - float((found.clock(ends) - found.clock(starts)).sum())
-        # an arrival that got its slot later was in flight before too, which leaves less for the others
         found.wall_s = max(0.0, taken_s - self._handed_over_s)
         return found, new
 
     async def _converse(self, conversation: Conversation, question: Question | None, arrival_s: float | None) -> None:
         """Play every turn; a turn that fails or does not fit ends the conversation."""
-        if arrival_s is not None:
-            await asyncio.sleep(max(0.0, arrival_s - self._client.clock()))
         answers: list[str] = []
         num_turns = len(conversation.prompt.turns)
         key = conversation.prompt.prompt_id, conversation.sample
+        if arrival_s is not None:
+            # from then on it is in flight, whenever it gets its slot
+            self._in_flight[key] = arrival_s
+            await asyncio.sleep(max(0.0, arrival_s - self._client.clock()))
         async with self._slots:
             while question is not None and len(answers) < num_turns:
                 # a conversation that arrives by itself has waited for its slot
@@ -265,6 +246,8 @@ class _Run:
                 answers.append(self.generator.prompts.decode(ids) if ids else answer.reply.text)
                 if len(answers) < num_turns:
                     question = self.generator.prompts.question(conversation, answers)
+        # of one that does not fit nothing was sent
+        self._in_flight.pop(key, None)
         self._skipped[key] = num_turns - len(answers)
 
     async def _ask(self, question: Question, submitted_s: float) -> Answered:
@@ -277,10 +260,6 @@ class _Run:
         if note is not None:
             self.played.notes[note] = None
         return Answered(question, reply, submitted_s, arrivals)
-
-
-def _span(item: Answered) -> tuple[float, float]:
-    return item.submitted_s, item.arrivals[-1].arrival_s
 
 
 def _conversation(key: tuple[str, int, int]) -> ConversationKey:

@@ -15,7 +15,9 @@ from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import Recorded, recorded
 from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
 from harness.backends.server.get import NoAnswer, get_json
-from harness.backends.server.load_generator import LoadGenerator, LoadResult
+from harness.backends.server.handed_over import HandedOver
+from harness.backends.server.load_generator import LoadGenerator
+from harness.backends.server.load_result import LoadResult
 from harness.backends.server.process import Launch, Servers, launch_of
 from harness.backends.server.prompts import ServedPrompts, drafter_path, target_path
 from harness.backends.server.vllm_cpu import start
@@ -198,9 +200,10 @@ class ServerBackend:
         on_round: OnRound | None,
     ) -> BackendRun:
         assert self._url is not None
+        taken = HandedOver()
 
         def interim(played: LoadResult) -> bool:
-            found = self._recorded(played)
+            found = self._recorded(played, taken)
             # what the first answers do not show yet is no reason to refuse, nor to keep them
             has_drafts = found.num_drafted > 0
             is_as_named = not has_drafts if self.cell.is_baseline else has_drafts or not self.cell.drafter.has_model
@@ -208,25 +211,26 @@ class ServerBackend:
                 return False
             self._look_at(played, Counters(), found.requests)
             self._know(found.knowledge)
-            failures = (*played.failures, *found.failures)
+            failures = (*played.failures, *found.failures, *self._check_tokens(played))
             keep(BackendRun(found.requests, played.wall_s, played.num_skipped_turns, failures=failures))
+            taken.add(played, found, self._reported(played))
             return True
 
         before = read_counters(self._url, self.adapter.metrics_path)
         generator = LoadGenerator(self.cell, self.adapter, self.prompts, self._url, self._model)
         played = generator.play(conversations, on_request, start_s, keep and interim, on_round)
-        found = self._recorded(played)
+        found = self._recorded(played, taken)
         failures = [*played.failures, *found.failures]
         added = Counters()
         try:
-            if before is not None and found.requests:
+            if before is not None and (found.requests or taken.num_requests):
                 added = settled_counters(self._url, self.adapter.metrics_path).since(before)
         except CountersReset as error:
             failures.append(Failure(type(error).__name__, str(error)))
         counts = self.adapter.counts(added)
-        self._check_drafts(found, counts)
+        self._check_drafts(found, counts, taken)
         failures += self._check_tokens(played)
-        self._look_at(played, added, found.requests)
+        self._look_at(played, added, found.requests, taken.num_output_tokens)
         if found.requests:
             self._know(found.knowledge or (Knowledge.arrivals if counts is None else Knowledge.blocks))
         own = {**played.lag.reported, "client:num_retried": float(played.num_retried)}
@@ -235,27 +239,32 @@ class ServerBackend:
             wall_s=played.wall_s,
             num_skipped_turns=played.num_skipped_turns,
             counts=counts,
-            reported={**added.reported, **self.adapter.reported([item.reply for item in played.answered]), **own},
+            reported={**added.reported, **taken.reported_with(self._reported(played)), **own},
             failures=tuple(failures),
         )
 
-    def _recorded(self, played: LoadResult) -> Recorded:
-        return recorded(played, self.adapter, self.cell.decoding.max_new_tokens, self.prompts.answer_check)
+    def _recorded(self, played: LoadResult, taken: HandedOver) -> Recorded:
+        limit, check = self.cell.decoding.max_new_tokens, self.prompts.answer_check
+        return recorded(played, self.adapter, limit, check, taken.knowledge)
+
+    def _reported(self, played: LoadResult) -> dict[str, float]:
+        return self.adapter.reported([item.reply for item in played.answered])
 
     def _know(self, knowledge: Knowledge) -> None:
         """All of the cell is known as well as the part that is known worst."""
         self._knowledge = max(self._knowledge, knowledge, key=FROM_FINE_TO_COARSE.index)
 
-    def _check_drafts(self, found: Recorded, counts: DraftCounts | None) -> None:
+    def _check_drafts(self, found: Recorded, counts: DraftCounts | None, taken: HandedOver) -> None:
         """Raise RefusedArm where answers or counters show that the server drafts, or does not, unlike its cell."""
-        if found.knowledge is not None and counts is not None and not found.failures:
-            is_same = found.num_drafted == counts.num_draft_tokens or self.cell.is_baseline
+        num_told, num_requests = found.num_drafted + taken.num_drafted, len(found.requests) + taken.num_requests
+        if found.knowledge is not None and counts is not None and not (found.failures or taken.has_failures):
+            is_same = num_told == counts.num_draft_tokens or self.cell.is_baseline
             self._notes |= {} if is_same else {notes.DISAGREE: None}
-        num_drafted = max(found.num_drafted, 0 if counts is None else counts.num_draft_tokens)
+        num_drafted = max(num_told, 0 if counts is None else counts.num_draft_tokens)
         is_told = found.knowledge is not None or counts is not None
         if self.cell.is_baseline and num_drafted:
             raise RefusedArm(f"expected a baseline without drafts, found a server that drafted {num_drafted} tokens")
-        if not self.cell.is_baseline and self.cell.drafter.has_model and is_told and found.requests and not num_drafted:
+        if not self.cell.is_baseline and self.cell.drafter.has_model and is_told and num_requests and not num_drafted:
             raise RefusedArm(f"expected drafter={self.cell.drafter.kind.value}, found a server that drafted nothing")
 
     def _check_tokens(self, played: LoadResult) -> list[Failure]:
@@ -270,8 +279,10 @@ class ServerBackend:
                 return [Failure("TokenizerDiffers", f"{text}; give target.path the folder that is served")]
         return []
 
-    def _look_at(self, played: LoadResult, added: Counters, requests: Sequence[RequestRecord]) -> None:
-        """Remember what readers of the results must know."""
+    def _look_at(
+        self, played: LoadResult, added: Counters, requests: Sequence[RequestRecord], num_taken_tokens: int = 0
+    ) -> None:
+        """Remember what readers of the results must know; output tokens that were taken before are counted too."""
         self._notes |= played.notes
         self._notes |= {notes.RETRIED: None} if played.num_retried else {}
         at_limit = [item.reply.token_ids for item in played.answered if item.reply.finish_reason == "length"]
@@ -284,6 +295,6 @@ class ServerBackend:
         if note is not None:
             self._notes[note] = None
         given = added.total(self.adapter.tokens_counter or "")
-        asked = sum(event.num_output_tokens for item in played.answered for event in item.arrivals)
+        asked = num_taken_tokens + played.num_output_tokens
         if given is not None and not played.failures and given > asked * (1 + OTHER_LOAD):
             self._notes[notes.OTHER_CLIENTS] = None

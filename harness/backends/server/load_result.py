@@ -1,0 +1,58 @@
+"""What a load on a server came to: answers, failures and when requests were in flight; knows not how it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from harness.backends.server.loop_delay import LoopDelay
+from harness.backends.server.prompts import Question
+from harness.backends.server.reply import Reply
+from harness.records.counts import Arrival
+from harness.records.schema import Failure
+from harness.timing.in_flight import shared_clock
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A question with its whole answer."""
+
+    question: Question
+    reply: Reply
+    submitted_s: float
+    arrivals: tuple[Arrival, ...]
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """When it began and ended."""
+        return self.submitted_s, self.arrivals[-1].arrival_s
+
+
+@dataclass
+class LoadResult:
+    """What some conversations came to: answers, failures and the client's own times."""
+
+    answered: list[Answered] = field(default_factory=list)
+    """In the order they finished."""
+    failures: list[Failure] = field(default_factory=list)
+    num_skipped_turns: int = 0
+    num_retried: int = 0
+    wall_s: float = 0.0
+    others: list[tuple[float, float]] = field(default_factory=list)
+    """When requests began and ended, or now, that are not among these: taken before, or in flight beside them."""
+    lag: LoopDelay = field(default_factory=LoopDelay)
+    notes: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Of the answers."""
+        return sum(event.num_output_tokens for item in self.answered for event in item.arrivals)
+
+    @property
+    def clock(self) -> Callable[[ArrayLike], NDArray[np.float64]]:
+        """The clock that shares every moment among the requests in flight."""
+        spans = [*(item.span for item in self.answered), *self.others]
+        return shared_clock([start for start, _ in spans], [end for _, end in spans])
