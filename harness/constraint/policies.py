@@ -1,7 +1,7 @@
 """What is done about the answer tokens of the round in which reasoning ends.
 
-In later rounds every policy verifies under masks and proposes under them. Only that round is open: its drafts were
-proposed while the grammar was off.
+In later rounds every policy verifies under masks. Only that round is open: its drafts were proposed while the
+grammar was off.
 
 late     The grammar starts with the next round. A known bug, kept as a control: the answer tokens after the marker stay
          unchecked, and the grammar begins as if they were not there, which doubles the beginning of the answer.
