@@ -4,6 +4,7 @@ PATH is a run folder, its cells folder, one cell file, or a folder of run folder
 measurement.round_terms=true. Tables and a figure are written beside the records (tables/replay.md, .csv and .tex,
 tables/replay_differences.csv, figures/replay.png), and the tables are printed. With measurement.multi_draft_terms=true
 also what 1 to 8 drafts a position would be worth at these contexts (tables/replay_several_drafts.csv).
+A folder of recordings that the plug-in for vLLM made (*.recording) does too: its cells are written to cells/ in it.
 
 examples:
   rejection-lab run drafter=eagle verification=probabilistic measurement.round_terms=true name=recorded
@@ -34,16 +35,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from harness.backends.recordings.cells import write_cells
+    from harness.backends.recordings.read import recordings_at
     from harness.replay.estimators import LENIENCIES, THRESHOLDS, replayed_rules
     from harness.replay.write import read_replay, write_replay
     from harness.report.write import default_output
 
     thresholds = [tuple(item) for item in options.typical] if options.typical else THRESHOLDS
+    notes = write_cells(options.path) if recordings_at(options.path) else []
     found = read_replay(options.path, replayed_rules(options.leniency or LENIENCIES, thresholds))
     output = default_output(options.path) if options.output is None else options.output
     paths = write_replay(found, output, ("png", "pdf") if options.pdf else ("png",))
     print(found.markdown)
-    say(*(f"note: {line}" for line in found.warnings), f"replay: {', '.join(map(str, paths))}")
+    say(*(f"note: {line}" for line in [*notes, *found.warnings]), f"replay: {', '.join(map(str, paths))}")
     return SUCCESS
 
 

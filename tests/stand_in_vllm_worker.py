@@ -106,6 +106,16 @@ class Sampler:
         ranks = logits.argsort(dim=1, descending=True).argsort(dim=1)
         return logits.masked_fill(ranks >= states.top_k.gpu[rows, None], -torch.inf)
 
+    def __call__(self, logits, input_batch):
+        states, slots = self.sampling_states, input_batch.idx_mapping.long()
+        pos = input_batch.positions[input_batch.logits_indices]
+        rows = input_batch.expanded_idx_mapping
+        processed = self.apply_sampling_params(logits, rows, input_batch.idx_mapping_np, pos, None, None)
+        temperature = (states.temperature.gpu[slots] > 0).float()
+        streams = Streams(states.seeds.gpu[slots], pos + 1, torch.zeros_like(pos))
+        drawn = draw(processed, stand_in.sampling_of(temperature), streams, Purpose.bonus)
+        return drawn.token_ids[:, None], torch.ones(len(slots), dtype=torch.int32)
+
 
 class RejectionSampler:
     def __init__(self, sampler, num_speculative_steps):
@@ -153,6 +163,58 @@ class BaseSpeculator:
         return seeds.clone()
 
 
+class SamplingParams:
+    """Of a request; the names that vLLM has."""
+
+    def __init__(self, temperature=1.0, top_k=-1, max_tokens=16, stop_token_ids=(), eos_token_id=None, **others):
+        self.temperature, self.top_k, self.top_p, self.min_p = temperature, top_k, 1.0, 0.0
+        self.max_tokens, self.stop_token_ids, self.eos_token_id = max_tokens, list(stop_token_ids), eos_token_id
+        self.ignore_eos, self.structured_outputs = False, None
+        vars(self).update(others)
+
+
+def new_request(req_id, prompt_token_ids, **params):
+    """As the scheduler tells of it."""
+    return SimpleNamespace(
+        req_id=req_id,
+        prompt_token_ids=list(prompt_token_ids),
+        sampling_params=SamplingParams(**params),
+        mm_features=[],
+        prompt_embeds=None,
+        lora_request=None,
+    )
+
+
+class GPUModelRunner:
+    """As much as a recording listens to."""
+
+    def __init__(self, sampler, rejection_sampler, speculator, method="eagle"):
+        self.sampler, self.rejection_sampler, self.speculator = sampler, rejection_sampler, speculator
+        self.req_states = SimpleNamespace(req_id_to_index={})
+        self.model_config = SimpleNamespace(model="org/served-target", dtype=torch.float32)
+        self.parallel_config = SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1)
+        self.speculative_config = SimpleNamespace(
+            method=method, model="org/served-head", num_speculative_tokens=rejection_sampler.num_speculative_steps
+        )
+
+    def add_requests(self, scheduler_output):
+        for item in scheduler_output.scheduled_new_reqs:
+            slots, states, params = self.req_states.req_id_to_index, self.sampler.sampling_states, item.sampling_params
+            slot = min(set(range(len(states.seeds.np))) - set(slots.values()))
+            slots[item.req_id] = slot
+            states.temperature.np[slot] = params.temperature
+            states.top_k.np[slot] = states.vocab_size if params.top_k < 1 else params.top_k
+
+    def sample(self, hidden_states, input_batch, grammar_output):
+        """The hidden states are the target rows."""
+        if len(input_batch.input_ids) == input_batch.num_reqs:
+            tokens, counts = self.sampler(hidden_states, input_batch)
+        else:
+            tokens, counts = self.rejection_sampler(hidden_states, input_batch, self.speculator.draft_logits)
+        counts = counts.masked_fill(input_batch.is_prefilling, 0)
+        return SimpleNamespace(sampled_token_ids=tokens), counts, None
+
+
 SAMPLER_MODULE = ModuleType(signatures.SAMPLER)
 
 
@@ -163,6 +225,7 @@ def install(monkeypatch, version="0.25.1") -> None:
         f"{signatures.SAMPLER}_utils": (rejection_sample,),
         signatures.SPECULATOR: (BaseSpeculator,),
         signatures.GUMBEL: (gumbel_sample,),
+        signatures.RUNNER: (GPUModelRunner,),
         signatures.FUNCTIONS["apply_sampling_params"][0]: (Sampler,),
     }
     names = {".".join(path.split(".")[:depth]) for path in modules for depth in range(1, path.count(".") + 1)}

@@ -208,6 +208,12 @@ def test_results_are_read_without_torch_transformers_or_hydra(module):
     assert not heavy_imports(module, at_import_only=False)
 
 
+def test_recordings_of_other_engines_are_read_without_torch():
+    packages = "harness.backends.recordings", "harness.plugins.recording"
+    modules = [name for name in MODULES if name.startswith(packages)]
+    assert modules and not [line for name in modules for line in heavy_imports(name, at_import_only=False)]
+
+
 def test_settings_are_read_without_torch():
     modules = in_packages("harness.settings", "harness.cli")
     assert not [line for module in modules for line in heavy_imports(module, at_import_only=True)]

@@ -259,9 +259,11 @@ def test_fresh_seeds_leave_the_other_slots():
 @pytest.mark.skipif(not SITE, reason="REJECTION_LAB_VLLM_SITE names no folder with vLLM 0.25.1")
 def test_the_parameters_are_those_of_vllm():
     """Read from its text, which needs nothing that it imports."""
-    for function, (module, path) in signatures.FUNCTIONS.items():
+    known = signatures.VERSIONS["0.25.1"]
+    parameters = {**known.parameters, **known.recorded}
+    for function, (module, path) in (signatures.FUNCTIONS | signatures.RECORDED).items():
         node = ast.parse((Path(SITE) / f"{module.replace('.', '/')}.py").read_text())
         for part in path.split("."):
             node = next(item for item in ast.walk(node) if getattr(item, "name", None) == part)
         found = " ".join(each.arg for each in (*node.args.args, *node.args.kwonlyargs))
-        assert found == signatures.VERSIONS["0.25.1"].parameters[function]
+        assert found == parameters[function]

@@ -26,10 +26,12 @@ This module does not know tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from harness.constraint.grammar_state import ConstraintOutcome
 from harness.records.request import CutReason, FinishReason
+
+if TYPE_CHECKING:
+    from harness.constraint.grammar_state import ConstraintOutcome
 
 
 class Commit(NamedTuple):

@@ -15,6 +15,7 @@ from setuptools.dist import Distribution
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = {
     "kernels": "rejection_lab_core",
+    "harness.plugins.recording": "rejection_lab_recording",
     "harness.plugins.vllm": "rejection_lab_vllm",
     "harness.plugins.sglang": "rejection_lab_sglang",
 }

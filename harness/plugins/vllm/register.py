@@ -6,12 +6,11 @@ import os
 from importlib import import_module
 from typing import Any
 
-from harness.plugins.vllm.signatures import checked_version
+from harness.plugins.vllm.signatures import RUNNER, checked_version
 from harness.plugins.vllm.worker import NAMES, WorkerExtension
 
 ASKED = "REJECTION_LAB_VERIFICATION"
 """Environment variable: the verification that every worker has from its first request on."""
-RUNNER = "vllm.v1.worker.gpu.model_runner"
 
 
 def register() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module, metadata
 from typing import Any
 
@@ -19,6 +19,7 @@ TRY = "REJECTION_LAB_TRY_VLLM"
 SAMPLER = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
 SPECULATOR = "vllm.v1.worker.gpu.spec_decode.speculator"
 GUMBEL = "vllm.v1.worker.gpu.sample.gumbel"
+RUNNER = "vllm.v1.worker.gpu.model_runner"
 FUNCTIONS = {
     "rejection_sample": (f"{SAMPLER}_utils", "rejection_sample"),
     "rejection_sampler": (SAMPLER, "RejectionSampler.__call__"),
@@ -28,6 +29,11 @@ FUNCTIONS = {
 }
 """What the plug-in calls or stands in for: module and name. The sampler's module imports the first by its name, and
 there it is replaced."""
+RECORDED = {
+    "sample": (RUNNER, "GPUModelRunner.sample"),
+    "add_requests": (RUNNER, "GPUModelRunner.add_requests"),
+}
+"""What a recording listens to; looked at when one begins."""
 VERIFIED = (
     "target_logits draft_logits draft_sampled cu_num_logits pos idx_mapping expanded_idx_mapping expanded_local_pos "
     "temperature seed num_speculative_steps synthetic_conditional_rates use_fp64 use_block_verification"
@@ -52,6 +58,15 @@ class Version:
     """False: written from its source."""
     caches_raw_logits: bool
     """The draft cache holds the head's logits as they are, not over the temperature."""
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    """Names of the parameters of each of RECORDED; empty: how to record in it was not worked out."""
+
+    def check_recorded(self) -> None:
+        """Raise RefusedVersion unless the rounds of this version can be recorded."""
+        if not self.recorded:
+            known = ", ".join(name for name, each in VERSIONS.items() if each.recorded)
+            raise RefusedVersion(f"start_recording: expected vLLM {known}, in which it was worked out, found another")
+        _check(RECORDED, self.recorded)
 
 
 VERSIONS = {
@@ -67,6 +82,10 @@ VERSIONS = {
         },
         was_run=True,
         caches_raw_logits=False,
+        recorded={
+            "sample": "self hidden_states input_batch grammar_output",
+            "add_requests": "self scheduler_output",
+        },
     ),
     "0.33.0": Version(
         {
@@ -107,13 +126,18 @@ def checked_version() -> Version:
             f"the plug-in was written from the source of vLLM {name} and never ran in it; to try it, set {TRY}={name}, "
             "then call set_verification with attest=True and compare the outputs at temperature 0 with vLLM's own"
         )
-    for function, (module, path) in FUNCTIONS.items():
-        found = " ".join(inspect.signature(_resolve(module, path)).parameters)
-        if found != version.parameters[function]:
-            raise RefusedVersion(
-                f"vLLM {name}: expected {path} to take ({version.parameters[function]}), found ({found})"
-            )
+    _check(FUNCTIONS, version.parameters)
     return version
+
+
+def _check(functions: Mapping[str, tuple[str, str]], parameters: Mapping[str, str]) -> None:
+    """Raise RefusedVersion where a function takes other parameters than were read."""
+    for function, (module, path) in functions.items():
+        found = " ".join(inspect.signature(_resolve(module, path)).parameters)
+        if found != parameters[function]:
+            raise RefusedVersion(
+                f"vLLM {metadata.version('vllm')}: expected {path} to take ({parameters[function]}), found ({found})"
+            )
 
 
 def _names() -> str:

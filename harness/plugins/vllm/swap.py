@@ -20,6 +20,16 @@ from harness.plugins.vllm.signatures import SAMPLER, RefusedVersion, Version
 from harness.plugins.vllm.verification import CoreVerification
 
 
+def changed_rows(sampler: Any, slots: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Whether penalties, biases or bad words change the rows of some requests, [n] bool each; a bias also stands for a
+    minimum length and for allowed tokens."""
+    return (
+        sampler.penalties_state.use_penalty[slots],
+        sampler.logit_bias_state.use_logit_bias[slots],
+        sampler.bad_words_state.num_bad_words.np[slots] != 0,
+    )
+
+
 class RawRows:
     """vLLM's sampler, except that rows which nothing but temperatures of 0 and 1 would change stay as they are.
 
@@ -47,9 +57,7 @@ class RawRows:
             states.top_k.np[slots] != states.vocab_size,
             states.top_p.np[slots] != 1,
             states.min_p.np[slots] != 0,
-            sampler.penalties_state.use_penalty[slots],
-            sampler.logit_bias_state.use_logit_bias[slots],
-            sampler.bad_words_state.num_bad_words.np[slots] != 0,
+            *changed_rows(sampler, slots),
         )
         wants_processed = sampler.logprobs_mode.startswith("processed") and (states.num_logprobs[slots] >= 0).any()
         return not wants_processed and not any(change.any() for change in changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,6 +41,8 @@ class CoreVerification:
         self.caches_raw_logits = caches_raw_logits
         self.is_raw = False
         """The target rows of the next call are the model's own, before temperature; so are no others."""
+        self.on_round: Callable[[Tensor, Draft, Sampling], None] | None = None
+        """Told of every round: target rows, drafts, and what both are drawn with."""
 
     def __call__(
         self,
@@ -78,8 +81,10 @@ class CoreVerification:
             None if cached is None else given.slots,
             sampling=None if cached is None else self._draft_sampling(given.temperature),
         )
-        found = self.core.verify(target_logits, draft, self._sampling(given.temperature), self.verification,
-                                 given.streams)  # fmt: skip
+        sampling = self._sampling(given.temperature)
+        found = self.core.verify(target_logits, draft, sampling, self.verification, given.streams)
+        if self.on_round is not None:
+            self.on_round(target_logits, draft, sampling)
         return found.token_ids, (found.num_accepted + 1).int()
 
     def _sampling(self, temperature: Tensor) -> Sampling:

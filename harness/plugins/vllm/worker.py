@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import torch
+
 from harness.plugins.vllm.attest import LEVEL, NUM_REQUESTS, Attestation, Way, attest
+from harness.plugins.vllm.recording import RECORDED, Recording, refuse
 from harness.plugins.vllm.signatures import GUMBEL, checked_version
 from harness.plugins.vllm.swap import Swap
 from harness.plugins.vllm.verification import OURS, CoreVerification, Method
@@ -26,6 +30,7 @@ class WorkerExtension:
     device: Any
     rejection_lab_core: Core | None = None
     rejection_lab_attested: dict[str, dict[str, float | bool]] | None = None
+    rejection_lab_recording: Recording | None = None
 
     def set_verification(
         self, name: str, synthetic_rates: tuple[float, ...] = (), certify: bool = True
@@ -46,10 +51,12 @@ class WorkerExtension:
         Raises:
             ValueError: no such name, or no rates for synthetic.
             RefusedVersion: vLLM is not one that the plug-in may run in.
-            RuntimeError: the method did not pass; vLLM's own stays.
+            RuntimeError: the method did not pass, and vLLM's own stays; or a recording goes on, which is of one method.
         """
         if name not in NAMES:
             raise ValueError(f"set_verification: expected {', '.join(NAMES)}, found {name!r}")
+        if self.rejection_lab_recording is not None:
+            raise RuntimeError("set_verification: expected no recording, found one; call stop_recording first")
         swap = self._swap()
         if name == "vllm":
             swap.restore()
@@ -70,6 +77,53 @@ class WorkerExtension:
         swap.ours(verification)
         logger.info("rejection_lab: verification is %s", name)
         return found
+
+    def start_recording(self, folder: str, name: str = "block", certify: bool = True) -> str:
+        """Verify by a method of the core from the next step on, and record what `rejection-lab replay FOLDER` needs.
+
+        Requests that run already are left out. Each worker writes a file of its own.
+
+        Args:
+            folder: where the file goes; one that every worker can write to.
+            name: strict, probabilistic or block.
+            certify: as for `set_verification`.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            ValueError: no such method.
+            RefusedVersion: vLLM is not one that the plug-in may record in.
+            RefusedRecording: what replay needs cannot be recorded here exactly, or not be written to the folder.
+            RuntimeError: as for `set_verification`.
+        """
+        known = [method.value for method in RECORDED]
+        if name not in known:
+            raise ValueError(f"start_recording: expected {', '.join(known)}, found {name!r}")
+        swap = self._swap()
+        refuse(swap, self.model_runner, Path(folder))
+        self.set_verification(name, certify=certify)
+        # where the engine looks it up, so that what is recorded is what verifies
+        verification = swap.module.rejection_sample
+        self.rejection_lab_recording = Recording(
+            self.model_runner, swap, verification, Path(folder), torch.device(self.device)
+        )
+        logger.info("rejection_lab: recording to %s", self.rejection_lab_recording.path)
+        return str(self.rejection_lab_recording.path)
+
+    def stop_recording(self) -> dict[str, Any]:
+        """End the recording; the verification stays.
+
+        Returns:
+            file, num_rounds, num_requests.
+
+        Raises:
+            RuntimeError: there is no recording, or not all was recorded; the message says why.
+        """
+        recording, self.rejection_lab_recording = self.rejection_lab_recording, None
+        if recording is None:
+            raise RuntimeError("stop_recording: expected a recording, found none; call start_recording first")
+        return recording.stop()
 
     def attest_verification(self, name: str, num_requests: int = NUM_REQUESTS) -> list[dict[str, float | bool]]:
         """Test a method on this device without switching to it.

@@ -1,0 +1,158 @@
+"""The cells of a folder of recordings: one for each method and sampling, written where `replay` reads them.
+
+Requests go into one cell if they share target, drafter, method, temperature, cuts and limit of tokens. A prompt, the
+unit of resampling, is told by its tokens: a second turn is a prompt of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.backends.recordings.read import RecordedRequest, RecordingFile, read_recording, recordings_at
+from harness.backends.recordings.to_records import Converted, LeftOut, converted
+from harness.records.acceptance_terms import collect_terms, write_terms
+from harness.records.files import identity, write_cell
+from harness.records.runs import CELLS
+from harness.records.schema import CellRecord
+from harness.settings.cell import CellConfig
+from harness.settings.guarantee import guarantee, labels
+from harness.settings.identity import plain_values
+from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig
+from harness.settings.sections import (
+    BackendConfig,
+    CacheDtype,
+    DecodingConfig,
+    DraftingConfig,
+    DraftSamplingChoice,
+    MeasurementConfig,
+    VerificationConfig,
+)
+from harness.settings.workload import WorkloadConfig
+from kernels.methods import VerificationMethod
+
+WORKER = "harness.plugins.vllm:WorkerExtension"
+"""What generated, in the place of a backend of ours."""
+PROMPTS = "the recorded requests"
+NOT_ENDED = "recording not ended"
+TIMES = "recorded inside vLLM {}: times hold the recording and are no measure of speed"
+NOTHING = "{}: expected requests that were recorded whole, found none: {}"
+
+
+@dataclass
+class _Cell:
+    """What goes into one cell."""
+
+    config: dict[str, Any]
+    labels: tuple[str, ...]
+    files: list[RecordingFile] = field(default_factory=list)
+    found: list[Converted] = field(default_factory=list)
+    num_of_prompt: Counter[str] = field(default_factory=Counter)
+
+
+def write_cells(folder: Path) -> list[str]:
+    """Write the cells of the recordings in a folder to its cells/; returns what a reader must know, a line each.
+
+    Cells of the same settings are written over: a recording that has grown gives its cells anew.
+
+    Raises:
+        ValueError: no request was recorded whole, or a file is damaged.
+    """
+    files, notes = [], []
+    for path in recordings_at(folder):
+        file = read_recording(path)
+        notes += [f"{path.name} ends before it says what ran"] if file is None else _file_notes(file)
+        files += [] if file is None else [file]
+    left_out: Counter[str] = Counter()
+    cells: dict[str, _Cell] = {}
+    for file in files:
+        start_s = min((item.about["submitted_s"] for item in file.requests), default=0.0)
+        for request in file.requests:
+            cell = _cell_of(cells, file, request)
+            prompt = request.about["prompt"]
+            try:
+                cell.found.append(converted(request, cell.num_of_prompt[prompt], start_s))
+            except LeftOut as reason:
+                left_out[str(reason)] += 1
+                continue
+            cell.num_of_prompt[prompt] += 1
+            cell.files += [] if file in cell.files else [file]
+    notes += [f"{count} requests are left out: they {reason}" for reason, count in left_out.items()]
+    kept = [cell for cell in cells.values() if cell.found]
+    if not kept:
+        raise ValueError(NOTHING.format(folder, "; ".join(notes) or "no request came while they recorded"))
+    for cell in kept:
+        record = _record(cell, notes)
+        # first, so that a record that promises terms has them
+        write_terms(collect_terms(record.cell_id, [item.terms for item in cell.found]), folder / CELLS)
+        write_cell(record, folder / CELLS)
+    return notes
+
+
+def _file_notes(file: RecordingFile) -> list[str]:
+    """What is missing of a recording."""
+    notes = []
+    if not file.is_ended:
+        why = f"could not go on: {file.failure}" if file.failure else "was not ended: its worker died, or still runs"
+        torn = f"; {file.num_torn} bytes of a frame were not written whole" if file.num_torn else ""
+        notes.append(f"{file.path.name} {why}{torn}; the last rounds are missing")
+    if file.num_unknown:
+        notes.append(f"{file.num_unknown} rounds of requests that ran before the recording are left out")
+    return notes
+
+
+def _cell_of(cells: dict[str, _Cell], file: RecordingFile, request: RecordedRequest) -> _Cell:
+    cell = _config(file.header, request.about)
+    found = {"draft_sampling": cell.draft_sampling.value, "guarantee": guarantee(cell).value}
+    found |= {name: file.header[name] for name in ("device", "dtype")}
+    config = plain_values(asdict(cell)) | found
+    return cells.setdefault(identity(config), _Cell(config, labels(cell)))
+
+
+def _config(header: Mapping[str, Any], about: Mapping[str, Any]) -> CellConfig:
+    """The settings of a request's cell."""
+    kind = DrafterKind[header["drafter"]]
+    has_path = kind not in (DrafterKind.mtp, DrafterKind.ngram)
+    dtype = header["draft_dtype"]
+    sampling = {name: about[name] for name in ("temperature", "top_k", "top_p", "min_p")}
+    return CellConfig(
+        target=TargetConfig(path=header["target"]),
+        drafter=DrafterConfig(kind=kind, path=header["drafter_path"] if has_path else None),
+        drafting=DraftingConfig(
+            num_speculative_tokens=header["num_speculative_tokens"],
+            sampling=DraftSamplingChoice.greedy if dtype is None else DraftSamplingChoice.sampled,
+            cache_dtype=CacheDtype.auto if dtype is None else CacheDtype(dtype),
+        ),
+        decoding=DecodingConfig(**sampling, max_new_tokens=about["max_tokens"], ignore_eos=about["ignore_eos"]),
+        verification=VerificationConfig(method=VerificationMethod(header["method"])),
+        workload=WorkloadConfig(path=PROMPTS),
+        backend=BackendConfig(kind=WORKER, device=header["device"], dtype=header["dtype"]),
+        measurement=MeasurementConfig(baseline=False, round_terms=True),
+    )
+
+
+def _record(cell: _Cell, notes: Sequence[str]) -> CellRecord:
+    header = cell.files[0].header
+    requests = tuple(item.record for item in cell.found)
+    last_s = max(item.rounds[-1].arrival_s for item in requests)
+    began = datetime.fromtimestamp(header["start_unix_s"], UTC).isoformat(timespec="seconds")
+    not_ended = (NOT_ENDED,) if not all(file.is_ended for file in cell.files) else ()
+    return CellRecord(
+        cell_id=identity({"config": cell.config, "recorded": WORKER}),
+        config=cell.config,
+        provenance={
+            "time_utc": began,
+            "packages": header["libraries"],
+            "gpu": None if header["gpu"] is None else {"name": header["gpu"]},
+            "sampling_core": header["core"],
+        },
+        requests=requests,
+        wall_s=max(last_s - min(item.submitted_s for item in requests), math.ulp(1.0)),
+        fallbacks=(TIMES.format(header["libraries"]["vllm"]), *notes),
+        labels=(*cell.labels, *not_ended),
+    )

@@ -1,0 +1,30 @@
+"""What the frames of a recording mean: their names, and arrays of numbers as text.
+
+    first frame   `header`: what runs, and how
+    frames        `requests` seen for the first time, `rounds` as columns, `terms` of the drafted positions
+    last frame    `end`; a recording without it was not ended: its worker died, or still runs
+
+A recording of a worker is a file NAME.recording. Rounds name their request by its number in the file.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAGIC = b"rejection-lab recording 1\n"
+SUFFIX = ".recording"
+EXPECTED = "expected_accepted"
+"""Name, beside the terms, of a column with an entry for each method whose expected acceptance records hold."""
+
+
+def to_text(values: NDArray[np.float64]) -> str:
+    """Numbers, bit by bit."""
+    return b64encode(values.astype("<f8").tobytes()).decode()
+
+
+def from_text(text: str) -> NDArray[np.float64]:
+    """[n] the same numbers."""
+    return np.frombuffer(b64decode(text), "<f8").astype(np.float64)

@@ -1,0 +1,216 @@
+"""Turns the rounds of a worker into terms beside its steps: a thread computes and writes, and no step waits for it.
+
+A step leaves copies of the rows that it verified and goes on; the thread computes the terms on a stream of its own,
+copies them to the host and appends them to the file. One step waits in line at most: where the thread is slower than
+the engine, the next step waits until there is room, so that nothing is lost and memory is bounded by the rows of three
+steps. A frame is written after ROUNDS_PER_FRAME rounds or FLUSH_S seconds; a process that dies loses those since.
+
+Shapes: R requests of a step, K draft tokens at most, N target rows, V the vocabulary.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.plugins.recording.content import EXPECTED, to_text
+from harness.plugins.recording.frames import FrameFile
+from kernels.contract import Draft, Sampling
+from kernels.reference.acceptance import acceptance_terms, expected_accepted
+
+logger = logging.getLogger("vllm.rejection_lab")
+ROUNDS_PER_FRAME = 4096
+FLUSH_S = 5.0
+
+
+class VerifiedRows(NamedTuple):
+    """What a step verified; copies, which nobody writes to."""
+
+    target_logits: Tensor
+    """[N, V] as the core read them."""
+    draft: Draft
+    sampling: Sampling
+    """Fields [R]; of the target rows as they are."""
+
+
+class Step(NamedTuple):
+    """What a step did."""
+
+    requests: list[int]
+    """[R] number of each request in the file; -1 for one that began before the recording."""
+    new_requests: list[Mapping[str, Any]]
+    """Those whose number is told here for the first time."""
+    positions: Tensor
+    """[R] of the first token that the round may emit."""
+    token_ids: Tensor
+    """[R, <= K + 1] emitted."""
+    num_output_tokens: Tensor
+    """[R] 0 for a request whose prompt is not read yet."""
+    rows: VerifiedRows | None
+    """None where no request had a draft."""
+    is_there: Any
+    """CUDA event after which all of it is computed; None on a CPU."""
+
+
+@dataclass
+class _Frame:
+    """What the next frame will hold."""
+
+    requests: list[Mapping[str, Any]] = field(default_factory=list)
+    rounds: dict[str, list[Any]] = field(default_factory=dict)
+    terms: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    num_unknown: int = 0
+    """Rounds of requests that began before the recording."""
+
+    def add(self, terms: Mapping[str, np.ndarray], **round_: Any) -> None:
+        for name, value in round_.items():
+            self.rounds.setdefault(name, []).append(value)
+        for name, values in terms.items():
+            self.terms.setdefault(name, []).append(values)
+
+    @property
+    def num_rounds(self) -> int:
+        return len(self.rounds.get("request", ()))
+
+    @property
+    def content(self) -> dict[str, Any]:
+        terms = {name: to_text(np.concatenate(values)) for name, values in self.terms.items()}
+        return {"requests": self.requests, "rounds": self.rounds, "terms": terms, "num_unknown": self.num_unknown}
+
+
+class Recorder:
+    """One file and the thread that fills it."""
+
+    def __init__(self, file: FrameFile, header: Mapping[str, Any], device: torch.device) -> None:
+        """
+        Args:
+            file: new.
+            header: what runs, as plain JSON values.
+            device: where the rows are.
+        """
+        file.append({"header": dict(header)})
+        self.file = file
+        self.error: Exception | None = None
+        """Why nothing is recorded any more."""
+        self.num_rounds = 0
+        self.num_requests = 0
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._steps: queue.Queue[Step | None] = queue.Queue(maxsize=1)
+        self._frame = _Frame()
+        self._flushed_s = self._last_s = time.perf_counter()
+        self._thread = threading.Thread(target=self._run, name="rejection_lab recorder", daemon=True)
+        self._thread.start()
+
+    def add(self, step: Step) -> None:
+        """Hand over a step; waits while another one is in line."""
+        self._steps.put(step)
+
+    def fail(self, error: Exception) -> None:
+        """Record nothing any more, and say so in the file and the log; the engine goes on."""
+        if self.error is None:
+            self.error = error
+            logger.error("rejection_lab: %s is recorded no further", self.file.path, exc_info=error)
+
+    def close(self) -> None:
+        """Write what is left, and that it is all.
+
+        Raises:
+            RuntimeError: something went wrong; what was written before stays readable.
+        """
+        self._steps.put(None)
+        self._thread.join()
+        if self.error is None:
+            try:
+                self._flush()
+                self.file.append({"end": {"num_rounds": self.num_rounds, "num_requests": self.num_requests}})
+            except OSError as error:
+                self.fail(error)
+        if self.error is not None:
+            raise RuntimeError(f"{self.file.path}: not all was recorded: {self.error}") from self.error
+
+    def _run(self) -> None:
+        with ExitStack() as stack:
+            # neither of them is inherited by a thread
+            stack.enter_context(torch.inference_mode())
+            if self._stream is not None:
+                stack.enter_context(torch.cuda.stream(self._stream))
+            has_told = False
+            while True:
+                is_idle, step = False, None
+                try:
+                    step = self._steps.get(timeout=FLUSH_S)
+                except queue.Empty:
+                    is_idle = True
+                if self.error is None and (step is not None or is_idle):
+                    self._try(step)
+                if self.error is not None and not has_told:
+                    has_told = True
+                    with suppress(OSError):
+                        self._flush()
+                        self.file.append({"failed": f"{type(self.error).__name__}: {self.error}"})
+                if step is None and not is_idle:
+                    return
+
+    def _try(self, step: Step | None) -> None:
+        """Take a step, and write if it is time."""
+        try:
+            if step is not None:
+                self._take(step)
+            is_late = time.perf_counter() - self._flushed_s >= FLUSH_S
+            if self._frame.num_rounds >= ROUNDS_PER_FRAME or is_late:
+                self._flush()
+        except Exception as error:
+            self.fail(error)
+
+    def _take(self, step: Step) -> None:
+        if self._stream is not None:
+            self._stream.wait_event(step.is_there)
+        frame = self._frame
+        frame.requests += step.new_requests
+        self.num_requests += len(step.new_requests)
+        columns, drafts, counts = _terms(step)
+        positions, num_output = step.positions.tolist(), step.num_output_tokens.tolist()
+        token_ids = step.token_ids.tolist()
+        now = time.perf_counter()
+        share_s, self._last_s = (now - self._last_s) / max(1, len(step.requests)), now
+        for row, request in enumerate(step.requests):
+            if not num_output[row]:
+                continue
+            if request < 0:
+                frame.num_unknown += 1
+                continue
+            count = counts[row]
+            frame.add(
+                {name: np.atleast_1d(column[row])[: None if name == EXPECTED else count] for name, column in
+                 columns.items()} if count else {},
+                request=request, position=positions[row], draft_token_ids=drafts[row][:count],
+                output_token_ids=token_ids[row][: num_output[row]], time_s=now, share_s=share_s,
+            )  # fmt: skip
+            self.num_rounds += 1
+
+    def _flush(self) -> None:
+        frame, self._frame, self._flushed_s = self._frame, _Frame(), time.perf_counter()
+        if frame.num_rounds or frame.requests or frame.num_unknown:
+            self.file.append(frame.content)
+
+
+def _terms(step: Step) -> tuple[dict[str, np.ndarray], list[list[int]], list[int]]:
+    """(column -> [R, K], and [R, 3] of EXPECTED), drafted tokens of each request, and how many they are."""
+    if step.rows is None:
+        return {}, [[]] * len(step.requests), [0] * len(step.requests)
+    target_logits, draft, sampling = step.rows
+    terms = acceptance_terms(target_logits, draft, sampling)
+    columns = {**terms._asdict(), EXPECTED: expected_accepted(terms, draft)}
+    found = {name: column.cpu().numpy() for name, column in columns.items()}
+    return found, draft.token_ids.tolist(), draft.num_draft_tokens.tolist()
