@@ -161,7 +161,8 @@ class Draft:
     sampling: Sampling | None = None
     """Fields [R], that the proposals were drawn with; None: with the round's own. For engines that draft with the
     temperature alone, or keep target rows or draft rows over the temperature already. Where the round's temperature
-    is 0 it is not read; elsewhere its temperature is above 0."""
+    is 0 it is not read; elsewhere a temperature of 0 makes the largest logit of a row certain, the lowest id among
+    equals, and any other token impossible."""
 
 
 @dataclass(frozen=True)

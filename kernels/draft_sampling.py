@@ -2,8 +2,8 @@
 
 The kernels weigh both rows at one temperature, T. A draft row over T_draft is the row times T / T_draft over T, so a
 copy of the drafted rows in those units has the distribution that the proposals were drawn from, and is cut at the same
-tokens up to float32's rounding. The price are copies of R * K rows in float32, two at a time; without a sampling of its
-own nothing is copied.
+tokens up to float32's rounding. Of a row at T_draft = 0 the copy keeps the largest logit alone, which is then certain.
+The price are copies of R * K rows in float32, two at a time; without a sampling of its own nothing is copied.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from .checks import checked_requests
 from .contract import Draft, Sampling, Streams, TokenMask
 from .draft_stats import with_row_stats
+from .reference.token_mask import allowed_tokens
+from .token_mask import mask_rows
 from .workspace import Workspace
 
 
@@ -33,12 +36,32 @@ def with_own_sampling(draft: Draft, sampling: Sampling, streams: Streams, worksp
     places = torch.arange(num_requests, device=draft.logits.device)
     # A padded slot may point anywhere, and is not read.
     slots = (places if draft.idx_mapping is None else draft.idx_mapping).clamp(0, num_slots - 1)
-    # A greedy request reads no draft row. A temperature of 0 elsewhere is a mistake, and 0 * inf flags it.
-    factor = torch.where(sampling.temperature == 0, 1.0, sampling.temperature / own.temperature)
+    is_certain = own.temperature == 0
+    # A greedy request reads no draft row.
+    factor = torch.where(is_certain | (sampling.temperature == 0), 1.0, sampling.temperature / own.temperature)
+    # refuses a mask that does not fit
+    mask_rows(draft.mask, "draft.mask", (num_slots, width), draft.logits.shape[2], draft.draft_to_target)
     # a copy, which is changed in place
     rows = draft.logits[slots, :width].float()
-    rows = rows.sub_(rows.amax(dim=2, keepdim=True)).mul_(factor[:, None, None])
     mask = None if draft.mask is None else TokenMask(draft.mask.words, draft.mask.rows[slots, :width].contiguous())
+    if mask is not None:
+        # before the largest is looked for
+        rows.masked_fill_(_forbidden(mask, rows.shape[2], draft.draft_to_target), -torch.inf)
+    largest, place = rows.max(dim=2, keepdim=True)
+    alone = is_certain[:, None, None]
+    # What is certain is put back; without a distribution the row has none here either.
+    kept = torch.where(largest.isfinite(), 0.0, torch.nan)
+    rows = rows.sub_(torch.where(alone, torch.inf, largest)).mul_(factor[:, None, None])
+    rows = rows.scatter_(2, place, torch.where(alone, kept, rows.gather(2, place)))
     moved = replace(draft, logits=rows, idx_mapping=None, row_stats=None, sampling=None, mask=mask)
     cuts = replace(own, temperature=sampling.temperature, is_mixed=False)
     return with_row_stats(moved, cuts, workspace)
+
+
+def _forbidden(mask: TokenMask, num_tokens: int, draft_to_target: Tensor | None) -> Tensor:
+    """[R, K, V_draft] bool."""
+    device = mask.words.device
+    ids = torch.arange(num_tokens, device=device) if draft_to_target is None else draft_to_target
+    rows = mask.rows.flatten()
+    allowed = allowed_tokens(mask.words[rows.clamp(min=0)], ids) | (rows < 0)[:, None]
+    return ~allowed.view(*mask.rows.shape, num_tokens)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.contract import Draft, Sampling, Streams, Verification, VerificationMethod
+from kernels.contract import Draft, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
 from kernels.methods import TreeMethod
 from kernels.reference.draw import draw
 from kernels.reference.truncation import process
@@ -72,6 +72,44 @@ def test_the_kernels_weigh_draft_rows_by_the_drafts_own_sampling(method, target_
     if method is not Method.strict:
         alike = verify(target, replace(draft, sampling=None), round_sampling, Verification(method), streams)
         assert not torch.equal(alike.token_ids, expected.token_ids)
+
+
+@pytest.mark.parametrize("cuts", [{}, {"top_k": 6}])
+@pytest.mark.parametrize("method", METHODS)
+def test_drafts_at_temperature_0_are_certain(method, cuts):
+    """Beside sampled ones and greedy requests: ties, a token that is not the largest, rows without a distribution and
+    masks. Twins agree, and a certain draft is one without logits."""
+    own, round_sampling = sampling_of([0.0, 0.8]), sampling_of([0.9, 1.1, 1.2, 0.0], **cuts)
+    target, draft, streams = round_of(own, seed=3)
+    cache, token_ids = draft.logits, draft.token_ids
+    cache[0, 1, [4, 7]] = 9.0
+    token_ids[0] = cache[0].argmax(dim=1)
+    token_ids[0, 1] = 4
+    cache[4, 2, [4, 7]] = 9.0
+    token_ids[4, 2] = 7
+    cache[2, 0, 5] = 9.0
+    cache[2, 2], cache[6, 1, 3] = -torch.inf, torch.nan
+    token_ids[2, 0] = cache[2, 0].topk(2).indices[1]
+    verification = Verification(method)
+    words = torch.full((1, 1), -1, dtype=torch.int32)
+    words[0, 0] ^= 1 << 5
+    masks = torch.where(torch.arange(R)[:, None] < 4, 0, -1).expand(R, K).contiguous()
+    for mask in (TokenMask(words, masks), None):
+        held = replace(draft, mask=mask)
+        expected = verify(target, held, round_sampling, verification, streams)
+        assert_same_verdict(verify_on_device(target, held, round_sampling, verification, streams), expected)
+        if method is not Method.strict:
+            first_is_impossible = expected.invalid[2] & (expected.num_accepted[2] == 0)
+            assert bool(first_is_impossible) is (mask is None) and not bool(expected.invalid[0])
+    if method is Method.strict:
+        return
+    certain = verify(target, replace(draft, logits=None, sampling=None), round_sampling, verification, streams)
+    assert torch.equal(certain.token_ids[0], expected.token_ids[0])
+    stats = RowStats.empty(R, K)
+    for column in range(K):
+        draw(cache[:, column], own, streams, Purpose.draft, row_stats=stats.at((slice(None), column)))
+    known = verify(target, replace(draft, row_stats=stats), round_sampling, verification, streams, reads_stats=True)
+    assert torch.equal(known.token_ids, expected.token_ids)
 
 
 @pytest.mark.parametrize(

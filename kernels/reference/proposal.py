@@ -111,7 +111,9 @@ def _read_draft(
     slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
     logits = allowed_draft_logits(cache[slots, positions], draft, slots, positions)
     given = sampling_rows(sampling, requests)
-    if reads_stats and draft.row_stats is not None:
+    # statistics say nothing of a row that is certain, but for its largest logit
+    is_certain = bool((given.temperature == 0).any())
+    if reads_stats and draft.row_stats is not None and not is_certain:
         rows = known_rows(logits, given, draft.row_stats.at((slots, positions)))
     else:
         rows = processed(logits, given)
