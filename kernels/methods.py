@@ -293,8 +293,3 @@ class Verification:
 def methods_with(has: Callable[[MethodTraits], object]) -> frozenset[VerificationMethod]:
     """The methods of the table whose traits are so."""
     return frozenset(method for method, traits in METHODS.items() if has(traits))
-
-
-def parameters_of(name: str) -> tuple[str, ...]:
-    """Settings of the section verification that the method of this name uses; one of the user's own has none."""
-    return next((traits.parameters for method, traits in METHODS.items() if method.value == name), ())

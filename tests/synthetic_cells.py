@@ -16,9 +16,10 @@ from harness.records.request import FinishReason, RequestRecord, RoundRecord
 from harness.records.runs import Run
 from harness.records.schema import SCHEMA_VERSION, CellRecord
 from harness.settings.cell import CellConfig
+from harness.settings.drafting import DraftingConfig
 from harness.settings.identity import plain_values
 from harness.settings.models import DrafterConfig, DrafterKind
-from harness.settings.sections import DraftingConfig, MeasurementConfig
+from harness.settings.sections import MeasurementConfig
 
 NUM_RESAMPLES = 500
 CONFIG = plain_values(

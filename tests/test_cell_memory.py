@@ -19,8 +19,9 @@ from harness.models.random_weights import RandomWeights
 from harness.models.target import META
 from harness.records.runs import read_runs
 from harness.settings.cell import CellConfig
+from harness.settings.drafting import DraftingConfig, DraftSamplingChoice
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
-from harness.settings.sections import BackendConfig, DecodingConfig, DraftingConfig, DraftSamplingChoice
+from harness.settings.sections import BackendConfig, DecodingConfig
 from harness.settings.workload import WorkloadConfig
 from harness.sweep.whole_run import run_and_report
 from harness.workload.conversations import Conversation

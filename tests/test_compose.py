@@ -15,8 +15,8 @@ from harness.settings.constraint import PolicyKind
 from harness.settings.models import DrafterKind
 from harness.settings.schema import CONF, SettingsError, all_settings, group_options
 from harness.settings.usage import USED_ONLY_WITH
-from kernels.contract import VerificationMethod
-from kernels.methods import METHODS
+from kernels.method_names import NAMED_METHODS
+from kernels.methods import METHODS, TreeMethod
 
 NEEDED = {
     **{
@@ -32,6 +32,7 @@ NEEDED = {
         ("server", engine): ["backend=server", "server.url=http://host:1", "drafter=none"]
         for engine in group_options()["server"]
     },
+    **{("verification", method.value): ["drafting.tree=2-1"] for method in TreeMethod},
 }
 """What an option needs beside itself."""
 MT_BENCH = Path(__file__).parents[2] / "shared" / "data" / "mt_bench" / "question.jsonl"
@@ -82,7 +83,7 @@ def test_the_files_say_the_same_as_the_schema():
 
 
 def test_every_method_and_drafter_has_an_option():
-    assert set(group_options()["verification"]) == {method.value for method in VerificationMethod}
+    assert set(group_options()["verification"]) == set(NAMED_METHODS)
     assert set(group_options()["drafter"]) == {kind.value for kind in DrafterKind}
 
 

@@ -11,22 +11,14 @@ from harness.compose.run_plan import with_baselines
 from harness.records.files import identity
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.cell import CellConfig, InvalidCombinationError
+from harness.settings.drafting import MAX_SPECULATIVE_TOKENS, DraftingConfig, DraftSamplingChoice
 from harness.settings.guarantee import labels
 from harness.settings.identity import determinants, with_rates
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
-from harness.settings.sections import (
-    MAX_SPECULATIVE_TOKENS,
-    BackendConfig,
-    DecodingConfig,
-    DraftingConfig,
-    DraftSamplingChoice,
-    MeasurementConfig,
-    VerificationConfig,
-)
+from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
 from harness.settings.usage import normal_form
 from harness.settings.workload import WorkloadConfig
 from kernels.contract import DraftSampling, VerificationMethod
-from kernels.methods import TreeMethod
 from kernels.verify import MAX_BLOCK_DRAFTS
 
 METHODS = list(VerificationMethod)
@@ -384,9 +376,3 @@ def test_the_baseline_can_be_left_out():
 def test_every_setting_of_a_canonical_cell_survives():
     given = cell(method="lenient", verification=VerificationConfig(VerificationMethod.lenient, leniency=0.4))
     assert asdict(normal_form(given)) == asdict(given)
-
-
-@pytest.mark.parametrize("method", TreeMethod, ids=lambda method: method.value)
-def test_a_method_for_trees_is_refused_with_the_one_for_chains(method):
-    with pytest.raises(ValueError, match=f"verifies trees; .* of which it is {method.traits.on_chains.value}$"):
-        VerificationConfig(method.value)

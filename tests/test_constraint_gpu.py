@@ -11,8 +11,9 @@ from experiments.zoo.reasoning_prompts import FILE
 from harness.backends.local.local import LocalBackend
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import ConstraintConfig, PolicyKind
+from harness.settings.drafting import DraftingConfig
 from harness.settings.models import DrafterConfig, DrafterKind
-from harness.settings.sections import BackendConfig, DecodingConfig, DraftingConfig, MeasurementConfig
+from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.settings.workload import Layout, WorkloadConfig
 from harness.workload.conversations import conversations, load_prompts
 

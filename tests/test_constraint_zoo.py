@@ -14,10 +14,11 @@ from harness.backends.local.model_store import ModelStore
 from harness.metrics.reasoning_sums import boundary_values
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import ConstraintConfig, GrammarKind, PolicyKind
+from harness.settings.drafting import DraftingConfig
 from harness.settings.guarantee import guarantee
 from harness.settings.identity import determinants
 from harness.settings.models import DrafterConfig, DrafterKind
-from harness.settings.sections import BackendConfig, DecodingConfig, DraftingConfig, VerificationConfig
+from harness.settings.sections import BackendConfig, DecodingConfig, VerificationConfig
 from harness.settings.usage import normal_form
 from harness.settings.workload import Layout, WorkloadConfig
 from harness.workload.conversations import Conversation, conversations, load_prompts

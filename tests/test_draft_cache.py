@@ -10,19 +10,12 @@ from harness.drafters.registry import caching_of
 from harness.engine.engine import Engine
 from harness.records.acceptance_terms import collect_terms
 from harness.settings.cell import CellConfig, InvalidCombinationError
+from harness.settings.drafting import CacheDtype, DraftingConfig, DraftSamplingChoice, DrawnFrom
 from harness.settings.guarantee import OTHER_DRAFTS, guarantee, labels
 from harness.settings.identity import determinants
 from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sampling import SamplingSettings
-from harness.settings.sections import (
-    BackendConfig,
-    CacheDtype,
-    DecodingConfig,
-    DraftingConfig,
-    DraftSamplingChoice,
-    DrawnFrom,
-    VerificationConfig,
-)
+from harness.settings.sections import BackendConfig, DecodingConfig, VerificationConfig
 from harness.settings.usage import normal_form, without_effect
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core

@@ -12,9 +12,9 @@ from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
 from harness.models.target import load_target
 from harness.settings.cell import CellConfig
+from harness.settings.drafting import DraftingConfig
 from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sampling import SamplingSettings
-from harness.settings.sections import DraftingConfig
 from kernels.contract import Verification, VerificationMethod
 from tests.tiny_glm import MTP_PREFIX, mtp_tensors, random_glm, save_glm_folder
 from tests.tiny_models import VOCAB_SIZE, random_tokens

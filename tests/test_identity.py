@@ -10,8 +10,8 @@ import yaml
 from harness.compose.from_records import recorded_cell
 from harness.records.files import identity
 from harness.settings.cell import CellConfig
+from harness.settings.drafting import CacheDtype, DraftingConfig
 from harness.settings.identity import determinants, key_without, plain_values
-from harness.settings.sections import CacheDtype, DraftingConfig
 from harness.settings.usage import SettingsView, normal_form, unused_settings, used_settings, without_settings
 
 TABLE = (Path(__file__).parent / "data" / "cell_ids.txt").read_text(encoding="utf-8").splitlines()[1:]

@@ -10,9 +10,10 @@ from harness.records.acceptance_terms import collect_terms, write_terms
 from harness.records.files import write_cell
 from harness.replay.several_drafts import NO_TREE
 from harness.settings.cell import CellConfig
+from harness.settings.drafting import DraftingConfig, DraftSamplingChoice
 from harness.settings.identity import determinants
 from harness.settings.models import DrafterConfig, DrafterKind
-from harness.settings.sections import DraftingConfig, DraftSamplingChoice, MeasurementConfig
+from harness.settings.sections import MeasurementConfig
 from kernels.contract import Draft, DraftSampling, Sampling, VerificationMethod
 from kernels.reference.multi_draft_terms import multi_draft_terms
 from kernels.reference.optimal_acceptance import distinct_bound, independent_bound, top_bound

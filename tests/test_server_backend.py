@@ -13,15 +13,9 @@ from harness.records.counts import Knowledge
 from harness.records.request import CutReason, FinishReason
 from harness.report.warnings import warnings
 from harness.settings.cell import CellConfig
+from harness.settings.drafting import DraftingConfig, DraftSamplingChoice
 from harness.settings.models import DrafterConfig, DrafterKind
-from harness.settings.sections import (
-    BackendConfig,
-    DecodingConfig,
-    DraftingConfig,
-    DraftSamplingChoice,
-    MeasurementConfig,
-    VerificationConfig,
-)
+from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
 from harness.settings.server import Engine, ServerConfig
 from harness.settings.workload import WorkloadConfig
 from harness.sweep.run_cells import run_cells

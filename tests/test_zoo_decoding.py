@@ -5,11 +5,14 @@ import pytest
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.settings.cell import CellConfig
+from harness.settings.drafting import DraftingConfig
 from harness.settings.models import DrafterConfig, DrafterKind
-from harness.settings.sections import BackendConfig, DecodingConfig, DraftingConfig, VerificationConfig
+from harness.settings.sections import BackendConfig, DecodingConfig, VerificationConfig
+from harness.settings.tree import depths_of, read_tree
 from harness.settings.workload import WorkloadConfig
 from harness.workload.conversations import conversations, load_prompts
 from kernels.contract import Guarantee, VerificationMethod
+from kernels.methods import TreeMethod
 
 DRAFTERS = [DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model, DrafterKind.ngram]
 LOSSLESS = [method for method in VerificationMethod if method.traits.guarantee is Guarantee.lossless]
@@ -22,7 +25,7 @@ def store() -> ModelStore:
 
 def cell(
     drafter: DrafterKind,
-    method: VerificationMethod = VerificationMethod.probabilistic,
+    method: VerificationMethod | TreeMethod = VerificationMethod.probabilistic,
     *,
     temperature: float = 0.0,
     num_prompts: int = 3,
@@ -31,10 +34,11 @@ def cell(
     num_turns: int = 1,
     graphs: bool | None = None,
     fused: bool | None = None,
+    tree: str | None = None,
 ) -> CellConfig:
     return CellConfig(
         drafter=DrafterConfig(drafter),
-        drafting=DraftingConfig(4),
+        drafting=DraftingConfig(4, tree=tree),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=max_new_tokens),
         verification=VerificationConfig(method),
         workload=WorkloadConfig(num_prompts=num_prompts, num_turns=num_turns),
@@ -75,6 +79,27 @@ def baseline(store):
 def test_greedy_decoding_emits_the_baselines_tokens(drafter, method, store, baseline):
     """Would catch a wrong position, a cache row that was not rolled back, a tie broken differently."""
     assert texts(cell(drafter, method), store) == baseline
+
+
+@pytest.mark.parametrize(
+    ("drafter", "tree", "method"),
+    [
+        (DrafterKind.eagle, "[-1,-1,-1,0,0,1,3,6]", TreeMethod.recursive),
+        (DrafterKind.eagle3, "3-2", TreeMethod.traversal),
+        (DrafterKind.mtp, "2-1-1", TreeMethod.kseq),
+        (DrafterKind.draft_model, "[-1,-1,-1,0,0,1,3,6]", TreeMethod.traversal),
+    ],
+    ids=lambda item: getattr(item, "value", item),
+)
+def test_trees_emit_the_baselines_tokens_in_no_more_rounds_than_chains_of_their_depth(
+    drafter, tree, method, store, baseline
+):
+    """At temperature 0. Would catch a node that is read at another position, or behind another one than it follows."""
+    found = run(cell(drafter, method, tree=tree), store)
+    assert {(item.prompt_id, item.turn): item.output_token_ids for item in found} == baseline
+    chain = run(cell(drafter, method, tree="-".join("1" * max(depths_of(read_tree(tree, 0, 32))))), store)
+    rounds = [sum(len(item.rounds) for item in records) for records in (found, chain)]
+    assert rounds[0] <= rounds[1] < sum(len(tokens) for tokens in baseline.values())
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["layers of transformers", "fused layers"])

@@ -67,9 +67,19 @@ def _check_shapes(cells: Sequence[CellConfig]) -> None:
 
 
 def _check_own_methods(cells: Sequence[CellConfig]) -> None:
-    """On a GPU a method of the user's own needs a run without CUDA graphs, so that its baseline has none either."""
+    """On a GPU a method of the user's own needs a run without CUDA graphs, so that its baseline has none either.
+
+    So does a tree of drafts, which needs one without fused layers too.
+    """
     for cell in cells:
         method, backend = cell.imported.get("verification.method"), cell.backend
+        is_plain = backend.graphs is False and backend.fused is False
+        if not cell.is_baseline and cell.drafting.tree is not None and not is_plain and asks_for_gpu(backend.device):
+            raise SettingsError(
+                "backend.graphs, backend.fused: expected false with drafting.tree on a GPU: trees run on the reference "
+                "core, without CUDA graphs and fused layers; set backend.graphs=false backend.fused=false, which the "
+                "baseline takes too"
+            )
         is_eager = backend.graphs is False or backend.kind not in BACKENDS
         if method is not None and not is_eager and asks_for_gpu(backend.device):
             raise SettingsError(

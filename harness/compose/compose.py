@@ -36,7 +36,7 @@ from harness.settings.launcher import LauncherConfig
 from harness.settings.run import InvalidCells, RunConfig
 from harness.settings.schema import CONF, SettingsError, group_options
 from harness.workload.formats import prompt_file
-from kernels.methods import VerificationMethod
+from kernels.method_names import NAMED_METHODS
 
 SLOWEST_FIRST = (
     "target",
@@ -127,7 +127,7 @@ def _reference(root: DictConfig) -> str | None:
     if root.reference is None:
         return None
     try:
-        return named("reference", VerificationMethod.__members__, root.reference).value
+        return named("reference", NAMED_METHODS, root.reference).value
     except ValueError as error:
         raise SettingsError(str(error)) from error
 

@@ -172,6 +172,9 @@ def _typed_settings() -> DictConfig:
 
 def _valid(key: str, value: Any) -> Any:
     setting = all_settings()[key]
+    if setting.type is str and isinstance(value, list):
+        # text that looks like a list, such as the parents of a tree
+        value = json.dumps(value, separators=(",", ":"))
     try:
         OmegaConf.update(_typed_settings(), key, value)
     except OmegaConfBaseException as error:

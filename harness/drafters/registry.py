@@ -35,10 +35,12 @@ from torch import nn
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
+from harness.drafters.draft_tree import DraftTree
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.suffix import SuffixDrafter
+from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
 from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
@@ -50,9 +52,9 @@ from harness.models.target import TargetModel, load_target
 from harness.models.vocabulary import check_draft_model, check_vocab_size
 from harness.models.zoo import ZOO, zoo_path
 from harness.settings.cell import CellConfig
+from harness.settings.drafting import CacheDtype
 from harness.settings.imported import ImportPath
 from harness.settings.models import DrafterConfig, DrafterKind, Weights
-from harness.settings.sections import CacheDtype
 from kernels.contract import DraftSampling
 
 KEY = "drafter.kind"
@@ -88,6 +90,8 @@ class DrafterSetup(NamedTuple):
     """How drafts are drawn; greedy drafts are one-hot, `Draft.logits` is None."""
     shape: DrafterShape
     caching: Caching
+    tree: DraftTree | None = None
+    """The shape of its drafts; None for chains, and always for a drafter of the user's own."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,9 @@ def build_drafter(cell: CellConfig, target: TargetModel, loaded: LoadedHead | No
     Raises:
         ValueError: a drafter of the user's own fails while it is made, or lacks a part of the protocol.
     """
-    setup = DrafterSetup(cell.drafter, target, loaded, cell.draft_sampling, shape, caching_of(cell))
+    parents = cell.drafting.parents
+    tree = None if parents is None or cell.is_baseline else DraftTree(parents, cell.siblings, target.device)
+    setup = DrafterSetup(cell.drafter, target, loaded, cell.draft_sampling, shape, caching_of(cell), tree)
     build = drafter_spec(cell.drafter.kind).build
     return _built(cell.drafter.kind, build, setup) if isinstance(cell.drafter.kind, ImportPath) else build(setup)
 
@@ -190,12 +196,18 @@ def _built(kind: ImportPath, build: Callable[[DrafterSetup], Drafter], setup: Dr
 
 def _chain(setup: DrafterSetup) -> Drafter:
     assert setup.loaded is not None and not isinstance(setup.loaded.head, TargetModel)
-    return ChainDrafter(setup.loaded.head, setup.draft_sampling, setup.shape, setup.caching)
+    head, sampling, shape = setup.loaded.head, setup.draft_sampling, setup.shape
+    if setup.tree is not None:
+        return TreeHeadDrafter(head, sampling, shape, setup.tree, setup.caching)
+    return ChainDrafter(head, sampling, shape, setup.caching)
 
 
 def _with_draft_model(setup: DrafterSetup) -> Drafter:
     assert setup.loaded is not None and isinstance(setup.loaded.head, TargetModel)
-    return DraftModelDrafter(setup.loaded.head, setup.draft_sampling, setup.shape, setup.caching)
+    model, sampling, shape = setup.loaded.head, setup.draft_sampling, setup.shape
+    if setup.tree is not None:
+        return TreeModelDrafter(model, sampling, shape, setup.tree, setup.caching)
+    return DraftModelDrafter(model, sampling, shape, setup.caching)
 
 
 def _load_draft_model(folder: Path, target: TargetModel) -> TargetModel:

@@ -91,8 +91,15 @@ class CellResult:
 
     @property
     def drafts(self) -> str:
-        """Draft sampling, and what is special about the draft-logit cache."""
-        return self["draft_sampling"] + (f" ({self.cache_text})" if self.cache_text else "")
+        """Draft sampling, the tree, and what is special about the draft-logit cache."""
+        texts = [text for text in (self.tree_text, self.cache_text) if text]
+        return self["draft_sampling"] + (f" ({', '.join(texts)})" if texts else "")
+
+    @property
+    def tree_text(self) -> str:
+        """The tree of its drafts and how siblings are drawn; empty for chains."""
+        siblings = f", {self['siblings']}" if self["siblings"] else ""
+        return f"tree {self['tree']}{siblings}" if self["tree"] else ""
 
     @property
     def draft_logit_cache_mib(self) -> float:

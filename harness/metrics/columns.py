@@ -37,6 +37,14 @@ SETTINGS: dict[str, Column] = {
     "drafter_path": _text("checkpoint or named shape of the drafter; empty for the built-in one"),
     "drafter_weights": _text("where the drafter's weights come from; empty for a drafter without a network"),
     "num_speculative_tokens": Column("tokens", "K, draft tokens proposed per round; 0 for the baseline"),
+    "tree": _text(
+        "shape of the tree that is drafted: children level by level, or a list of parents; its nodes are the K draft "
+        "tokens, and a position is a depth; empty for chains",
+    ),
+    "siblings": _text(
+        "how the children of a node are drawn: distinct (without replacement) or independent; empty where there "
+        "are none or they are the best tokens of a row (greedy drafts)",
+    ),
     "draft_sampling": _text("how the proposal is drawn: greedy (one-hot), sampled, coupled; empty for the baseline"),
     "draft_cache_dtype": _text(
         "floating-point type of the draft-logit cache; empty where there is none (greedy drafts, the baseline)"
@@ -112,16 +120,18 @@ TEXT_COLUMNS = frozenset(name for name, column in (SETTINGS | COUNTS).items() if
 """Columns that hold text; an empty text is a value of its own. The others hold numbers, ignore_eos a truth value."""
 
 POSITION_COUNTS: dict[str, Column] = {
-    "num_draft_tokens_per_pos": Column("tokens", "rounds with K_r >= i: denominator of the unconditional rate"),
+    "num_draft_tokens_per_pos": Column(
+        "tokens", "rounds with K_r >= i, of a tree D_r >= i: denominator of the unconditional rate"
+    ),
     "num_reached_per_pos": Column(
-        "tokens", "rounds with K_r >= i and A_r >= i - 1: denominator of the conditional rate"
+        "tokens", "rounds with K_r >= i, of a tree D_r >= i, and A_r >= i - 1: denominator of the conditional rate"
     ),
     "num_accepted_tokens_per_pos": Column("tokens", "rounds with A_r >= i"),
 }
 
 
-GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "temperature")
-SIDE_COLUMNS = ("cell_id", "verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")
+GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "tree", "temperature")
+SIDE_COLUMNS = ("cell_id", "verification", "draft_sampling", "siblings", "draft_cache_dtype", "drawn_from", "labels")
 PAIRED_COLUMNS: dict[str, Column] = {
     **{name: SETTINGS[name] for name in GROUP_COLUMNS},
     **{

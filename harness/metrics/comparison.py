@@ -17,15 +17,15 @@ from harness.metrics.columns import GROUP_COLUMNS, PAIRED_COLUMNS, SIDE_COLUMNS
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate, paired, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
-from harness.settings.sections import cache_rounds
-from kernels.methods import VerificationMethod
+from harness.settings.drafting import cache_rounds
+from kernels.method_names import NAMED_METHODS
 
-METHOD_ORDER = tuple(item.value for item in VerificationMethod)
+METHOD_ORDER = tuple(NAMED_METHODS)
 DRAFT_ORDER = ("greedy", "sampled", "coupled", "")
 
 WITHIN_GROUP = (
     *("verification", "guarantee", "measurement"),
-    *("draft_sampling", "drafting.sampling", "drafting.cache_dtype", "drafting.drawn_from"),
+    *("draft_sampling", "drafting.sampling", "drafting.siblings", "drafting.cache_dtype", "drafting.drawn_from"),
 )
 """Settings in which cells of one group may differ."""
 
@@ -90,12 +90,13 @@ def law(cell: CellResult) -> tuple[str, ...]:
     parameters = cell["verification"] if method == method_name(cell) else method
     is_as_sampled = cell["draft_sampling"] == "coupled" and _has(method, "shares_no_noise")
     sampling = "sampled" if is_as_sampled else cell["draft_sampling"]
-    return parameters, sampling, *_rounding(cell, compares=method not in METHOD_ORDER or _has(method, "reads_draft"))
+    compares = method not in METHOD_ORDER or _has(method, "reads_draft")
+    return parameters, sampling, cell["siblings"], *_rounding(cell, compares)
 
 
 def _has(method: str, trait: str) -> bool:
     """Whether a method of the table has a trait; false for a method of the user's own."""
-    return method in METHOD_ORDER and bool(getattr(VerificationMethod(method).traits, trait))
+    return method in NAMED_METHODS and bool(getattr(NAMED_METHODS[method].traits, trait))
 
 
 def _rounding(cell: CellResult, compares: bool) -> tuple[str, ...]:

@@ -11,12 +11,14 @@ from harness.metrics.flat_settings import distinct_values, flattened
 from harness.metrics.sessions import sessions_label
 from harness.records.schema import CellRecord
 from harness.records.strict_json import at
+from harness.settings.drafting import SiblingsChoice, siblings_of
 from harness.settings.guarantee import weights_label
 from harness.settings.identity import key_without
 from harness.settings.models import DRAFTERS, Weights, drafter_traits
 from harness.settings.recorded import check_recorded
+from harness.settings.tree import is_chain
 from harness.settings.usage import SettingsView, used_settings
-from kernels.methods import parameters_of
+from kernels.method_names import NAMED_METHODS, parameters_of
 
 
 def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
@@ -51,6 +53,7 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "drafter_weights": drafter_weights,
         "num_speculative_tokens": 0 if baseline else setting("drafting.num_speculative_tokens"),
         "draft_sampling": "" if baseline else setting("draft_sampling"),
+        **_tree(record),
         **_draft_cache(record),
         "verification": "" if baseline else _verification(setting("verification.method"), setting("verification")),
         "guarantee": guarantee,
@@ -88,6 +91,20 @@ def _draft_cache(record: CellRecord) -> dict[str, str]:
         "draft_cache_dtype": SettingReader(record)("dtype") if dtype == "auto" else dtype,
         "drawn_from": drafting.get("drawn_from", "stored"),
     }
+
+
+def _tree(record: CellRecord) -> dict[str, str]:
+    """The shape of the drafts and how siblings are drawn; records of chains need not name them."""
+    view = SettingsView.of_record(record.config)
+    if view.value("drafter.kind") == "none" or not view.drafts_tree:
+        return {"tree": "", "siblings": ""}
+    tree = view.value("drafting.tree")
+    if is_chain(tree) or view.draft_sampling == "greedy":
+        return {"tree": tree, "siblings": ""}
+    siblings = view.value("drafting.siblings")
+    if siblings == SiblingsChoice.auto.value:
+        siblings = siblings_of(NAMED_METHODS[view.value("verification.method")].traits).value
+    return {"tree": tree, "siblings": siblings}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from harness.metrics.definitions import LABEL_NOTES
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.guarantee import RANDOM_WEIGHTS
 from harness.settings.models import Weights, checkpoint_name, drafter_traits
+from harness.settings.tree import is_chain
 
 MINUS = " − "
 
@@ -76,7 +77,7 @@ def column_name(cell: CellResult) -> str:
 
 def drafts_text(cell: CellResult) -> str:
     """How drafts are drawn and kept, in words."""
-    return f"{cell['draft_sampling']} drafts" + (f", {cell.cache_text}" if cell.cache_text else "")
+    return ", ".join(text for text in (f"{cell['draft_sampling']} drafts", cell.tree_text, cell.cache_text) if text)
 
 
 def baseline_name(cell: CellResult) -> str:
@@ -90,11 +91,20 @@ OWN_SAMPLING = (
 )
 
 
+TREES = (
+    "tree: the K draft tokens are the nodes of a tree, children level by level or a list of parents, and siblings are "
+    "drawn as named. A position is a depth. It counts where a node was drafted there, another token may follow it, and "
+    "no end-of-sequence token was drafted there or before on any branch. A round accepts one node a depth at most, so "
+    "that acceptance rates of trees and chains do not compare; lengths and rates by position do."
+)
+
+
 def label_notes(cells: Sequence[CellResult]) -> list[str]:
-    """What the labels of some cells mean, where their acceptance profiles come from, and whether requests had sampling
-    parameters of their own."""
+    """What the labels of some cells mean, where their acceptance profiles come from, whether requests had sampling
+    parameters of their own, and how trees are counted."""
     notes = [text for label, text in LABEL_NOTES.items() if any(label in cell["labels"] for cell in cells)]
     notes += [OWN_SAMPLING] if any(cell.has_own_sampling for cell in cells) else []
+    notes += [TREES] if any(cell["tree"] and not is_chain(cell["tree"]) for cell in cells) else []
     return list(dict.fromkeys([*notes, *(note for cell in cells for note in _profile_note(cell))]))
 
 
@@ -119,10 +129,15 @@ def group_title(group: Group, cells: Sequence[CellResult]) -> str:
     return shared_title(group.first, cells)
 
 
+def depth_text(cell: CellResult) -> str:
+    """How many tokens are drafted, and in which shape."""
+    return f"K = {cell['num_speculative_tokens']}" + (f", tree {cell['tree']}" if cell["tree"] else "")
+
+
 def shared_title(first: CellResult, cells: Sequence[CellResult], *, with_depth: bool = True) -> str:
     """The same of cells like the first; their K is left out where they do not share it."""
     parts = [target_name(first), drafter_name(first)]
-    parts += [f"K = {first['num_speculative_tokens']}"] if with_depth else []
+    parts += [depth_text(first)] if with_depth else []
     parts.append(f"T = {first['temperature']:g}")
     parts += context_texts(first, [name for name in varying(cells, CONTEXT) if name != "target"])
     return " · ".join(parts)
@@ -131,7 +146,7 @@ def shared_title(first: CellResult, cells: Sequence[CellResult], *, with_depth: 
 def summary_order(cell: CellResult) -> tuple:
     """Sorts cells for a summary: target, settings, temperature, baseline first, drafter, K, method."""
     context_key = tuple(_in_order(cell[name]) for name in CONTEXT)
-    drafter = ("" if cell.is_baseline else drafter_name(cell), cell["num_speculative_tokens"])
+    drafter = ("" if cell.is_baseline else drafter_name(cell), cell["num_speculative_tokens"], cell["tree"])
     rank = (-1, 0, "") if cell.is_baseline else method_rank(cell)
     return cell["target"], cell["temperature"], context_key, drafter, rank
 

@@ -16,6 +16,7 @@ from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
 from harness.report.cell_names import (
     baseline_name,
+    depth_text,
     drafter_name,
     label_notes,
     label_suffix,
@@ -86,7 +87,7 @@ def blocks(cells: Sequence[CellResult]) -> list[list[CellResult]]:
 
 
 def _print_block(console: Console, block: Sequence[CellResult], cells: Sequence[CellResult]) -> None:
-    with_depth = len({cell["num_speculative_tokens"] for cell in block}) > 1
+    with_depth = len(set(map(depth_text, block))) > 1
     console.print(shared_title(block[0], cells, with_depth=not with_depth), style="bold", markup=False)
     console.print(_table(block, with_depth=with_depth, width=console.width))
     for line in [*reasoning_lines(_shown(block)), *paired_lines(block)]:
@@ -157,7 +158,7 @@ def _texts(cell: CellResult, *, with_depth: bool) -> list[str]:
 def paired_lines(block: Sequence[CellResult]) -> list[str]:
     """Paired differences of neighbouring methods that can differ and draw their drafts alike."""
     lines = []
-    depths = {cell["num_speculative_tokens"] for cell in block}
+    depths = set(map(depth_text, block))
     for group in groups(block):
         for drafts in dict.fromkeys(cell.drafts for cell in group.cells):
             alike = [cell for cell in group.cells if cell.drafts == drafts]
@@ -181,5 +182,5 @@ def _paired_line(first: CellResult, second: CellResult, *, with_depth: bool) -> 
     if expected is not None:
         parts.append(f"same drafts {format_estimate(expected, 'length', signed=True)}")
     parts.append(f"tok/s × {metric_number(ratio, 'output_tokens_per_s', style='length')}")
-    depth = f" at K = {first['num_speculative_tokens']}" if with_depth else ""
+    depth = f" at {depth_text(first)}" if with_depth else ""
     return f"{second.method} − {first.method}{depth}: {', '.join(parts)}"

@@ -10,21 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.settings.constraint import ConstraintConfig
-from harness.settings.imported import ImportPath, is_import_path
-from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
-from harness.settings.sections import (
-    BackendConfig,
-    DecodingConfig,
+from harness.settings.drafting import (
     DraftingConfig,
     DraftSamplingChoice,
     DrawnFrom,
-    MeasurementConfig,
-    VerificationConfig,
+    SiblingsChoice,
     cache_rounds,
+    siblings_of,
 )
+from harness.settings.imported import ImportPath, is_import_path
+from harness.settings.models import DRAFTERS, DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
 from harness.settings.server import ServerConfig
 from harness.settings.workload import WorkloadConfig
-from kernels.methods import DraftSampling
+from kernels.methods import TREE_METHODS, DraftSampling, SiblingDraws
 
 
 class InvalidCombinationError(ValueError):
@@ -85,7 +84,7 @@ class CellConfig:
         if not self.drafter.has_model:
             return DraftSampling.greedy
         if self.is_served and not isinstance(self.verification.method, ImportPath):
-            of_engine = self.server.traits.verifications.get(self.verification.method)
+            of_engine = self.server.traits.drafts_of(self.verification.method)
             return self.verification.traits.draft_samplings[0] if of_engine is None else of_engine[0]
         return self.verification.traits.draft_samplings[0]
 
@@ -104,11 +103,19 @@ class CellConfig:
         """Whether drafts are drawn from other values than the cache holds."""
         return self.rounds_draft_logits and self.drafting.drawn_from is DrawnFrom.unrounded
 
+    @property
+    def siblings(self) -> SiblingDraws:
+        """How the children of a node of a tree are drawn, with `auto` resolved."""
+        choice = self.drafting.siblings
+        if choice is not SiblingsChoice.auto:
+            return SiblingDraws[choice.name]
+        return siblings_of(self.verification.traits)
+
     def invalid_reason(self) -> str | None:
         """Why this combination of settings is invalid; None if it is valid, as the baseline always is."""
         for applies, reason in INVALID_COMBINATIONS:
             if not self.is_baseline and applies(self):
-                return reason.format(**vars(self), draft_sampling=self.draft_sampling)
+                return reason.format(**vars(self), draft_sampling=self.draft_sampling, siblings=self.siblings)
         return None
 
 
@@ -119,8 +126,16 @@ def _samplings(cell: CellConfig) -> tuple[DraftSampling, ...]:
 def _lacks_method(cell: CellConfig) -> bool:
     """Whether the engine that serves does not verify such drafts in this way."""
     method = cell.verification.method
-    found = () if isinstance(method, ImportPath) else cell.server.traits.verifications.get(method, ())
-    return cell.is_served and cell.draft_sampling not in found
+    found = None if isinstance(method, ImportPath) else cell.server.traits.drafts_of(method)
+    return cell.is_served and cell.draft_sampling not in (found or ())
+
+
+def _drafts_tree(cell: CellConfig) -> bool:
+    return cell.drafting.tree is not None
+
+
+_TREE_METHODS = ", ".join(method.value for method in TREE_METHODS)
+_TREE_DRAFTERS = ", ".join(kind.value for kind, traits in DRAFTERS.items() if traits.drafts_trees)
 
 
 def _lacks_weights(cell: CellConfig) -> bool:
@@ -149,6 +164,43 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         _lacks_method,
         "server={server.engine.value} does not verify {draft_sampling.value} drafts by "
         "verification={verification.method.value}; harness/backends/server/README.md lists what each engine does",
+    ),
+    (
+        lambda cell: not _drafts_tree(cell) and bool(cell.verification.traits.siblings),
+        "verification={verification.method.value} verifies trees, found drafting.tree=null; set drafting.tree "
+        "(chain: K tokens in a row), or use verification={verification.traits.on_chains.value}, which it is on chains",
+    ),
+    (
+        lambda cell: _drafts_tree(cell) and not cell.verification.traits.siblings,
+        "verification={verification.method.value} verifies chains, found drafting.tree={drafting.tree}; use "
+        f"verification= one of {_TREE_METHODS}, or drafting.tree=null",
+    ),
+    (
+        lambda cell: _drafts_tree(cell) and not cell.drafter.traits.drafts_trees,
+        "drafter={drafter.kind.value} proposes one token for a position, found drafting.tree={drafting.tree}; use "
+        f"drafter= one of {_TREE_DRAFTERS}",
+    ),
+    (
+        lambda cell: _drafts_tree(cell) and cell.backend.kind != "local",
+        "drafting.tree={drafting.tree} needs backend=local, found backend.kind={backend.kind}",
+    ),
+    (
+        lambda cell: _drafts_tree(cell) and bool(cell.backend.graphs or cell.backend.fused),
+        "drafting.tree={drafting.tree} runs on the reference core, without CUDA graphs and fused layers; use "
+        "backend.graphs=false backend.fused=false",
+    ),
+    (
+        lambda cell: _drafts_tree(cell) and cell.constraint.policy is not None,
+        "drafting.tree={drafting.tree} cannot be followed across the end of reasoning yet, found "
+        "constraint.policy={constraint.policy.value}; use constraint.policy=null or drafting.tree=null",
+    ),
+    (
+        lambda cell: _drafts_tree(cell) and cell.draws_unrounded,
+        "drafting.tree={drafting.tree} is drawn from the stored logits; use drafting.drawn_from=stored",
+    ),
+    (
+        lambda cell: _drafts_tree(cell) and cell.siblings not in cell.verification.traits.siblings,
+        "verification={verification.method.value} does not take {siblings.value} siblings; use drafting.siblings=auto",
     ),
     (
         lambda cell: cell.drafting.num_speculative_tokens == 0,

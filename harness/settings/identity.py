@@ -27,6 +27,8 @@ _ADDED_LATER = (
     "measurement.multi_draft_terms",
     "drafter.suffix_min",
     "drafter.suffix_factor",
+    "drafting.tree",
+    "drafting.siblings",
     "workload.files",
 )
 """Sections and settings that are younger than the first records: left out at their default, so that older cells keep
@@ -77,6 +79,9 @@ def determinants(
         workload = without_settings(workload, _PROMPT_SETTINGS) | {"prompts": prompts_fingerprint}
     # a profile is the rates that it stands for, whatever it is called
     rule = without_settings(with_rates(normal.verification), ["profile"])
+    drawn = {"sampling": cell.draft_sampling.value}
+    if normal.drafting.tree is not None:
+        drawn["siblings"] = normal.siblings.value
     # cells that draw no coupled noise keep their id
     noise = {"coupled_stream_version": COUPLED_STREAM_VERSION} if _may_draw_coupled_noise(cell) else {}
     return (
@@ -85,7 +90,7 @@ def determinants(
         | {
             "models": models,
             "drafter": without_settings(plain["drafter"], [*_MODEL_SETTINGS, "preferred"]),
-            "drafting": None if cell.is_baseline else plain["drafting"] | {"sampling": cell.draft_sampling.value},
+            "drafting": None if cell.is_baseline else plain["drafting"] | drawn,
             "verification": None if cell.is_baseline else rule,
             "workload": workload,
             "measurement": without_settings(plain["measurement"], _SUMMARY_SETTINGS),

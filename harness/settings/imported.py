@@ -1,6 +1,6 @@
 """Settings that take a built-in name or PACKAGE.MODULE:NAME, an object of the user's own.
 
-Does not know what the objects must be like; of the settings only that methods for trees are none for the engine.
+Does not know what the objects must be like.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-
-from kernels.methods import TreeMethod
 
 FORM = "PACKAGE.MODULE:NAME"
 
@@ -85,13 +83,6 @@ def named(key: str, ours: Mapping[str, Ours], name: Ours | str) -> Ours | Import
         return name
     if is_import_path(name):
         return ImportPath(name)
-    if key == "verification.method" and name in TreeMethod.__members__:
-        on_chains = TreeMethod[name].traits.on_chains
-        assert on_chains is not None
-        raise ValueError(
-            f"{key}: expected a method for chains, found {name}, which verifies trees; the engine drafts chains, of "
-            f"which it is {on_chains.value}"
-        )
     if name not in ours:
         raise ValueError(f"{key}: expected one of {', '.join(ours)}, or {FORM}, found {name}")
     return ours[name]

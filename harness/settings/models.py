@@ -33,6 +33,8 @@ class DrafterTraits:
     """Whether it is a network that the harness loads."""
     is_one_hot: bool = False
     """Whether it has no distribution to draw from."""
+    drafts_trees: bool = False
+    """Whether it can propose several tokens for a position."""
     in_target: bool = False
     """Whether it lies in the target's own folder and has the target's sizes."""
     settings: tuple[str, ...] = ()
@@ -43,10 +45,10 @@ class DrafterTraits:
 
 DRAFTERS = {
     DrafterKind.none: DrafterTraits(is_one_hot=True),
-    DrafterKind.eagle: DrafterTraits(has_model=True),
-    DrafterKind.eagle3: DrafterTraits(has_model=True),
-    DrafterKind.mtp: DrafterTraits(has_model=True, in_target=True),
-    DrafterKind.draft_model: DrafterTraits(has_model=True, settings=("shape",)),
+    DrafterKind.eagle: DrafterTraits(has_model=True, drafts_trees=True),
+    DrafterKind.eagle3: DrafterTraits(has_model=True, drafts_trees=True),
+    DrafterKind.mtp: DrafterTraits(has_model=True, drafts_trees=True, in_target=True),
+    DrafterKind.draft_model: DrafterTraits(has_model=True, drafts_trees=True, settings=("shape",)),
     DrafterKind.ngram: DrafterTraits(
         is_one_hot=True, settings=("ngram_max", "ngram_min"), name="{kind} ({ngram_min} to {ngram_max})"
     ),

@@ -13,7 +13,7 @@ from harness.settings.cell import CellConfig
 from harness.settings.imported import OrImported
 from harness.settings.launcher import LauncherConfig
 from harness.settings.tracker import Tracker
-from kernels.methods import VerificationMethod
+from kernels.methods import TreeMethod, VerificationMethod
 
 
 class InvalidCells(Enum):
@@ -45,7 +45,7 @@ class RunConfig(CellConfig):
     """What the results show; printed below the title."""
     does_not_show: str | None = None
     """What they do not show, although a reader may expect it; printed below that."""
-    reference: OrImported[VerificationMethod] | None = None
+    reference: OrImported[VerificationMethod | TreeMethod] | None = None
     """The method that the others are compared with where methods stand side by side; null takes the first."""
     invalid_cells: InvalidCells = InvalidCells.error
     """Invalid combinations of a sweep: stop before anything is loaded, or skip and list them."""

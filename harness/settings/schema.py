@@ -140,9 +140,14 @@ def _members(hint: Any) -> tuple[Any, bool, bool]:
         return hint, False, False
     members = typing.get_args(hint)
     optional = types.NoneType in members
-    ours, *imported = [member for member in members if member is not types.NoneType]
-    assert imported in ([], [str]), f"a setting has one type, beside a path to import, found {hint}"
-    return ours, bool(imported), optional
+    given = [member for member in members if member is not types.NoneType]
+    ours, imports = given[0], len(given) > 1
+    if imports:
+        enums = given[:-1]
+        assert given[-1] is str and all(map(_is_enum, enums)), f"expected one type, or Enums and a path, found {hint}"
+        names = {name: member.value for enum in enums for name, member in enum.__members__.items()}
+        ours = ours if len(enums) == 1 else Enum(ours.__name__, names)
+    return ours, imports, optional
 
 
 def _is_enum(hint: Any) -> bool:

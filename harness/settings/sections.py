@@ -1,4 +1,4 @@
-"""The typed settings of a cell that have no file of their own: drafting, decoding, verification, backend, measurement.
+"""The typed settings of a cell that have no file of their own: decoding, verification, backend, measurement.
 
 Every field says what it means and in which unit; what one section allows is checked in its dataclass. This module does
 not know which sections fit together.
@@ -15,62 +15,18 @@ from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.imported import ImportPath, OrImported, named
 from harness.settings.models import require
 from harness.settings.sampling import SamplingSettings
-from kernels.methods import Method, MethodTraits, OwnMethod, Verification, VerificationMethod
+from kernels.method_names import NAMED_METHODS
+from kernels.methods import (
+    Method,
+    MethodTraits,
+    OwnMethod,
+    TreeMethod,
+    Verification,
+    VerificationMethod,
+)
 
-MAX_SPECULATIVE_TOKENS = 32
-"""K at most: what the kernels take under every method (block verification holds the positions as the bits of a number),
-and the same for all, so that no method of a sweep is left without a partner."""
 MAX_LOGPROBS = 20
 """Alternatives of an output token that a record may hold; as many as the common servers give."""
-
-
-class DraftSamplingChoice(Enum):
-    """Draft sampling as configured; `auto` is resolved by the verification method."""
-
-    auto = "auto"
-    greedy = "greedy"
-    sampled = "sampled"
-    coupled = "coupled"
-
-
-class CacheDtype(Enum):
-    """Floating-point type of the draft-logit cache as configured; `auto` is the drafter's own."""
-
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-class DrawnFrom(Enum):
-    """Which values draft tokens are drawn from."""
-
-    stored = "stored"
-    unrounded = "unrounded"
-
-
-@dataclass
-class DraftingConfig:
-    """How much is proposed, and how it is drawn."""
-
-    num_speculative_tokens: int = 4
-    """K, draft tokens proposed per round; 32 at most."""
-    sampling: DraftSamplingChoice = DraftSamplingChoice.auto
-    """How the proposal is drawn; auto takes what the verification method is made for."""
-    cache_dtype: CacheDtype = CacheDtype.auto
-    """Type of the cached draft logits, which verification reads; auto is the drafter's own, in which nothing is
-    rounded."""
-    drawn_from: DrawnFrom = DrawnFrom.stored
-    """Draw drafts from the logits as they are stored in the cache, or as the drafter gave them, before rounding; the
-    second is biased under the methods that compare with the draft distribution."""
-
-    def __post_init__(self) -> None:
-        require(
-            0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS,
-            "drafting.num_speculative_tokens",
-            f"0 to {MAX_SPECULATIVE_TOKENS}",
-            self.num_speculative_tokens,
-        )
 
 
 class LogprobsMode(Enum):
@@ -117,7 +73,7 @@ class DecodingConfig:
 class VerificationConfig:
     """The rule that turns draft tokens into output tokens."""
 
-    method: OrImported[VerificationMethod] = VerificationMethod.probabilistic
+    method: OrImported[VerificationMethod | TreeMethod] = VerificationMethod.probabilistic
     """The rule; or PACKAGE.MODULE:NAME, one of your own (kernels.methods.OwnMethod), on the reference core."""
     epsilon: float = 0.09
     """typical: upper bound of the acceptance threshold on the target probability."""
@@ -133,7 +89,7 @@ class VerificationConfig:
     """synthetic: named rates of K positions, instead of rates (sources: harness/settings/acceptance_profiles.py)."""
 
     def __post_init__(self) -> None:
-        self.method = named("verification.method", VerificationMethod.__members__, self.method)
+        self.method = named("verification.method", NAMED_METHODS, self.method)
         given = bool(self.synthetic_rates) + (self.synthetic_length is not None) + (self.profile is not None)
         wanted = "synthetic_rates" in self.traits.parameters
         require(
@@ -268,13 +224,3 @@ class MeasurementConfig:
             "false without measurement.round_terms=true, beside which it is recorded",
             self.multi_draft_terms,
         )
-
-
-def cache_rounds(cache_dtype: str | None, dtype: str | None) -> bool:
-    """Whether a draft-logit cache of one type cannot hold what a drafter of another gives it.
-
-    Args:
-        cache_dtype: auto is the drafter's own; None in records that are older than the setting.
-        dtype: of the drafter, which is the target's.
-    """
-    return cache_dtype not in (None, "", "auto", "float32", dtype)

@@ -13,7 +13,7 @@ from enum import Enum
 
 from harness.settings.constraint import PolicyKind
 from harness.settings.models import DrafterKind, require
-from kernels.methods import DraftSampling, VerificationMethod
+from kernels.methods import DraftSampling, TreeMethod, VerificationMethod
 
 
 class Engine(Enum):
@@ -44,6 +44,10 @@ class EngineTraits:
     """Parsers of ours (constraint.parser) by its names; empty for the one that needs none."""
     was_run: str = ""
     """What its adapter was run against; empty: nothing, it is written from the engine's source."""
+
+    def drafts_of(self, method: VerificationMethod | TreeMethod) -> tuple[DraftSampling, ...] | None:
+        """Drafts that a method takes there; None for one that it does not have."""
+        return None if isinstance(method, TreeMethod) else self.verifications.get(method)
 
 
 _GREEDY, _SAMPLED = (DraftSampling.greedy,), (DraftSampling.sampled,)

@@ -7,6 +7,8 @@ context. Knows neither torch nor Hydra.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
+from math import prod
 
 Tree = tuple[int, ...]
 """Parent of each draft token, -1 for the context."""
@@ -33,21 +35,36 @@ def depths_of(tree: Tree) -> tuple[int, ...]:
     return tuple(depths)
 
 
-def read_tree(shape: str, num_speculative_tokens: int) -> Tree:
+def tree_name(tree: Tree) -> str:
+    """The shortest of FORMS, without `chain`: equal for equal trees."""
+    depths = depths_of(tree)
+    counts = [depths.count(depth) for depth in range(1, max(depths) + 1)]
+    if all(count % above == 0 for above, count in pairwise([1, *counts])):
+        even = [count // above for above, count in pairwise([1, *counts])]
+        if branching(*even) == tree:
+            return "-".join(map(str, even))
+    return f"[{','.join(map(str, tree))}]"
+
+
+def read_tree(shape: str, num_speculative_tokens: int, most: int) -> Tree:
     """The tree that a setting names.
 
     Args:
         shape: one of FORMS.
         num_speculative_tokens: K, tokens of `chain`.
+        most: draft tokens, at most.
 
     Raises:
-        ValueError: it is none of these forms, or a parent does not come before its child; says what was found.
+        ValueError: it is none of these forms, has no token or too many, or a parent does not come before its child;
+            says what was expected and found.
     """
     text = shape.strip()
-    if text == CHAIN:
-        return branching(*[1] * num_speculative_tokens)
-    if re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", text):
-        return branching(*map(int, text.split("-")))
+    counts = [1] * num_speculative_tokens if text == CHAIN else _counts(text)
+    if counts is not None:
+        size = sum(prod(counts[:depth]) for depth in range(1, len(counts) + 1))
+        if not 1 <= size <= most:
+            raise ValueError(f"expected a tree of 1 to {most} draft tokens, found {size} in {shape}")
+        return branching(*counts)
     if not re.fullmatch(r"\[\s*-?\d+(\s*,\s*-?\d+)*\s*\]", text):
         raise ValueError(f"expected {FORMS}, found {shape!r}")
     parents = tuple(int(number) for number in text.strip("[]").split(","))
@@ -57,4 +74,16 @@ def read_tree(shape: str, num_speculative_tokens: int) -> Tree:
                 f"expected parents that come before their children, -1 for children of the context, found {parent} "
                 f"for token {place} of {shape}"
             )
+    if len(parents) > most:
+        raise ValueError(f"expected a tree of 1 to {most} draft tokens, found {len(parents)} in {shape}")
     return parents
+
+
+def is_chain(shape: str) -> bool:
+    """Whether each token of a shape has one child at most, one after the other."""
+    return shape == CHAIN or set(_counts(shape) or [0]) == {1}
+
+
+def _counts(text: str) -> list[int] | None:
+    """Children level by level."""
+    return [int(number) for number in text.split("-")] if re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", text) else None

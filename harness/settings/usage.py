@@ -14,9 +14,10 @@ from typing import Any
 
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import PolicyKind
+from harness.settings.drafting import cache_rounds
 from harness.settings.imported import ImportPath
 from harness.settings.models import DRAFTERS, DrafterKind, DrafterTraits, Weights, drafter_traits
-from harness.settings.sections import cache_rounds
+from harness.settings.tree import is_chain
 from kernels.methods import METHODS, DraftSampling
 
 _OF_SOME_DRAFTERS = {
@@ -72,6 +73,11 @@ class SettingsView:
         return self.has_draft_cache and cache_rounds(self.value("drafting.cache_dtype"), self.dtype)
 
     @property
+    def drafts_tree(self) -> bool:
+        """Whether drafts are trees."""
+        return self.value("drafting.tree") is not None
+
+    @property
     def is_served(self) -> bool:
         """Whether a server generates."""
         return self.value("backend.kind") == "server"
@@ -123,8 +129,19 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     ),
     (
         ("measurement.multi_draft_terms",),
-        lambda view: view.has_draft_cache,
-        "with sampled or coupled drafts of a drafter that is a model, such as drafter=eagle3",
+        lambda view: view.has_draft_cache and not view.drafts_tree,
+        "with sampled or coupled drafts of a drafter that is a model, such as drafter=eagle3, that are chains",
+    ),
+    (("measurement.round_terms",), lambda view: not view.drafts_tree, "without drafting.tree"),
+    (
+        ("drafting.num_speculative_tokens",),
+        lambda view: not view.drafts_tree or is_chain(view.value("drafting.tree")),
+        "without drafting.tree, or with drafting.tree=chain: another tree has as many draft tokens as nodes",
+    ),
+    (
+        ("drafting.siblings",),
+        lambda view: view.drafts_tree and view.draft_sampling == DraftSampling.sampled.value,
+        "with sampled drafts and drafting.tree, such as drafting.tree=2-2",
     ),
     (
         ("drafting.drawn_from",),

@@ -26,10 +26,10 @@ from harness.records.files import UnwritableError, write_cell
 from harness.records.runs import CELLS, SUFFIX
 from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
+from harness.settings.drafting import CacheDtype
 from harness.settings.guarantee import RANDOM_WEIGHTS, labels
 from harness.settings.identity import key_without, plain_values
 from harness.settings.models import TargetConfig, Weights
-from harness.settings.sections import CacheDtype
 from harness.settings.usage import normal_form
 from harness.sweep.arm import Arm
 from harness.sweep.failures import DeviceLostError, device_is_lost, failed_id, failed_record, failure_of
@@ -226,7 +226,8 @@ def label(cell: CellConfig) -> str:
     num_tokens, method = cell.drafting.num_speculative_tokens, cell.verification.method.value
     cache = "" if cell.drafting.cache_dtype is CacheDtype.auto else f" {cell.drafting.cache_dtype.value}"
     cache += " unrounded" if cell.draws_unrounded else ""
-    return f"{cell.drafter.kind.value} K={num_tokens} T={cell.decoding.temperature:g} {method}{cache}{weights}"
+    tree = "" if cell.drafting.tree is None else f" tree={cell.drafting.tree}"
+    return f"{cell.drafter.kind.value} K={num_tokens}{tree} T={cell.decoding.temperature:g} {method}{cache}{weights}"
 
 
 def refuse_repeated(cells: Sequence[CellConfig]) -> None:

@@ -47,6 +47,11 @@ class EngineOfCell:
                 "backend.graphs: expected false with a verification method of your own, whose reference core CUDA "
                 f"graphs cannot hold, found true with verification.method={cell.verification.method.value}"
             )
+        if self.drafts_tree and (self.uses_graphs or models.meta_models.target.is_fused):
+            raise ValueError(
+                "backend.graphs, backend.fused: expected false with drafting.tree, found "
+                f"{self.uses_graphs} and {models.meta_models.target.is_fused}"
+            )
         self.draft_core: str | None = None
         """The engine's core draws the drafts too; None for a drafter without a network."""
 
@@ -63,6 +68,11 @@ class EngineOfCell:
     def runs_own_method(self) -> bool:
         """Whether it verifies by a method of the user's own, which the reference core alone runs."""
         return "verification.method" in self._cell.imported
+
+    @property
+    def drafts_tree(self) -> bool:
+        """Whether its drafts are trees, which the reference core alone verifies."""
+        return not self._cell.is_baseline and self._cell.drafting.tree is not None
 
     @property
     def uses_graphs(self) -> bool:
@@ -120,6 +130,7 @@ class EngineOfCell:
 
     def _build(self, target: TargetModel, loaded_head: LoadedHead | None) -> Engine:
         cell, num_tokens, num_slots = self._cell, self.num_speculative_tokens, self._cell.backend.max_concurrency
+        is_measured = not cell.is_baseline and not self.drafts_tree
         capacity = self._limit + draft_slack(num_tokens)
         shape = DrafterShape(num_slots, capacity, num_tokens, target.vocab_size)
         drafter = build_drafter(cell, target, loaded_head, shape)
@@ -139,10 +150,12 @@ class EngineOfCell:
             graphs=self.uses_graphs,
             # the baseline has nothing to measure, and must run as the cells that it is compared with
             overlaps=False if cell.measurement.expected_acceptance else None,
-            expected_acceptance=cell.measurement.expected_acceptance and not cell.is_baseline,
+            expected_acceptance=cell.measurement.expected_acceptance and is_measured,
             constrained=self._is_constrained,
-            round_terms=cell.measurement.round_terms and not cell.is_baseline,
-            multi_draft_terms=cell.measurement.multi_draft_terms and cell.has_draft_cache,
+            round_terms=cell.measurement.round_terms and is_measured,
+            multi_draft_terms=cell.measurement.multi_draft_terms and is_measured and cell.has_draft_cache,
+            tree=cell.drafting.parents if self.drafts_tree else None,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
-        return Engine(target, drafter, settings, reference_core() if self.runs_own_method else None)
+        needs_reference = self.runs_own_method or self.drafts_tree
+        return Engine(target, drafter, settings, reference_core() if needs_reference else None)

@@ -21,15 +21,13 @@ from harness.records.files import identity, write_cell
 from harness.records.runs import CELLS
 from harness.records.schema import CellRecord
 from harness.settings.cell import CellConfig
+from harness.settings.drafting import CacheDtype, DraftingConfig, DraftSamplingChoice
 from harness.settings.guarantee import guarantee, labels
 from harness.settings.identity import plain_values
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig
 from harness.settings.sections import (
     BackendConfig,
-    CacheDtype,
     DecodingConfig,
-    DraftingConfig,
-    DraftSamplingChoice,
     MeasurementConfig,
     VerificationConfig,
 )

@@ -43,7 +43,9 @@ def draw_by_position(sheet: Sheet) -> Figure:
     figure, grid_axes = grid(
         len(blocks) * len(temperatures), len(blocks[0]), (width, 1.95), sharex="none", sharey="all"
     )
-    depth, bounds = sheet.main_depth, list[bool]()
+    # a tree has fewer positions than draft tokens
+    last = max(cell.estimates.sums.num_positions if cell["tree"] else sheet.main_depth for cell in sheet.cells)
+    bounds = list[bool]()
     for row, (panels, temperature) in zip(grid_axes, product(blocks, temperatures), strict=True):
         for axes, panel in zip(row, panels, strict=False):
             cells = panel.sheet.select(temperature=temperature)
@@ -57,8 +59,8 @@ def draw_by_position(sheet: Sheet) -> Figure:
                     draw_points(axes, look, rates)
                     bounds.append(_draw_bounds(axes, look, cell, shift))
             axes.set_ylim(0, 100)
-            axes.set_xlim(0.8 - spread / 2, depth + 0.2 + spread / 2)
-            axes.set_xticks(range(1, depth + 1))
+            axes.set_xlim(0.8 - spread / 2, last + 0.2 + spread / 2)
+            axes.set_xticks(range(1, last + 1))
             if temperature == temperatures[0]:
                 axes.set_title(panel.title)
             if temperature == temperatures[-1]:
@@ -66,7 +68,9 @@ def draw_by_position(sheet: Sheet) -> Figure:
         for axes in row[len(panels) :]:
             axes.set_axis_off()
         row[0].set_ylabel(f"T = {temperature:g}\nacceptance (%)")
-    return finish(figure, "Acceptance by draft position", f"K = {depth}", sheet, more=[BAR] if any(bounds) else [])
+    return finish(
+        figure, "Acceptance by draft position", f"K = {sheet.main_depth}", sheet, more=[BAR] if any(bounds) else []
+    )
 
 
 def _draw_bounds(axes: Axes, look: Look, cell: CellResult, shift: float) -> bool:

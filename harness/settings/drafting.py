@@ -1,0 +1,107 @@
+"""The settings of the section `drafting`: how much is proposed, in which shape, and how it is drawn and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from harness.settings.models import require
+from harness.settings.tree import Tree, read_tree, tree_name
+from kernels.methods import MethodTraits, SiblingDraws
+
+MAX_SPECULATIVE_TOKENS = 32
+"""K at most: what the kernels take under every method (block verification holds the positions as the bits of a number),
+and the same for all, so that no method of a sweep is left without a partner."""
+
+
+class DraftSamplingChoice(Enum):
+    """Draft sampling as configured; `auto` is resolved by the verification method."""
+
+    auto = "auto"
+    greedy = "greedy"
+    sampled = "sampled"
+    coupled = "coupled"
+
+
+class CacheDtype(Enum):
+    """Floating-point type of the draft-logit cache as configured; `auto` is the drafter's own."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class SiblingsChoice(Enum):
+    """How the children of a node are drawn, as configured; `auto` is distinct where the verification method allows."""
+
+    auto = "auto"
+    distinct = "distinct"
+    independent = "independent"
+
+
+class DrawnFrom(Enum):
+    """Which values draft tokens are drawn from."""
+
+    stored = "stored"
+    unrounded = "unrounded"
+
+
+@dataclass
+class DraftingConfig:
+    """How much is proposed, and how it is drawn."""
+
+    num_speculative_tokens: int = 4
+    """K, draft tokens proposed per round; 32 at most. A tree has as many as it has nodes."""
+    sampling: DraftSamplingChoice = DraftSamplingChoice.auto
+    """How the proposal is drawn; auto takes what the verification method is made for."""
+    cache_dtype: CacheDtype = CacheDtype.auto
+    """Type of the cached draft logits, which verification reads; auto is the drafter's own, in which nothing is
+    rounded."""
+    drawn_from: DrawnFrom = DrawnFrom.stored
+    """Draw drafts from the logits as they are stored in the cache, or as the drafter gave them, before rounding; the
+    second is biased under the methods that compare with the draft distribution."""
+    tree: str | None = None
+    """Draft a tree instead of a chain: chain (of K), the number of children level by level such as 3-2-1, or a list of
+    parents such as [-1,-1,0,0], where -1 follows the context."""
+    siblings: SiblingsChoice = SiblingsChoice.auto
+    """How the children of a node are drawn: distinct (without replacement) or independent; auto is distinct unless the
+    verification method takes independent ones alone."""
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS,
+            "drafting.num_speculative_tokens",
+            f"0 to {MAX_SPECULATIVE_TOKENS}",
+            self.num_speculative_tokens,
+        )
+        if self.tree is not None:
+            try:
+                parents = read_tree(self.tree, self.num_speculative_tokens, MAX_SPECULATIVE_TOKENS)
+            except ValueError as error:
+                raise ValueError(f"drafting.tree: {error}") from error
+            # one name for one tree, whose nodes are the draft tokens
+            self.tree, self.num_speculative_tokens = tree_name(parents), len(parents)
+
+    @property
+    def parents(self) -> Tree | None:
+        """Parent of each draft token; None for chains."""
+        if self.tree is None:
+            return None
+        return read_tree(self.tree, self.num_speculative_tokens, MAX_SPECULATIVE_TOKENS)
+
+
+def siblings_of(method: MethodTraits) -> SiblingDraws:
+    """How `auto` draws the children of a node for a method."""
+    independent = method.siblings == (SiblingDraws.independent,)
+    return SiblingDraws.independent if independent else SiblingDraws.distinct
+
+
+def cache_rounds(cache_dtype: str | None, dtype: str | None) -> bool:
+    """Whether a draft-logit cache of one type cannot hold what a drafter of another gives it.
+
+    Args:
+        cache_dtype: auto is the drafter's own; None in records that are older than the setting.
+        dtype: of the drafter, which is the target's.
+    """
+    return cache_dtype not in (None, "", "auto", "float32", dtype)

@@ -1,0 +1,15 @@
+"""The verification methods by name, those for chains and those for trees; this module does not know torch."""
+
+from __future__ import annotations
+
+from .methods import TreeMethod, VerificationMethod
+
+NAMED_METHODS: dict[str, VerificationMethod | TreeMethod] = {
+    method.value: method for method in (*VerificationMethod, *TreeMethod)
+}
+"""In the order in which reports list them."""
+
+
+def parameters_of(name: str) -> tuple[str, ...]:
+    """Settings of the section verification that the method of this name uses; one of the user's own has none."""
+    return NAMED_METHODS[name].traits.parameters if name in NAMED_METHODS else ()

@@ -1,0 +1,146 @@
+"""`drafting.tree`: names of shapes, what goes with a tree, the identity of its cells, and what reports call them."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from harness.compose.compose import compose_plan
+from harness.metrics.columns import SETTINGS
+from harness.records.files import identity
+from harness.report.cell_names import depth_text, drafts_text
+from harness.settings.cell import CellConfig, InvalidCombinationError
+from harness.settings.drafting import DraftingConfig, SiblingsChoice
+from harness.settings.identity import determinants, plain_values
+from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.sections import DecodingConfig, VerificationConfig
+from harness.settings.tree import branching, depths_of, is_chain, read_tree, tree_name
+from harness.settings.usage import normal_form
+from kernels.methods import SiblingDraws
+from tests.synthetic_cells import CONFIG, analysed, cell_record, request_record, round_record
+
+
+def cell(tree="2-2", method="recursive", kind="eagle3", temperature=1.0, num_tokens=4, **drafting):
+    return CellConfig(
+        drafter=DrafterConfig(DrafterKind(kind)),
+        drafting=DraftingConfig(num_tokens, tree=tree, **drafting),
+        decoding=DecodingConfig(temperature=temperature),
+        verification=VerificationConfig(method),
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "parents", "name"),
+    [
+        ("3", (-1, -1, -1), "3"),
+        ("2-2", (-1, -1, 0, 0, 1, 1), "2-2"),
+        ("2-1-1", (-1, -1, 0, 1, 2, 3), "2-1-1"),
+        ("chain", (-1, 0, 1, 2, 3), "1-1-1-1-1"),
+        ("[-1,-1, 0,0,1,1]", (-1, -1, 0, 0, 1, 1), "2-2"),
+        ("[-1,0,-1]", (-1, 0, -1), "[-1,0,-1]"),
+        ("[-1,-1,0,0]", (-1, -1, 0, 0), "[-1,-1,0,0]"),
+    ],
+)
+def test_a_shape_has_one_name(shape, parents, name):
+    """Would catch two cells of one tree, and an uneven tree that is called an even one."""
+    assert read_tree(shape, 5, 32) == parents
+    assert tree_name(parents) == name and read_tree(name, 5, 32) == parents
+    assert is_chain(name) == (shape == "chain")
+    given = DraftingConfig(5, tree=shape)
+    assert (given.tree, given.num_speculative_tokens, given.parents) == (name, len(parents), parents)
+
+
+def test_depths_follow_from_parents():
+    assert depths_of(branching(2, 1, 2)) == (1, 1, 2, 2, 3, 3, 3, 3)
+    assert depths_of((-1, 0, -1, 1)) == (1, 2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ("2x2", "expected chain, the number of children level by level .* found '2x2'"),
+        ("0-1", "expected chain"),
+        ("[]", "expected chain"),
+        ("9-9", "1 to 32 draft tokens, found 90 in 9-9"),
+        ("999999-999999-999999", "1 to 32 draft tokens"),
+        ("[-1,2,0]", "found 2 for token 1"),
+        ("[-2]", "found -2 for token 0"),
+        (str([-1] * 33), "found 33"),
+    ],
+)
+def test_what_is_no_tree_is_refused(shape, message):
+    with pytest.raises(ValueError, match=f"^drafting.tree: .*{message}"):
+        DraftingConfig(tree=shape)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"method": "block"},
+            "verification=block verifies chains, found drafting.tree=2-2; use .* recursive, kseq",
+        ),
+        ({"tree": None}, "verification=recursive verifies trees, .* verification=probabilistic, which it is on chains"),
+        ({"kind": "ngram"}, "drafter=ngram proposes one token for a position, .* eagle, eagle3, mtp, draft_model"),
+        ({"method": "kseq", "siblings": SiblingsChoice.distinct}, "kseq does not take distinct siblings"),
+    ],
+)
+def test_what_does_not_go_with_a_tree_is_refused(changes, message):
+    with pytest.raises(InvalidCombinationError, match=message):
+        cell(**changes)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["backend.graphs=true", "backend.fused=true", "constraint=mask", "backend=server"],
+)
+def test_a_tree_runs_in_the_plain_local_engine_alone(setting):
+    with pytest.raises(ValueError, match=r"drafting\.tree|server"):
+        compose_plan(["drafter=eagle3", "drafting.tree=2-2", "verification=recursive", setting])
+
+
+def ids(*cells):
+    return {identity(determinants(item, "prompts", {"target": "t", "drafter": "d"})) for item in cells}
+
+
+def test_the_tree_is_part_of_the_identity_and_its_names_are_not():
+    chain = cell(None, "probabilistic")
+    assert len(ids(chain, cell(), cell("3-1"), cell(siblings=SiblingsChoice.independent))) == 4
+    assert len(ids(cell(), cell("[-1,-1,0,0,1,1]"), cell(siblings=SiblingsChoice.distinct), cell(num_tokens=9))) == 1
+    assert normal_form(cell(num_tokens=9)) == normal_form(cell())
+
+
+def test_siblings_are_distinct_unless_the_method_takes_independent_ones_alone():
+    assert cell().siblings is SiblingDraws.distinct
+    assert cell(method="kseq").siblings is SiblingDraws.independent
+    assert cell(siblings=SiblingsChoice.independent).siblings is SiblingDraws.independent
+
+
+def test_a_sweep_over_shapes_takes_names_and_lists():
+    """A list is no sweep of its numbers; K is that of chains, and of trees the number of nodes."""
+    plan = compose_plan(
+        [
+            "drafter=eagle3",
+            "drafting.tree=chain,2-2,[-1,-1,0]",
+            "drafting.num_speculative_tokens=3",
+            "verification=recursive",
+        ]
+    )
+    found = [(item.drafting.tree, item.drafting.num_speculative_tokens) for item in plan.cells if not item.is_baseline]
+    assert found == [("1-1-1", 3), ("2-2", 6), ("[-1,-1,0]", 3)]
+
+
+def test_reports_name_the_tree():
+    """Would catch two shapes of as many nodes under one name."""
+    config = plain_values(asdict(cell())) | {key: CONFIG[key] for key in ("guarantee", "device", "dtype")}
+    config |= {"draft_sampling": "sampled"}
+    rounds = [round_record(0, 0, 0.1), round_record(6, 1, 0.2, path=(1,), num_draft_positions=2)]
+    record = cell_record([request_record(rounds)], config=json.loads(json.dumps(config)))
+    (found,) = analysed(record)
+    assert (found["tree"], found["siblings"], found["num_speculative_tokens"]) == ("2-2", "distinct", 6)
+    assert depth_text(found) == "K = 6, tree 2-2"
+    assert drafts_text(found) == "sampled drafts, tree 2-2, distinct" and found.drafts == "sampled (tree 2-2, distinct)"
+    old = {section: dict(value) if isinstance(value, dict) else value for section, value in CONFIG.items()}
+    del old["drafting"]["tree"], old["drafting"]["siblings"]
+    (chain,) = analysed(replace(record, config=old, requests=(request_record([round_record(0, 0, 0.1)]),)))
+    assert (chain["tree"], chain["siblings"]) == ("", "") and {"tree", "siblings"} <= SETTINGS.keys()
