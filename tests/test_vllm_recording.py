@@ -13,6 +13,7 @@ from experiments.replay import main as replay_command
 from harness.backends.recordings.cells import write_cells
 from harness.backends.recordings.read import read_recording, recordings_at
 from harness.metrics.recorded_terms import read_recording as read_cells
+from harness.plugins.recording import frames
 from harness.plugins.vllm import recorder, signatures
 from harness.plugins.vllm.recording import Recording, RefusedRecording
 from harness.plugins.vllm.signatures import RefusedVersion
@@ -32,6 +33,8 @@ CUT, HOT = {"temperature": 0.7, "top_k": 6}, {"temperature": 1.0}
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch):
     stand_in.install(monkeypatch)
+    # frames end by number of rounds alone
+    monkeypatch.setattr(recorder, "FLUSH_S", 1e6)
 
 
 def recorded(folder, engine, method="block", num_steps=14, num_requests=6, **params):
@@ -255,7 +258,10 @@ def test_a_killed_worker_loses_what_was_not_written_and_that_is_said(tmp_path, m
     path.write_bytes(path.read_bytes()[:-5])
     assert replay_command([str(tmp_path)]) == 0
     found = capsys.readouterr()
-    assert "its worker died, or still runs" in found.err and "bytes of a frame were not written whole" in found.err
+    assert (
+        "its worker was shut down, died, or still runs" in found.err
+        and "bytes of a frame were not written whole" in found.err
+    )
     assert "recording not ended" in found.out
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
@@ -282,6 +288,27 @@ def test_a_recorder_that_fails_leaves_the_engine_running(tmp_path, monkeypatch):
         engine.worker.stop_recording()
     engine.step()
     assert "could not go on: AttributeError" in " ".join(write_cells(tmp_path))
+
+
+def test_a_full_disk_leaves_what_was_written_before(tmp_path, monkeypatch):
+    """Half of a frame reaches the file; it would be taken for damage if the next one stood behind it."""
+    monkeypatch.setattr(recorder, "ROUNDS_PER_FRAME", 30)
+    write, written = frames.write_whole, []
+
+    def full(descriptor, data):
+        written.append(data)
+        write(descriptor, data[: len(data) // 2] if len(written) == 3 else data)
+        if len(written) == 3:
+            raise OSError("No space left on device")
+
+    monkeypatch.setattr(frames, "write_whole", full)
+    engine = Engine()
+    with pytest.raises(RuntimeError, match="No space left on device"):
+        recorded(tmp_path, engine, num_steps=24)
+    (path,) = recordings_at(tmp_path)
+    found = read_recording(path)
+    assert found.failure == "OSError: No space left on device" and len(written) == 4
+    assert sum(len(item.rounds) for item in found.requests) == 30 and found.num_torn == 0
 
 
 def test_refusals_are_one_line(tmp_path, monkeypatch):

@@ -96,7 +96,11 @@ def _file_notes(file: RecordingFile) -> list[str]:
     """What is missing of a recording."""
     notes = []
     if not file.is_ended:
-        why = f"could not go on: {file.failure}" if file.failure else "was not ended: its worker died, or still runs"
+        why = (
+            f"could not go on: {file.failure}"
+            if file.failure
+            else "was not ended by stop_recording: its worker was shut down, died, or still runs"
+        )
         torn = f"; {file.num_torn} bytes of a frame were not written whole" if file.num_torn else ""
         notes.append(f"{file.path.name} {why}{torn}; the last rounds are missing")
     if file.num_unknown:

@@ -45,14 +45,16 @@ def converted(request: RecordedRequest, sample: int, start_s: float) -> Converte
     about = request.about
     if about["cannot"]:
         raise LeftOut(f"had {about['cannot']}, which a cell's settings do not name")
-    _check_order(request)
-    stops = frozenset(about["stop_token_ids"])
+    stops, position = frozenset(about["stop_token_ids"]), about["num_prompt_tokens"]
     rounds: list[RoundRecord] = []
     drafts: list[DraftTerms] = []
     output: list[int] = []
     finish: FinishReason | None = None
     for item in request.rounds:
+        if item.position != position:
+            raise LeftOut("lack rounds, or have some twice, as after a preemption")
         _check_round(item)
+        position += len(item.output_token_ids)
         found = commit(item.output_token_ids, item.draft_token_ids, about["max_tokens"] - len(output), stops)
         num_proposed = len(item.draft_token_ids)
         is_full = found.num_draft_tokens == num_proposed > 0
@@ -93,14 +95,6 @@ def converted(request: RecordedRequest, sample: int, start_s: float) -> Converte
         rounds=tuple(rounds),
     )
     return Converted(record, RequestTerms.of(record.key, drafts))
-
-
-def _check_order(request: RecordedRequest) -> None:
-    """Every round begins where the one before ended, the first behind the prompt."""
-    ends = [request.about["num_prompt_tokens"]]
-    ends += [item.position + len(item.output_token_ids) for item in request.rounds]
-    if [item.position for item in request.rounds] != ends[:-1]:
-        raise LeftOut("lack rounds, or have some twice, as after a preemption")
 
 
 def _check_round(item: RecordedRound) -> None:

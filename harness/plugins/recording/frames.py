@@ -102,6 +102,7 @@ class FrameFile:
     path: Path
     magic: bytes
     _digest: bytes = field(default=b"", repr=False)
+    _num_bytes: int = 0
 
     def __post_init__(self) -> None:
         """Make it.
@@ -112,15 +113,21 @@ class FrameFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("xb") as stream:
             stream.write(self.magic)
-        self._digest = first_digest(self.magic)
+        self._digest, self._num_bytes = first_digest(self.magic), len(self.magic)
 
     def append(self, content: Any) -> None:
-        """Write a frame of plain JSON values; on disk when this returns."""
+        """Write a frame of plain JSON values; on disk when this returns.
+
+        Raises:
+            OSError: it could not be written; what was written before it stays readable, and so does what comes after.
+        """
         data, digest = framed(content, self._digest)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         try:
+            # half of a frame may be there, from a full disk
+            os.ftruncate(descriptor, self._num_bytes)
             write_whole(descriptor, data)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        self._digest = digest
+        self._digest, self._num_bytes = digest, self._num_bytes + len(data)

@@ -104,9 +104,9 @@ class Recorder:
         """Why nothing is recorded any more."""
         self.num_rounds = 0
         self.num_requests = 0
-        self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._steps: queue.Queue[Step | None] = queue.Queue(maxsize=1)
+        self._is_closed = False
         self._frame = _Frame()
         self._flushed_s = self._last_s = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="rejection_lab recorder", daemon=True)
@@ -140,38 +140,37 @@ class Recorder:
             raise RuntimeError(f"{self.file.path}: not all was recorded: {self.error}") from self.error
 
     def _run(self) -> None:
-        with ExitStack() as stack:
-            # neither of them is inherited by a thread
-            stack.enter_context(torch.inference_mode())
-            if self._stream is not None:
-                stack.enter_context(torch.cuda.stream(self._stream))
-            has_told = False
-            while True:
-                is_idle, step = False, None
-                try:
-                    step = self._steps.get(timeout=FLUSH_S)
-                except queue.Empty:
-                    is_idle = True
-                if self.error is None and (step is not None or is_idle):
-                    self._try(step)
-                if self.error is not None and not has_told:
-                    has_told = True
-                    with suppress(OSError):
-                        self._flush()
-                        self.file.append({"failed": f"{type(self.error).__name__}: {self.error}"})
-                if step is None and not is_idle:
-                    return
-
-    def _try(self, step: Step | None) -> None:
-        """Take a step, and write if it is time."""
         try:
-            if step is not None:
+            with ExitStack() as stack:
+                # neither of them is inherited by a thread
+                stack.enter_context(torch.inference_mode())
+                if self._stream is not None:
+                    stack.enter_context(torch.cuda.stream(self._stream))
+                self._work()
+        except Exception as error:
+            self.fail(error)
+        if self.error is not None:
+            with suppress(Exception):
+                self._flush()
+                self.file.append({"failed": f"{type(self.error).__name__}: {self.error}"})
+        # a step must not wait for room for ever
+        while not self._is_closed:
+            self._is_closed = self._steps.get() is None
+
+    def _work(self) -> None:
+        """Take steps until there will be no more, or something went wrong."""
+        while self.error is None:
+            try:
+                step = self._steps.get(timeout=FLUSH_S)
+                if step is None:
+                    self._is_closed = True
+                    return
                 self._take(step)
+            except queue.Empty:
+                pass
             is_late = time.perf_counter() - self._flushed_s >= FLUSH_S
             if self._frame.num_rounds >= ROUNDS_PER_FRAME or is_late:
                 self._flush()
-        except Exception as error:
-            self.fail(error)
 
     def _take(self, step: Step) -> None:
         if self._stream is not None:
