@@ -3,6 +3,7 @@
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from kernels.reference.verify import verify
 from tests.stand_in_vllm_engine import Engine, K, V
 
 Method = VerificationMethod
+SITE = os.environ.get("REJECTION_LAB_VLLM_SITE", "")
 REQUIRED = [name for name, column in COLUMNS.items() if column.is_required]
 COPIES = 400
 CUT, HOT = {"temperature": 0.7, "top_k": 6}, {"temperature": 1.0}
@@ -335,6 +337,28 @@ def test_refusals_are_one_line(tmp_path, monkeypatch):
     with pytest.raises(RefusedVersion, match=r"start_recording: expected vLLM .*found another"):
         other.start_recording(str(tmp_path))
     assert stand_in.SAMPLER_MODULE.rejection_sample is own, "vLLM's own verification stays"
+
+
+@pytest.mark.skipif(not SITE, reason="REJECTION_LAB_VLLM_SITE names no folder with vLLM 0.25.1")
+def test_what_is_read_of_a_worker_has_these_names_in_vllm():
+    """Would catch a stand-in that has what vLLM does not."""
+    worker = "v1/worker/gpu"
+    names = {
+        f"{worker}/model_runner.py": ["self.parallel_config =", "self.speculative_config =", "self.model_config =",
+                                      "self.req_states", "self.sample(", "self.add_requests(scheduler_output)"],
+        f"{worker}/states.py": ["self.req_id_to_index"],
+        f"{worker}/sample/states.py": ["self.vocab_size =", "self.seeds = UvaBackedTensor"],
+        f"{worker}/sample/output.py": ["sampled_token_ids:", "num_sampled:"],
+        f"{worker}/input_batch.py": ["req_ids:", "logits_indices:", "positions:", "cu_num_logits:"],
+        "v1/core/sched/output.py": ["req_id:", "prompt_token_ids:", "sampling_params:", "mm_features:", "lora_request:",
+                                    "prompt_embeds:", "scheduled_new_reqs:", "finished_req_ids:"],
+        "sampling_params.py": ["temperature:", "top_k:", "top_p:", "min_p:", "max_tokens:", "ignore_eos:",
+                               "stop_token_ids:", "def eos_token_id", "structured_outputs:"],
+        "config/speculative.py": ["method:", "model:", "num_speculative_tokens:"],
+        "config/parallel.py": ["tensor_parallel_size:", "pipeline_parallel_size:"],
+    }  # fmt: skip
+    texts = {path: (Path(SITE, "vllm", path)).read_text() for path in names}
+    assert not [(path, name) for path, each in names.items() for name in each if name not in texts[path]]
 
 
 def test_the_method_stays_while_it_is_recorded_and_afterwards(tmp_path):

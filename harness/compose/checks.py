@@ -101,9 +101,13 @@ def _check_servers(cells: Sequence[CellConfig]) -> None:
             )
         asks_more = decoding.top_k or decoding.min_p or decoding.ignore_eos
         is_plain = asks_more and not server.traits.takes_all_sampling
+        if cell.measurement.round_terms:
+            raise SettingsError(
+                "measurement.round_terms: expected false with backend=server: no server sends them; inside vLLM our "
+                "plug-in records them for `rejection-lab replay FOLDER` (harness/plugins/README.md)"
+            )
         asked = {
             "decoding.logprobs": decoding.logprobs is not None,
-            "measurement.round_terms": cell.measurement.round_terms,
             f"decoding.top_k, min_p or ignore_eos with server={server.engine.value}": is_plain,
         }
         for key, is_asked in asked.items():
