@@ -5,6 +5,7 @@ This module knows the records of `harness.records.schema`; it does not know what
 
 from __future__ import annotations
 
+import gc
 import gzip
 import hashlib
 import json
@@ -21,6 +22,7 @@ from typing import Any
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival
 from harness.records.request import RequestRecord, RoundRecord
+from harness.records.round_columns import rounds_from_columns
 from harness.records.schema import (
     COUNTED_FIELDS,
     READABLE_VERSIONS,
@@ -30,7 +32,7 @@ from harness.records.schema import (
     Failure,
     unreadable,
 )
-from harness.records.strict_json import at, hints_of, parse_json, shown, typed, typed_list
+from harness.records.strict_json import at, hints_of, parse_each, parse_json, shown, typed, typed_list
 
 
 def identity(determinants: Mapping[str, Any]) -> str:
@@ -153,21 +155,18 @@ def _from_columns(kind: Any, columns: Any) -> tuple[Any, ...]:
         raise InconsistentRecordError(f"expected the columns {', '.join(hints)}, found {shown(columns)}")
     rows = {name: at(name, typed_list, hints[name], column) for name, column in columns.items()}
     num_rows = max(map(len, rows.values()), default=0)
-    if kind is RoundRecord:
-        rows = {name: (absent,) * num_rows for name, absent in _OPTIONAL_ROUND_COLUMNS.items()} | rows
-    wrong = [name for name in hints if len(rows.get(name, ())) != num_rows]
+    may_be_missing = _OPTIONAL_ROUND_COLUMNS if kind is RoundRecord else {}
+    wrong = [
+        name for name in hints if len(rows.get(name, ())) != num_rows and (name in rows or name not in may_be_missing)
+    ]
     if wrong:
         raise InconsistentRecordError(
             f"expected the columns {', '.join(hints)} with {num_rows} values each, found "
             f"{len(rows[wrong[0]]) if wrong[0] in rows else 'no'} {wrong[0]}"
         )
-    found: list[Any] = []
-    try:
-        for row in zip(*(rows[name] for name in hints), strict=True):
-            found.append(kind(*row))
-    except ValueError as error:
-        raise ValueError(f"[{len(found)}]: {error}") from error
-    return tuple(found)
+    if kind is RoundRecord:
+        return rounds_from_columns(rows, num_rows)
+    return tuple(kind(*row) for row in zip(*(rows[name] for name in hints), strict=True))
 
 
 def block_from_json(data: Any) -> Block:
@@ -199,19 +198,48 @@ def write_cell(cell: CellRecord, folder: Path) -> Path:
 def read_cell(path: Path) -> CellRecord:
     """Read a cell; raises ValueError with the path when the file is not a consistent record of a known schema."""
     try:
-        data = parse_json(gzip.decompress(path.read_bytes()))
-        if data["schema_version"] not in READABLE_VERSIONS:
-            raise InconsistentRecordError(unreadable(data["schema_version"]))
-        if data["schema_version"] == 2:
-            # caches and graphs were not counted from the start
-            data = dict.fromkeys(COUNTED_FIELDS, 0) | data
-        requests = enumerate(data["requests"])
-        data["requests"] = tuple(at(f"requests[{index}]", request_from_json, item) for index, item in requests)
-        cell: CellRecord = typed(CellRecord, data)
-        return cell
+        with _no_collections():
+            content = gzip.decompress(path.read_bytes())
+            data = parse_each(content, "requests", request_from_json)
+            return _cell_from_json(_read_whole(content) if data is None else data)
     except (OSError, EOFError, zlib.error, KeyError, TypeError) as error:
         raise ValueError(
             f"{path}: expected a cell record of schema {SCHEMA_VERSION}, found {type(error).__name__}: {error}"
         ) from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Have no garbage looked for: a record is no cycle, and every search goes through all that was read before."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _read_whole(content: bytes) -> Any:
+    """A record as plain values with its requests; where something is wrong with these, it says where."""
+    data = parse_json(content)
+    _check_version(data)
+    requests = enumerate(data["requests"])
+    return data | {"requests": tuple(at(f"requests[{index}]", request_from_json, item) for index, item in requests)}
+
+
+def _check_version(data: Any) -> None:
+    if data["schema_version"] not in READABLE_VERSIONS:
+        raise InconsistentRecordError(unreadable(data["schema_version"]))
+
+
+def _cell_from_json(data: Any) -> CellRecord:
+    _check_version(data)
+    if data["schema_version"] == 2:
+        # caches and graphs were not counted from the start
+        data = dict.fromkeys(COUNTED_FIELDS, 0) | data
+    cell: CellRecord = typed(CellRecord, data)
+    return cell

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, pairwise
+from operator import attrgetter, le
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts
@@ -250,7 +251,7 @@ class RequestRecord:
 
     @property
     def num_output_tokens(self) -> int:
-        return sum(item.num_output_tokens for item in self.events)
+        return sum(map(attrgetter("num_output_tokens"), self.events))
 
     def __post_init__(self) -> None:
         self._check_ranges()
@@ -276,14 +277,13 @@ class RequestRecord:
             raise InconsistentRecordError(
                 f"request {self.key}: expected 0 to {num_emitted} reasoning tokens, found {num_reasoning}"
             )
-        last = self.submitted_s
-        for item in self.events:
-            if not item.arrival_s >= last:
-                raise InconsistentRecordError(
-                    f"request {self.key}: arrivals must not go back in time, found {item.arrival_s} after {last}"
-                )
-            last = item.arrival_s
-        if any(item.cut_reason in ENDING_CUTS for item in self.rounds[:-1]):
+        times = [self.submitted_s, *map(attrgetter("arrival_s"), self.events)]
+        if not all(map(le, times, times[1:])):
+            last, back = next(pair for pair in pairwise(times) if not pair[0] <= pair[1])
+            raise InconsistentRecordError(
+                f"request {self.key}: arrivals must not go back in time, found {back} after {last}"
+            )
+        if not {*ENDING_CUTS}.isdisjoint(map(attrgetter("cut_reason"), self.rounds[:-1])):
             raise InconsistentRecordError(f"request {self.key}: a round cut by eos or length must be the last one")
 
     def _check_ranges(self) -> None:

@@ -14,7 +14,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
+from itertools import chain
 from typing import Any, NoReturn
 
 LARGEST_FLOAT = sys.float_info.max
@@ -37,7 +38,7 @@ def parse_json(text: bytes | str) -> Any:
     """
     try:
         text = text if isinstance(text, str) else text.decode("utf-8-sig")
-        value = json.loads(text, object_pairs_hook=_each_once, parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(text, **_HOOKS)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
         return value
@@ -47,6 +48,38 @@ def parse_json(text: bytes | str) -> Any:
         raise ValueError(f"expected JSON, found {error}") from error
     except RecursionError as error:
         raise ValueError("expected JSON of a few levels, found one that is nested too deeply to be read") from error
+
+
+def parse_each(content: bytes, name: str, read: Callable[[Any], Any]) -> dict[str, Any] | None:
+    """An object whose last entry is a list, which is never in memory as a whole: its values are used one by one.
+
+    Args:
+        content: JSON, with the blanks that `json.dumps` writes.
+        name: of the list.
+        read: what becomes of a value; it may use it up.
+
+    Returns:
+        The object, with a tuple of what was read under the name. None where the text is no such object, or anything is
+        wrong with it: `parse_json`, and reading what it returns, say what.
+    """
+    found, end = list[Any](), 0
+    try:
+        text = content.decode()
+        before, begin, values = text.partition(f'"{name}": [')
+        if not begin or _SURROGATE.search(text):
+            return None
+        outside = parse_json(f"{before}{begin}]}}")
+        decoder = _DECODER if _may_overflow(content) else _DECODER_OF_FINITE
+        while end or not values.startswith("]"):
+            item, end = decoder.raw_decode(values, end)
+            found.append(read(item))
+            if not values.startswith(", ", end):
+                break
+            end += len(", ")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    is_whole = values[end:] == "]}" and isinstance(outside, dict) and outside.get(name) == []
+    return outside | {name: tuple(found)} if is_whole else None
 
 
 def typed(hint: Any, value: Any) -> Any:
@@ -59,18 +92,30 @@ def typed(hint: Any, value: Any) -> Any:
     Raises:
         ValueError: it is none; the message names the place within the value, what was expected and what was found.
     """
-    origin = typing.get_origin(hint)
-    if hint is Any or (is_dataclass(hint) and isinstance(value, typing.cast(type, hint))):
-        return value
+    return _reader(hint)(value)
+
+
+@cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """What makes a value of JSON one of a type."""
+    origin, members = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return _as_it_is
     if isinstance(hint, types.UnionType) or origin is typing.Union:
-        return _member(typing.get_args(hint), value)
+        return partial(_member, members)
     if origin in (tuple, list):
-        return _items(typing.get_args(hint) if origin is tuple else (*typing.get_args(hint), ...), value)
+        return partial(_items, members if origin is tuple else (*members, ...))
     if origin is not None:
-        return {name: at(name, typed, typing.get_args(hint)[1], item) for name, item in _object(value).items()}
-    if is_dataclass(hint):
-        return _built(hint, _object(value))
-    return _single(hint, value)
+        return partial(_mapping, members[1])
+    return partial(_built if is_dataclass(hint) else _single, hint)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _mapping(hint: Any, value: Any) -> dict[str, Any]:
+    return {name: at(name, typed, hint, item) for name, item in _object(value).items()}
 
 
 def typed_list(hint: Any, value: Any) -> tuple[Any, ...]:
@@ -98,13 +143,22 @@ def hints_of(schema: type) -> Mapping[str, Any]:
     return typing.get_type_hints(schema)
 
 
-def _built(schema: Any, entries: Mapping[str, Any]) -> Any:
-    hints, known = hints_of(schema), fields(schema)
-    needed = [item.name for item in known if item.default is MISSING and item.default_factory is MISSING]
-    missing = [name for name in needed if name not in entries]
-    unknown = [name for name in entries if name not in {item.name for item in known}]
-    if missing or unknown:
-        names = ", ".join(item.name for item in known)
+@cache
+def _needed(schema: Any) -> frozenset[str]:
+    """Fields without a default."""
+    return frozenset(
+        item.name for item in fields(schema) if item.default is MISSING and item.default_factory is MISSING
+    )
+
+
+def _built(schema: Any, value: Any) -> Any:
+    if isinstance(value, schema):
+        return value
+    entries, hints = _object(value), hints_of(schema)
+    if not entries.keys() <= hints.keys() or not _needed(schema) <= entries.keys():
+        missing = [name for name in hints if name in _needed(schema) and name not in entries]
+        unknown = [name for name in entries if name not in hints]
+        names = ", ".join(hints)
         _fail(f"expected {names}, found {f'no {missing[0]}' if missing else f'also {shown(unknown[0])}'}")
     return schema(**{name: at(name, typed, hints[name], item) for name, item in entries.items()})
 
@@ -150,6 +204,8 @@ def _alike(hint: Any, values: Sequence[Any]) -> tuple[Any, ...]:
         present = [item for item in values if item is not None]
     if _are_plain(inner, present):
         return tuple(values)
+    if _are_plain_rows(inner, present):
+        return tuple(None if item is None else tuple(item) for item in values)
     found: list[Any] = []
     try:
         for item in values:
@@ -159,13 +215,27 @@ def _alike(hint: Any, values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def _are_plain_rows(hint: Any, values: Sequence[Any]) -> bool:
+    """Whether values are lists of numbers as a tuple's type asks for, so that nothing of them is to be converted."""
+    members = typing.get_args(hint) if typing.get_origin(hint) is tuple else ()
+    if not members or members[0] not in (int, float) or not set(map(type, values)) <= {list, tuple}:
+        return False
+    is_long = members[1:] == (...,)
+    if not is_long and (len(set(members)) > 1 or not set(map(len, values)) <= {len(members)}):
+        return False
+    return _are_plain(members[0], list(chain.from_iterable(values)))
+
+
 def _are_plain(hint: Any, values: Sequence[Any]) -> bool:
     """Whether values are of the type already, numbers in its range."""
     kinds = set(map(type, values))
     if hint is int:
         return kinds <= {int} and min(values, default=0) >= -(2**63) and max(values, default=0) < 2**63
     if hint is float:
-        return kinds <= {int, float} and max(map(abs, values), default=0) <= LARGEST_FLOAT
+        return (
+            kinds <= {int, float}
+            and -LARGEST_FLOAT <= min(values, default=0) <= max(values, default=0) <= LARGEST_FLOAT
+        )
     return kinds <= {hint}
 
 
@@ -198,6 +268,23 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _finite(text: str) -> float:
     number = float(text)
-    if abs(number) > LARGEST_FLOAT:
-        _fail(f"expected a number that float64 holds, found {text[:_SHOWN]}")
-    return number
+    if -LARGEST_FLOAT <= number <= LARGEST_FLOAT:
+        return number
+    _fail(f"expected a number that float64 holds, found {text[:_SHOWN]}")
+
+
+_HOOKS: Mapping[str, Any] = {
+    "object_pairs_hook": _each_once,
+    "parse_constant": _refuse_constant,
+    "parse_float": _finite,
+}
+_DECODER = json.JSONDecoder(**_HOOKS)
+_DECODER_OF_FINITE = json.JSONDecoder(**{**_HOOKS, "parse_float": None})
+_FORM = bytes.maketrans(b"123456789E", b"000000000e")
+_LARGE_EXPONENT = re.compile(rb"e\+?000")
+
+
+def _may_overflow(content: bytes) -> bool:
+    """Whether a number may be beyond float64: those of fewer than 200 digits and an exponent below 100 are not."""
+    form = content.translate(_FORM)
+    return b"0" * 200 in form or _LARGE_EXPONENT.search(form) is not None
