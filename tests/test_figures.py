@@ -22,7 +22,7 @@ from harness.report.figures.sweep import LENGTH, draw_sweep
 from harness.report.figures.tradeoff import draw_tradeoff
 from harness.report.figures.write import save_figure, write_figures
 from harness.report.page import figure_caption
-from kernels.contract import VerificationMethod
+from kernels.method_names import NAMED_METHODS
 from tests.synthetic_cells import analysed, baseline_settings, config, shortened_cell, simulated_cell, simulated_run
 
 
@@ -134,7 +134,7 @@ def luminance(color):
 
 def test_every_method_has_a_style_of_its_own_that_survives_grey():
     """Would catch two methods that only differ in colour, or a method without a style."""
-    assert set(LOOKS) == {method.value for method in VerificationMethod}
+    assert set(LOOKS) == set(NAMED_METHODS)
     looks = [*LOOKS.values(), *SPARE_LOOKS]
     assert len({look.marker for look in looks}) == len({look.color for look in looks}) == len(looks)
     assert all(luminance(look.color) < 0.75 for look in looks)

@@ -27,9 +27,9 @@ LOOKS = {
     "typical": Look("#CC79A7", "v", ":"),
     "lenient": Look("#882255", "P", (0, (1, 1))),
     "synthetic": Look("#666666", "*", (0, (3, 1, 1, 1))),
-    "recursive": Look("#CC6677", "<", "-"),
-    "kseq": Look("#88CCEE", ">", "--"),
-    "traversal": Look("#117733", "d", (0, (5, 1, 1, 1))),
+    "recursive": Look("#661100", (5, 1, 0), "-"),
+    "kseq": Look("#6699CC", (3, 1, 0), "--"),
+    "traversal": Look("#4D9221", (6, 1, 0), (0, (5, 1, 1, 1))),
     "pr35461": Look("#000000", "h", (0, (4, 2, 1, 2))),
 }
 SPARE_LOOKS = (
