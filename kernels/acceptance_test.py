@@ -36,20 +36,24 @@ SHARED_DRAW: tl.constexpr = tl.constexpr(-(2**31))
 
 
 @triton.jit
-def draft_logit(draft, slot, index, token):
-    """(draft logit of X in float32, -inf if the drafter does not know the token; offset of its row's statistics)."""
+def draft_logit(draft, slot, index, token, wanted):
+    """(draft logit of X in float32, -inf if the drafter does not know the token; offset of its row's statistics).
+
+    Args:
+        index, token, wanted: of one draft token or of several; where it is not wanted, nothing is loaded.
+    """
     logits, stats = draft_row(draft, slot, index)
     draft_id = token
     if draft.to_draft_ids is not None:
-        draft_id = tl.load(draft.to_draft_ids + token).to(tl.int64)
-    known = (draft_id >= 0) & (draft_id < draft.vocab_size)
+        draft_id = tl.load(draft.to_draft_ids + token, mask=wanted, other=-1).to(tl.int64)
+    known = wanted & (draft_id >= 0) & (draft_id < draft.vocab_size)
     logit = tl.load(logits + draft_id, mask=known, other=-float("inf")).to(tl.float32)
     mask = (
         draft.mask_words,
         draft.mask_stride,
         draft.num_mask_words,
         draft.mask_token_ids,
-        draft_mask_row(draft, slot, index, True),
+        draft_mask_row(draft, slot, index, wanted),
     )
     return allowed_logit(logit, token, known, mask), stats
 
@@ -93,7 +97,7 @@ def prepare(
     proposed = tl.full((), 0.0, tl.float64)
     if draft.logits is not None:
         if (temperature > 0) & known:
-            known_logit, stats = draft_logit(draft, slot, index, token)
+            known_logit, stats = draft_logit(draft, slot, index, token, True)
             proposed = known_logit.to(tl.float64)
             if not SUMS_DRAFTS:
                 proposed = draft_logprob(
@@ -135,8 +139,8 @@ def load_prepared(state, row):
 
 
 @triton.jit
-def accept_or_reject(target, rule, state, temperature, index, row, prepared, stats, METHOD: tl.constexpr):
-    """PASSED, REJECTED or IMPOSSIBLE, for the draft token at `index`.
+def accept_or_reject(target, rule, temperature, index, prepared, stats, METHOD: tl.constexpr):
+    """(PASSED, REJECTED or IMPOSSIBLE; float64 log p(X)), for the draft token at `index`, or for several.
 
     Args:
         prepared: from `prepare`.
@@ -152,8 +156,6 @@ def accept_or_reject(target, rule, state, temperature, index, row, prepared, sta
     if METHOD == "greedy":
         valid = valid & (temperature == 0)
     if METHOD == "block":
-        tl.store(state.target_logprobs + row, target_logprob)
-        tl.store(state.draft_logprobs + row, proposed)
         passes = valid
     elif METHOD == "coupled":
         passes = token == argmax
@@ -169,4 +171,4 @@ def accept_or_reject(target, rule, state, temperature, index, row, prepared, sta
             passes = uniform_number * (tl.exp(proposed) * tl.load(rule + LENIENCY)) < target_prob
         else:
             passes = uniform_number * tl.exp(proposed) < target_prob
-    return tl.where(valid, tl.where(passes, PASSED, REJECTED), IMPOSSIBLE)
+    return tl.where(valid, tl.where(passes, PASSED, REJECTED), IMPOSSIBLE), target_logprob

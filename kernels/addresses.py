@@ -41,3 +41,14 @@ def draft_row(draft, slot, index):
     """(address of the row's logits, offset of its statistics), int64."""
     logits = draft.logits + slot * draft.slot_stride + index.to(tl.int64) * draft.position_stride
     return logits, slot * draft.stats_slot_stride + index.to(tl.int64) * draft.stats_position_stride
+
+
+@triton.jit
+def prefetch(row_logits, first, num_tokens, SIZE: tl.constexpr):
+    """Ask for SIZE tokens of a row from `first` on, before it is known what for: they come as near as the L2."""
+    STEP: tl.constexpr = 1024 // row_logits.dtype.element_ty.primitive_bitwidth
+    offsets = tl.minimum(first + tl.arange(0, SIZE // STEP) * STEP, num_tokens - 1)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [(row_logits + offsets).to(tl.int64)], dtype=tl.int32,
+        is_pure=False, pack=1,
+    )  # fmt: skip

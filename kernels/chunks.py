@@ -25,15 +25,19 @@ NO_PLACE: tl.constexpr = tl.constexpr(2**30)
 
 
 @triton.jit
-def _read_chunks(
-    target, rows, output, row_logits, row, mask, temperature, first_chunk, seed, position, kept,
+def sum_chunks(
+    target, output, row_logits, mask, temperature, first_chunk, seed, position, kept,
     METHOD: tl.constexpr, GREEDY: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
     UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Statistics of PARTS chunks of one row, a chunk for each warp; returns what `race` keeps of coupled noise.
+    """Statistics of PARTS chunks of one row, a chunk for each warp.
 
     Every thread keeps a maximum and a sum of its own, in units of that maximum, until the chunk has been read: threads
     meet once a chunk and not once a step.
+
+    Returns:
+        ([PARTS] float32 maximum, float64 sum, float64 moment, int32 first token with the maximum of each chunk; what
+        `race` keeps of coupled noise). See kernels.arguments.RowBuffers for those that mean something.
     """
     LANES: tl.constexpr = 32
     STEP: tl.constexpr = LANES * GROUP
@@ -72,20 +76,18 @@ def _read_chunks(
                 kept, values, largest, offsets, groups, target.vocab_size, output.to_target_ids, seed, position, high,
                 PARTS, LANES, GROUP,
             )  # fmt: skip
-    at = row * rows.num_chunks + chunks
-    inside = chunks < rows.num_chunks
     highest = tl.max(maximum, axis=1)
     reference = tl.where(highest == -float("inf"), 0.0, highest)[:, None]
     shrink = weigh(maximum, reference, high, low).to(tl.float64)
-    tl.store(rows.chunk_maximum + at, highest, mask=inside)
-    tl.store(rows.chunk_sum + at, tl.sum(sums * shrink, axis=1), mask=inside)
+    moment = tl.full((PARTS,), 0.0, tl.float64)
     if METHOD == "typical":
         moved = tl.where(sums > 0, sums * (maximum - reference).to(tl.float64), 0.0)
-        tl.store(rows.chunk_moment + at, tl.sum(shrink * (moments + moved), axis=1), mask=inside)
+        moment = tl.sum(shrink * (moments + moved), axis=1)
+    first_place = tl.full((PARTS,), 0, tl.int32)
     if GREEDY:
         first_place = tl.min(tl.where(maximum == highest[:, None], places, NO_PLACE), axis=1)
-        tl.store(rows.chunk_argmax + at, first_place - row_lead(row_logits, target.lead), mask=inside)
-    return kept
+        first_place -= row_lead(row_logits, target.lead)
+    return highest, tl.sum(sums * shrink, axis=1), moment, first_place, kept
 
 
 @triton.jit
@@ -127,10 +129,20 @@ def read_group(
     seed, position = tl.load(streams.seeds + request), tl.load(streams.positions + request) + index
     kept = no_race(PARTS, 32)
     for part in range(SETS):
-        kept = _read_chunks(
-            target, rows, output, row_logits, row, mask, temperature, (group * SETS + part) * PARTS, seed, position,
-            kept, METHOD, GREEDY, PARTS, CHUNK, GROUP, UNROLL,
+        first_chunk = (group * SETS + part) * PARTS
+        highest, total, moment, first_place, kept = sum_chunks(
+            target, output, row_logits, mask, temperature, first_chunk, seed, position, kept,
+            METHOD, GREEDY, PARTS, CHUNK, GROUP, UNROLL,
         )  # fmt: skip
+        chunks = first_chunk + tl.arange(0, PARTS)
+        at = row * rows.num_chunks + chunks
+        inside = chunks < rows.num_chunks
+        tl.store(rows.chunk_maximum + at, highest, mask=inside)
+        tl.store(rows.chunk_sum + at, total, mask=inside)
+        if METHOD == "typical":
+            tl.store(rows.chunk_moment + at, moment, mask=inside)
+        if GREEDY:
+            tl.store(rows.chunk_argmax + at, first_place, mask=inside)
     if METHOD == "coupled" and not GREEDY:
         leader = _leader_of_group(
             target, rows, output, row_logits, mask, temperature, group * SETS * PARTS, SETS * PARTS, seed, position,

@@ -100,7 +100,10 @@ def conclude_row(
     row = request.to(tl.int64) * (tokens.width + 1) + index
     keep_stats(rows, row, stats)
     if index < count:
-        judgement = accept_or_reject(target, rule, state, temperature, index, row, prepared, stats, METHOD)
+        judgement, target_logprob = accept_or_reject(target, rule, temperature, index, prepared, stats, METHOD)
+        if METHOD == "block":
+            tl.store(state.target_logprobs + row, target_logprob)
+            tl.store(state.draft_logprobs + row, prepared[2])
         tl.store(state.judgements + row, judgement)
         if SKIPS:
             if judgement != PASSED:
@@ -115,6 +118,16 @@ def is_last(counter, num_arrivals):
     if last:
         tl.atomic_add(counter, -num_arrivals, sem="acquire")
         tl.debug_barrier()
+    return last
+
+
+@triton.jit
+def is_last_of_few(counter, num_arrivals):
+    """The same in one step, by which every program gives up what it has cached: for programs that end with it."""
+    tl.debug_barrier()
+    last = tl.atomic_add(counter, 1, sem="acq_rel") == num_arrivals - 1
+    if last:
+        tl.store(counter, 0)
     return last
 
 
@@ -192,8 +205,14 @@ def arrive(
 
 @triton.jit
 def skip_slot(target, tokens, state, output, request, count, WIDTH_PADDED: tl.constexpr):
-    """The verdict of a padded slot; or of a request that is UNPLACED, which is flagged and gets token 0."""
+    """Leave the second pass nothing to do for a slot of which no row is read, and write its verdict."""
     tl.store(state.plans + request, NOTHING)
+    write_padding(target, tokens, output, request, count, WIDTH_PADDED)
+
+
+@triton.jit
+def write_padding(target, tokens, output, request, count, WIDTH_PADDED: tl.constexpr):
+    """The verdict of a padded slot; or of a request that is UNPLACED, which is flagged and gets token 0."""
     if target.first_rows is not None:
         is_unplaced = count == UNPLACED
         write_verdict(tokens, output, request, tl.where(is_unplaced, 0, -1), is_unplaced, WIDTH_PADDED)

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from .acceptance_test import IMPOSSIBLE, PASSED
-from .device_streams import ACCEPT, uniform
+from .device_streams import ACCEPT, load_stream, uniform
 
 NOTHING: tl.constexpr = tl.constexpr(0)
 FROM_TARGET: tl.constexpr = tl.constexpr(1)
@@ -28,23 +28,36 @@ MANY_COLUMNS: tl.constexpr = tl.constexpr(8)
 
 
 @triton.jit
-def write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED: tl.constexpr):
-    """Everything but the token after the accepted ones; num_accepted is -1 for a padded slot.
-    A request whose caller counts more draft tokens than there is room for is flagged, here or by `flag_excess`.
-    """
-    row = request.to(tl.int64)
-    columns = tl.arange(0, WIDTH_PADDED)
-    # All of them, so that the load does not wait for the number of accepted ones.
-    drafted = columns < tokens.width
-    token_ids = tl.load(tokens.token_ids + row * tokens.stride + columns, mask=drafted, other=-1).to(tl.int64)
+def entry(values, columns, index):
+    """The entry at an index of a vector, of which the others may be anything."""
+    return tl.sum(tl.where(columns == index, values, tl.zeros_like(values)), axis=0)
+
+
+@triton.jit
+def load_token_ids(tokens, request, columns):
+    """All draft tokens of a request, so that the load waits for no count; -1 beyond them."""
+    at = tokens.token_ids + request.to(tl.int64) * tokens.stride + columns
+    return tl.load(at, mask=columns < tokens.width, other=-1).to(tl.int64)
+
+
+@triton.jit
+def store_verdict(tokens, output, request, columns, token_ids, num_accepted, invalid):
+    """Everything but the token after the accepted ones; num_accepted is -1 for a padded slot."""
     token_ids = tl.where(columns < num_accepted, token_ids, -1)
     written = (columns <= tokens.width) & ((columns != num_accepted) | (num_accepted < 0))
-    tl.store(output.token_ids + row * (tokens.width + 1) + columns, token_ids, mask=written)
+    tl.store(output.token_ids + request.to(tl.int64) * (tokens.width + 1) + columns, token_ids, mask=written)
     tl.store(output.num_accepted + request, tl.maximum(num_accepted, 0).to(tl.int64))
+    tl.store(output.invalid + request, invalid)
+
+
+@triton.jit
+def write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED: tl.constexpr):
+    """`store_verdict` of what is loaded for it. A request whose caller counts more draft tokens than there is room for
+    is flagged, here or by `flag_excess`."""
+    columns = tl.arange(0, WIDTH_PADDED)
     if WIDTH_PADDED <= MANY_COLUMNS:
-        tl.store(output.invalid + request, invalid | (tl.load(tokens.counts + request) > tokens.width))
-    else:
-        tl.store(output.invalid + request, invalid)
+        invalid = invalid | (tl.load(tokens.counts + request) > tokens.width)
+    store_verdict(tokens, output, request, columns, load_token_ids(tokens, request, columns), num_accepted, invalid)
 
 
 @triton.jit
@@ -55,43 +68,97 @@ def flag_excess(tokens, output, request, WIDTH_PADDED: tl.constexpr):
 
 
 @triton.jit
-def block_length(tokens, streams, state, request, num_usable, one_hot):
+def position_passes(uniform_number, mass, ratio):
+    """Block's test of a position: eta < Z / (Z + 1 - P), with Z the mass of its residual and P its ratio."""
+    rest = mass + (1.0 - ratio)
+    return uniform_number * tl.where(rest == 0, 1.0, rest) < tl.where(rest == 0, ratio, mass)
+
+
+@triton.jit
+def block_length(columns, target_logprobs, draft_logprobs, uniform_numbers, num_usable, one_hot):
     """The part of block verification that single tokens decide.
 
     h_i <= P_i, so a position whose uniform is not below P_i fails without a look at its rows.
 
+    Args:
+        target_logprobs, draft_logprobs, uniform_numbers: float64, of each draft token; vectors like `columns`.
+
     Returns:
-        (number accepted, bit mask of the positions whose residual mass is needed): one of them is final. The mask is 0
-        when the number is final; otherwise it has bit 0, for the residual after nothing was accepted.
+        (number accepted, bit mask of the positions whose residual mass is needed, vector of log P_i): one of them is
+        final. The mask is 0 when the number is final; otherwise it has bit 0, for the residual after nothing was
+        accepted.
     """
-    row = request.to(tl.int64) * (tokens.width + 1)
-    seed, round_index = tl.load(streams.seeds + request), tl.load(streams.rounds + request)
-    first_position = tl.load(streams.positions + request)
+    log_ratios = tl.zeros_like(target_logprobs)
     log_ratio = tl.full((), 0.0, tl.float64)
     num_accepted = tl.full((), 0, tl.int32)
     needed = tl.full((), 0, tl.int32)
-    tl.store(state.log_ratios + row, log_ratio)
     for index in range(1, num_usable + 1):
-        step = tl.load(state.target_logprobs + row + index - 1, cache_modifier=".cg")
-        step -= tl.load(state.draft_logprobs + row + index - 1, cache_modifier=".cg")
+        step = entry(target_logprobs, columns, index - 1) - entry(draft_logprobs, columns, index - 1)
         log_ratio = tl.minimum(log_ratio + step, 0.0)
-        tl.store(state.log_ratios + row + index, log_ratio)
+        log_ratios = tl.where(columns == index, log_ratio, log_ratios)
         ratio = tl.exp(log_ratio)
-        uniform_number = uniform(seed, ACCEPT, first_position + index - 1, round_index)
+        uniform_number = entry(uniform_numbers, columns, index - 1)
         if index == num_usable:
             if uniform_number < ratio:
                 num_accepted = index
                 needed = needed * 0
         elif one_hot:
-            mass = ratio * (1.0 - tl.exp(tl.load(state.target_logprobs + row + index, cache_modifier=".cg")))
-            rest = mass + (1.0 - ratio)
-            if uniform_number * tl.where(rest == 0, 1.0, rest) < tl.where(rest == 0, ratio, mass):
+            mass = ratio * (1.0 - tl.exp(entry(target_logprobs, columns, index)))
+            if position_passes(uniform_number, mass, ratio):
                 num_accepted = index
         elif uniform_number < ratio:
             needed = needed | ((needed * 0 + 1) << index)
     if (num_accepted < num_usable) & (one_hot == 0):
         needed = needed | 1
-    return num_accepted, needed
+    return num_accepted, needed, log_ratios
+
+
+@triton.jit
+def settle(
+    columns, token_ids, judged, normalizers, target_logprobs, draft_logprobs, uniform_numbers, temperature, count,
+    METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, WIDTH_PADDED: tl.constexpr, EMITS_FROM_TARGET: tl.constexpr,
+):  # fmt: skip
+    """Decide the number of accepted tokens from vectors with an entry for each draft token; normalizers also have one
+    for the row after the last.
+
+    Args:
+        target_logprobs, draft_logprobs, uniform_numbers: only used by block.
+
+    Returns:
+        (number accepted, plan, bit mask of the positions whose residual mass is needed, whether the request is flagged,
+        vector of log P_i of block).
+    """
+    # Rows after the first failure may have been skipped and hold an older result, which the minimum never reaches.
+    stop = tl.min(tl.where((judged != PASSED) & (columns < count), columns, WIDTH_PADDED))
+    stop = tl.minimum(stop, count)
+    is_stop = (columns == stop) & (columns < count)
+    is_impossible = tl.sum((is_stop & (judged == IMPOSSIBLE)).to(tl.int32)) > 0
+    # A placeholder, -1, stops the round and is no error.
+    is_placeholder = tl.sum((is_stop & (token_ids == -1)).to(tl.int32)) > 0
+    one_hot = (temperature == 0).to(tl.int32)
+    if not READS_DRAFT:
+        one_hot = one_hot | 1
+
+    num_accepted = stop
+    needed = stop * 0
+    log_ratios = tl.zeros_like(normalizers)
+    if METHOD == "block":
+        num_accepted, needed, log_ratios = block_length(
+            columns, target_logprobs, draft_logprobs, uniform_numbers, stop, one_hot
+        )
+        ends = num_accepted == stop
+    else:
+        ends = (stop == count) | is_impossible
+    undefined = tl.sum(((columns == num_accepted) & (normalizers != normalizers)).to(tl.int32)) > 0
+    invalid = ends & ((is_impossible & (is_placeholder == 0)) | undefined)
+    if METHOD == "greedy":
+        invalid = invalid | (temperature > 0)
+    if EMITS_FROM_TARGET:
+        plan = FROM_TARGET
+    else:
+        rejected_plan = tl.where(one_hot != 0, FROM_TARGET_WITHOUT, FROM_RESIDUAL)
+        plan = tl.where(needed != 0, UNDECIDED, tl.where(ends, FROM_TARGET, rejected_plan))
+    return num_accepted, plan, needed, invalid, log_ratios
 
 
 @triton.jit
@@ -99,7 +166,7 @@ def decide(
     tokens, streams, rows, state, output, temperature, request, count,
     METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, WIDTH_PADDED: tl.constexpr, EMITS_FROM_TARGET: tl.constexpr,
 ):  # fmt: skip
-    """Decide the number of accepted tokens.
+    """Decide the number of accepted tokens from what the programs of the rows left, and write the verdict.
 
     Returns:
         (number accepted, plan, bit mask of the positions whose residual mass is needed).
@@ -110,31 +177,18 @@ def decide(
     normalizers = tl.load(
         rows.normalizer + (row + columns) * rows.stride, mask=columns <= count, other=0.0, cache_modifier=".cg"
     )
-    # Rows after the first failure may have been skipped and hold an older result, which the minimum never reaches.
-    stop = tl.min(tl.where((judged != PASSED) & (columns < count), columns, WIDTH_PADDED))
-    stop = tl.minimum(stop, count)
-    stopped = tl.load(tokens.token_ids + request.to(tl.int64) * tokens.stride + stop, mask=stop < count, other=0)
-    is_impossible = tl.sum(((columns == stop) & (columns < count) & (judged == IMPOSSIBLE)).to(tl.int32)) > 0
-    one_hot = (temperature == 0).to(tl.int32)
-    if not READS_DRAFT:
-        one_hot = one_hot | 1
-
-    num_accepted = stop
-    needed = stop * 0
+    target_logprobs, draft_logprobs, uniform_numbers = normalizers, normalizers, normalizers
     if METHOD == "block":
-        num_accepted, needed = block_length(tokens, streams, state, request, stop, one_hot)
-        ends = num_accepted == stop
-    else:
-        ends = (stop == count) | is_impossible
-    undefined = tl.sum(((columns == num_accepted) & (normalizers != normalizers)).to(tl.int32)) > 0
-    # A placeholder, -1, stops the round and is no error.
-    invalid = ends & ((is_impossible & (stopped != -1)) | undefined)
-    if METHOD == "greedy":
-        invalid = invalid | (temperature > 0)
+        drafted = columns < count
+        target_logprobs = tl.load(state.target_logprobs + row + columns, mask=drafted, other=0.0, cache_modifier=".cg")
+        draft_logprobs = tl.load(state.draft_logprobs + row + columns, mask=drafted, other=0.0, cache_modifier=".cg")
+        seed, position, round_index = load_stream(streams, request, True)
+        uniform_numbers = uniform(seed, ACCEPT, position + columns, round_index)
+    num_accepted, plan, needed, invalid, log_ratios = settle(
+        columns, load_token_ids(tokens, request, columns), judged, normalizers, target_logprobs, draft_logprobs,
+        uniform_numbers, temperature, count, METHOD, READS_DRAFT, WIDTH_PADDED, EMITS_FROM_TARGET,
+    )  # fmt: skip
+    if METHOD == "block":
+        tl.store(state.log_ratios + row + columns, log_ratios, mask=columns <= count)
     write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED)
-    if EMITS_FROM_TARGET:
-        plan = FROM_TARGET
-    else:
-        rejected_plan = tl.where(one_hot != 0, FROM_TARGET_WITHOUT, FROM_RESIDUAL)
-        plan = tl.where(needed != 0, UNDECIDED, tl.where(ends, FROM_TARGET, rejected_plan))
     return num_accepted, plan, needed

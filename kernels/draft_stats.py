@@ -10,7 +10,8 @@ from torch import Tensor
 from .arguments import DraftTokens, MaskRows, Output, StreamState, TargetRows
 from .checks import check_mask
 from .contract import Draft, RowStats, Sampling, VerificationMethod
-from .passes import Round, no_draft, read_rows
+from .passes import read_rows
+from .round import Round, no_draft
 from .row_words import read_in_words
 from .token_mask import mask_rows
 from .workspace import Shape, Workspace

@@ -14,7 +14,8 @@ from torch import Tensor
 from .arguments import DraftTokens, Output, TargetRows
 from .checks import check_logits, check_num_tokens, check_row_stats, check_token_map, checked_requests
 from .contract import Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
-from .passes import Round, launch, no_draft, stream_state
+from .passes import launch
+from .round import Round, no_draft, stream_state
 from .row_words import in_words_or_lead, read_in_words
 from .streams import Purpose
 from .token_mask import mask_rows

@@ -19,13 +19,14 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from .acceptance_test import draft_logprob, keep_prepared, load_prepared, load_proposal, prepare
-from .addresses import draft_row, row_address
+from .addresses import draft_row, prefetch, row_address
 from .chunks import read_group
 from .conclude import (
     arrive,
     conclude_only_row,
     conclude_row,
     is_last,
+    is_last_of_few,
     is_padding,
     served_count,
     skip_slot,
@@ -106,6 +107,8 @@ def _first_pass_kernel(
     DRAFTED: tl.constexpr,
     APART: tl.constexpr,
     SUMS_DRAFTS: tl.constexpr,
+    DECIDES: tl.constexpr,
+    IS_SMALL: tl.constexpr,
     NUM_GROUPS: tl.constexpr,
     SETS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -132,6 +135,9 @@ def _first_pass_kernel(
     count = served_count(tokens, request, temperature, cutting, False)
     stop = tokens.width + 1
     row_logits = row_address(target, tokens, request, index)
+    if IS_SMALL and target.first_rows is None:
+        # Ahead of the scalars, on which every read of the row waits.
+        prefetch(row_logits, tl.maximum(group, 0) * SETS * PARTS * CHUNK, target.vocab_size, SETS * PARTS * CHUNK)
     mask = (
         target.mask_words,
         target.mask_stride,
@@ -140,6 +146,8 @@ def _first_pass_kernel(
         target_mask_row(target, tokens, request, index, index <= count),
     )
     prepares = group == -APART
+    if not DECIDES:
+        prepares = group < 0
     stream = load_stream(streams, request, prepares)
     if SUMS_DRAFTS:
         # Also the programs that read the draft row need its slot.
@@ -186,7 +194,13 @@ def _first_pass_kernel(
                         target, rows, state, streams, output, row_logits, mask, request, index, cells, temperature,
                         group, METHOD, False, SETS, PARTS, CHUNK, GROUP, UNROLL,
                     )  # fmt: skip
-        if is_last(state.row_arrivals + row, num_arrivals):
+        is_complete = False
+        if DECIDES:
+            if IS_SMALL and not DRAFTED:
+                is_complete = is_last_of_few(state.row_arrivals + row, num_arrivals)
+            else:
+                is_complete = is_last(state.row_arrivals + row, num_arrivals)
+        if is_complete:
             # Read at once, needed or not: a skipped row leaves an unused value here.
             if DRAFTED:
                 prepared = load_prepared(state, row)
@@ -224,4 +238,5 @@ def _first_pass_kernel(
                     uniform_number, METHOD, EMITS, CHUNK, CHUNKS_PADDED,
                 )  # fmt: skip
     elif is_padding(count, cutting) & (index == 0) & (group <= 0):
-        skip_slot(target, tokens, state, output, request, count, WIDTH_PADDED)
+        if DECIDES:
+            skip_slot(target, tokens, state, output, request, count, WIDTH_PADDED)

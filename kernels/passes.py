@@ -3,6 +3,7 @@
     first pass    kernels.first_pass    reads every target row that matters, tests the draft tokens and decides
     second pass   kernels.second_pass   reads the rows at the rejected position, draws the next token
 
+With few requests the first pass only sums, and the second is kernels.deciding_pass, which decides too.
 Where the first pass leaves nothing to be summed (`Round.sums`) it draws the next token itself, and is the only launch.
 In a mixed batch (`Sampling.is_mixed`) the requests that cut nothing get these launches, and then those that cut: each
 kind costs what it costs alone, and the programs of the other kind, which end at once (one or two launches more).
@@ -11,21 +12,25 @@ All are ordinary launches without host synchronisation, so that they can be capt
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
-from torch import Tensor
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
-from .arguments import DraftRows, DraftTokens, Output, RoundState, RowBuffers, StreamState, TargetRows
-from .contract import Sampling, Streams, VerificationMethod
+from .contract import VerificationMethod
+from .deciding_pass import _deciding_pass_kernel
 from .first_pass import _first_pass_kernel
-from .register_limits import RowTraits, first_pass_registers, second_pass_registers, truncated_pass_registers
+from .register_limits import (
+    RowTraits,
+    deciding_pass_registers,
+    first_pass_registers,
+    second_pass_registers,
+    truncated_pass_registers,
+)
+from .round import Round, capability
 from .second_pass import _second_pass_kernel
 from .truncation import _truncated_rows_kernel
-from .workspace import SHORT_CHUNK, Shape, Workspace
+from .workspace import SHORT_CHUNK
 
 Method = VerificationMethod
 FIRST_PASS_WARPS = 4
@@ -40,98 +45,20 @@ FEW_REQUESTS = 64
 These numbers were chosen by measurement on an H200."""
 MANY_PROGRAMS, MANY_DRAWING_PROGRAMS = 8192, 4096
 """From so many on a program of the first pass reads two sets of chunks instead of one: fewer begin and end."""
+LATE_REQUESTS = {Method.probabilistic: 32, Method.lenient: 32, Method.block: 8}
+"""Up to this many the second pass decides."""
+LATE_REQUESTS_OF_4_WARPS = 8
+"""Up to this many it runs with 4 warps, beyond it with 8."""
+MANY_SUMS = 512
+"""Sums of chunks that each of its programs can take."""
+SMALL_GRID = 512
+"""Programs of a first pass that are so few that the memory is not busy with what they read: they ask for it early."""
 DEPTH = 4
 """Groups of 16 bytes for which there is room in one window for each thread of it, and tokens."""
 SHORT_GROUP, SHORT_DEPTH = 2, 1
 """Tokens of a group, and the same room, for the search in a row that is one short chunk: few tokens for a thread."""
 UNUSED_LOW_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
 """Low bits of a float32 that are always 0 when it comes from the given type."""
-
-
-class Round(NamedTuple):
-    """The arguments of both passes."""
-
-    method: Method
-    target: TargetRows
-    draft: DraftRows
-    tokens: DraftTokens
-    sampling: Sampling
-    streams: StreamState
-    rule: Tensor
-    rows: RowBuffers
-    state: RoundState
-    output: Output
-    shape: Shape
-    workspace: Workspace
-    purpose: int = 0
-    """Stream of the next token; 0 means the residual's after a rejection and else the bonus stream."""
-    serves: bool | None = None
-    """Only the requests that cut (True), or only those that do not; None: all."""
-
-    @property
-    def truncates(self) -> bool:
-        """Whether a request that it serves may cut."""
-        return self.sampling.truncates and self.serves is not False
-
-    @property
-    def cutting(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """What tells the two kinds of requests apart in a kernel; see kernels.conclude.served_count."""
-        sampling = self.sampling
-        return (None, None, None) if self.serves is None else (sampling.top_k, sampling.top_p, sampling.min_p)
-
-    @property
-    def kinds(self) -> list[Round]:
-        """The round as it is launched: once for all requests, or for those that cut nothing and for those that cut."""
-        if not (self.sampling.truncates and self.sampling.is_mixed):
-            return [self]
-        return [self._replace(serves=False), self._replace(serves=True)]
-
-    @property
-    def is_masked(self) -> bool:
-        """Whether any row may have a mask."""
-        return self.target.mask_words is not None or self.draft.mask_words is not None
-
-    @property
-    def row_traits(self) -> RowTraits:
-        """How its rows are read."""
-        target, draft = self.target, self.draft
-        return RowTraits(
-            dtype=target.logits.dtype,
-            is_aligned=target.is_aligned,
-            has_lead=target.lead is not None,
-            joins=target.lead is None and (target.in_words is not None or draft.in_words is not None),
-            is_short=self.shape.chunk == SHORT_CHUNK,
-            is_masked=self.is_masked,
-            is_mapped=draft.to_draft_ids is not None or self.output.to_target_ids is not None,
-        )
-
-    @property
-    def sums(self) -> bool:
-        """Whether weights of the next token must be summed once the round is decided, which takes a second pass.
-
-        Not where it comes from a target row that nothing is cut from, or from such a row without one token: the sums
-        of the first pass give its law. Nor where coupled noise decides: its winner is known with the row.
-        """
-        if self.method is Method.coupled:
-            return False
-        return self.draft.logits is not None or self.truncates or self.method is Method.pr35461
-
-
-def stream_state(streams: Streams) -> StreamState:
-    return StreamState(streams.seeds, streams.positions, streams.rounds)
-
-
-def no_draft() -> DraftRows:
-    """One-hot proposals: there is nothing to read."""
-    return DraftRows(None, 0, 0, 0, None, None, None, None, None, None, 0, 0)
-
-
-def capability() -> int:
-    """Compute capability of the GPU times ten; 0 in Triton's interpreter, and where it is none of NVIDIA's."""
-    if not isinstance(_first_pass_kernel, JITFunction):
-        return 0
-    target = driver.active.get_current_target()
-    return target.arch if target.backend == "cuda" else 0
 
 
 def overlaps() -> bool:
@@ -142,6 +69,10 @@ def overlaps() -> bool:
 def launch(round_: Round) -> None:
     """Decide how many draft tokens of each request are accepted, and draw the token after them."""
     if round_.shape.num_requests == 0:
+        return
+    if decides_late(round_):
+        _first_pass(round_, emits=False, is_followed=True, decides=False)
+        _deciding_pass(round_)
         return
     for kind in round_.kinds:
         _first_pass(kind, emits=not kind.sums, is_followed=kind.sums)
@@ -155,18 +86,28 @@ def read_rows(round_: Round) -> None:
         _first_pass(kind, emits=False, is_followed=False)
 
 
-def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
+def decides_late(round_: Round) -> bool:
+    """Whether the first pass only sums, and the second decides."""
+    shape = round_.shape
+    if round_.draft.logits is None or round_.truncates or round_.is_masked or shape.chunk == SHORT_CHUNK:
+        return False
+    num_sums = triton.next_power_of_2(shape.width + 1) * triton.next_power_of_2(shape.num_chunks)
+    return shape.num_requests <= LATE_REQUESTS.get(round_.method, 0) and num_sums <= MANY_SUMS
+
+
+def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = True) -> None:
     """Read the target rows, test the draft tokens, decide how many are accepted.
 
     Args:
         round_: the arguments.
         emits: draw the next token too.
         is_followed: by a second pass, which may start its programs while this one ends.
+        decides: if not, only sum the rows.
     """
     shape, method, logits = round_.shape, round_.method, round_.target.logits
     shared = {
         "METHOD": method.value,
-        "SKIPS": method.traits.stops_at_first_failure and shape.width > 0,
+        "SKIPS": method.traits.stops_at_first_failure and shape.width > 0 and decides,
         "READS_DRAFT": round_.draft.logits is not None,
         "CHUNK": shape.chunk,
         "CHUNKS_PADDED": triton.next_power_of_2(shape.num_chunks),
@@ -184,7 +125,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         # A row of few chunks has no work for more; but to draw from a long chunk takes them all.
         parts = min(parts, triton.next_power_of_2(shape.num_chunks))
     drafted = int(shape.width > 0)
-    apart = int(drafted and not is_short)
+    apart = int(drafted and not is_short and decides)
     many = MANY_PROGRAMS if drafted else MANY_DRAWING_PROGRAMS
     is_many = shape.num_rows * triton.cdiv(shape.num_chunks, parts) >= many
     sets = 2 if is_many and shape.num_chunks > parts else 1
@@ -207,13 +148,16 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool) -> None:
         DRAFTED=drafted,
         APART=apart,
         SUMS_DRAFTS=sums_drafts,
+        DECIDES=decides,
+        IS_SMALL=num_programs * (shape.width + 1) <= SMALL_GRID and capability() > 0 and not is_short,
         NUM_GROUPS=num_groups,
         SETS=sets,
         PARTS=parts,
         GROUP=group,
-        UNROLL=min(FIRST_PASS_UNROLLS.get(method, 4), shape.chunk // (32 * group)),
+        UNROLL=min(FIRST_PASS_UNROLLS.get(method, 4) if decides else 4, shape.chunk // (32 * group)),
         num_warps=parts,
-        maxnreg=first_pass_registers(method, round_.row_traits, capability()),
+        # A pass that only sums is the same for all methods.
+        maxnreg=first_pass_registers(method if decides else Method.strict, round_.row_traits, emits, capability()),
         **shared,
     )
 
@@ -267,7 +211,6 @@ def _second_pass(round_: Round) -> None:
     num_groups = triton.cdiv(shape.num_chunks, parts)
     group = 16 // round_.target.logits.element_size()
     traits = round_.row_traits
-    is_laden = traits.is_masked or traits.joins or traits.has_lead
     _second_pass_kernel[(num_groups * shape.num_requests, shape.num_positions)](
         round_.target,
         round_.draft,
@@ -286,7 +229,7 @@ def _second_pass(round_: Round) -> None:
         PARTS=parts,
         CHUNK=shape.chunk,
         GROUP=group,
-        UNROLL=min(LADEN_UNROLL if is_laden else SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
+        UNROLL=min(LADEN_UNROLL if _is_laden(traits) else SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
         CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
         WIDTH_PADDED=triton.next_power_of_2(shape.width + 1),
         OVERLAPS=overlaps(),
@@ -294,3 +237,42 @@ def _second_pass(round_: Round) -> None:
         num_warps=parts,
         maxnreg=second_pass_registers(round_.method, traits, truncates, parts, capability()),
     )
+
+
+def _deciding_pass(round_: Round) -> None:
+    """Decide, sum what the next tokens are drawn from, and draw them; after a first pass that only summed."""
+    shape, traits = round_.shape, round_.row_traits
+    parts = 4 if shape.num_requests <= LATE_REQUESTS_OF_4_WARPS else 8
+    parts = min(parts, triton.next_power_of_2(shape.num_chunks))
+    num_groups = triton.cdiv(shape.num_chunks, parts)
+    group = 16 // round_.target.logits.element_size()
+    _deciding_pass_kernel[(num_groups * shape.num_requests, shape.num_positions)](
+        round_.target,
+        round_.draft,
+        round_.tokens,
+        round_.sampling.temperature,
+        round_.streams,
+        round_.rule,
+        round_.rows,
+        round_.state,
+        round_.output,
+        round_.purpose,
+        METHOD=round_.method.value,
+        SUMS_DRAFTS=int(shape.sums_drafts),
+        NUM_GROUPS=num_groups,
+        PARTS=parts,
+        CHUNK=shape.chunk,
+        GROUP=group,
+        UNROLL=min(LADEN_UNROLL if _is_laden(traits) else SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
+        CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
+        WIDTH_PADDED=triton.next_power_of_2(shape.width + 1),
+        OVERLAPS=overlaps(),
+        launch_pdl=overlaps(),
+        num_warps=parts,
+        maxnreg=deciding_pass_registers(traits, shape.num_requests, parts, capability()),
+    )
+
+
+def _is_laden(rows: RowTraits) -> bool:
+    """Whether a step of a second pass loads more than tokens."""
+    return rows.is_masked or rows.joins or rows.has_lead

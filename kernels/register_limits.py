@@ -38,12 +38,13 @@ class RowTraits(NamedTuple):
     """Token ids of the drafter are those of a smaller vocabulary."""
 
 
-def first_pass_registers(method: Method, rows: RowTraits, capability: int) -> int | None:
+def first_pass_registers(method: Method, rows: RowTraits, emits: bool, capability: int) -> int | None:
     """Limit for kernels.first_pass with up to 4 warps; None leaves the choice to the compiler.
 
     Args:
         method: the rule.
         rows: how they are read.
+        emits: it draws the next token.
         capability: of the GPU times ten.
     """
     if method is Method.coupled and (rows.is_aligned or rows.is_short):
@@ -53,7 +54,7 @@ def first_pass_registers(method: Method, rows: RowTraits, capability: int) -> in
     if method is Method.block and not (rows.is_short and not rows.is_aligned):
         return _block_registers(rows, capability)
     if rows.has_lead:
-        widest, narrowest = (168, 64) if method is Method.typical else (128, 48)
+        widest, narrowest = (168, 64) if method is Method.typical else (128, 56 if emits else 48)
         return widest if rows.dtype == torch.float32 else narrowest
     if rows.is_masked and rows.is_aligned:
         return 96
@@ -102,6 +103,22 @@ def _common_second_registers(rows: RowTraits, num_warps: int, capability: int) -
     if is_wide and capability >= 120:
         return 128
     return 80 if num_warps <= 4 else 64
+
+
+def deciding_pass_registers(rows: RowTraits, num_requests: int, num_warps: int, capability: int) -> int:
+    """Limit for kernels.deciding_pass.
+
+    Args:
+        rows: how they are read.
+        num_requests: of the round.
+        num_warps: of a program, up to 8.
+        capability: of the GPU times ten.
+    """
+    is_common = capability == 90 and rows.is_aligned and rows.dtype != torch.float32 and not rows.is_mapped
+    if not is_common:
+        return 255
+    # 16 requests are one program of 8 warps for each multiprocessor, more are two.
+    return 168 if num_warps <= 4 or num_requests <= 16 else 128
 
 
 def truncated_pass_registers(is_short: bool, num_warps: int, capability: int) -> int:

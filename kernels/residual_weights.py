@@ -33,6 +33,34 @@ def open_rows(
         row's and the draft row's words in their masks). Without a draft row no id is read; with one no token is
         removed, because what is rejected at temperature 0 is not the argmax anyway.
     """
+    compares = plan >= FROM_RESIDUAL
+    drafted = (stats[0], stats[2], stats[1])
+    log_ratio = tl.full((), 0.0, tl.float64)
+    if READS_DRAFT:
+        _, at = draft_row(draft, slot, tl.where(compares, index, 0))
+        drafted = (
+            tl.load(draft.maximum + at, mask=compares, other=0.0),
+            tl.load(draft.threshold + at, mask=compares, other=0.0),
+            tl.load(draft.normalizer + at),
+        )
+        if METHOD == "block":
+            log_ratio = tl.load(state.log_ratios + request.to(tl.int64) * (tokens.width + 1) + index)
+    return rows_opened(
+        target, draft, tokens, temperature, request, slot, index, plan, stats, drafted, log_ratio, METHOD, READS_DRAFT
+    )
+
+
+@triton.jit
+def rows_opened(
+    target, draft, tokens, temperature, request, slot, index, plan, stats, drafted, log_ratio,
+    METHOD: tl.constexpr, READS_DRAFT: tl.constexpr,
+):  # fmt: skip
+    """What `open_rows` returns, from what it loads.
+
+    Args:
+        drafted: of the draft row: maximum, threshold, normalizer; only used where draft rows are read.
+        log_ratio: log P of block.
+    """
     maximum, normalizer, threshold = stats
     row_logits = row_address(target, tokens, request, index)
     removed = tl.full((), -1, tl.int32)
@@ -47,20 +75,17 @@ def open_rows(
     factor = tl.full((), 0.0, tl.float32)
     if READS_DRAFT:
         compares = plan >= FROM_RESIDUAL
-        draft_logits, draft_stats = draft_row(draft, slot, tl.where(compares, index, 0))
-        draft_maximum = tl.load(draft.maximum + draft_stats, mask=compares, other=0.0)
-        draft_threshold = tl.load(draft.threshold + draft_stats, mask=compares, other=0.0)
-        draft_normalizer = tl.load(draft.normalizer + draft_stats)
-        row = request.to(tl.int64) * (tokens.width + 1) + index
+        draft_logits, _ = draft_row(draft, slot, tl.where(compares, index, 0))
+        draft_maximum, draft_threshold, draft_normalizer = drafted
         # Masks leave no registers for what a division would keep.
         if target.mask_words is None and draft.mask_words is None:
             ratio = normalizer / draft_normalizer
             if METHOD == "block":
-                ratio = ratio / tl.exp(tl.load(state.log_ratios + row))
+                ratio = ratio / tl.exp(log_ratio)
         else:
             ratio = normalizer * reciprocal(draft_normalizer)
             if METHOD == "block":
-                ratio = ratio * tl.exp(-tl.load(state.log_ratios + row))
+                ratio = ratio * tl.exp(-log_ratio)
         num_ids = tl.where(compares, draft.vocab_size, 0)
         factor = tl.where(compares, ratio, 0.0).to(tl.float32)
     high, low = scale(temperature)

@@ -57,6 +57,12 @@ def chunk_masses(chunks, maximum, temperature):
 
 
 @triton.jit
+def _earlier(entry, value, other_entry, other_value):
+    """Of two entries the one that comes first, with its value."""
+    return tl.minimum(entry, other_entry), tl.where(entry <= other_entry, value, other_value)
+
+
+@triton.jit
 def invert(masses, target_mass, PADDED: tl.constexpr):
     """(first entry whose cumulative mass exceeds the target, mass before it); entries of mass 0 are never taken.
 
@@ -64,10 +70,13 @@ def invert(masses, target_mass, PADDED: tl.constexpr):
     """
     entries = tl.arange(0, PADDED)
     cumulative = tl.cumsum(masses, axis=0)
-    chosen = tl.min(tl.where((cumulative > target_mass) & (masses > 0), entries, PADDED))
+    candidates = tl.where((cumulative > target_mass) & (masses > 0), entries, PADDED)
+    # Both at once: a meeting of all threads takes longer than what they compare.
+    chosen, in_front = tl.reduce((candidates, cumulative - masses), 0, _earlier)
     if chosen == PADDED:
         chosen = tl.max(tl.where(masses > 0, entries, 0))
-    return chosen, tl.sum(tl.where(entries < chosen, masses, 0.0), axis=0)
+        in_front = tl.sum(tl.where(entries < chosen, masses, 0.0), axis=0)
+    return chosen, in_front
 
 
 @triton.jit

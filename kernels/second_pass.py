@@ -16,7 +16,7 @@ from triton.language.extra.cuda import gdc_wait
 
 from .addresses import draft_slot
 from .conclude import SERVED_ELSEWHERE, is_last, load_stats, served_count, shared_now
-from .decide import FROM_RESIDUAL, NOTHING, UNDECIDED, flag_excess, write_verdict
+from .decide import FROM_RESIDUAL, NOTHING, UNDECIDED, flag_excess, position_passes, write_verdict
 from .device_streams import ACCEPT, coupled_high_words, load_stream, uniform
 from .gumbel_argmax import gumbel_argmax, keep_leader, no_leader
 from .residual_weights import open_rows, residual_weights
@@ -24,17 +24,14 @@ from .sample_next import load_chunks, next_uniform, sample_next
 
 
 @triton.jit
-def _weigh_chunks(
-    target, draft, rows, state, streams, opened, temperature, request, index, row, masses_row, group,
-    METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr,
-    PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
+def weigh_chunks(
+    target, draft, opened, chunks, seed, position, METHOD: tl.constexpr, READS_DRAFT: tl.constexpr,
+    TRUNCATED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Masses of PARTS chunks, a chunk for each warp."""
+    """([PARTS] float64 masses of chunks, a warp for each; for pr35461 the Gumbel leader of their tokens)."""
     LANES: tl.constexpr = 32
     STEP: tl.constexpr = LANES * GROUP
-    chunks = group * PARTS + tl.arange(0, PARTS)
     first = chunks[:, None] * CHUNK + tl.arange(0, STEP)[None, :]
-    seed, position = tl.load(streams.seeds + request), tl.load(streams.positions + request) + index
     sums = tl.full((PARTS, LANES), 0.0, tl.float64)
     leader = no_leader()
     for step in tl.range(0, CHUNK, STEP, num_stages=1, loop_unroll_factor=UNROLL):
@@ -44,10 +41,7 @@ def _weigh_chunks(
         if METHOD == "pr35461":
             high = coupled_high_words(seed, position, offsets)
             leader = gumbel_argmax(weights, high, offsets, None, leader, seed, position, None, True)
-    at = state.masses + masses_row * rows.num_chunks + chunks
-    tl.store(at, tl.sum(sums, axis=1), mask=chunks < rows.num_chunks)
-    if METHOD == "pr35461":
-        keep_leader(state, row * rows.num_chunks + group, leader, True)
+    return tl.sum(sums, axis=1), leader
 
 
 @triton.jit
@@ -59,10 +53,9 @@ def _block_passes(tokens, streams, rows, state, request, index, masses_row, CHUN
     masses = tl.load(at, mask=chunks < rows.num_chunks, other=0.0, cache_modifier=".cg")
     ratio = tl.exp(tl.load(state.log_ratios + row))
     mass = tl.sum(masses, axis=0) * ratio / tl.load(rows.normalizer + row * rows.stride)
-    rest = mass + (1.0 - ratio)
     position = tl.load(streams.positions + request) + index - 1
     uniform_number = uniform(tl.load(streams.seeds + request), ACCEPT, position, tl.load(streams.rounds + request))
-    return uniform_number * tl.where(rest == 0, 1.0, rest) < tl.where(rest == 0, ratio, mass)
+    return position_passes(uniform_number, mass, ratio)
 
 
 @triton.jit
@@ -140,10 +133,15 @@ def _second_pass_kernel(
                 if plan == UNDECIDED:
                     beaten = shared_now(state.stops + request) > index
             if not beaten:
-                _weigh_chunks(
-                    target, draft, rows, state, streams, opened, temperature, request, index, row, masses_row,
-                    group, METHOD, READS_DRAFT, TRUNCATED, PARTS, CHUNK, GROUP, UNROLL,
+                chunks = group * PARTS + tl.arange(0, PARTS)
+                masses, leader = weigh_chunks(
+                    target, draft, opened, chunks, stream[0], stream[1] + index,
+                    METHOD, READS_DRAFT, TRUNCATED, PARTS, CHUNK, GROUP, UNROLL,
                 )  # fmt: skip
+                at = state.masses + masses_row * rows.num_chunks + chunks
+                tl.store(at, masses, mask=chunks < rows.num_chunks)
+                if METHOD == "pr35461":
+                    keep_leader(state, row * rows.num_chunks + group, leader, True)
             if is_last(state.row_arrivals + row, NUM_GROUPS):
                 emits = True
                 if METHOD == "block":
@@ -168,7 +166,7 @@ def _second_pass_kernel(
                 chunks = load_chunks(rows, row, CHUNKS_PADDED)
             argmax = tl.load(rows.argmax + row, cache_modifier=".cg")
             sample_next(
-                target, draft, tokens, temperature, rows, state, output, request, slot, index, plan, masses_row,
-                NUM_GROUPS, opened, argmax, chunks, uniform_number, METHOD, READS_DRAFT, TRUNCATED, CHUNK,
-                CHUNKS_PADDED,
+                target, draft, tokens, temperature, rows, state, output, request, slot, index, plan,
+                masses_row, NUM_GROUPS, opened, argmax, chunks, uniform_number,
+                METHOD, READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED,
             )  # fmt: skip

@@ -26,7 +26,8 @@ from .contract import (
 from .draft_sampling import with_own_sampling
 from .draft_stats import with_row_stats
 from .packed_rows import place_rows
-from .passes import Round, launch, no_draft, stream_state
+from .passes import launch
+from .round import Round, no_draft, stream_state
 from .row_words import in_words_or_lead, read_in_words
 from .token_mask import mask_rows
 from .workspace import SHORT_CHUNK, Shape, Workspace

@@ -46,7 +46,7 @@ class NotedKernel:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     noted, capability = Launches(), passes.capability()
-    for name in ("first_pass", "truncated_rows", "second_pass"):
+    for name in ("first_pass", "truncated_rows", "second_pass", "deciding_pass"):
         attribute = f"_{name}_kernel"
         monkeypatch.setattr(passes, attribute, NotedKernel(name, getattr(passes, attribute), noted))
     monkeypatch.setattr(passes, "capability", lambda: capability)
@@ -104,7 +104,7 @@ def test_cached_drafts_without_statistics_are_read_once_more(launches: Launches)
 @pytest.mark.parametrize("vocab_size", [320, 303])
 def test_statistics_of_drafts_that_nothing_cuts_are_summed_beside_the_target_rows(launches: Launches, vocab_size: int):
     checked_verdict(kernel_round([PLAIN, GREEDY, PLAIN], [2, 1, 0], vocab_size, seed=8), Method.probabilistic)
-    assert launches.names == ["first_pass", "second_pass"]
+    assert launches.names == ["first_pass", "deciding_pass"]
 
 
 @pytest.mark.parametrize("method", [Method.strict, Method.coupled], ids=lambda method: method.value)

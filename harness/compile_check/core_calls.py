@@ -28,6 +28,8 @@ TOY_VOCAB_SIZE, SHORT_VOCAB_SIZE, ALIGNED_SHORT_VOCAB_SIZE = 8, 200, 256
 NUM_REQUESTS, NUM_DRAFTS = 16, 3
 CAPACITY = 2048
 """Positions of a slot."""
+FEW_REQUESTS, MORE_REQUESTS = 4, 48
+"""So few that programs of 4 warps decide late; so many that none does, and programs of 4 warps sum residuals."""
 MANY_REQUESTS = 300
 """So many that a program of the first pass reads two sets of chunks, and one of the second has 8 warps."""
 
@@ -198,6 +200,10 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
         "toy vocabulary": {"vocab_size": TOY_VOCAB_SIZE},
         "toy vocabulary, truncated": {"vocab_size": TOY_VOCAB_SIZE, "truncates": True},
         "aligned short vocabulary": {"vocab_size": ALIGNED_SHORT_VOCAB_SIZE},
+        "few requests": {"num_requests": FEW_REQUESTS},
+        "few requests, odd vocabulary": {"num_requests": FEW_REQUESTS, "vocab_size": ODD_VOCAB_SIZE},
+        "more requests": {"num_requests": MORE_REQUESTS},
+        "more requests, odd vocabulary": {"num_requests": MORE_REQUESTS, "vocab_size": ODD_VOCAB_SIZE},
         "many requests": {"num_requests": MANY_REQUESTS},
         "many requests, no statistics": {"num_requests": MANY_REQUESTS, "with_stats": False},
         "many requests, truncated": {"num_requests": MANY_REQUESTS, "truncates": True},

@@ -1,0 +1,230 @@
+"""The second pass of few requests, which decides too: the first pass only sums chunks then (kernels.first_pass).
+
+With few requests a round takes as long as its longest chain of reads that wait for one another. Here no program counts
+its row or its request as finished, and no decision goes through memory: each program of the second pass combines the
+chunks of all rows of its request, tests all draft tokens at once and decides for itself, the same as the others. What
+that takes beside the sums, it has before the first pass ends. Then it weighs its chunks of the rows at the rejected
+position, and the request's last program draws the next token. Rows behind a rejection are read too.
+
+Decisions and weights come from the functions of the two other passes (acceptance_test, decide, residual_weights,
+sample_next).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
+
+from .acceptance_test import accept_or_reject, draft_logit, draft_logprob
+from .addresses import draft_slot, row_address
+from .conclude import is_last_of_few, served_count, write_padding
+from .decide import FROM_RESIDUAL, UNDECIDED, entry, load_token_ids, position_passes, settle, store_verdict
+from .device_streams import ACCEPT, BONUS, RESIDUAL, load_stream, uniform
+from .device_weights import inverse
+from .residual_weights import rows_opened
+from .sample_next import load_chunks, sample_next
+from .second_pass import weigh_chunks
+from .token_mask import allowed_logit, target_mask_row
+
+
+@triton.jit
+def _prepare_all(target, draft, tokens, request, columns, count, stream, temperature, slot, token_ids, purpose):
+    """kernels.acceptance_test.prepare for every draft token at once, but for log q(X).
+
+    Returns:
+        (target logits, draft logits in float32; which of the latter mean something; offsets of the draft rows'
+        statistics; uniform numbers of the tests, and of the next token after each number of accepted ones, in float64).
+    """
+    drafted = columns < count
+    known = drafted & (token_ids >= 0) & (token_ids < target.vocab_size)
+    mask = (
+        target.mask_words,
+        target.mask_stride,
+        target.num_mask_words,
+        target.mask_token_ids,
+        target_mask_row(target, tokens, request, columns, drafted),
+    )
+    logits = tl.load(row_address(target, tokens, request, columns) + token_ids, mask=known, other=-float("inf")).to(
+        tl.float32
+    )
+    logits = allowed_logit(logits, token_ids, known, mask)
+    compared = tl.where(known, temperature, 0.0) > 0
+    draft_logits, at = draft_logit(draft, slot, columns, token_ids, compared)
+    seed, position, round_index = stream
+    uniform_numbers = uniform(seed, ACCEPT, position + columns, round_index)
+    purposes = tl.where(purpose == 0, tl.where(drafted, RESIDUAL, BONUS), purpose)
+    next_uniforms = uniform(seed, purposes, position + columns, round_index)
+    return logits, draft_logits, compared, at, uniform_numbers, next_uniforms
+
+
+@triton.jit
+def _load_rows(values, first_cell, columns, wanted, num_chunks, other, CHUNKS_PADDED: tl.constexpr):
+    """[rows, CHUNKS_PADDED] what the first pass left of the chunks of the rows that are wanted."""
+    chunks = tl.arange(0, CHUNKS_PADDED)[None, :]
+    at = (first_cell + columns)[:, None] * num_chunks + chunks
+    return tl.load(values + at, mask=wanted[:, None] & (chunks < num_chunks), other=other, cache_modifier=".cg")
+
+
+@triton.jit
+def _combine_rows(rows, first_cell, columns, wanted, temperature, CHUNKS_PADDED: tl.constexpr):
+    """What kernels.first_pass makes of a row's chunks, for all rows: vectors of (maximum, normalizer, argmax)."""
+    maxima = _load_rows(rows.chunk_maximum, first_cell, columns, wanted, rows.num_chunks, -float("inf"), CHUNKS_PADDED)
+    sums = _load_rows(rows.chunk_sum, first_cell, columns, wanted, rows.num_chunks, 0.0, CHUNKS_PADDED)
+    maximum = tl.max(maxima, axis=1)
+    distances = (maxima - maximum[:, None]).to(tl.float64)
+    normalizer = tl.sum(sums * tl.exp(distances * inverse(temperature)), axis=1)
+    argmax = tl.full(maximum.shape, -1, tl.int32)
+    if temperature == 0:
+        chunks = tl.arange(0, CHUNKS_PADDED)[None, :]
+        first = tl.min(tl.where(maxima == maximum[:, None], chunks, CHUNKS_PADDED), axis=1)
+        places = _load_rows(rows.chunk_argmax, first_cell, columns, wanted, rows.num_chunks, 0, CHUNKS_PADDED)
+        argmax = tl.sum(tl.where(chunks == tl.minimum(first, rows.num_chunks - 1)[:, None], places, 0), axis=1)
+        # 1, or NaN where the row has no distribution.
+        normalizer = normalizer * 0.0 + 1.0
+    return maximum, normalizer, argmax
+
+
+@triton.jit
+def _open(
+    target, draft, tokens, temperature, request, slot, index, plan, columns, of_target, of_draft, log_ratios,
+    METHOD: tl.constexpr,
+):  # fmt: skip
+    """kernels.residual_weights.open_rows of what is known already."""
+    stats = (
+        entry(of_target[0], columns, index),
+        entry(of_target[1], columns, index),
+        tl.full((), -float("inf"), tl.float32),
+    )
+    drafted = (
+        # Of no row there may be -inf, whose weight would be NaN.
+        tl.where(plan >= FROM_RESIDUAL, entry(of_draft[0], columns, index), 0.0),
+        entry(of_draft[1], columns, index),
+        entry(of_draft[2], columns, index),
+    )
+    return rows_opened(
+        target, draft, tokens, temperature, request, slot, index, plan, stats, drafted,
+        entry(log_ratios, columns, index), METHOD, True,
+    )  # fmt: skip
+
+
+@triton.jit
+def _load_masses(rows, state, request, position, CHUNKS_PADDED: tl.constexpr):
+    """[CHUNKS_PADDED] float64 masses of the residual after `position` accepted tokens."""
+    chunks = tl.arange(0, CHUNKS_PADDED)
+    at = (request.to(tl.int64) * state.num_positions + position) * rows.num_chunks + chunks
+    return tl.load(state.masses + at, mask=chunks < rows.num_chunks, other=0.0, cache_modifier=".cg")
+
+
+@triton.jit
+def _deciding_pass_kernel(
+    target, draft, tokens, temperatures, streams, rule, rows, state, output, purpose,
+    METHOD: tl.constexpr,
+    SUMS_DRAFTS: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    PARTS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    GROUP: tl.constexpr,
+    UNROLL: tl.constexpr,
+    CHUNKS_PADDED: tl.constexpr,
+    WIDTH_PADDED: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    request = tl.program_id(0) // NUM_GROUPS
+    group = tl.program_id(0) % NUM_GROUPS
+    order = tl.program_id(1)
+    temperature = tl.load(temperatures + request)
+    count = served_count(tokens, request, temperature, (None, None, None), False)
+    stream = load_stream(streams, request, True)
+    slot = draft_slot(draft, request, True)
+    columns = tl.arange(0, WIDTH_PADDED)
+    token_ids = load_token_ids(tokens, request, columns)
+    exceeds = tl.load(tokens.counts + request) > tokens.width
+    logits, draft_logits, compared, at, uniform_numbers, next_uniforms = _prepare_all(
+        target, draft, tokens, request, columns, count, stream, temperature, slot, token_ids, purpose
+    )
+    if not SUMS_DRAFTS:
+        kept = tl.where(columns < count, temperature, 0.0) > 0
+        of_draft = (
+            tl.load(draft.maximum + at, mask=kept, other=0.0),
+            tl.load(draft.threshold + at, mask=kept, other=0.0),
+            tl.load(draft.normalizer + at, mask=kept, other=1.0),
+        )
+        proposed = draft_logprob(draft_logits, of_draft[0], of_draft[2], of_draft[1], temperature)
+    if OVERLAPS:
+        gdc_wait()
+    if count >= 0:
+        row = request.to(tl.int64) * (tokens.width + 1)
+        if SUMS_DRAFTS:
+            cell = row + (row * 0 + tokens.num_requests) * (tokens.width + 1)
+            draft_maximum, draft_normalizer, _no_argmax = _combine_rows(
+                rows, cell, columns, tl.where(columns < count, temperature, 0.0) != 0, temperature, CHUNKS_PADDED
+            )
+            of_draft = draft_maximum, tl.full(draft_maximum.shape, -float("inf"), tl.float32), draft_normalizer
+            proposed = draft_logprob(draft_logits, draft_maximum, draft_normalizer, of_draft[1], temperature)
+        proposed = tl.where(compared, proposed, 0.0)
+        maximum, normalizer, argmax = _combine_rows(rows, row, columns, columns <= count, temperature, CHUNKS_PADDED)
+        stats = (
+            maximum,
+            normalizer,
+            tl.full(maximum.shape, -float("inf"), tl.float32),
+            argmax,
+            tl.full(normalizer.shape, 0.0, tl.float64),
+        )
+        judged, target_logprobs = accept_or_reject(
+            target, rule, temperature, columns, (token_ids, logits, proposed, uniform_numbers), stats, METHOD
+        )
+        index, plan, needed, invalid, log_ratios = settle(
+            columns, token_ids, judged, normalizer, target_logprobs, proposed, uniform_numbers, temperature, count,
+            METHOD, True, WIDTH_PADDED, False,
+        )  # fmt: skip
+        position = index
+        is_mine = (order == 0) & (plan >= FROM_RESIDUAL)
+        num_programs = NUM_GROUPS
+        if METHOD == "block":
+            position = tokens.width - 1 - order
+            is_mine = ((needed >> position) & 1) != 0
+            num_programs = NUM_GROUPS * tl.sum((needed >> tl.arange(0, 32)) & 1, axis=0)
+        emits = (plan < FROM_RESIDUAL) & (group == 0) & (order == 0)
+        opened = _open(
+            target, draft, tokens, temperature, request, slot, position, plan, columns, (maximum, normalizer),
+            of_draft, log_ratios, METHOD,
+        )  # fmt: skip
+        if is_mine:
+            chunks = group * PARTS + tl.arange(0, PARTS)
+            masses, _no_leader = weigh_chunks(
+                target, draft, opened, chunks, stream[0], stream[1] + position,
+                METHOD, True, False, PARTS, CHUNK, GROUP, UNROLL,
+            )  # fmt: skip
+            if METHOD == "block":
+                places = (request.to(tl.int64) * state.num_positions + position) * rows.num_chunks + chunks
+            else:
+                places = request.to(tl.int64) * rows.num_chunks + chunks
+            tl.store(state.masses + places, masses, mask=chunks < rows.num_chunks)
+            emits = is_last_of_few(state.request_arrivals + request, num_programs)
+        if emits:
+            if METHOD == "block":
+                if plan == UNDECIDED:
+                    for back in range(1, tokens.width):
+                        position = tokens.width - back
+                        if (((needed >> position) & 1) != 0) & (index == 0):
+                            ratio = tl.exp(entry(log_ratios, columns, position))
+                            mass = tl.sum(_load_masses(rows, state, request, position, CHUNKS_PADDED), axis=0)
+                            mass = mass * ratio / entry(normalizer, columns, position)
+                            if position_passes(entry(uniform_numbers, columns, position - 1), mass, ratio):
+                                index = position
+            masses_row = request.to(tl.int64) * state.num_positions
+            if METHOD == "block":
+                masses_row += index
+                opened = _open(
+                    target, draft, tokens, temperature, request, slot, index, plan, columns, (maximum, normalizer),
+                    of_draft, log_ratios, METHOD,
+                )  # fmt: skip
+            store_verdict(tokens, output, request, columns, token_ids, index, invalid | exceeds)
+            sample_next(
+                target, draft, tokens, temperature, rows, state, output, request, slot, index, plan, masses_row, 0,
+                opened, entry(argmax, columns, index), load_chunks(rows, row + index, CHUNKS_PADDED),
+                entry(next_uniforms, columns, index), METHOD, True, False, CHUNK, CHUNKS_PADDED,
+            )  # fmt: skip
+    elif (group == 0) & (order == 0):
+        write_padding(target, tokens, output, request, count, WIDTH_PADDED)
