@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from harness.certification.depth_rules import DepthRule
 from harness.certification.subject import Features
 from harness.certification.toy_models import (
     ABOVE_ZEROS,
+    CONTROL,
     MASKED,
     MASKED_NARROW_DRAFT,
     NARROW_DRAFT,
@@ -90,10 +92,17 @@ class Case:
     """Trees of drafts of a request's rounds, again and again: the parent of each draft token, -1 for the context.
     `lengths` are their sizes. Empty for chains."""
     siblings: SiblingDraws = SiblingDraws.independent
+    depth_rule: DepthRule | None = None
+    """Leaves fewer drafts than `lengths`, in a pair whose vocabularies are the same."""
 
     @property
     def num_speculative_tokens(self) -> int:
         return max(self.lengths)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether rounds of a batch differ in their number of drafts."""
+        return len(self.lengths) > 1 or self.depth_rule is not None
 
     @property
     def is_spread(self) -> bool:
@@ -107,6 +116,7 @@ class Case:
         parts = [self.verification.method.value, f"{self.draft_sampling.value} {proposal}", self.dtype, self.truncation]
         parts += [f"{self.cache_dtype} cache"] if self.cache_dtype else []
         parts += ["ragged"] if len(self.lengths) > 1 else []
+        parts += [self.depth_rule.value] if self.depth_rule else []
         parts += [f"{self.siblings.value} siblings"] if self.trees and self.cached else []
         parts += [f"tree {' '.join(map(str, tree))}" for tree in self.trees if len(self.trees) == 1]
         parts += ["padded slots"] if self.padded_slots else []
@@ -135,7 +145,7 @@ class Case:
             (features.truncation or not profiles_truncate, "truncation"),
             (features.narrow_draft or self.models.draft_to_target is None, "a smaller draft vocabulary"),
             (features.masks or self.models.allowed is None, "masks of allowed tokens"),
-            (features.ragged or len(self.lengths) == 1, "ragged batches"),
+            (features.ragged or not self.is_ragged, "ragged batches"),
             (features.padded_slots or not self.padded_slots, "padded slots"),
             (features.padded_rows or not self.padded_rows, "padded target rows"),
         )
@@ -153,7 +163,7 @@ def _case(
 def full_cases() -> list[Case]:
     """Every way to draft and verify x every truncation x every dtype, and the special cases."""
     cases = [_case(*drafts, truncation, dtype) for drafts in DRAFTS for truncation in TRUNCATIONS for dtype in DTYPES]
-    return cases + special_cases(tuple(DTYPES)) + masked_cases(DRAFTS) + spread_cases()
+    return cases + special_cases(tuple(DTYPES)) + masked_cases(DRAFTS) + spread_cases() + depth_cases(DRAFTS)
 
 
 def small_cases() -> list[Case]:
@@ -162,7 +172,8 @@ def small_cases() -> list[Case]:
              for truncation, dtype in (("none", "float32"), ("mixed", "bfloat16")) for drafts in DRAFTS]  # fmt: skip
     rotation = [(truncation, dtype) for truncation in ("top-k", "top-p", "min-p") for dtype in DTYPES]
     cases += [_case(*drafts, *pair) for drafts, pair in zip(DRAFTS, rotation, strict=True)]
-    return cases + special_cases(("float32",)) + masked_cases(()) + spread_cases()[:1]
+    depth = depth_cases((DRAFTS[5], DRAFTS[7]))
+    return cases + special_cases(("float32",)) + masked_cases(()) + spread_cases()[:1] + depth
 
 
 def own_cases(method: methods.OwnMethod, is_full: bool) -> list[Case]:
@@ -218,6 +229,11 @@ def masked_cases(drafts: tuple[Drafts, ...]) -> list[Case]:
         cut,
         replace(cut, row_stats=False, padded_rows=True, padded_slots=False),
     ]
+
+
+def depth_cases(drafts: tuple[Drafts, ...]) -> list[Case]:
+    """Ways to draft and verify at the depth that draft rows decide."""
+    return [replace(_case(*each), models=CONTROL, depth_rule=DepthRule.row) for each in drafts]
 
 
 def spread_cases() -> list[Case]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.certification.cases import COUPLED, RAGGED, SAMPLED, Case, Method
+from harness.certification.depth_rules import DepthRule
 from harness.certification.subject import Functions, Subject
 from harness.certification.toy_models import CONTROL, MASKED_CONTROL, Profile, ToyModels
 from kernels.contract import Draft, Sampling, Streams, Verification, VerificationResult
@@ -198,6 +199,11 @@ def controls() -> list[Control]:
             "probabilistic, temperature forgotten where nothing is cut",
             replace(probabilistic, profiles=(Profile(temperature=0.7),)),
             _temperature_forgotten,
+        ),
+        *(
+            Control(f"probabilistic, {rule.value}", replace(probabilistic, depth_rule=rule), _unchanged)
+            for rule in DepthRule
+            if rule is not DepthRule.row
         ),
         Control("typical (lossy)", method(Verification(Method.typical)), _unchanged),
         Control("lenient, l = 0.7 (lossy)", method(Verification(Method.lenient, leniency=0.7)), _unchanged),

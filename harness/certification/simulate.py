@@ -46,11 +46,12 @@ class Simulated:
     num_accepted: int
 
 
-def propose(subject: Subject, table: SlotTable, slots: Tensor, keeps_stats: bool) -> tuple[Tensor, Tensor]:
+def propose(subject: Subject, table: SlotTable, slots: Tensor, keeps_stats: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Draft in every slot, with the logits in the cache.
 
     Returns:
-        ([R, K] int64 draft tokens, [R, K + 1] int64 states before each of them and after the last).
+        ([R, K] int64 draft tokens, [R, K + 1] int64 states before each of them and after the last, [R] int64 how many
+        drafts are verified).
     """
     case, models = table.case, table.models
     sampling, states = table.sampling(slots), table.states[slots]
@@ -79,7 +80,11 @@ def propose(subject: Subject, table: SlotTable, slots: Tensor, keeps_stats: bool
         drafts.append(returned(drawing, drawn, Drawn, token_ids=(len(slots),)).token_ids)
         states = models.next_states(states, table.numbers_of(drawn.token_ids).clamp(min=0))
         before.append(states)
-    return torch.stack(drafts, dim=1), torch.stack(before, dim=1)
+    token_ids, counts = torch.stack(drafts, dim=1), table.num_draft_tokens(slots)
+    every = torch.stack(before, dim=1)
+    if case.depth_rule is not None:
+        counts = torch.minimum(counts, case.depth_rule.num_drafts(table.draft_rows[every[:, :-1]], token_ids))
+    return token_ids, every, counts
 
 
 def _pad(values: Tensor, num_rows: int, filler: int) -> Tensor:
@@ -93,15 +98,14 @@ def simulate_round(subject: Subject, table: SlotTable, slots: Tensor) -> None:
     keeps_stats = (case.row_stats and case.cached and case.draft_sampling is DraftSampling.sampled) and features_of(
         subject
     ).row_stats
-    token_ids, states = propose(subject, table, slots, keeps_stats)
-    counts = table.num_draft_tokens(slots)
+    token_ids, states, counts = propose(subject, table, slots, keeps_stats)
     columns = torch.arange(depth + 1, device=table.device)
     rows = table.target_rows[states]
     token_ids = torch.where(columns[:-1] < counts[:, None], token_ids, NOT_A_TOKEN)
     row_states = states
     if case.padded_rows:
         rows = rows.masked_fill((columns > counts[:, None])[..., None], torch.nan)
-    elif len(case.lengths) > 1:
+    elif case.is_ragged:
         rows, row_states = rows[columns <= counts[:, None]], states[columns <= counts[:, None]]
     real = slots
     if case.padded_slots:

@@ -1,0 +1,51 @@
+"""Rules that decide how many drafts of a round are verified: one that is lossless, and three that are not.
+
+A rule that asks each draft row alone is lossless (kernels.depth). The others leave drafts out by what the drafted token
+itself or the rows behind it say; public engines and papers have done so.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from kernels.depth import confidence, num_confident
+
+LEAST = 0.7
+"""One of three draft rows of the pair for controls is less confident."""
+
+
+class DepthRule(Enum):
+    """What decides how many drafts of a round are verified."""
+
+    row = "depth by the row's confidence"
+    own = "cut by the drafted token's own probability"
+    next_row = "cut by the next row's confidence"
+    step_budget = "cut by a budget of the current step"
+
+    def num_drafts(
+        self,
+        # [R, K, V]
+        logits: Tensor,
+        # [R, K] int64
+        token_ids: Tensor,
+    ) -> Tensor:
+        """[R] int64, the drafts of each request's round that the rule leaves.
+
+        Args:
+            logits: raw draft rows, over the target's vocabulary.
+            token_ids: what was drawn from them.
+        """
+        confidences = confidence(logits)
+        if self is DepthRule.own:
+            drawn = logits.float().softmax(dim=-1).gather(2, token_ids[..., None])[..., 0]
+            return num_confident(drawn, LEAST)
+        if self is DepthRule.next_row:
+            behind = torch.cat([confidences[:, 1:], torch.ones_like(confidences[:, :1])], dim=1)
+            return num_confident(behind, LEAST)
+        if self is DepthRule.step_budget:
+            # as many as the rows of the round promise together
+            return confidences.cumprod(dim=1).sum(dim=1).round().long()
+        return num_confident(confidences, LEAST)
