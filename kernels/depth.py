@@ -8,8 +8,12 @@ Certification has cases of the first kind and controls of the others (harness/ce
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
+
+from .contract import Draft
 
 
 def confidence(logits: Tensor) -> Tensor:
@@ -36,3 +40,13 @@ def num_confident(confidences: Tensor, least: float) -> Tensor:
         [R] int64, 0..K.
     """
     return (confidences >= least).long().cumprod(dim=1).sum(dim=1)
+
+
+def without_idle_columns(draft: Draft) -> Draft:
+    """A chain's draft without the columns, but for the first, that no request drafts: the target need not read them.
+
+    Waits for the counts, so that it is for a CPU.
+    """
+    if draft.parents is not None or draft.token_ids.shape[1] <= 1:
+        return draft
+    return replace(draft, token_ids=draft.token_ids[:, : max(1, int(draft.num_draft_tokens.max()))])

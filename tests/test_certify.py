@@ -14,6 +14,7 @@ from experiments.certify import main
 from harness.certification import subject
 from harness.certification.cases import DRAFTS, RAGGED, full_cases, small_cases
 from harness.certification.controls import controls
+from harness.certification.depth_rules import DepthRule
 from harness.certification.evaluate import FALSE_ALARM, laws
 from harness.certification.goodness_of_fit import fit
 from harness.certification.report import JSON, MARKDOWN
@@ -50,6 +51,7 @@ def test_what_the_control_was_made_from_passes(control):
         control.case,
         cache_dtype=None,
         draft_sampling=DraftSampling.sampled if sampling is DraftSampling.coupled else sampling,
+        depth_rule=control.case.depth_rule and DepthRule.row,
     )
     assert p_value(project_core(CPU), right, BATCH) > 1e-4
 

@@ -8,6 +8,7 @@ from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Batch
 from kernels.contract import Sampling, Streams
 from kernels.core import reference_core
+from kernels.depth import confidence, num_confident
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,11 @@ def test_baseline_proposes_nothing():
     )
     draft = NoDrafter().propose(batch)
     assert draft.token_ids.shape == (3, 0) and draft.num_draft_tokens.tolist() == [0, 0, 0]
+
+
+def test_confidence_is_the_largest_probability():
+    rows = torch.tensor([[0.0, 1.0, -3.0], [5.0, 5.0, -torch.inf], [-torch.inf] * 3])
+    expected = rows.double().softmax(-1).amax(-1).float()
+    torch.testing.assert_close(confidence(rows), expected, equal_nan=True)
+    confidences = torch.tensor([[0.9, 0.4, 0.9], [0.5, 0.5, 0.5], [torch.nan, 0.9, 0.9], [0.1, 0.9, 0.9]])
+    assert num_confident(confidences, 0.5).tolist() == [1, 3, 0, 0]

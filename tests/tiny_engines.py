@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
+from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.draft_tree import DraftTree
 from harness.drafters.ngram import NgramDrafter
@@ -58,12 +59,14 @@ def tiny_engine(
     sampling: SamplingSettings = DEFAULT_SAMPLING,
     eos_token_ids: frozenset[int] = frozenset(),
     tree: DraftTree | None = None,
+    least_confidence: float = 0.0,
     **options: Any,
 ) -> Engine:
     """An engine of NUM_SLOTS slots that goes on past the end of sequence; `options` are fields of EngineSettings."""
     target = random_target(seed=3, num_hidden_layers=5) if target is None else target
     num_tokens = 0 if kind == "none" else num_speculative_tokens if tree is None else tree.num_nodes
     shape = DrafterShape(NUM_SLOTS, capacity, num_tokens, VOCAB_SIZE)
+    caching = Caching(least_confidence=least_confidence)
     drafter: Drafter
     if kind == "none":
         drafter = NoDrafter()
@@ -72,11 +75,11 @@ def tiny_engine(
     elif kind == "draft_model":
         model = random_target(seed=9, num_hidden_layers=1)
         if tree is None:
-            drafter = DraftModelDrafter(model, draft_sampling, shape)
+            drafter = DraftModelDrafter(model, draft_sampling, shape, caching)
         else:
             drafter = TreeModelDrafter(model, draft_sampling, shape, tree)
     elif tree is None:
-        drafter = ChainDrafter(tiny_head(kind, target), draft_sampling, shape)
+        drafter = ChainDrafter(tiny_head(kind, target), draft_sampling, shape, caching)
     else:
         drafter = TreeHeadDrafter(tiny_head(kind, target), draft_sampling, shape, tree)
     method = method or (VerificationMethod.strict if kind == "ngram" else VerificationMethod.probabilistic)

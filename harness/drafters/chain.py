@@ -136,6 +136,8 @@ class ChainDrafter(NetworkDrafter):
                 output = self.head(drafted[-1].unsqueeze(1), features.unsqueeze(1), pair, view)
                 hidden, features = output.hidden[:, 0], output.next_features[:, 0]
             drafted.append(self._logits.draw(self.head.logits(hidden), batch, step))
+            if self._logits.has_ended(batch, step):
+                break
         return self._logits.draft(drafted, batch)
 
 

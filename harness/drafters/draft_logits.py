@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from harness.constraint.masks import words_of
 from harness.drafters.draft_tree import DraftTree, Level
@@ -30,16 +31,19 @@ from kernels.contract import (
     Streams,
     TokenMask,
 )
+from kernels.depth import confidence, num_confident
 from kernels.streams import Purpose
 
 
 class Caching(NamedTuple):
-    """How draft logits are kept."""
+    """How draft logits are kept, and which of them are drafted from."""
 
     dtype: torch.dtype | None = None
     """Of the cache; None is the drafter's own."""
     draws_unrounded: bool = False
     """Draw from the drafter's logits instead of the cached ones."""
+    least_confidence: float = 0.0
+    """A round ends in front of the first row that is less confident (kernels.depth); 0 asks none."""
 
 
 AS_DRAFTED = Caching()
@@ -75,6 +79,9 @@ class DraftLogits:
         self._keeps_stats = draft_sampling is DraftSampling.sampled and self.drawn_rows is None
         places = size[:2] if self._keeps_stats else nothing[:2]
         self._stats = RowStats.empty(*places, device=device)
+        self._least = caching.least_confidence
+        self._confidences = torch.zeros(size[:2] if self._least else nothing[:2], device=device)
+        """[S, K] of the drafter's rows."""
 
     @property
     def num_bytes(self) -> int:
@@ -106,6 +113,8 @@ class DraftLogits:
         Returns:
             [B] int64 ids of the target's vocabulary.
         """
+        if self._least:
+            self._confidences[: batch.num_rows, step] = confidence(logits)
         if batch.masks is None:
             return self._draw(logits, batch, step, None)
         token_ids = self._draw(logits, batch, step, batch.masks.before(step, self._own_words))
@@ -130,11 +139,24 @@ class DraftLogits:
         stats = self._stats.at(places) if self._keeps_stats else None
         return batch.core.draw(drawn_from, sampling, streams, Purpose.draft, map_, stats, mask=mask).token_ids
 
+    def has_ended(self, batch: Batch, step: int) -> bool:
+        """Whether no row goes on behind the draft token of a step; asked on a CPU only, where nothing waits for it."""
+        if not self._least or self._confidences.is_cuda:
+            return False
+        return not (self._counts(batch, step + 1) > step).any()
+
+    def _counts(self, batch: Batch, num_tokens: int) -> Tensor:
+        return num_confident(self._confidences[: batch.num_rows, :num_tokens], self._least)
+
     def draft(self, drafted: list[Tensor], batch: Batch) -> Draft:
-        """The proposals of a round of some rows, K tensors [B] as `draw` gave them."""
+        """The proposals of a round of some rows, K tensors [B] as `draw` gave them; fewer if all rows have ended."""
         token_ids = torch.stack(drafted, dim=1)
         num_rows, num_tokens = token_ids.shape
-        counts = torch.full((num_rows,), num_tokens, dtype=torch.int64, device=token_ids.device)
+        if self._least:
+            counts = self._counts(batch, num_tokens)
+            token_ids = pad(token_ids, (0, batch.num_speculative_tokens - num_tokens))
+        else:
+            counts = torch.full((num_rows,), num_tokens, dtype=torch.int64, device=token_ids.device)
         if self.draft_sampling is DraftSampling.greedy:
             return Draft(token_ids, counts)
         rows = slice(0, num_rows)

@@ -58,6 +58,8 @@ class DraftModelDrafter(NetworkDrafter):
             view = self._cache.view(batch.rows, positions, length)
             hidden = self.model.forward(token_ids, positions, view).hidden[:, -1]
             drafted.append(self._logits.draw(self.model.logits(hidden), batch, step))
+            if self._logits.has_ended(batch, step):
+                break
             positions, token_ids, length = positions[:, -1:] + 1, drafted[-1].unsqueeze(1), length + 1
         return self._logits.draft(drafted, batch)
 

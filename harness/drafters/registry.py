@@ -176,7 +176,7 @@ def caching_of(cell: CellConfig) -> Caching:
     """How the cell keeps its draft logits."""
     choice = cell.drafting.cache_dtype
     dtype = None if choice is CacheDtype.auto else getattr(torch, choice.value)
-    return Caching(dtype, cell.draws_unrounded)
+    return Caching(dtype, cell.draws_unrounded, cell.drafting.min_confidence)
 
 
 def _built(kind: ImportPath, build: Callable[[DrafterSetup], Drafter], setup: DrafterSetup) -> Drafter:

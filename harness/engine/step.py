@@ -23,6 +23,7 @@ from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput
 from kernels.contract import Deferred, Draft, Streams, TokenMask, Verification, VerificationResult
 from kernels.core import Core
+from kernels.depth import without_idle_columns
 
 
 class StepOutput(NamedTuple):
@@ -128,15 +129,18 @@ class Step:
                 f"drafter.kind: expected propose of {type(self.drafter).__name__} to return a kernels.contract.Draft, "
                 f"found a {type(draft).__name__}"
             )
-        return Drafted(batch, draft)
+        narrows = not (self.joins or inputs.prompts or draft.token_ids.is_cuda or masks)
+        return Drafted(batch, without_idle_columns(draft) if narrows else draft)
 
     def score(self, inputs: StepInputs, drafted: Drafted) -> Scored:
         """The target's forward over the drafts and the prompts, and the logits that verification reads."""
         parts = self._parts(inputs, drafted)
         outputs = [self._forward(part) for part in parts]
         hidden = _flat([output.hidden for output in outputs])
-        first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, self._first_tokens(inputs))
-        columns = torch.arange(drafted.draft.token_ids.shape[1] + 1, device=first.device)
+        width = drafted.draft.token_ids.shape[1] + 1
+        firsts = self.cache.slot_ids[: inputs.decides.numel()] * (width if inputs.has_rounds else 0)
+        first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, firsts)
+        columns = torch.arange(width, device=first.device)
         wanted = (first.unsqueeze(1) + columns).clamp_(max=len(hidden) - 1)
         return Scored(parts, outputs, first, self.target.logits(hidden[wanted.flatten()]))
 
@@ -203,11 +207,6 @@ class Step:
         numbers = torch.stack([verdict.num_accepted, draft.num_draft_tokens, verdict.invalid.long()], dim=1)
         path, logprobs = ([] if each is None else [each] for each in (verdict.path, verified.logprobs))
         return torch.cat([verdict.token_ids, draft.token_ids, *path, numbers, *logprobs], dim=1)
-
-    def _first_tokens(self, inputs: StepInputs) -> Tensor:
-        """[B] number of each decoding row's first token; 0 in a step without rounds."""
-        width = self.num_speculative_tokens + 1 if inputs.has_rounds else 0
-        return self.cache.slot_ids[: inputs.decides.numel()] * width
 
     def _begin(self, inputs: StepInputs) -> None:
         """Apply the host's input for slots that begin a request, and the tokens of prompts."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from harness.settings.constraint import ConstraintConfig
+from harness.settings.constraint import AnswerDrafts, ConstraintConfig
 from harness.settings.drafting import (
     DraftingConfig,
     DraftSamplingChoice,
@@ -149,6 +149,10 @@ def _lacks_sizes(cell: CellConfig) -> bool:
     return needs_shape and drafter.path is None and drafter.shape is None
 
 
+def _draws_under_masks(cell: CellConfig) -> bool:
+    return cell.constraint.is_on and cell.constraint.drafts is AnswerDrafts.masked
+
+
 def _profile_depth(cell: CellConfig) -> int | None:
     profile = cell.verification.profile
     return None if profile is None else profile.num_speculative_tokens
@@ -274,6 +278,11 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         lambda cell: cell.draft_sampling not in _samplings(cell),
         "verification={verification.method.value} does not take {draft_sampling.value} drafts; use "
         "drafting.sampling=auto",
+    ),
+    (
+        lambda cell: cell.drafting.min_confidence > 0 and _draws_under_masks(cell),
+        "drafting.min_confidence={drafting.min_confidence} ends drafts before the host has seen their masks; use "
+        "constraint.drafts=free",
     ),
     (
         lambda cell: cell.constraint.is_on and cell.verification.traits.ignores_tokens,

@@ -67,6 +67,10 @@ class DraftingConfig:
     siblings: SiblingsChoice = SiblingsChoice.auto
     """How the children of a node are drawn: distinct (without replacement) or independent; auto is distinct unless the
     verification method takes independent ones alone."""
+    min_confidence: float = 0.0
+    """A round's drafts end in front of the first draft row whose largest probability, at temperature 1, is below this;
+    0 drafts K tokens. The row alone decides, so lossless methods stay lossless. On a CPU what is not drafted is not
+    computed; on a GPU, whose steps have one size, it is, and is not verified."""
 
     def __post_init__(self) -> None:
         require(
@@ -75,6 +79,7 @@ class DraftingConfig:
             f"0 to {MAX_SPECULATIVE_TOKENS}",
             self.num_speculative_tokens,
         )
+        require(0 <= self.min_confidence < 1, "drafting.min_confidence", "0 or more and below 1", self.min_confidence)
         if self.tree is not None:
             try:
                 parents = read_tree(self.tree, self.num_speculative_tokens, MAX_SPECULATIVE_TOKENS)

@@ -25,6 +25,7 @@ _ADDED_LATER = (
     "decoding.logprobs",
     "decoding.logprobs_mode",
     "measurement.multi_draft_terms",
+    "drafting.min_confidence",
     "drafter.suffix_min",
     "drafter.suffix_factor",
     "drafting.tree",

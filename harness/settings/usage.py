@@ -144,6 +144,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         "with sampled drafts and drafting.tree, such as drafting.tree=2-2",
     ),
     (
+        ("drafting.min_confidence",),
+        lambda view: view.has_model and not view.drafts_tree and not view.is_served,
+        f"with backend=local and without drafting.tree, {_WITH_A_MODEL}",
+    ),
+    (
         ("drafting.drawn_from",),
         lambda view: view.rounds_draft_logits,
         "with a draft-logit cache that rounds, such as drafting.cache_dtype=bfloat16 with backend.dtype=float32",
