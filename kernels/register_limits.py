@@ -83,7 +83,7 @@ def second_pass_registers(method: Method, rows: RowTraits, truncates: bool, num_
     """
     is_wide = rows.dtype == torch.float32
     if method is Method.pr35461:
-        return 128 if num_warps <= 4 else 192
+        return 168 if num_warps <= 4 else 192
     if rows.is_masked:
         return 128 if method is not Method.block else 255 if num_warps <= 4 else 168
     if method is Method.block and not truncates:
