@@ -41,7 +41,7 @@ def test_methods_that_do_not_mind_streams_without_rounds_pass(monkeypatch):
 def test_block_with_streams_without_rounds_fails(monkeypatch):
     stand_in.install(monkeypatch)
     assert (
-        certified("block", "sampled cached, float32, none")["block, sampled cached, float32, none"]
+        certified("block", "sampled cached, float32, none", 60_000)["block, sampled cached, float32, none"]
         is CaseVerdict.failed
     )
 

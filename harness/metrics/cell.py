@@ -19,7 +19,7 @@ from harness.records.strict_json import at
 from harness.settings.identity import key_without
 from harness.settings.sections import MeasurementConfig
 
-AXES = ("drafter", "drafting", "verification", "measurement", "draft_sampling", "guarantee")
+AXES = ("drafter", "drafting", "verification", "constraint.drafts", "measurement", "draft_sampling", "guarantee")
 """Settings in which a cell may differ from its baseline."""
 
 
@@ -54,7 +54,7 @@ class CellResult:
 
     @cached_property
     def context_key(self) -> str:
-        """The run and everything but drafter, drafting and verification: equal for cells that compare."""
+        """The run and everything but the axes: equal for cells that compare."""
         return self.key_without(*AXES)
 
     def key_without(self, *settings: str) -> str:

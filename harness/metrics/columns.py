@@ -67,7 +67,8 @@ SETTINGS: dict[str, Column] = {
         "finest level at which drafts are known: rounds, requests, blocks (counts), or arrivals (no counts)"
     ),
     "constraint": _text(
-        "policy at the end of reasoning, with the parser and the kind of grammar; empty where none is looked for"
+        "policy at the end of reasoning, with the parser and the kind of grammar; free drafts: those of the answer are "
+        "drawn without masks; empty where none is looked for"
     ),
     "prompt_tokens": Column("tokens", "exact length that every prompt was cut or repeated to; 0: as they are"),
     "max_concurrency": Column("", "requests in flight at most"),

@@ -11,6 +11,7 @@ from harness.metrics.flat_settings import distinct_values, flattened
 from harness.metrics.sessions import sessions_label
 from harness.records.schema import CellRecord
 from harness.records.strict_json import at
+from harness.settings.constraint import AnswerDrafts
 from harness.settings.drafting import SiblingsChoice, siblings_of
 from harness.settings.guarantee import weights_label
 from harness.settings.identity import key_without
@@ -61,7 +62,7 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         **{name: setting(f"decoding.{name}") for name in decoding},
         "workload": _workload(setting("workload")),
         "knowledge": record.knowledge.value,
-        "constraint": _constraint(record.config.get("constraint", {})),
+        "constraint": _constraint(record.config),
         "prompt_tokens": setting("workload").get("prompt_tokens") or 0,
         "max_concurrency": setting("backend.max_concurrency"),
         "device": setting("device"),
@@ -144,9 +145,11 @@ def _weights(config: Mapping[str, Any]) -> str:
 
 def _constraint(config: Mapping[str, Any]) -> str:
     """The policy with what it applies to; empty in older records, which have no constraint."""
-    if config.get("policy") is None:
+    section = config.get("constraint", {})
+    if section.get("policy") is None:
         return ""
-    return f"{config['policy']} ({config.get('parser')}, {config.get('kind')})"
+    is_free = section.get("drafts") == AnswerDrafts.free.value and SettingsView.of_record(config).constrains_drafts
+    return f"{section['policy']} ({section.get('parser')}, {section.get('kind')}{', free drafts' if is_free else ''})"
 
 
 def _workload(config: Mapping[str, Any]) -> str:
