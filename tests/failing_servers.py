@@ -3,10 +3,8 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -281,28 +279,3 @@ class LosesTheDevice(FailingServer):
 class TellsItsDevice(FakeServer):
     def facts(self):
         return replace(super().facts(), sampling_core=os.environ["CUDA_VISIBLE_DEVICES"])
-
-
-class LosesTheFolder(FakeServer):
-    """The second block of the baseline, the last of all, ends with results that cannot be written any more."""
-
-    num_blocks = 0
-    has_failed = False
-
-    def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
-        self.num_blocks += on_request is not None
-        if self.cell.is_baseline and self.num_blocks == 2 and "SERVER_IS_MENDED" not in os.environ:
-            self.lose(Path(os.environ["RESULTS"]))
-        return super().generate(conversations, on_request, start_s)
-
-
-class FillsTheDisk(LosesTheFolder):
-    def lose(self, folder: Path) -> None:
-        with suppress(OSError), open(folder / "filler", "wb", buffering=0) as stream:
-            while True:
-                stream.write(bytes(4096))
-
-
-class MakesItReadOnly(LosesTheFolder):
-    def lose(self, folder: Path) -> None:
-        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)

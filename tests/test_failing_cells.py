@@ -16,9 +16,9 @@ SMALL = ["workload.num_prompts=4", "workload.num_turns=1", "measurement.num_resa
 ON_CPU = ["backend.device=cpu", "backend.dtype=float32", "decoding.temperature=1"]
 
 
-def run_command(name, folder, *options):
+def run_command(name, folder, *options, module="tests.failing_servers"):
     """Run baseline, strict and block on a failing server; the exit code."""
-    kind = f"backend.kind=tests.failing_servers:{name}"
+    kind = f"backend.kind={module}:{name}"
     return command.main([*METHODS, *SMALL, *ON_CPU, kind, f"output.folder={folder}", *options])
 
 
