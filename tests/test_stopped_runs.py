@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from harness.cli.command_line import REQUEUE
+from harness.records.files import write_atomically
 from harness.sweep import supervisor, whole_run
 from harness.sweep.channel import Channel
 from harness.sweep.launchers.local import LocalLauncher
@@ -106,6 +107,30 @@ def test_a_job_that_is_ended_by_its_cluster_can_be_queued_again(monkeypatch, tmp
     with pytest.raises(SystemExit) as ended:
         whole_run.run_and_report(plan_on("Raises", tmp_path), lambda results: None)
     assert ended.value.code == REQUEUE == 75 and "interrupted" in capsys.readouterr().err
+
+
+def write_and_be_killed(path):
+    os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+    write_atomically(path, b"never there")
+
+
+def test_half_a_file_of_a_killed_process_goes_with_the_next_run(monkeypatch, tmp_path):
+    """Would catch a night of kills that fills the folder with hidden files, and a whole file that goes with them."""
+    path = tmp_path / "cells" / "0123456789abcdef.json.gz"
+    write_atomically(path, b"whole")
+    process = multiprocessing.get_context("fork").Process(target=write_and_be_killed, args=(path,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL and len(list(path.parent.iterdir())) == 2
+
+    def run_plan(plan, finished):
+        assert list(path.parent.iterdir()) == [path]
+        raise StoppedBySignal(signal.SIGTERM, False)
+
+    monkeypatch.setattr(whole_run, "run_plan", run_plan)
+    with pytest.raises(SystemExit):
+        whole_run.run_and_report(plan_on("Raises", tmp_path), lambda results: None)
+    assert path.read_bytes() == b"whole"
 
 
 def test_workers_end_with_the_supervisor(tmp_path, begun):

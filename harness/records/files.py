@@ -68,7 +68,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor, name = tempfile.mkstemp(_PARTIAL, f".{path.name}.", path.parent)
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(content)
@@ -79,6 +79,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+_PARTIAL = ".partial"
+"""How the name of a file ends that is not whole yet."""
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what a process left in a folder, and below, that ended while it wrote a file; no other may write there."""
+    for path in folder.rglob(f".*{_PARTIAL}"):
+        path.unlink(missing_ok=True)
 
 
 _OPTIONAL_ROUND_COLUMNS = {

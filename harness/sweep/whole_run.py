@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from harness.cli.command_line import FAILED, REQUEUE, SUCCESS, say
 from harness.compose.run_plan import Resume, RunPlan, made_folder
 from harness.models.check_model_configs import check_length
-from harness.records.files import UnwritableError
+from harness.records.files import UnwritableError, remove_partial
 from harness.records.runs import MANIFEST
 from harness.settings.launcher import LauncherKind
 from harness.sweep.lease import leased
@@ -87,6 +87,7 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
 
         check_tracker(plan.tracking)
     with made_folder(plan.folder), leased(plan.folder), nullcontext() if in_this_process else ending_with(REQUEUE):
+        remove_partial(plan.folder)
         say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
         say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.warnings)
         finished: list[str] = []
