@@ -90,6 +90,8 @@ def evaluate_in_workers(
             try:
                 outcome = future.result()
             except BrokenProcessPool as error:
+                # The executor's thread waits for the workers; a second wait beside it would lose an exit code.
+                executor.shutdown()
                 raise _death(workers, started, jobs) from error
             except Exception as error:
                 failed = WorkerError(
@@ -113,13 +115,11 @@ def device_of(device: torch.device, number: int) -> torch.device:
 
 
 def _death(workers: list[BaseProcess], started: SimpleQueue, jobs: Mapping[int, Case | Control]) -> WorkerError:
-    """The error for workers that ended by themselves: the executor stops the others, with SIGTERM."""
+    """The error for workers that ended by themselves; the executor has stopped the others, with SIGTERM."""
     last: dict[int, int] = {}
     while not started.empty():
         pid, index = started.get()
         last[pid] = index
-    for worker in workers:
-        worker.join()
     dead = [worker for worker in workers if worker.exitcode not in (0, -signal.SIGTERM)] or workers
     names = [f"the worker that simulated {jobs[last[worker.pid]].name!r}" for worker in dead if worker.pid in last]
     return WorkerError(
