@@ -232,8 +232,9 @@ def masked_cases(drafts: tuple[Drafts, ...]) -> list[Case]:
 
 
 def depth_cases(drafts: tuple[Drafts, ...]) -> list[Case]:
-    """Ways to draft and verify at the depth that draft rows decide."""
-    return [replace(_case(*each), models=CONTROL, depth_rule=DepthRule.row) for each in drafts]
+    """Ways to draft and verify at the depth that draft rows, the batch or the rounds before decide."""
+    rules = [rule for rule in DepthRule if rule.is_lossless]
+    return [replace(_case(*each), models=CONTROL, depth_rule=rule) for rule in rules for each in drafts]
 
 
 def spread_cases() -> list[Case]:

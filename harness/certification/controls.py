@@ -203,7 +203,7 @@ def controls() -> list[Control]:
         *(
             Control(f"probabilistic, {rule.value}", replace(probabilistic, depth_rule=rule), _unchanged)
             for rule in DepthRule
-            if rule is not DepthRule.row
+            if not rule.is_lossless
         ),
         Control("typical (lossy)", method(Verification(Method.typical)), _unchanged),
         Control("lenient, l = 0.7 (lossy)", method(Verification(Method.lenient, leniency=0.7)), _unchanged),

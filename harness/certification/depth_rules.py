@@ -1,7 +1,8 @@
-"""Rules that decide how many drafts of a round are verified: one that is lossless, and three that are not.
+"""Rules that decide how many drafts of a round are verified: three that are lossless, and three that are not.
 
-A rule that asks each draft row alone is lossless (kernels.depth). The others leave drafts out by what the drafted token
-itself or the rows behind it say; public engines and papers have done so.
+A rule that asks each draft row alone is lossless (kernels.depth), and so is one that knows the batch and the rounds
+before, whatever it makes of them. The others leave drafts out by what the drafted token itself or the rows behind it
+say; public engines and papers have done so.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ class DepthRule(Enum):
     """What decides how many drafts of a round are verified."""
 
     row = "depth by the row's confidence"
+    batch = "depth by the batch at the start of the step"
+    rounds = "depth by what the rounds before accepted"
     own = "cut by the drafted token's own probability"
     next_row = "cut by the next row's confidence"
     step_budget = "cut by a budget of the current step"
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether it looks at nothing that is drawn behind a draft row that it leaves out."""
+        return self in (DepthRule.row, DepthRule.batch, DepthRule.rounds)
 
     def num_drafts(
         self,
@@ -31,13 +39,25 @@ class DepthRule(Enum):
         logits: Tensor,
         # [R, K] int64
         token_ids: Tensor,
+        # [R] int64
+        starts: Tensor,
+        # [] int64
+        num_accepted_before: Tensor,
     ) -> Tensor:
         """[R] int64, the drafts of each request's round that the rule leaves.
 
         Args:
             logits: raw draft rows, over the target's vocabulary.
             token_ids: what was drawn from them.
+            starts: the models' states before the round, 0 where a request begins.
+            num_accepted_before: drafts that the rounds before accepted, of all requests.
         """
+        num_requests, width = token_ids.shape
+        if self is DepthRule.batch:
+            # requests that begin stand for those in flight, whose number changes less often
+            return ((starts == 0).sum() % (width + 1)).expand(num_requests)
+        if self is DepthRule.rounds:
+            return (num_accepted_before % (width + 1)).expand(num_requests)
         confidences = confidence(logits)
         if self is DepthRule.own:
             drawn = logits.float().softmax(dim=-1).gather(2, token_ids[..., None])[..., 0]

@@ -63,6 +63,11 @@ class DraftModelDrafter(NetworkDrafter):
             positions, token_ids, length = positions[:, -1:] + 1, drafted[-1].unsqueeze(1), length + 1
         return self._logits.draft(drafted, batch)
 
+    def read(self, batch: Batch) -> None:
+        """Read the last two tokens of each row; see harness.drafters.protocol.ReadsWhileDrafting."""
+        positions, token_ids, length = self._last_tokens(batch)
+        self.model.forward(token_ids, positions, self._cache.view(batch.rows, positions, length))
+
     def _last_tokens(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
         """([B, 2] positions, [B, 2] token ids, highest position + 1) of what is read before the first draft."""
         # a row that decodes has a prompt and a token after it; one that idles stays at the start of its slot

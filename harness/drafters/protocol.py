@@ -51,7 +51,7 @@ class Batch:
     num_rows: int
     """B."""
     num_speculative_tokens: int
-    """K."""
+    """K, or fewer in a step whose rounds draft fewer (drafting.depth_by_batch); at least 1 in `propose`."""
     token_ids: Tensor
     """[B, C] int64, the tokens of each row so far."""
     sampling: Sampling
@@ -181,6 +181,15 @@ class MovesSlots(Protocol):
 
     def move(self, source: int, destination: int) -> None:
         """Let one slot hold, between two rounds, all that another one does."""
+        ...
+
+
+@runtime_checkable
+class ReadsWhileDrafting(Protocol):
+    """What a drafter has beside it that reads a round's new tokens in `propose`: a step may draft none."""
+
+    def read(self, batch: Batch) -> None:
+        """Read what `propose` would, and propose nothing; the next round may draft again."""
         ...
 
 

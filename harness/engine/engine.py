@@ -20,12 +20,12 @@ from typing import NamedTuple
 import torch
 
 from harness.drafters.protocol import Drafter, MovesSlots
-from harness.engine.constrained_graph_runner import ConstrainedGraphRunner
-from harness.engine.constrained_step import ConstrainedRunner, outcomes_of
-from harness.engine.graph_runner import GraphRunner
+from harness.engine.choose_runner import new_runner
+from harness.engine.constrained_step import outcomes_of
+from harness.engine.depth import DepthByBatch
 from harness.engine.measure_drafts import MeasureDrafts, Measures
 from harness.engine.request import Answer, Request
-from harness.engine.runner import EagerRunner, Launched
+from harness.engine.runner import Launched
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Sequence, rounds_of
 from harness.engine.settings import EngineSettings
@@ -88,17 +88,11 @@ class Engine:
         if not settings.graphs and not self._overlaps and isinstance(drafter, MovesSlots):
             self._by_slot = (self.step.state, self._cache, drafter)
         self._measure = MeasureDrafts(self.step, settings.round_terms, settings.multi_draft_terms) if measures else None
-        self._runner = self._new_runner()
+        self._depth = None if settings.depths is None else DepthByBatch(settings.depths)
+        self._runner = new_runner(self.step, settings, self._depth)
         self._num_invalid = 0
         self._began = 0.0
         self._read_s = 0.0
-
-    def _new_runner(self) -> EagerRunner | GraphRunner:
-        step, num_slots = self.step, self.settings.num_slots
-        if not self.settings.graphs:
-            return ConstrainedRunner(step, num_slots) if self.settings.constrained else EagerRunner(step)
-        limit = self.settings.prompt_tokens_beside_rounds
-        return (ConstrainedGraphRunner if self.settings.constrained else GraphRunner)(step, num_slots, limit)
 
     @property
     def cache_bytes(self) -> int:
@@ -212,6 +206,8 @@ class Engine:
         )
         if plan is None:
             return None
+        if self._depth is not None and plan.decoding:
+            plan = plan._replace(depth=self._depth.choose(len(plan.decoding)))
         begun = {chunk.sequence.slot: chunk.sequence.request.sampling for chunk in plan.chunks if chunk.start == 0}
         self.step.state.sampling.write(begun)
         launched = runner.launch(plan)
@@ -220,12 +216,12 @@ class Engine:
             if chunk.ends_prompt:
                 chunk.sequence.launch(1)
         for sequence in plan.decoding:
-            sequence.launch(self.settings.num_speculative_tokens + 1)
+            sequence.launch((self.settings.num_speculative_tokens if plan.depth is None else plan.depth) + 1)
         return _UnderWay(plan, launched, None)
 
     def _measured(self, under_way: _UnderWay) -> _UnderWay:
         """The same with what is measured on its drafts, the clock stopped, if anything is asked for."""
-        if self._measure is None or not under_way.plan.decoding:
+        if self._measure is None or not under_way.plan.decoding or under_way.plan.depth == 0:
             return under_way
         under_way.launched.wait()
         stopped = time.perf_counter()

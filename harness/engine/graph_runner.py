@@ -1,14 +1,16 @@
 """Steps as CUDA graphs: every size is captured once, before the clock starts, and replayed from then on.
 
-A step has a size: how many slots take part and how many rows of prompts it reads. A plan gets the smallest captured
-size that holds it; what is left over works on the spare slot. The length of the sequences is no part of the size: fused
-attention reads only what each row has, and layers that run unfused attend to a slot's whole capacity, masked. Where
-there is no GPU the same steps run at the same sizes without a graph.
+A step has a size: how many slots take part, how many rows of prompts it reads, and how many tokens its rounds draft. A
+plan gets the smallest captured size that holds it; what is left over works on the spare slot. Where depths differ,
+steps without prompts are captured for each of them; in a step with prompts all rows have one width, so that it drafts K
+tokens and verifies as many as its plan says. The length of the sequences is no part of the size: fused attention reads
+only what each row has, and layers that run unfused attend to a slot's whole capacity, masked. Where there is no GPU the
+same steps run at the same sizes without a graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -30,11 +32,16 @@ STEPS_UNDER_WAY = 2
 """The one that is read and the one launched after it."""
 
 
+DepthsOf = Callable[[int], Collection[int]]
+
+
 class StepSize(NamedTuple):
     """What a captured step has room for."""
 
     num_slots: int
     num_prompt_rows: int
+    depth: int | None = None
+    """Drafts of its rounds; None for K."""
 
 
 @dataclass
@@ -42,7 +49,8 @@ class CapturedStep:
     """A step of one size with the memory that it reads and writes."""
 
     inputs: Tensor
-    """[5 * B + P * (T + 3)] int64: fields of slots, then rows of prompts."""
+    """[5 * B + P * (T + 3)] int64: fields of slots, then rows of prompts; where depths differ, a number for each slot
+    behind them: drafts that are verified at most."""
     given: StepInputs
     """The same as a step takes them."""
     run: Callable[[], StepOutput]
@@ -53,16 +61,24 @@ class CapturedStep:
 class GraphRunner:
     """Launches the steps of one engine as graphs."""
 
-    def __init__(self, step: Step, num_slots: int, max_prefill_tokens_with_decodes: int | None = None) -> None:
+    def __init__(
+        self,
+        step: Step,
+        num_slots: int,
+        max_prefill_tokens_with_decodes: int | None = None,
+        depths: DepthsOf | None = None,
+    ) -> None:
+        """depths: see `step_sizes`."""
         assert step.joins
         self.step = step
+        self._has_depths = depths is not None
         self.max_prefill_tokens_with_decodes = max_prefill_tokens_with_decodes
         self.row_width = step.num_speculative_tokens + 1
         max_rows = -(-MAX_PREFILL_TOKENS // self.row_width)
         self.max_prefill_tokens = max_rows * self.row_width
         limit = max_prefill_tokens_with_decodes
         max_prefill_rows_with_decodes = None if limit is None else min(max(1, limit // self.row_width), max_rows)
-        self.sizes = step_sizes(num_slots, max_rows, max_prefill_rows_with_decodes)
+        self.sizes = step_sizes(num_slots, max_rows, max_prefill_rows_with_decodes, depths)
         self.graph_bytes = 0
         """Memory of the captured steps: what they work in and leave their results in."""
         self._steps: dict[StepSize, CapturedStep] = {}
@@ -116,19 +132,23 @@ class GraphRunner:
         """The captured step for a plan, its inputs on their way to the device."""
         step, size = self.step, self._size(plan)
         captured = self._steps[size]
-        slots, rows = in_rows(plan, step.num_speculative_tokens, *size, step.state.spare)
+        num_drafts, spare = step.num_speculative_tokens, step.state.spare
+        slots, rows = in_rows(plan, num_drafts, size.num_slots, size.num_prompt_rows, spare)
         values = [value for row in (*slots, *rows) for value in row]
+        if self._has_depths:
+            values += [num_drafts if plan.depth is None else plan.depth] * size.num_slots
         if values != captured.last:
             copy_in(values, captured.inputs)
             captured.last = values
         return captured
 
     def _size(self, plan: StepPlan) -> StepSize:
-        needed = StepSize(plan.num_slots, num_rows(plan, self.step.num_speculative_tokens))
+        num_prompt_rows = num_rows(plan, self.step.num_speculative_tokens)
+        depth = plan.depth if self._has_depths and not plan.chunks else None
         return next(
             size
             for size in self.sizes
-            if size.num_slots >= needed.num_slots and size.num_prompt_rows >= needed.num_prompt_rows
+            if size.num_slots >= plan.num_slots and size.num_prompt_rows >= num_prompt_rows and size.depth == depth
         )
 
     def _new_inputs(self, size: StepSize) -> tuple[Tensor, StepInputs]:
@@ -136,13 +156,15 @@ class GraphRunner:
         step = self.step
         num_fields = 5 * size.num_slots
         # all zeros: no slot decides, and every row lies at the start of a slot
-        inputs = torch.zeros(
-            num_fields + size.num_prompt_rows * (self.row_width + 3), dtype=torch.int64, device=step.target.device
-        )
-        rows = inputs[num_fields:].view(size.num_prompt_rows, self.row_width + 3)
+        num_values = num_fields + size.num_prompt_rows * (self.row_width + 3)
+        num_depths = size.num_slots if self._has_depths else 0
+        inputs = torch.zeros(num_values + num_depths, dtype=torch.int64, device=step.target.device)
+        rows = inputs[num_fields:num_values].view(size.num_prompt_rows, self.row_width + 3)
+        max_drafts = inputs[num_values:] if self._has_depths else None
         rows[:, 0] = step.state.spare
         capacity = step.state.token_ids.shape[1]
-        return inputs, step_inputs(inputs[:num_fields].view(5, size.num_slots), rows, capacity)
+        slots = inputs[:num_fields].view(5, size.num_slots)
+        return inputs, step_inputs(slots, rows, capacity, size.depth, max_drafts)
 
     def _capture(self, size: StepSize) -> CapturedStep:
         inputs, given = self._new_inputs(size)
@@ -194,19 +216,26 @@ def copy_in(values: list[int], memory: Tensor) -> None:
 
 
 def step_sizes(
-    num_slots: int, max_prefill_rows: int, max_prefill_rows_with_decodes: int | None = None
+    num_slots: int,
+    max_prefill_rows: int,
+    max_prefill_rows_with_decodes: int | None = None,
+    depths: DepthsOf | None = None,
 ) -> list[StepSize]:
     """The sizes that are captured, from the smallest: without prompts for powers of two of slots, with them for all.
 
     A step with prompts is bound by arithmetic, and padded rows cost as much as others: hence sizes halfway between, and
     one of `max_prefill_rows_with_decodes`, the most that prompts have beside rounds (None: no limit).
+
+    Args:
+        depths: the depths that rounds of so many requests, or fewer, may have; None where all have K.
     """
     slots = _powers(1, num_slots)
     powers = _powers(min(MIN_PREFILL_ROWS, max_prefill_rows), max_prefill_rows)
     halfway = ((smaller + larger) // 2 for smaller, larger in pairwise(powers))
     limit = () if max_prefill_rows_with_decodes is None else (max_prefill_rows_with_decodes,)
     rows = sorted({*powers, *halfway, *limit})
-    return [StepSize(each, 0) for each in slots] + [StepSize(num_slots, each) for each in rows]
+    alone = [StepSize(each, 0, depth) for each in slots for depth in (sorted(depths(each)) if depths else (None,))]
+    return alone + [StepSize(num_slots, each) for each in rows]
 
 
 def _powers(first: int, last: int) -> list[int]:

@@ -22,7 +22,7 @@ MAX_PADDING_ON_CPU = 16
 
 
 def in_pieces(plan: StepPlan, num_speculative_tokens: int, max_tokens: int, device: torch.device) -> StepInputs:
-    """The inputs of a step whose prompts are read in one piece each."""
+    """The inputs of a step whose prompts are read in one piece each, and whose rounds draft so many tokens."""
     num_slots = plan.num_slots
     parts, ends = [], {}
     first = num_slots * (num_speculative_tokens + 1) if plan.decoding else 0
@@ -34,7 +34,8 @@ def in_pieces(plan: StepPlan, num_speculative_tokens: int, max_tokens: int, devi
         parts.append(_prompt_part(batch, longest, device))
         first += len(batch) * longest
     slots = torch.tensor(_slot_fields(plan, num_slots, ends), device=device)
-    return StepInputs(slots, tuple(parts), _longest(plan) + num_speculative_tokens, bool(plan.decoding))
+    length = _longest(plan) + num_speculative_tokens
+    return StepInputs(slots, tuple(parts), length, bool(plan.decoding), num_speculative_tokens)
 
 
 def in_rows(
@@ -71,10 +72,12 @@ def num_rows(plan: StepPlan, num_speculative_tokens: int) -> int:
     return sum(-(-(chunk.stop - chunk.start) // (num_speculative_tokens + 1)) for chunk in plan.chunks)
 
 
-def step_inputs(slots: Tensor, rows: Tensor, length: int) -> StepInputs:
-    """What `in_rows` made, once it lies on the device."""
+def step_inputs(
+    slots: Tensor, rows: Tensor, length: int, depth: int | None = None, max_drafts: Tensor | None = None
+) -> StepInputs:
+    """What `in_rows` made, once it lies on the device; for `depth` and `max_drafts` see StepInputs."""
     prompts = (PromptPart(rows[:, 0], rows[:, 1], rows[:, 2:], length),) if len(rows) else ()
-    return StepInputs(slots, prompts, length)
+    return StepInputs(slots, prompts, length, depth=depth, max_drafts=max_drafts)
 
 
 def _slot_fields(plan: StepPlan, num_slots: int, ends: dict[int, int]) -> list[list[int]]:

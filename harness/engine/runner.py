@@ -87,4 +87,5 @@ class EagerRunner:
     def inputs(self, plan: StepPlan) -> StepInputs:
         """The step's inputs on its device."""
         step = self.step
-        return in_pieces(plan, step.num_speculative_tokens, self.max_prefill_tokens, step.target.device)
+        depth = step.num_speculative_tokens if plan.depth is None else plan.depth
+        return in_pieces(plan, depth, self.max_prefill_tokens, step.target.device)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, TargetStep
+from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, ReadsWhileDrafting, TargetStep
 from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.engine.token_logprobs import LogprobsSettings, packed_logprobs
 from harness.models.slot_cache import SlotCache
@@ -114,14 +114,16 @@ class Step:
         return self.commit(scored, verified)
 
     def draft(self, inputs: StepInputs, masks: DraftMasks | None = None) -> Drafted:
-        """Apply the host's input, and propose K tokens for each row, under masks where there are any.
+        """Apply the host's input, and propose the step's drafts for each row, under masks where there are any.
 
         Raises:
             ValueError: a drafter of the user's own returns no Draft.
         """
         self._begin(inputs)
         batch = replace(self._batch(inputs), masks=masks)
-        if not inputs.has_rounds:
+        if not (inputs.has_rounds and batch.num_speculative_tokens):
+            if inputs.has_rounds and isinstance(self.drafter, ReadsWhileDrafting):
+                self.drafter.read(batch)
             return Drafted(batch, Draft(batch.lengths.new_empty(batch.num_rows, 0), torch.zeros_like(batch.lengths)))
         draft = self.drafter.propose(batch)
         if not isinstance(draft, Draft):
@@ -129,6 +131,8 @@ class Step:
                 f"drafter.kind: expected propose of {type(self.drafter).__name__} to return a kernels.contract.Draft, "
                 f"found a {type(draft).__name__}"
             )
+        if inputs.max_drafts is not None:
+            draft = replace(draft, num_draft_tokens=torch.minimum(draft.num_draft_tokens, inputs.max_drafts))
         narrows = not (self.joins or inputs.prompts or draft.token_ids.is_cuda or masks)
         return Drafted(batch, without_idle_columns(draft) if narrows else draft)
 
@@ -151,12 +155,11 @@ class Step:
         batch, state, deferred = drafted.batch, self.state, self._deferred(inputs, drafted, defers)
         draft = replace(drafted.draft, num_draft_tokens=deferred.num_draft_tokens)
         streams = Streams(batch.streams.seeds, state.lengths[: batch.num_rows], batch.streams.rounds)
-        sampling = batch.sampling
-        verdict = self.core.verify(scored.logits, draft, sampling, self.verification, streams, mask=mask)
+        verdict = self.core.verify(scored.logits, draft, batch.sampling, self.verification, streams, mask=mask)
         logprobs = None
         if self.logprobs is not None:
             logits = self.emitting_rows(scored.logits, verdict)
-            logprobs = packed_logprobs(self.core, logits, verdict.token_ids, self.logprobs, sampling, mask)
+            logprobs = packed_logprobs(self.core, logits, verdict.token_ids, self.logprobs, batch.sampling, mask)
         return Verified(draft, verdict, deferred.is_undecided, logprobs)
 
     def emitting_rows(self, logits: Tensor, verdict: VerificationResult) -> Tensor:
@@ -226,15 +229,16 @@ class Step:
             rows = torch.where(inputs.decides == DECODES, self.cache.slot_ids[:num_rows], state.spare)
         # an idle row drafts and reads from position 0 on; its output is discarded
         lengths = torch.where(inputs.decides == DECODES, state.lengths[:num_rows], 1)
+        depth = self.num_speculative_tokens if inputs.depth is None else inputs.depth
         return Batch(
             rows=rows,
             num_rows=num_rows,
-            num_speculative_tokens=self.num_speculative_tokens,
+            num_speculative_tokens=depth,
             token_ids=state.token_ids[:num_rows],
             sampling=state.sampling.rows(num_rows),
             streams=Streams(state.seeds[:num_rows], lengths, state.rounds[:num_rows]),
             core=self.core,
-            length=inputs.length - self.num_speculative_tokens,
+            length=inputs.length - depth,
         )
 
     def _parts(self, inputs: StepInputs, drafted: Drafted) -> list[Part]:
@@ -251,9 +255,11 @@ class Step:
             parts.append(Part(part.slots, part.token_ids[:, :-1], positions, part.length, True))
         if not self.joins or len(parts) == 1:
             return parts
+        rows = [part.rows for part in parts if isinstance(part.rows, Tensor)]
+        assert len(rows) == len(parts), "rows are joined by their slots"
         return [
             Part(
-                torch.cat([_as_tensor(part.rows) for part in parts]),
+                torch.cat(rows),
                 torch.cat([part.token_ids for part in parts]),
                 torch.cat([part.positions for part in parts]),
                 max(part.length for part in parts),
@@ -292,8 +298,3 @@ def _positions(starts: Tensor, num_columns: int) -> Tensor:
 def _flat(tensors: list[Tensor]) -> Tensor:
     """[tokens of all parts, ...] from [R, T, ...] each."""
     return torch.cat([tensor.flatten(0, 1) for tensor in tensors])
-
-
-def _as_tensor(rows: slice | Tensor) -> Tensor:
-    assert isinstance(rows, Tensor), "rows are joined by their slots"
-    return rows

@@ -36,6 +36,8 @@ class StepPlan(NamedTuple):
     """False only where no running request has one, which saves asking each of them in every step."""
     needs_host: bool = False
     """The host takes part between the drafts of the step and their verification."""
+    depth: int | None = None
+    """Drafts that a round of the step proposes, or verifies at most; None for the engine's K."""
 
     @property
     def deciding(self) -> list[Sequence]:

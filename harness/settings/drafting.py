@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from harness.settings.depth import DepthTable, depths_name, read_depths
 from harness.settings.models import require
 from harness.settings.tree import Tree, read_tree, tree_name
 from kernels.methods import MethodTraits, SiblingDraws
@@ -71,6 +72,11 @@ class DraftingConfig:
     """A round's drafts end in front of the first draft row whose largest probability, at temperature 1, is below this;
     0 drafts K tokens. The row alone decides, so lossless methods stay lossless. On a CPU what is not drafted is not
     computed; on a GPU, whose steps have one size, it is, and is not verified."""
+    depth_by_batch: str | None = None
+    """Drafts of a round by the number of requests that decode in the step: 1:4/8:2/32:0 drafts 4 tokens, 2 from 8
+    requests on and none from 32 on; K is the largest. The number is known before anything is drawn, so lossless
+    methods stay lossless. What is not drafted is not computed, except in steps with CUDA graphs that read prompts too:
+    these draft K tokens and verify as many as the table says."""
 
     def __post_init__(self) -> None:
         require(
@@ -80,6 +86,13 @@ class DraftingConfig:
             self.num_speculative_tokens,
         )
         require(0 <= self.min_confidence < 1, "drafting.min_confidence", "0 or more and below 1", self.min_confidence)
+        if self.depth_by_batch is not None:
+            try:
+                table = read_depths(self.depth_by_batch, MAX_SPECULATIVE_TOKENS)
+            except ValueError as error:
+                raise ValueError(f"drafting.depth_by_batch: {error}") from error
+            # one name for one table, whose largest depth is K
+            self.depth_by_batch, self.num_speculative_tokens = depths_name(table), max(depth for _, depth in table)
         if self.tree is not None:
             try:
                 parents = read_tree(self.tree, self.num_speculative_tokens, MAX_SPECULATIVE_TOKENS)
@@ -87,6 +100,13 @@ class DraftingConfig:
                 raise ValueError(f"drafting.tree: {error}") from error
             # one name for one tree, whose nodes are the draft tokens
             self.tree, self.num_speculative_tokens = tree_name(parents), len(parents)
+
+    @property
+    def depths(self) -> DepthTable | None:
+        """Drafts of a round by batch size; None where every round drafts K tokens."""
+        if self.depth_by_batch is None:
+            return None
+        return read_depths(self.depth_by_batch, MAX_SPECULATIVE_TOKENS)
 
     @property
     def parents(self) -> Tree | None:

@@ -26,6 +26,7 @@ _ADDED_LATER = (
     "decoding.logprobs_mode",
     "measurement.multi_draft_terms",
     "drafting.min_confidence",
+    "drafting.depth_by_batch",
     "drafter.suffix_min",
     "drafter.suffix_factor",
     "drafting.tree",

@@ -135,8 +135,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     (("measurement.round_terms",), lambda view: not view.drafts_tree, "without drafting.tree"),
     (
         ("drafting.num_speculative_tokens",),
-        lambda view: not view.drafts_tree or is_chain(view.value("drafting.tree")),
-        "without drafting.tree, or with drafting.tree=chain: another tree has as many draft tokens as nodes",
+        lambda view: (
+            is_chain(view.value("drafting.tree")) if view.drafts_tree else view.value("drafting.depth_by_batch") is None
+        ),
+        "without drafting.depth_by_batch, whose largest depth is K, and without drafting.tree, or with "
+        "drafting.tree=chain: another tree has as many draft tokens as nodes",
     ),
     (
         ("drafting.siblings",),
@@ -147,6 +150,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         ("drafting.min_confidence",),
         lambda view: view.has_model and not view.drafts_tree and not view.is_served,
         f"with backend=local and without drafting.tree, {_WITH_A_MODEL}",
+    ),
+    (
+        ("drafting.depth_by_batch",),
+        lambda view: not (view.drafts_tree or view.is_served),
+        "with backend=local, no tree",
     ),
     (
         ("drafting.drawn_from",),

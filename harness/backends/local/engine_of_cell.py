@@ -154,6 +154,7 @@ class EngineOfCell:
             constrained=self._is_constrained,
             round_terms=cell.measurement.round_terms and is_measured,
             multi_draft_terms=cell.measurement.multi_draft_terms and is_measured and cell.has_draft_cache,
+            depths=None if cell.is_baseline else cell.drafting.depths,
             tree=cell.drafting.parents if self.drafts_tree else None,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
