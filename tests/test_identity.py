@@ -12,7 +12,8 @@ from harness.records.files import identity
 from harness.settings.cell import CellConfig
 from harness.settings.drafting import CacheDtype, DraftingConfig
 from harness.settings.identity import determinants, key_without, plain_values
-from harness.settings.usage import SettingsView, normal_form, unused_settings, used_settings, without_settings
+from harness.settings.usage import normal_form, unused_settings, used_settings, without_settings
+from harness.settings.view import SettingsView
 
 TABLE = (Path(__file__).parent / "data" / "cell_ids.txt").read_text(encoding="utf-8").splitlines()[1:]
 ROWS = [[part.strip() for part in line.split("|")] for line in TABLE]

@@ -18,7 +18,8 @@ from harness.settings.identity import key_without
 from harness.settings.models import DRAFTERS, Weights, drafter_traits
 from harness.settings.recorded import check_recorded
 from harness.settings.tree import is_chain
-from harness.settings.usage import SettingsView, used_settings
+from harness.settings.usage import used_settings
+from harness.settings.view import SettingsView
 from kernels.method_names import NAMED_METHODS, parameters_of
 
 

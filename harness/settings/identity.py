@@ -13,7 +13,8 @@ from typing import Any
 
 from harness.settings.cell import CellConfig
 from harness.settings.sections import GOODPUT_LIMITS, VerificationConfig
-from harness.settings.usage import normal_form, plain_values, without_settings
+from harness.settings.usage import normal_form, without_settings
+from harness.settings.view import plain_values
 from kernels.methods import DraftSampling
 from kernels.stream_version import COUPLED_STREAM_VERSION
 
