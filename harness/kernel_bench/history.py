@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from harness.kernel_bench.records import KernelResults
+from harness.records.csv_table import number, read_rows
 from harness.records.files import write_atomically
+from harness.records.strict_json import at
 
 SHORTEST_COMMIT = 7
 """Characters of a commit that are compared, at least."""
@@ -50,14 +53,24 @@ def lines_of(results: KernelResults) -> list[Line]:
 
 def read_history(path: Path) -> list[Line]:
     """The lines of a file; raises ValueError where it is none."""
-    with path.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
     try:
-        return [Line(row["commit"], row["device"], row["case"], float(row["median_us"]), float(row["scatter_us"]))
-                for row in rows]  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
+        return [_line(row) for row in read_rows(path)]
+    except (OSError, ValueError) as error:
         columns = ", ".join(field.name for field in fields(Line))
-        raise ValueError(f"{path}: expected a CSV with the columns {columns}, found {error!r}") from error
+        raise ValueError(f"{path}: expected a CSV with the columns {columns}; {error}") from error
+
+
+def _line(row: Mapping[str, str]) -> Line:
+    expected = [field.name for field in fields(Line)]
+    if list(row) != expected:
+        raise ValueError(f"found {', '.join(row)}")
+    empty = [name for name, text in row.items() if not text]
+    if empty:
+        raise ValueError(f"{empty[0]}: found nothing")
+    median_us, scatter_us = (at(name, number, row[name]) for name in ("median_us", "scatter_us"))
+    if median_us <= 0 or scatter_us < 0:
+        raise ValueError(f"expected times, found median_us {median_us:g}, scatter_us {scatter_us:g}")
+    return Line(row["commit"], row["device"], row["case"], median_us, scatter_us)
 
 
 def add_to_history(results: KernelResults, path: Path) -> list[Line]:

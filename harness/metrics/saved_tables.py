@@ -5,14 +5,18 @@ This module knows where such tables lie and which columns they may have; it does
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from harness.metrics.columns import TEXT_COLUMNS, column_names
+from harness.records.csv_table import number, read_rows
 from harness.records.runs import CELLS, SUFFIX
+from harness.records.strict_json import at
 
 CELLS_TABLE = Path("tables") / "cells.csv"
 _POSITION = re.compile(r"acceptance_rate_per_pos_(\d+)")
@@ -55,17 +59,30 @@ def read_cell_tables(paths: Sequence[Path]) -> pd.DataFrame:
 
 def _read(path: Path) -> pd.DataFrame:
     try:
-        # an empty text is no missing value
-        frame = pd.read_csv(path, dtype=dict.fromkeys(TEXT_COLUMNS, str), engine="python")
+        rows = list(read_rows(path))
+        if not rows:
+            raise ValueError("found no rows")
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        unknown = [name for name in columns if name not in set(column_names(_num_positions(columns)))]
+        if unknown or "cell_id" not in columns:
+            found = f"the column {unknown[0]}" if unknown else "no column cell_id"
+            raise ValueError(f"expected the columns of harness/metrics/COLUMNS.md, found {found}")
+        return pd.DataFrame({name: at(name, _column, name, texts) for name, texts in columns.items()})
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: expected a table of cells, found {type(error).__name__}: {error}") from error
-    unknown = [name for name in frame.columns if name not in set(column_names(_num_positions(frame)))]
-    if unknown or "cell_id" not in frame:
-        found = f"the column {unknown[0]}" if unknown else "no column cell_id"
-        raise ValueError(f"{path}: expected the columns of harness/metrics/COLUMNS.md, found {found}")
-    return frame
+        raise ValueError(f"{path}: expected a table of cells; {error}") from error
 
 
-def _num_positions(frame: pd.DataFrame) -> int:
-    matches = (_POSITION.fullmatch(name) for name in frame.columns)
+def _column(name: str, texts: Sequence[str]) -> pd.Series[Any]:
+    """A column of text as it stands, or of True and False, or of numbers, whole ones where none is missing."""
+    if name in TEXT_COLUMNS:
+        return pd.Series(texts, dtype="str")
+    if set(texts) <= {"True", "False"}:
+        return pd.Series([text == "True" for text in texts])
+    numbers = [number(text) if text else math.nan for text in texts]
+    is_whole = all(re.fullmatch(r"-?\d{1,18}", text) for text in texts)
+    return pd.Series([int(text) for text in texts] if is_whole else numbers)
+
+
+def _num_positions(columns: Iterable[str]) -> int:
+    matches = map(_POSITION.fullmatch, columns)
     return max((int(match[1]) for match in matches if match), default=0)

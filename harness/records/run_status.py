@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from harness.records.files import write_atomically
 from harness.records.process_name import ProcessName
+from harness.records.strict_json import parse_json, shown, typed
 
 STATUS = "status.json"
 RUNNING, DONE, STOPPED = "running", "done", "stopped"
+_OF_LATER_VERSIONS = {"own_device_s", "num_waiting"}
+"""Fields that the first version did not write."""
 SILENT_S = 120.0
 """A run that has not written for so long has ended, if its process cannot be asked."""
 
@@ -80,9 +85,20 @@ def read_status(folder: Path) -> RunStatus | None:
     """
     path = folder / STATUS
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return RunStatus(**{"pids": "", "started": None} | data | {"running": tuple(data["running"])})
+        data = {"pids": "", "started": None, **typed(Mapping[str, Any], parse_json(path.read_bytes()))}
+        # what a process writes of itself has no default in a file that another has written
+        missing = {item.name for item in fields(RunStatus)} - data.keys() - _OF_LATER_VERSIONS
+        if missing:
+            raise ValueError(f"expected {', '.join(sorted(missing))}, found none")
+        status: RunStatus = typed(RunStatus, data)
+        negative = [name for name, value in data.items() if isinstance(value, int | float) and value < 0]
+        if status.state not in (RUNNING, DONE, STOPPED) or negative:
+            name = negative[0] if negative else "state"
+            raise ValueError(f"{name}: expected what a run writes, found {shown(data[name])}")
+        if not status.num_failed <= status.num_finished <= status.num_cells:
+            raise ValueError("expected as many failed cells as finished ones at most, and these as all, found others")
+        return status
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: expected the status of a run, found {type(error).__name__}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: expected the status of a run; {error}") from error

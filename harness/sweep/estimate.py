@@ -5,12 +5,13 @@ It reads the tables of earlier runs. It does not know how fast a model could be.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from harness.records.csv_table import number, read_rows
 from harness.records.runs import RUNS, TABLES
 from harness.settings.cell import CellConfig
 from harness.sweep.turns import groups_of
@@ -86,16 +87,13 @@ def _like(cell: CellConfig) -> _Like:
 
 
 def _earlier(runs: Path) -> Iterator[_Earlier]:
-    """The cells of earlier runs; tables of another form hold none."""
+    """The cells of earlier runs; tables of another form, or damaged ones, hold none."""
     for path in sorted(runs.glob(f"*/{TABLES}/cells.csv")):
-        with path.open(encoding="utf-8", newline="") as stream:
-            for row in csv.DictReader(stream):
-                try:
-                    found = _Earlier(_of_row(row), row["device"], float(row["wall_s"]) / int(row["num_requests"]))
-                except (KeyError, TypeError, ValueError, ZeroDivisionError):
-                    # a cell that failed has no requests
-                    continue
-                yield found
+        with suppress(OSError, ValueError):
+            for row in list(read_rows(path)):
+                # a cell that failed has no requests
+                with suppress(KeyError, ValueError, ZeroDivisionError):
+                    yield _Earlier(_of_row(row), row["device"], number(row["wall_s"]) / int(row["num_requests"]))
 
 
 def _of_row(row: Mapping[str, str]) -> _Like:
