@@ -45,7 +45,7 @@ def draft_row(draft, slot, index):
 
 @triton.jit
 def prefetch(row_logits, first, num_tokens, SIZE: tl.constexpr):
-    """Ask for SIZE tokens of a row from `first` on, before it is known what for: they come as near as the L2."""
+    """Fetch SIZE tokens of a row, from `first` on, into the L2 cache, ahead of the loads that read them."""
     STEP: tl.constexpr = 1024 // row_logits.dtype.element_ty.primitive_bitwidth
     offsets = tl.minimum(first + tl.arange(0, SIZE // STEP) * STEP, num_tokens - 1)
     tl.inline_asm_elementwise(

@@ -123,7 +123,7 @@ def is_last(counter, num_arrivals):
 
 @triton.jit
 def is_last_of_few(counter, num_arrivals):
-    """The same in one step, by which every program gives up what it has cached: for programs that end with it."""
+    """`is_last` with one atomic operation. Every program loses its cached lines by it: for programs that end here."""
     tl.debug_barrier()
     last = tl.atomic_add(counter, 1, sem="acq_rel") == num_arrivals - 1
     if last:

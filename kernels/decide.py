@@ -29,7 +29,7 @@ MANY_COLUMNS: tl.constexpr = tl.constexpr(8)
 
 @triton.jit
 def entry(values, columns, index):
-    """The entry at an index of a vector, of which the others may be anything."""
+    """The entry of a vector at an index; the other entries may hold anything, NaN too."""
     return tl.sum(tl.where(columns == index, values, tl.zeros_like(values)), axis=0)
 
 
@@ -52,8 +52,8 @@ def store_verdict(tokens, output, request, columns, token_ids, num_accepted, inv
 
 @triton.jit
 def write_verdict(tokens, output, request, num_accepted, invalid, WIDTH_PADDED: tl.constexpr):
-    """`store_verdict` of what is loaded for it. A request whose caller counts more draft tokens than there is room for
-    is flagged, here or by `flag_excess`."""
+    """Load the draft tokens and `store_verdict`. A request whose count exceeds the width is flagged, here or by
+    `flag_excess`."""
     columns = tl.arange(0, WIDTH_PADDED)
     if WIDTH_PADDED <= MANY_COLUMNS:
         invalid = invalid | (tl.load(tokens.counts + request) > tokens.width)
@@ -114,11 +114,11 @@ def block_length(columns, target_logprobs, draft_logprobs, uniform_numbers, num_
 
 
 @triton.jit
-def settle(
+def decide_loaded(
     columns, token_ids, judged, normalizers, target_logprobs, draft_logprobs, uniform_numbers, temperature, count,
     METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, WIDTH_PADDED: tl.constexpr, EMITS_FROM_TARGET: tl.constexpr,
 ):  # fmt: skip
-    """Decide the number of accepted tokens from vectors with an entry for each draft token; normalizers also have one
+    """Decide the number of accepted tokens from vectors with an entry for each draft token; `normalizers` also has one
     for the row after the last.
 
     Args:
@@ -184,7 +184,7 @@ def decide(
         draft_logprobs = tl.load(state.draft_logprobs + row + columns, mask=drafted, other=0.0, cache_modifier=".cg")
         seed, position, round_index = load_stream(streams, request, True)
         uniform_numbers = uniform(seed, ACCEPT, position + columns, round_index)
-    num_accepted, plan, needed, invalid, log_ratios = settle(
+    num_accepted, plan, needed, invalid, log_ratios = decide_loaded(
         columns, load_token_ids(tokens, request, columns), judged, normalizers, target_logprobs, draft_logprobs,
         uniform_numbers, temperature, count, METHOD, READS_DRAFT, WIDTH_PADDED, EMITS_FROM_TARGET,
     )  # fmt: skip

@@ -1,10 +1,10 @@
-"""The second pass of few requests, which decides too: the first pass only sums chunks then (kernels.first_pass).
+"""The second pass of few requests, which also decides; the first pass then only sums chunks (kernels.first_pass).
 
-With few requests a round takes as long as its longest chain of reads that wait for one another. Here no program counts
-its row or its request as finished, and no decision goes through memory: each program of the second pass combines the
-chunks of all rows of its request, tests all draft tokens at once and decides for itself, the same as the others. What
-that takes beside the sums, it has before the first pass ends. Then it weighs its chunks of the rows at the rejected
-position, and the request's last program draws the next token. Rows behind a rejection are read too.
+With few requests a round takes as long as its longest chain of dependent reads. So the first pass counts no arrivals,
+and no decision goes through memory: every program of this pass combines the chunks of all rows of its request, tests
+all draft tokens at once and reaches the same decision. Everything but the sums is loaded before the first pass ends.
+Then the program weighs its chunks of the rows at the rejected position, and the request's last program draws the next
+token. The price is that rows after a rejection are read too.
 
 Decisions and weights come from the functions of the two other passes (acceptance_test, decide, residual_weights,
 sample_next).
@@ -19,10 +19,10 @@ from triton.language.extra.cuda import gdc_wait
 from .acceptance_test import accept_or_reject, draft_logit, draft_logprob
 from .addresses import draft_slot, row_address
 from .conclude import is_last_of_few, served_count, write_padding
-from .decide import FROM_RESIDUAL, UNDECIDED, entry, load_token_ids, position_passes, settle, store_verdict
+from .decide import FROM_RESIDUAL, UNDECIDED, decide_loaded, entry, load_token_ids, position_passes, store_verdict
 from .device_streams import ACCEPT, BONUS, RESIDUAL, load_stream, uniform
 from .device_weights import inverse
-from .residual_weights import rows_opened
+from .residual_weights import open_loaded_rows
 from .sample_next import load_chunks, sample_next
 from .second_pass import weigh_chunks
 from .token_mask import allowed_logit, target_mask_row
@@ -30,10 +30,10 @@ from .token_mask import allowed_logit, target_mask_row
 
 @triton.jit
 def _prepare_all(target, draft, tokens, request, columns, count, stream, temperature, slot, token_ids, purpose):
-    """kernels.acceptance_test.prepare for every draft token at once, but for log q(X).
+    """kernels.acceptance_test.prepare for every draft token at once, without log q(X).
 
     Returns:
-        (target logits, draft logits in float32; which of the latter mean something; offsets of the draft rows'
+        (target logits and draft logits in float32; where the draft logits are compared with; offsets of the draft rows'
         statistics; uniform numbers of the tests, and of the next token after each number of accepted ones, in float64).
     """
     drafted = columns < count
@@ -49,6 +49,7 @@ def _prepare_all(target, draft, tokens, request, columns, count, stream, tempera
         tl.float32
     )
     logits = allowed_logit(logits, token_ids, known, mask)
+    # Triton's interpreter does not broadcast a scalar in `&`.
     compared = tl.where(known, temperature, 0.0) > 0
     draft_logits, at = draft_logit(draft, slot, columns, token_ids, compared)
     seed, position, round_index = stream
@@ -60,7 +61,7 @@ def _prepare_all(target, draft, tokens, request, columns, count, stream, tempera
 
 @triton.jit
 def _load_rows(values, first_cell, columns, wanted, num_chunks, other, CHUNKS_PADDED: tl.constexpr):
-    """[rows, CHUNKS_PADDED] what the first pass left of the chunks of the rows that are wanted."""
+    """[rows, CHUNKS_PADDED] values that the first pass stored for the chunks of the wanted rows."""
     chunks = tl.arange(0, CHUNKS_PADDED)[None, :]
     at = (first_cell + columns)[:, None] * num_chunks + chunks
     return tl.load(values + at, mask=wanted[:, None] & (chunks < num_chunks), other=other, cache_modifier=".cg")
@@ -68,7 +69,7 @@ def _load_rows(values, first_cell, columns, wanted, num_chunks, other, CHUNKS_PA
 
 @triton.jit
 def _combine_rows(rows, first_cell, columns, wanted, temperature, CHUNKS_PADDED: tl.constexpr):
-    """What kernels.first_pass makes of a row's chunks, for all rows: vectors of (maximum, normalizer, argmax)."""
+    """(maximum, normalizer, argmax) of each row, vectors; kernels.first_pass combines a row at a time."""
     maxima = _load_rows(rows.chunk_maximum, first_cell, columns, wanted, rows.num_chunks, -float("inf"), CHUNKS_PADDED)
     sums = _load_rows(rows.chunk_sum, first_cell, columns, wanted, rows.num_chunks, 0.0, CHUNKS_PADDED)
     maximum = tl.max(maxima, axis=1)
@@ -90,19 +91,19 @@ def _open(
     target, draft, tokens, temperature, request, slot, index, plan, columns, of_target, of_draft, log_ratios,
     METHOD: tl.constexpr,
 ):  # fmt: skip
-    """kernels.residual_weights.open_rows of what is known already."""
+    """kernels.residual_weights.open_rows from the vectors of all rows."""
     stats = (
         entry(of_target[0], columns, index),
         entry(of_target[1], columns, index),
         tl.full((), -float("inf"), tl.float32),
     )
     drafted = (
-        # Of no row there may be -inf, whose weight would be NaN.
+        # Without a draft row the maximum may be -inf, and weights relative to it NaN.
         tl.where(plan >= FROM_RESIDUAL, entry(of_draft[0], columns, index), 0.0),
         entry(of_draft[1], columns, index),
         entry(of_draft[2], columns, index),
     )
-    return rows_opened(
+    return open_loaded_rows(
         target, draft, tokens, temperature, request, slot, index, plan, stats, drafted,
         entry(log_ratios, columns, index), METHOD, True,
     )  # fmt: skip
@@ -157,7 +158,7 @@ def _deciding_pass_kernel(
         row = request.to(tl.int64) * (tokens.width + 1)
         if SUMS_DRAFTS:
             cell = row + (row * 0 + tokens.num_requests) * (tokens.width + 1)
-            draft_maximum, draft_normalizer, _no_argmax = _combine_rows(
+            draft_maximum, draft_normalizer, _ = _combine_rows(
                 rows, cell, columns, tl.where(columns < count, temperature, 0.0) != 0, temperature, CHUNKS_PADDED
             )
             of_draft = draft_maximum, tl.full(draft_maximum.shape, -float("inf"), tl.float32), draft_normalizer
@@ -174,7 +175,7 @@ def _deciding_pass_kernel(
         judged, target_logprobs = accept_or_reject(
             target, rule, temperature, columns, (token_ids, logits, proposed, uniform_numbers), stats, METHOD
         )
-        index, plan, needed, invalid, log_ratios = settle(
+        index, plan, needed, invalid, log_ratios = decide_loaded(
             columns, token_ids, judged, normalizer, target_logprobs, proposed, uniform_numbers, temperature, count,
             METHOD, True, WIDTH_PADDED, False,
         )  # fmt: skip
@@ -192,7 +193,7 @@ def _deciding_pass_kernel(
         )  # fmt: skip
         if is_mine:
             chunks = group * PARTS + tl.arange(0, PARTS)
-            masses, _no_leader = weigh_chunks(
+            masses, _ = weigh_chunks(
                 target, draft, opened, chunks, stream[0], stream[1] + position,
                 METHOD, True, False, PARTS, CHUNK, GROUP, UNROLL,
             )  # fmt: skip

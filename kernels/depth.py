@@ -1,8 +1,8 @@
 """How many of a round's drafts are verified, decided by draft rows alone.
 
-Leaving out a draft token because of the row that it is drawn from is lossless under every method: the decision is a
-function of the tokens before it. Leaving it out because of itself, of rows behind it, or of a budget that looks at
-them, is not: the tokens that stay then follow another law than the row, and the residual belongs to the row.
+A round may end in front of a draft token because of the row that the token is drawn from: that depends on the tokens
+before it alone, so lossless methods stay lossless. A decision that depends on the token itself, on later rows, or on a
+budget computed from them is biased: the tokens that remain do not follow their row, which the residual assumes.
 Certification has cases of the first kind and controls of the others (harness/certification/depth_rules.py).
 """
 
@@ -29,23 +29,23 @@ def confidence(logits: Tensor) -> Tensor:
     return torch.exp(rows.amax(dim=-1) - rows.logsumexp(dim=-1))
 
 
-def num_confident(confidences: Tensor, least: float) -> Tensor:
-    """Drafts in front of the first row that is less confident than `least`, or NaN.
+def num_confident(confidences: Tensor, min_confidence: float) -> Tensor:
+    """Drafts in front of the first row whose confidence is below `min_confidence` or NaN.
 
     Args:
-        confidences: [R, K] of the rows, in their order.
-        least: the smallest confidence that is drafted from.
+        confidences: [R, K] of the rows, in order of position.
+        min_confidence: 0 to 1.
 
     Returns:
         [R] int64, 0..K.
     """
-    return (confidences >= least).long().cumprod(dim=1).sum(dim=1)
+    return (confidences >= min_confidence).long().cumprod(dim=1).sum(dim=1)
 
 
 def without_idle_columns(draft: Draft) -> Draft:
-    """A chain's draft without the columns, but for the first, that no request drafts: the target need not read them.
+    """The draft without the trailing columns that no request drafts, so that the target does not read them.
 
-    Waits for the counts, so that it is for a CPU.
+    The first column stays. Trees are returned as they are. Reads the counts on the host, which would stall a GPU.
     """
     if draft.parents is not None or draft.token_ids.shape[1] <= 1:
         return draft

@@ -2,8 +2,8 @@
 
 The kernels weigh both rows at one temperature, T. A draft row over T_draft is the row times T / T_draft over T, so a
 copy of the drafted rows in those units has the distribution that the proposals were drawn from, and is cut at the same
-tokens up to float32's rounding. Of a row at T_draft = 0 the copy keeps the largest logit alone, which is then certain.
-The price are copies of R * K rows in float32, two at a time; without a sampling of its own nothing is copied.
+tokens up to float32's rounding. A row at T_draft = 0 keeps its largest logit alone, which is then certain. The cost is
+copies of R * K rows in float32, two at a time; a draft without a sampling of its own is not copied.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def with_own_sampling(draft: Draft, sampling: Sampling, streams: Streams, worksp
     is_certain = own.temperature == 0
     # A greedy request reads no draft row.
     factor = torch.where(is_certain | (sampling.temperature == 0), 1.0, sampling.temperature / own.temperature)
-    # refuses a mask that does not fit
+    # for its checks: the mask is indexed below
     mask_rows(draft.mask, "draft.mask", (num_slots, width), draft.logits.shape[2], draft.draft_to_target)
     # a copy, which is changed in place
     rows = draft.logits[slots, :width].float()
     mask = None if draft.mask is None else TokenMask(draft.mask.words, draft.mask.rows[slots, :width].contiguous())
     if mask is not None:
-        # before the largest is looked for
+        # a forbidden logit must not be the largest
         rows.masked_fill_(_forbidden(mask, rows.shape[2], draft.draft_to_target), -torch.inf)
     largest, place = rows.max(dim=2, keepdim=True)
     alone = is_certain[:, None, None]
-    # What is certain is put back; without a distribution the row has none here either.
+    # Rows at T_draft = 0 become -inf but for this entry; NaN keeps a row without a distribution invalid.
     kept = torch.where(largest.isfinite(), 0.0, torch.nan)
     rows = rows.sub_(torch.where(alone, torch.inf, largest)).mul_(factor[:, None, None])
     rows = rows.scatter_(2, place, torch.where(alone, kept, rows.gather(2, place)))
@@ -59,7 +59,7 @@ def with_own_sampling(draft: Draft, sampling: Sampling, streams: Streams, worksp
 
 
 def _forbidden(mask: TokenMask, num_tokens: int, draft_to_target: Tensor | None) -> Tensor:
-    """[R, K, V_draft] bool."""
+    """[R, K, V_draft] bool, the tokens that a mask with rows [R, K] forbids."""
     device = mask.words.device
     ids = torch.arange(num_tokens, device=device) if draft_to_target is None else draft_to_target
     rows = mask.rows.flatten()

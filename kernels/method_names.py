@@ -11,5 +11,5 @@ NAMED_METHODS: dict[str, VerificationMethod | TreeMethod] = {
 
 
 def parameters_of(name: str) -> tuple[str, ...]:
-    """Settings of the section verification that the method of this name uses; one of the user's own has none."""
+    """Settings of the section verification that the method of this name uses; none for a method of the user's own."""
     return NAMED_METHODS[name].traits.parameters if name in NAMED_METHODS else ()

@@ -21,7 +21,6 @@ from .contract import VerificationMethod
 from .deciding_pass import _deciding_pass_kernel
 from .first_pass import _first_pass_kernel
 from .register_limits import (
-    RowTraits,
     deciding_pass_registers,
     first_pass_registers,
     second_pass_registers,
@@ -46,13 +45,13 @@ These numbers were chosen by measurement on an H200."""
 MANY_PROGRAMS, MANY_DRAWING_PROGRAMS = 8192, 4096
 """From so many on a program of the first pass reads two sets of chunks instead of one: fewer begin and end."""
 LATE_REQUESTS = {Method.probabilistic: 32, Method.lenient: 32, Method.block: 8}
-"""Up to this many the second pass decides."""
+"""Up to this many requests the second pass decides, under these methods."""
 LATE_REQUESTS_OF_4_WARPS = 8
-"""Up to this many it runs with 4 warps, beyond it with 8."""
-MANY_SUMS = 512
-"""Sums of chunks that each of its programs can take."""
+"""Up to this many requests the deciding pass runs with 4 warps, with more requests with 8."""
+MAX_CHUNK_SUMS = 512
+"""Sums of chunks that a program of the deciding pass holds, at most."""
 SMALL_GRID = 512
-"""Programs of a first pass that are so few that the memory is not busy with what they read: they ask for it early."""
+"""Up to this many programs of a first pass do not saturate the memory: they prefetch their rows."""
 DEPTH = 4
 """Groups of 16 bytes for which there is room in one window for each thread of it, and tokens."""
 SHORT_GROUP, SHORT_DEPTH = 2, 1
@@ -92,7 +91,7 @@ def decides_late(round_: Round) -> bool:
     if round_.draft.logits is None or round_.truncates or round_.is_masked or shape.chunk == SHORT_CHUNK:
         return False
     num_sums = triton.next_power_of_2(shape.width + 1) * triton.next_power_of_2(shape.num_chunks)
-    return shape.num_requests <= LATE_REQUESTS.get(round_.method, 0) and num_sums <= MANY_SUMS
+    return shape.num_requests <= LATE_REQUESTS.get(round_.method, 0) and num_sums <= MAX_CHUNK_SUMS
 
 
 def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = True) -> None:
@@ -102,7 +101,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
         round_: the arguments.
         emits: draw the next token too.
         is_followed: by a second pass, which may start its programs while this one ends.
-        decides: if not, only sum the rows.
+        decides: False only sums the rows, for the deciding pass.
     """
     shape, method, logits = round_.shape, round_.method, round_.target.logits
     shared = {
@@ -208,10 +207,8 @@ def _second_pass(round_: Round) -> None:
     parts = 4 if shape.num_requests <= FEW_REQUESTS or shape.num_chunks <= 4 else 8
     if shape.chunk == SHORT_CHUNK:
         parts = 1
-    num_groups = triton.cdiv(shape.num_chunks, parts)
-    group = 16 // round_.target.logits.element_size()
-    traits = round_.row_traits
-    _second_pass_kernel[(num_groups * shape.num_requests, shape.num_positions)](
+    grid, shared = _second_launch(round_, parts)
+    _second_pass_kernel[grid](
         round_.target,
         round_.draft,
         round_.tokens,
@@ -222,31 +219,20 @@ def _second_pass(round_: Round) -> None:
         round_.state,
         round_.output,
         round_.purpose,
-        METHOD=round_.method.value,
         READS_DRAFT=round_.draft.logits is not None,
         TRUNCATED=truncates,
-        NUM_GROUPS=num_groups,
-        PARTS=parts,
-        CHUNK=shape.chunk,
-        GROUP=group,
-        UNROLL=min(LADEN_UNROLL if _is_laden(traits) else SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
-        CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
-        WIDTH_PADDED=triton.next_power_of_2(shape.width + 1),
-        OVERLAPS=overlaps(),
-        launch_pdl=overlaps(),
-        num_warps=parts,
-        maxnreg=second_pass_registers(round_.method, traits, truncates, parts, capability()),
+        maxnreg=second_pass_registers(round_.method, round_.row_traits, truncates, parts, capability()),
+        **shared,
     )
 
 
 def _deciding_pass(round_: Round) -> None:
     """Decide, sum what the next tokens are drawn from, and draw them; after a first pass that only summed."""
-    shape, traits = round_.shape, round_.row_traits
+    shape = round_.shape
     parts = 4 if shape.num_requests <= LATE_REQUESTS_OF_4_WARPS else 8
     parts = min(parts, triton.next_power_of_2(shape.num_chunks))
-    num_groups = triton.cdiv(shape.num_chunks, parts)
-    group = 16 // round_.target.logits.element_size()
-    _deciding_pass_kernel[(num_groups * shape.num_requests, shape.num_positions)](
+    grid, shared = _second_launch(round_, parts)
+    _deciding_pass_kernel[grid](
         round_.target,
         round_.draft,
         round_.tokens,
@@ -257,22 +243,35 @@ def _deciding_pass(round_: Round) -> None:
         round_.state,
         round_.output,
         round_.purpose,
-        METHOD=round_.method.value,
         SUMS_DRAFTS=int(shape.sums_drafts),
-        NUM_GROUPS=num_groups,
-        PARTS=parts,
-        CHUNK=shape.chunk,
-        GROUP=group,
-        UNROLL=min(LADEN_UNROLL if _is_laden(traits) else SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
-        CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
-        WIDTH_PADDED=triton.next_power_of_2(shape.width + 1),
-        OVERLAPS=overlaps(),
-        launch_pdl=overlaps(),
-        num_warps=parts,
-        maxnreg=deciding_pass_registers(traits, shape.num_requests, parts, capability()),
+        maxnreg=deciding_pass_registers(round_.row_traits, shape.num_requests, parts, capability()),
+        **shared,
     )
 
 
-def _is_laden(rows: RowTraits) -> bool:
-    """Whether a step of a second pass loads more than tokens."""
-    return rows.is_masked or rows.joins or rows.has_lead
+def _second_launch(round_: Round, parts: int) -> tuple[tuple[int, int], dict[str, Any]]:
+    """Grid and settings that both kinds of second pass share.
+
+    Args:
+        round_: the arguments.
+        parts: chunks that a program weighs, one for each of its warps.
+    """
+    shape, traits = round_.shape, round_.row_traits
+    num_groups = triton.cdiv(shape.num_chunks, parts)
+    group = 16 // round_.target.logits.element_size()
+    # a step of a laden row loads more than tokens
+    is_laden = traits.is_masked or traits.joins or traits.has_lead
+    shared = {
+        "METHOD": round_.method.value,
+        "NUM_GROUPS": num_groups,
+        "PARTS": parts,
+        "CHUNK": shape.chunk,
+        "GROUP": group,
+        "UNROLL": min(LADEN_UNROLL if is_laden else SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
+        "CHUNKS_PADDED": triton.next_power_of_2(shape.num_chunks),
+        "WIDTH_PADDED": triton.next_power_of_2(shape.width + 1),
+        "OVERLAPS": overlaps(),
+        "launch_pdl": overlaps(),
+        "num_warps": parts,
+    }
+    return (num_groups * shape.num_requests, shape.num_positions), shared

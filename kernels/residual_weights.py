@@ -45,21 +45,21 @@ def open_rows(
         )
         if METHOD == "block":
             log_ratio = tl.load(state.log_ratios + request.to(tl.int64) * (tokens.width + 1) + index)
-    return rows_opened(
+    return open_loaded_rows(
         target, draft, tokens, temperature, request, slot, index, plan, stats, drafted, log_ratio, METHOD, READS_DRAFT
     )
 
 
 @triton.jit
-def rows_opened(
+def open_loaded_rows(
     target, draft, tokens, temperature, request, slot, index, plan, stats, drafted, log_ratio,
     METHOD: tl.constexpr, READS_DRAFT: tl.constexpr,
 ):  # fmt: skip
-    """What `open_rows` returns, from what it loads.
+    """`open_rows` with the statistics of the draft row loaded already.
 
     Args:
         drafted: of the draft row: maximum, threshold, normalizer; only used where draft rows are read.
-        log_ratio: log P of block.
+        log_ratio: float64 log P; only used by block.
     """
     maximum, normalizer, threshold = stats
     row_logits = row_address(target, tokens, request, index)

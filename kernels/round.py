@@ -1,6 +1,6 @@
-"""One round as the passes over it are given it, for verification and for a plain draw alike; and which GPU there is.
+"""The arguments of the passes over one round, and the GPU that they run on.
 
-A draw is a round without drafts.
+Verification and draws share them: a draw is a round without drafts.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def chunk_masses(chunks, maximum, temperature):
 
 @triton.jit
 def _earlier(entry, value, other_entry, other_value):
-    """Of two entries the one that comes first, with its value."""
+    """The lower of two entries, with its value."""
     return tl.minimum(entry, other_entry), tl.where(entry <= other_entry, value, other_value)
 
 
@@ -71,7 +71,7 @@ def invert(masses, target_mass, PADDED: tl.constexpr):
     entries = tl.arange(0, PADDED)
     cumulative = tl.cumsum(masses, axis=0)
     candidates = tl.where((cumulative > target_mass) & (masses > 0), entries, PADDED)
-    # Both at once: a meeting of all threads takes longer than what they compare.
+    # One reduction for both: the barrier of a reduction costs more than its arithmetic.
     chosen, in_front = tl.reduce((candidates, cumulative - masses), 0, _earlier)
     if chosen == PADDED:
         chosen = tl.max(tl.where(masses > 0, entries, 0))

@@ -34,7 +34,7 @@ class KeptNoise:
         if len(wanted) > capacity:
             return gumbel(seeds, positions, vocab_size)
         if self._rows.shape[1] != vocab_size or self._rows.device != seeds.device:
-            # an engine makes it in inference mode, others may write to it outside
+            # an engine calls this in inference mode, and a tensor made there could not be written to outside of it
             with torch.inference_mode(False):
                 self._rows = torch.empty(capacity, vocab_size, dtype=torch.float64, device=seeds.device)
             self._places.clear()

@@ -111,7 +111,7 @@ def _read_draft(
     slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
     logits = allowed_draft_logits(cache[slots, positions], draft, slots, positions)
     given = sampling_rows(sampling, requests)
-    # statistics say nothing of a row that is certain, but for its largest logit
+    # statistics do not tell which token of a row at temperature 0 is certain
     is_certain = bool((given.temperature == 0).any())
     if reads_stats and draft.row_stats is not None and not is_certain:
         rows = known_rows(logits, given, draft.row_stats.at((slots, positions)))
