@@ -5,13 +5,13 @@ import pytest
 from kernels.contract import DraftSampling, VerificationMethod
 from tests.tiny_engines import tiny_engine, tiny_requests
 
-LEAST = {"eagle": 0.28, "eagle3": 0.32, "draft_model": 0.1}
+MIN_CONFIDENCE = {"eagle": 0.28, "eagle3": 0.32, "draft_model": 0.1}
 """About half of the tiny models' draft rows are less confident."""
 
 
-def play(kind, least, *, graphs=False, **options):
+def play(kind, min_confidence, *, graphs=False, **options):
     """({prompt: output}, [(proposed, accepted)] of every round)."""
-    engine = tiny_engine(kind, num_speculative_tokens=4, least_confidence=least, graphs=graphs, **options)
+    engine = tiny_engine(kind, num_speculative_tokens=4, min_confidence=min_confidence, graphs=graphs, **options)
     run = engine.run(tiny_requests(5, 6), lambda answer: None)
     rounds = [(each.num_proposed_tokens, each.num_accepted_tokens) for item in run.requests for each in item.rounds]
     return {item.prompt_id: item.output_token_ids for item in run.requests}, rounds
@@ -24,7 +24,7 @@ def test_coupled_tokens_are_those_of_full_depth(kind, graphs):
     from, and a target that reads the wrong columns where fewer are drafted."""
     given = {"draft_sampling": DraftSampling.coupled, "method": VerificationMethod.coupled, "graphs": graphs}
     full, at_full_depth = play(kind, 0.0, **given)
-    found, rounds = play(kind, LEAST[kind], **given)
+    found, rounds = play(kind, MIN_CONFIDENCE[kind], **given)
     assert found == full
     assert {proposed for proposed, _ in at_full_depth} <= {0, 4}
     assert len({proposed for proposed, _ in rounds}) > 2, "depths differ"
@@ -33,20 +33,28 @@ def test_coupled_tokens_are_those_of_full_depth(kind, graphs):
 @pytest.mark.parametrize("method", [VerificationMethod.probabilistic, VerificationMethod.block])
 def test_columns_that_are_left_out_change_no_token(method):
     """Would catch a count or a row that belongs to another column."""
-    assert play("eagle", LEAST["eagle"], method=method) == play("eagle", LEAST["eagle"], method=method, graphs=True)
+    ragged, padded = (play("eagle", MIN_CONFIDENCE["eagle"], method=method, graphs=graphs) for graphs in (False, True))
+    assert ragged == padded
 
 
 def test_what_no_row_drafts_is_not_computed(monkeypatch):
-    """Would catch a drafter that goes on behind the end, and a target that reads what was not drafted."""
-    engine = tiny_engine("eagle", num_speculative_tokens=4, least_confidence=0.999)
-    calls = []
-    forward = type(engine.target).forward
+    """Would catch a drafter that goes on after all rows have ended, and a target that reads columns without drafts."""
+    engine = tiny_engine("eagle", num_speculative_tokens=4, min_confidence=0.999)
+    widths, drafted = [], []
+    forward, head = type(engine.target).forward, engine.drafter.head
 
     def counted(self, token_ids, *others):
-        calls.append(token_ids.shape[1])
+        widths.append(token_ids.shape[1])
         return forward(self, token_ids, *others)
 
+    def counted_logits(hidden, logits=head.logits):
+        drafted.append(len(hidden))
+        return logits(hidden)
+
     monkeypatch.setattr(type(engine.target), "forward", counted)
+    monkeypatch.setattr(head, "logits", counted_logits)
     run = engine.run(tiny_requests(2, 6), lambda answer: None)
     assert all(each.num_proposed_tokens == 0 for item in run.requests for each in item.rounds)
-    assert max(calls[1:]) == 2
+    # after the prefill: the last token and the one column that every draft has
+    assert max(widths[1:]) == 2
+    assert len(drafted) == len(widths) - 1, "one draft row a round"

@@ -59,14 +59,14 @@ def tiny_engine(
     sampling: SamplingSettings = DEFAULT_SAMPLING,
     eos_token_ids: frozenset[int] = frozenset(),
     tree: DraftTree | None = None,
-    least_confidence: float = 0.0,
+    min_confidence: float = 0.0,
     **options: Any,
 ) -> Engine:
     """An engine of NUM_SLOTS slots that goes on past the end of sequence; `options` are fields of EngineSettings."""
     target = random_target(seed=3, num_hidden_layers=5) if target is None else target
     num_tokens = 0 if kind == "none" else num_speculative_tokens if tree is None else tree.num_nodes
     shape = DrafterShape(NUM_SLOTS, capacity, num_tokens, VOCAB_SIZE)
-    caching = Caching(least_confidence=least_confidence)
+    caching = Caching(min_confidence=min_confidence)
     drafter: Drafter
     if kind == "none":
         drafter = NoDrafter()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.depth import confidence, num_confident
 
-LEAST = 0.7
+MIN_CONFIDENCE = 0.7
 """One of three draft rows of the pair for controls is less confident."""
 
 
@@ -61,11 +61,11 @@ class DepthRule(Enum):
         confidences = confidence(logits)
         if self is DepthRule.own:
             drawn = logits.float().softmax(dim=-1).gather(2, token_ids[..., None])[..., 0]
-            return num_confident(drawn, LEAST)
+            return num_confident(drawn, MIN_CONFIDENCE)
         if self is DepthRule.next_row:
             behind = torch.cat([confidences[:, 1:], torch.ones_like(confidences[:, :1])], dim=1)
-            return num_confident(behind, LEAST)
+            return num_confident(behind, MIN_CONFIDENCE)
         if self is DepthRule.step_budget:
             # as many as the rows of the round promise together
             return confidences.cumprod(dim=1).sum(dim=1).round().long()
-        return num_confident(confidences, LEAST)
+        return num_confident(confidences, MIN_CONFIDENCE)

@@ -42,8 +42,8 @@ class Caching(NamedTuple):
     """Of the cache; None is the drafter's own."""
     draws_unrounded: bool = False
     """Draw from the drafter's logits instead of the cached ones."""
-    least_confidence: float = 0.0
-    """A round ends in front of the first row that is less confident (kernels.depth); 0 asks none."""
+    min_confidence: float = 0.0
+    """A round ends in front of the first row with less confidence (kernels.depth); 0 drafts from all."""
 
 
 AS_DRAFTED = Caching()
@@ -79,9 +79,9 @@ class DraftLogits:
         self._keeps_stats = draft_sampling is DraftSampling.sampled and self.drawn_rows is None
         places = size[:2] if self._keeps_stats else nothing[:2]
         self._stats = RowStats.empty(*places, device=device)
-        self._least = caching.least_confidence
-        self._confidences = torch.zeros(size[:2] if self._least else nothing[:2], device=device)
-        """[S, K] of the drafter's rows."""
+        self._min_confidence = caching.min_confidence
+        self._confidences = torch.zeros(size[:2] if self._min_confidence else nothing[:2], device=device)
+        """[S, K] of the draft rows."""
 
     @property
     def num_bytes(self) -> int:
@@ -113,7 +113,7 @@ class DraftLogits:
         Returns:
             [B] int64 ids of the target's vocabulary.
         """
-        if self._least:
+        if self._min_confidence:
             self._confidences[: batch.num_rows, step] = confidence(logits)
         if batch.masks is None:
             return self._draw(logits, batch, step, None)
@@ -140,19 +140,19 @@ class DraftLogits:
         return batch.core.draw(drawn_from, sampling, streams, Purpose.draft, map_, stats, mask=mask).token_ids
 
     def has_ended(self, batch: Batch, step: int) -> bool:
-        """Whether no row goes on behind the draft token of a step; asked on a CPU only, where nothing waits for it."""
-        if not self._least or self._confidences.is_cuda:
+        """Whether the draft of every row ends at or before a step; always False on a GPU, which would have to wait."""
+        if not self._min_confidence or self._confidences.is_cuda:
             return False
         return not (self._counts(batch, step + 1) > step).any()
 
     def _counts(self, batch: Batch, num_tokens: int) -> Tensor:
-        return num_confident(self._confidences[: batch.num_rows, :num_tokens], self._least)
+        return num_confident(self._confidences[: batch.num_rows, :num_tokens], self._min_confidence)
 
     def draft(self, drafted: list[Tensor], batch: Batch) -> Draft:
-        """The proposals of a round of some rows, K tensors [B] as `draw` gave them; fewer if all rows have ended."""
+        """The proposals of a round of some rows, K tensors [B] as `draw` gave them; fewer after `has_ended`."""
         token_ids = torch.stack(drafted, dim=1)
         num_rows, num_tokens = token_ids.shape
-        if self._least:
+        if self._min_confidence:
             counts = self._counts(batch, num_tokens)
             token_ids = pad(token_ids, (0, batch.num_speculative_tokens - num_tokens))
         else:
@@ -174,10 +174,10 @@ class DraftLogits:
         level: Level,
         siblings: SiblingDraws,
     ) -> None:
-        """Draw all children of a level's nodes, from the very values that are cached, into their places of the draft.
+        """Draw all children of a level's nodes, from the very values that are cached, into `token_ids`.
 
-        The row that siblings are drawn from is kept at the place of the first of them. A node of NO_TOKEN has children
-        of NO_TOKEN.
+        The row that siblings are drawn from is cached at the place of the first of them. The children of NO_TOKEN are
+        NO_TOKEN.
         """
         is_greedy, num_rows = self.draft_sampling is DraftSampling.greedy, batch.num_rows
         assert batch.core.draw_children is not None, "engines with a tree have a core that draws children"
@@ -214,7 +214,7 @@ class DraftLogits:
 
 
 def _repeated(streams: Streams, times: int) -> Streams:
-    """Those of each row, so many times in a row."""
+    """The streams of each row, repeated for that many nodes."""
     fields = streams.seeds, streams.positions, streams.rounds
     return Streams(*(field.repeat_interleave(times) for field in fields))
 

@@ -1,7 +1,9 @@
-"""A fixed tree of drafts as tensors: what is read level by level, and whose children are drawn together.
+"""A fixed tree of drafts as tensors: the nodes that a drafter reads level by level, and the children that it draws.
 
-Node 0 .. N - 1 are the draft tokens. A drafter reads the nodes that have children, and no others; they are numbered in
-that order, which is where they lie in its cache.
+Nodes 0 to N - 1 are the draft tokens. A drafter reads only the nodes that have children. They lie in its cache by
+depth, and within a depth by number.
+
+Shapes: N draft tokens; of a level P nodes, M nodes that were read up to it; of a family F nodes with n children each.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from kernels.reference.tree_shape import branches, depths
 
 
 class Family(NamedTuple):
-    """Nodes of one depth with equally many children: these are drawn in one go."""
+    """Nodes of one level with equally many children, which are drawn in one call."""
 
     rows: Tensor
-    """[F] int64, which of the level's nodes."""
+    """[F] int64, places of the nodes in their level."""
     children: Tensor
-    """[F, n] int64, the draft tokens that follow each, in order."""
+    """[F, n] int64, their children in order."""
     branches: Tensor
-    """[F, n] int64, see kernels.reference.tree_shape.branches."""
+    """[F, n] int64, kernels.reference.tree_shape.branches of the children."""
 
 
 class Level(NamedTuple):
@@ -37,20 +39,24 @@ class Level(NamedTuple):
     nodes: Tensor
     """[P] int64; -1 is the context."""
     above: Tensor
-    """[P] int64, which node of the level before each one follows; 0 for the context."""
+    """[P] int64, place of each node's parent in the level before; 0 for the context."""
     places: Tensor
-    """[P] int64, where they lie in the drafter's cache, counted from the first node that it reads."""
+    """[P] int64, where they lie in the drafter's cache, from the first node that it reads on."""
     sees: Tensor
-    """[P, M] bool, which of the nodes read so far each one sees."""
+    """[P, M] bool, the nodes that each one sees, among those that were read up to here."""
     families: tuple[Family, ...]
 
     @property
     def num_read(self) -> int:
-        """M, nodes read so far."""
+        """M, nodes that were read up to this level."""
         return self.sees.shape[1]
 
     def tree_places(self, starts: Tensor) -> TreePlaces:
-        """Of a forward over the nodes, [B] int64 the place of the first node that the drafter reads."""
+        """The places of a forward over the nodes.
+
+        Args:
+            starts: [B] int64, place in each slot of the first node that the drafter reads.
+        """
         return TreePlaces(starts, self.places, self.sees)
 
 
@@ -67,10 +73,10 @@ class DraftTree:
         """[N] int64."""
         sees = ancestors(torch.tensor([-1, *(parent + 1 for parent in parents)]))
         self.sees = sees.to(device)
-        """[N + 1, N + 1] bool, what the target sees of the context's last token, which is node 0 here, and the tree."""
-        read = sorted(set(parents) - {-1}, key=lambda node: self.node_depths[node])
+        """[N + 1, N + 1] bool, what each token of the target sees: 0 is the last of the context, i + 1 node i."""
+        read = sorted(set(parents) - {-1}, key=lambda node: (self.node_depths[node], node))
         self.place_of = self._tensor([read.index(node) if node in read else -1 for node in range(len(parents))])
-        """[N] int64, where each node lies in the drafter's cache, from the first on; -1: it is not read."""
+        """[N] int64, where each node lies in the drafter's cache, from the first one on; -1: it is not read."""
         self.levels = tuple(self._levels(parents, read, sees))
 
     @property

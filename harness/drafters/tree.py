@@ -1,7 +1,7 @@
 """Drafters of fixed trees: a head or a language model reads the tree level by level and draws each node's children.
 
-Of every request the same shape is drafted. A node lies in the drafter's cache behind the context, and sees that and its
-ancestors; positions go by depth.
+All requests draft the same shape. A node lies in the drafter's cache after the context, sees the context and its
+ancestors, and has the position of its depth.
 
 Shapes: B rows, N draft tokens, D the depth of the tree, P nodes of a level.
 """
@@ -25,12 +25,12 @@ from kernels.contract import NO_TOKEN, Draft, DraftSampling
 
 @runtime_checkable
 class DraftsTrees(Protocol):
-    """What a drafter of trees has beside the protocol of drafters."""
+    """The methods of a drafter of trees that `Drafter` does not have."""
 
     tree: DraftTree
 
     def keep_path(self, starts: Tensor, path: Tensor) -> None:
-        """Called between verification and `extend`.
+        """Move what the cache holds of the accepted path together; called between verification and `extend`.
 
         Args:
             starts: [B] int64, number of tokens of each row when it was drafted.
@@ -40,7 +40,7 @@ class DraftsTrees(Protocol):
 
 
 class TreeHeadDrafter(ChainDrafter):
-    """Drafts a tree with a head; what it wrote for its guesses is overwritten when `extend` feeds the accepted path."""
+    """Drafts a tree with a head. `extend` feeds it the accepted path, which overwrites the nodes in its cache."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class TreeHeadDrafter(ChainDrafter):
         return self._logits.draft_of_tree(token_ids, batch, self.tree)
 
     def keep_path(self, starts: Tensor, path: Tensor) -> None:
-        """Nothing: see the class."""
+        """Nothing is kept; see the class."""
 
 
 class TreeModelDrafter(DraftModelDrafter):
-    """Drafts a tree with a language model, which has read the accepted tokens, but for one without children."""
+    """Drafts a tree with a language model, which reads the nodes that have children, and a leaf in the next round."""
 
     def __init__(
         self,
@@ -106,13 +106,13 @@ class TreeModelDrafter(DraftModelDrafter):
         return self._logits.draft_of_tree(token_ids, batch, self.tree)
 
     def keep_path(self, starts: Tensor, path: Tensor) -> None:
-        """Let what it read of the accepted path follow the context; a token that it did not read is read next time."""
+        """Move the nodes of the path that it has read together, after the context."""
         places = torch.where(path < 0, -1, self.tree.place_of[path.clamp_min(0)])
         self._cache.keep_path(starts, places)
 
 
 def _no_tokens(batch: Batch, tree: DraftTree) -> Tensor:
-    """[B, N] int64, where nothing has been drawn yet."""
+    """[B, N] int64 NO_TOKEN: nothing has been drawn yet."""
     return torch.full((batch.num_rows, tree.num_nodes), NO_TOKEN, device=batch.lengths.device)
 
 

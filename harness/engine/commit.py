@@ -13,9 +13,9 @@ would be too low. So
 - under policy `commit` the first draft token that the grammar refuses, at index g, could only be cut away, accepted or
   not; under a mask it is rejected by the constrained target, which is evidence like any rejection.
 
-The tokens of a tree are cut by depth: a depth counts if another token may still follow it and no end of sequence was
-drafted there or before, on any branch. K_r is then the number of draft tokens at the depths that count, of which there
-are D_r, and A_r = min(A, D_r).
+The evidence of a tree is cut by depth: a depth counts if another token may still follow it and no end of sequence was
+drafted at that depth or above, on any branch. D_r is the number of depths that count, K_r that of the draft tokens at
+them, and A_r = min(A, D_r).
 
 A kept token has the role that verification gave it: of n kept tokens the first min(n, A) are accepted draft tokens, and
 only the token at index A is a recovered or bonus token. So where the grammar cut, the last kept token is a draft token
@@ -44,7 +44,7 @@ class Commit(NamedTuple):
     finish_reason: FinishReason | None
     num_cut_tokens: int = 0
     num_draft_positions: int | None = None
-    """D_r of a tree."""
+    """D_r of a tree; None for a chain."""
 
 
 def commit(

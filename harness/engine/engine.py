@@ -148,12 +148,12 @@ class Engine:
             if self._by_slot:
                 self._close_gaps(scheduler)
             launched = None if under_way and self._must_wait(under_way.plan, scheduler) else self._launch(scheduler)
-            if launched is not None and under_way is None:
+            if under_way is None:
                 launched = _completed(launched)
             if not self._overlaps and launched is not None:
                 under_way, launched = self._measured(launched), None
             if under_way is not None:
-                launched = self._take_in(under_way, launched, scheduler, finished, follow_up)
+                launched = _completed(self._take_in(under_way, launched, scheduler, finished, follow_up))
             elif launched is None:
                 finished.idle_s += self._idle(scheduler.seconds_to_wait(self._now()))
             under_way = launched
@@ -232,20 +232,24 @@ class Engine:
     def _take_in(
         self, step: _UnderWay, launched: _UnderWay | None, scheduler: Scheduler, finished: Finished, follow_up: FollowUp
     ) -> _UnderWay | None:
-        """Wait for a step, commit what it decided, release what ended; returns the next, its second half launched."""
+        """Wait for a step, commit what it decided, release what ended.
+
+        Returns:
+            The next step, its second half launched early unless a row here was invalid: its slot must be cleared first.
+        """
         plan, rows = step.plan, step.launched.decided()
         now = self._now()
         going_on = [sequence for sequence in plan.participants if sequence.finish_reason is None]
         if not going_on:
-            return launched and _completed(launched)
+            return launched
         share_s = (now - self._read_s) / len(going_on)
         self._read_s = now
         deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
         slots = [sequence.slot for sequence in deciding]
         decided = rounds_of(rows, step.launched.output.draft.token_ids.shape[1], slots, self.settings.draft_depths)
         outcomes = outcomes_of(step.launched, decided)
-        if launched is not None and not any(round_.is_invalid for round_ in decided.values()):
-            # the device waits for this; grammars that go on where a request has ended are not looked at again
+        if not any(round_.is_invalid for round_ in decided.values()):
+            # before the host commits, since the device waits for it; output of a request that ends here is discarded
             launched = _completed(launched)
         for sequence in going_on:
             if sequence.slot not in decided:
@@ -262,7 +266,7 @@ class Engine:
             sequence.append_round(round_, outcome, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
-        return launched and _completed(launched)
+        return launched
 
     def _close_gaps(self, scheduler: Scheduler) -> None:
         """Let the running requests have the lowest slots; no step is under way."""
@@ -290,7 +294,8 @@ def _needs_host(scheduler: Scheduler) -> bool:
     return any(item.needs_host for item in scheduler.constrained.values())
 
 
-def _completed(under_way: _UnderWay) -> _UnderWay:
+def _completed(under_way: _UnderWay | None) -> _UnderWay | None:
     """The same with the second half of its step launched, all steps before it having been read."""
-    rest = under_way.launched.rest
-    return under_way if rest is None else under_way._replace(launched=rest())
+    if under_way is None or under_way.launched.rest is None:
+        return under_way
+    return under_way._replace(launched=under_way.launched.rest())

@@ -219,7 +219,11 @@ def rounds_of(
 ) -> dict[int, Round]:
     """The rounds of some slots that a step decided about, from the rows that it left (see StepOutput.decided).
 
-    depths: of the draft tokens of a tree, each; None where drafts are chains.
+    Args:
+        decided: by slot.
+        num_speculative_tokens: K of the step.
+        slots: those that are read.
+        depths: [K] of a tree's draft tokens; None where drafts are chains.
     """
     width = num_speculative_tokens + 1
     num_before = width + num_speculative_tokens * (1 if depths is None else 2)
@@ -238,7 +242,7 @@ def rounds_of(
 
 
 def _of_tree(round_: Round, depths: SequenceOf[int], path: SequenceOf[int]) -> Round:
-    """The round without the places of the tree where nothing was drawn."""
+    """The round without the places of the tree that hold no token."""
     places = [place for place, token_id in enumerate(round_.draft_ids) if token_id != NO_TOKEN]
     return round_._replace(
         draft_ids=[round_.draft_ids[place] for place in places],

@@ -45,8 +45,8 @@ class EngineSettings:
     constrained: bool = False
     """Requests may have grammar states, so that the host may take part in steps; those of others run as without."""
     tree: Tree | None = None
-    """Shape of the drafts, of K tokens, which the drafter drafts and `verification` verifies; None for chains. Without
-    `graphs` and `constrained`, and nothing is measured of its drafts."""
+    """Shape of the drafts, of K tokens, that the drafter has too; None for chains. Not with `graphs`, `constrained` or
+    anything that measures drafts."""
     depths: DepthTable | None = None
     """Drafts of a round by batch size, K the largest; None where every round drafts K. Without `tree` and
     `constrained`."""

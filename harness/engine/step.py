@@ -30,8 +30,8 @@ class StepOutput(NamedTuple):
     """What a step leaves on the device."""
 
     decided: Tensor
-    """[B, T + K + 3] int64: emitted tokens, draft tokens, of trees also the K places of their path, number accepted and
-    drafted (-1: nothing was decided), invalid; then log-probabilities (packed_logprobs), if requested."""
+    """[B, T + K + 3] int64: emitted tokens; draft tokens; of trees also K nodes of the accepted path, -1 beyond it;
+    number accepted; number drafted (-1: nothing was decided); invalid; log-probabilities, if any (packed_logprobs)."""
     logits: Tensor
     """[B * T, V], T rows a slot."""
     draft: Draft

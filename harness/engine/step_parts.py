@@ -54,7 +54,7 @@ class StepParts:
         self._num_kept = torch.full((num_rows,), num_tokens + 1, dtype=torch.int64, device=device)
         width = num_tokens + 1 if given.has_rounds else 1
         self.shown = torch.zeros(num_rows, width, dtype=torch.int64, pin_memory=device.type == "cuda")
-        """[B, K + 1]: on the host, the drafts that `draft` left and how many; [B, 1] zeros where no slot decodes."""
+        """[B, K + 1] int64 on the host, the drafts of `draft` and their number; [B, 1] zeros where no slot decodes."""
 
     def draft(self) -> None:
         """Apply the host's input, and draft without masks."""
@@ -65,7 +65,7 @@ class StepParts:
             self.shown.copy_(rows, non_blocking=True)
 
     def read_drafts(self) -> tuple[list[list[int]], list[int]]:
-        """The drafts of each slot that `draft` left and their number, once they are on the host."""
+        """The drafts of each slot and their number, once they are on the host."""
         rows = self.shown.tolist()
         return [row[:-1] for row in rows], [row[-1] for row in rows]
 

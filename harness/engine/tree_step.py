@@ -1,7 +1,7 @@
 """A step whose drafts are trees of one fixed shape: the target reads all nodes at once, and the accepted path is kept.
 
-After verification the accepted nodes follow one another, in the caches as in what the drafter is told, as if a chain of
-them had been drafted. Runs operation by operation, on the reference core.
+After verification the accepted nodes are moved together, in the caches and in what the drafter gets, as if they had
+been drafted as a chain. Runs operation by operation, on the reference core.
 
 Shapes: as in step.py, with K nodes of a tree of depth D.
 """
@@ -24,16 +24,16 @@ from kernels.contract import VerificationResult
 
 @dataclass(frozen=True)
 class TreeStep(Step):
-    """The parts that a step runs; its drafter drafts `tree`."""
+    """The parts of a step whose drafter drafts `tree`."""
 
     tree: DraftTree
 
     @classmethod
     def of(cls, step: Step) -> TreeStep:
-        """A step with these parts.
+        """The same step for trees.
 
         Raises:
-            ValueError: its drafter, its core or its runner has no trees.
+            ValueError: its drafter or its core has no trees, or it runs with graphs.
         """
         drafter = step.drafter
         if not isinstance(drafter, DraftsTrees) or step.core.draw_children is None or step.joins:
@@ -47,7 +47,7 @@ class TreeStep(Step):
         parts = super()._parts(inputs, drafted)
         if inputs.has_rounds:
             part = parts[0]
-            # where no node was drawn, token 0 is read, which no node sees
+            # places without a token read token 0, which no node sees
             positions = part.positions[:, :1] + part.positions.new_tensor((0, *self.tree.node_depths))
             parts[0] = part._replace(token_ids=part.token_ids.clamp_min(0), positions=positions)
         return parts
@@ -82,7 +82,7 @@ class TreeStep(Step):
             positions=starts.unsqueeze(1) + torch.arange(width, device=starts.device),
             length=part.length - part.token_ids.shape[1] + width,
         )
-        # tokens of prompts are numbered after those of the rounds, of which fewer are left
+        # tokens of prompts are numbered after those of the rounds, which are fewer along the path
         fewer = len(starts) * (part.token_ids.shape[1] - width)
         ends = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends - fewer, inputs.ends)
         slots = torch.stack([inputs.slots[0], ends, *inputs.slots[2:]])
