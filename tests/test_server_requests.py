@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import socket
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -108,6 +109,42 @@ def test_what_has_ended_is_kept_while_others_are_in_flight(monkeypatch, ends):
     kept_s = sum(run.wall_s for run in kept)
     # the request that stalls has at least its sixth of every moment
     assert share_s <= kept_s * (1 + 1e-9) and kept_s < elapsed_s * (5 / 6 if ends == "killed" else 1)
+
+
+def test_a_stop_while_answers_are_handed_over_keeps_the_time_that_they_took(monkeypatch):
+    """Would catch a last part that is charged with moments which requests of the part before shared."""
+    for name in ("KEEP_EVERY_S", "LOOK_EVERY_S"):
+        monkeypatch.setattr(f"harness.backends.server.load_generator.{name}", 0.1)
+    is_keeping, may_end, parts = threading.Event(), threading.Event(), []
+
+    class Stop(BaseException):
+        pass
+
+    def noted(played, *arguments):
+        parts.append(played)
+        return recorded(played, *arguments)
+
+    def keep(run):
+        is_keeping.set()
+        assert may_end.wait(60)
+
+    def on_round():
+        if is_keeping.is_set():
+            # the loop runs on until the thread that keeps has ended
+            asyncio.get_running_loop().call_later(0.2, may_end.set)
+            raise Stop
+
+    monkeypatch.setattr(server_module, "recorded", noted)
+    with ScriptedServer(depth=DEPTH) as server:
+        cell = cell_on(server)
+        server.faults[next(iter(scripts_of(cell, server))) % SEEDS] = "stalls"
+        played = conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
+        backend = ServerBackend(cell, ServerBackend.Shared())
+        ServerBackend.prepare_together([backend], played)
+        with pytest.raises(Stop):
+            backend.generate(played, keep=keep, on_round=on_round)
+    *_, before, last = parts
+    assert before.answered and {item.span for item in before.answered} <= {*last.others}
 
 
 @pytest.mark.parametrize("others", ["have ended", "stall"])

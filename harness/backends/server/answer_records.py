@@ -49,7 +49,7 @@ def recorded(
         adapter: reads what they say of drafts.
         max_new_tokens: limit of every request.
         check: finds the end of reasoning and validates answers; None where that is not asked for.
-        known: what other answers of the block have told of their drafts; None where there are none.
+        known: how well earlier answers of the block are known; None if there are none.
 
     Raises:
         RefusedArm: an answer shows that the server is not what its cell says.

@@ -78,6 +78,8 @@ class LoadGenerator:
                 # one stops all: callers know it by its own class
                 stop = stop.exceptions[0]
             if interim is not None and not isinstance(stop, Exception):
+                # what a thread was handing over when the run was stopped
+                run.forget()
                 run.hand_over(interim, *run.newly_ended(is_last=True))
             raise stop from None
         run.forget()
@@ -183,7 +185,7 @@ class _Run:
             self._handed_over_s -= found.wall_s
 
     def forget(self) -> None:
-        """Keep of answers that were taken only when they were in flight."""
+        """Drop answers that were taken, all but the time in which they were in flight."""
         left: list[Answered] = []
         for item in self.played.answered:
             if _conversation(item.question.key) in self._handed_over:
@@ -223,7 +225,7 @@ class _Run:
         num_turns = len(conversation.prompt.turns)
         key = conversation.prompt.prompt_id, conversation.sample
         if arrival_s is not None:
-            # from then on it is in flight, whenever it gets its slot
+            # in flight from its arrival on, even while it waits for a slot
             self._in_flight[key] = arrival_s
             await asyncio.sleep(max(0.0, arrival_s - self._client.clock()))
         async with self._slots:
@@ -246,7 +248,7 @@ class _Run:
                 answers.append(self.generator.prompts.decode(ids) if ids else answer.reply.text)
                 if len(answers) < num_turns:
                     question = self.generator.prompts.question(conversation, answers)
-        # of one that does not fit nothing was sent
+        # a conversation that does not fit has sent nothing
         self._in_flight.pop(key, None)
         self._skipped[key] = num_turns - len(answers)
 

@@ -1,4 +1,4 @@
-"""What a load on a server came to: answers, failures and when requests were in flight; knows not how it was made."""
+"""The result of a load on a server: answers, failures and when requests were in flight."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Answered:
 
     @property
     def span(self) -> tuple[float, float]:
-        """When it began and ended."""
+        """(begin, end), seconds on the records' clock."""
         return self.submitted_s, self.arrivals[-1].arrival_s
 
 
 @dataclass
 class LoadResult:
-    """What some conversations came to: answers, failures and the client's own times."""
+    """Answers and failures of some conversations, and the client's own times."""
 
     answered: list[Answered] = field(default_factory=list)
     """In the order they finished."""
@@ -42,7 +42,7 @@ class LoadResult:
     num_retried: int = 0
     wall_s: float = 0.0
     others: list[tuple[float, float]] = field(default_factory=list)
-    """When requests began and ended, or now, that are not among these: taken before, or in flight beside them."""
+    """(begin, end) of other requests: those taken before, and those in flight beside these, which end now."""
     lag: LoopDelay = field(default_factory=LoopDelay)
     notes: dict[str, None] = field(default_factory=dict)
 

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 PERIOD_S = 0.01
 MAX_SHARE_OF_GAP = 0.1
 """Share of a latency that the client may take without a note."""
-_STEPS_S = np.geomspace(1e-5, 100.0, 815)
-"""Upper ends of the steps by which delays are counted, 2 % apart."""
+_EDGES_S = np.geomspace(1e-5, 100.0, 815)
+"""Upper edges of the bins in which delays are counted, 2 % apart."""
 
 
 @dataclass
 class LoopDelay:
     """Delays of a task that asks to be woken every 10 ms."""
 
-    num_delays: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(_STEPS_S) + 1, dtype=np.int64))
-    """By step of `_STEPS_S`, which a long run does not fill."""
+    num_delays: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(_EDGES_S) + 1, dtype=np.int64))
+    """Delays in each bin: memory does not grow with the length of a run."""
     longest_s: float = 0.0
 
     @asynccontextmanager
@@ -46,17 +46,17 @@ class LoopDelay:
 
     def add(self, delay_s: float) -> None:
         """Count a delay."""
-        self.num_delays[np.searchsorted(_STEPS_S, delay_s)] += 1
+        self.num_delays[np.searchsorted(_EDGES_S, delay_s)] += 1
         self.longest_s = max(self.longest_s, delay_s)
 
     @property
     def p99_s(self) -> float:
-        """Up to a step, 2 % too long at most."""
+        """The upper edge of its bin, 2 % too long at most."""
         up_to = np.cumsum(self.num_delays)
         if not up_to[-1]:
             return 0.0
-        step = np.searchsorted(up_to, 0.99 * up_to[-1])
-        return min(self.longest_s, float(np.append(_STEPS_S, math.inf)[step]))
+        place = np.searchsorted(up_to, 0.99 * up_to[-1])
+        return min(self.longest_s, float(np.append(_EDGES_S, math.inf)[place]))
 
     @property
     def reported(self) -> dict[str, float]:
