@@ -56,7 +56,7 @@ class BaselineRaises(Raises):
 
 
 class KilledBeforeItLooks(Raises):
-    """The first process that is started after the environment names a file dies before it has looked at anything."""
+    """The first process after the environment names a file dies before it has read a cell."""
 
     @staticmethod
     def resolved(cell):
@@ -68,8 +68,8 @@ class KilledBeforeItLooks(Raises):
 
 
 class KilledWithItsPrompts(FakeServer):
-    """The process dies in the last turn of the group whose prompts are in a file that the environment names, which goes
-    with it."""
+    """The process dies in the last turn of the group whose prompts are in the file that the environment names, and
+    deletes that file."""
 
     num_blocks = 0
 
@@ -83,7 +83,7 @@ class KilledWithItsPrompts(FakeServer):
 
 
 class WaitsForTheOther(Raises):
-    """Of two hosts one is bad; the one that the environment names waits until the test has heard of the other."""
+    """Of two hosts one is bad; the one that the environment names waits until the test has an event of the other."""
 
     has_waited = False
 

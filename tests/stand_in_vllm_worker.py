@@ -164,7 +164,7 @@ class BaseSpeculator:
 
 
 class SamplingParams:
-    """Of a request; the names that vLLM has."""
+    """Sampling parameters of a request, with vLLM's names."""
 
     def __init__(self, temperature=1.0, top_k=-1, max_tokens=16, stop_token_ids=(), eos_token_id=None, **others):
         self.temperature, self.top_k, self.top_p, self.min_p = temperature, top_k, 1.0, 0.0
@@ -174,7 +174,7 @@ class SamplingParams:
 
 
 def new_request(req_id, prompt_token_ids, **params):
-    """As the scheduler tells of it."""
+    """A new request as in the scheduler's output."""
     return SimpleNamespace(
         req_id=req_id,
         prompt_token_ids=list(prompt_token_ids),
@@ -186,7 +186,7 @@ def new_request(req_id, prompt_token_ids, **params):
 
 
 class GPUModelRunner:
-    """As much as a recording listens to."""
+    """The part of vLLM's class that a recording uses."""
 
     def __init__(self, sampler, rejection_sampler, speculator, method="eagle"):
         self.sampler, self.rejection_sampler, self.speculator = sampler, rejection_sampler, speculator

@@ -1,4 +1,4 @@
-"""Hosts and devices: where nothing runs ends no run that others can do."""
+"""Hosts and devices on which nothing runs do not end a run that others can finish."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_a_host_on_which_no_worker_begins_ends_no_other_worker(is_taken, tmp_pat
     run_plan = plan_on("TellsItsDevice", tmp_path, temperatures=(0.6, 1.0, 0.8), devices=("0", "1"))
     Supervisor(run_plan, Counting(), finished).run()
     assert len(finished) == 9 and 1 <= started.count(1) <= MAX_STARTS
-    # its cluster may yet begin it
+    # its cluster may requeue it
     assert len(killed) == (started.count(1) if is_taken else 0)
 
 
@@ -217,6 +217,7 @@ def test_prompts_that_a_worker_cannot_read_fail_their_cells_only(tmp_path):
 
 
 def test_a_run_of_which_no_prompts_can_be_read_ends_with_its_reason(tmp_path):
+    """Would catch a run that records every cell as failed instead of naming the file."""
     paths = [tmp_path / f"{number}.jsonl" for number in range(2)]
     with pytest.raises(ValueError, match=str(paths[0])):
         Supervisor(plan_of_files(paths, "Raises", tmp_path), Removes(paths), []).run()
@@ -239,11 +240,11 @@ def test_what_is_finished_does_not_fail_with_prompts_that_the_next_worker_cannot
 
 @pytest.mark.parametrize("last", ["bad", "0"])
 def test_a_host_that_can_run_nothing_ends_no_other_worker(last, tmp_path, begun, monkeypatch):
-    """Would catch a sweep that one broken GPU ends, or ends if it is heard of first."""
+    """Would catch a sweep that one broken GPU ends, whether it fails before or after the other host begins."""
     monkeypatch.setenv("LAST", last)
 
     class Display(Counting):
-        """Lets the other host go on once the first was heard of."""
+        """Lets the waiting host continue once the supervisor has an event of the other one."""
 
         def tell(self):
             if begun.exists():

@@ -76,6 +76,7 @@ def test_every_job_is_handed_out_once_and_each_group_starts_in_the_first_turn_th
 
 
 def test_a_gpu_gets_workers_that_leave_two_cores_and_a_cpu_one_a_core_where_there_are_jobs_for_them(monkeypatch):
+    """Would catch processes that cost more to start than they save, and more of them than jobs."""
     for num_cpus, on_gpu, on_cpu in ((64, MAX_WORKERS, 8), (8, 6, 8), (2, 1, 2), (None, 1, 1)):
         monkeypatch.setattr("os.cpu_count", lambda num_cpus=num_cpus: num_cpus)
         assert resolve_workers(0, torch.device("cuda"), 80) == on_gpu

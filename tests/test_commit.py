@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engine.commit import commit
+from harness.engine.commit import Commit, commit
 from harness.records.request import CutReason, FinishReason
 
 EOS = 2
@@ -40,7 +40,7 @@ EOS = 2
 )
 def test_counts(emitted, drafted, num_remaining, kept, num_draft, num_accepted, cut, finish):
     result = commit(emitted, drafted, num_remaining, {EOS})
-    assert result == (tuple(emitted[:kept]), num_draft, num_accepted, cut, finish, len(emitted) - kept, None)
+    assert result == Commit(tuple(emitted[:kept]), num_draft, num_accepted, cut, finish, len(emitted) - kept)
 
 
 def test_eos_is_an_ordinary_token_when_ignored():

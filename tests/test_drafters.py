@@ -69,6 +69,7 @@ def test_baseline_proposes_nothing():
 
 
 def test_confidence_is_the_largest_probability():
+    """Would catch drafts after an unsure row, or after a row without a distribution."""
     rows = torch.tensor([[0.0, 1.0, -3.0], [5.0, 5.0, -torch.inf], [-torch.inf] * 3])
     expected = rows.double().softmax(-1).amax(-1).float()
     torch.testing.assert_close(confidence(rows), expected, equal_nan=True)

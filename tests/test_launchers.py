@@ -366,7 +366,7 @@ def test_a_job_that_slurm_refuses_names_what_was_asked_for(tmp_path, monkeypatch
 
 
 def test_the_connection_to_ray_outlives_the_workers(tmp_path, monkeypatch):
-    """Would catch workers that are ended while they end their servers, and a second key that nobody hears."""
+    """Would catch workers that are ended while they end their servers, and a second Ctrl-C that is ignored."""
     called, ends = [], [([], ["task"]), (["task"], [])]
     task = SimpleNamespace(remote=lambda *arguments: "task")
     fake = SimpleNamespace(

@@ -1,5 +1,6 @@
 """The plug-in for SGLang, on tensors laid out as in its source; SGLang itself was not run."""
 
+import inspect
 import sys
 from importlib import metadata
 from types import ModuleType, SimpleNamespace
@@ -68,7 +69,12 @@ def install(monkeypatch, version, parameters=PARAMETERS):
     own = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: version if name == "sglang" else own(name))
     calls = []
-    function = eval(f"lambda {', '.join(parameters.split())}: None")
+
+    def function(**arguments):
+        pass
+
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    function.__signature__ = inspect.Signature([inspect.Parameter(name, kinds) for name in parameters.split()])
     registry = SimpleNamespace(register=lambda *arguments: calls.append(arguments))
     modules = {
         MODULE: {FUNCTION: function},

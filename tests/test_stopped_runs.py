@@ -70,7 +70,9 @@ def test_requests_that_were_lost_to_the_signal_are_run_again(tmp_path, begun, mo
     assert [1, 1] in [[block.num_requests for block in item.blocks if block.index == 1] for item in records]
 
 
-def test_a_second_key_ends_a_worker_that_does_not_listen(tmp_path, begun):
+def test_a_second_key_ends_a_worker_that_does_not_answer(tmp_path, begun):
+    """Would catch a run that a hanging worker keeps alive."""
+
     class Impatient(Counting):
         def note(self, text):
             if "Ctrl-C again" in text:
@@ -82,7 +84,7 @@ def test_a_second_key_ends_a_worker_that_does_not_listen(tmp_path, begun):
     assert stopped.value.is_at_once
 
 
-def test_a_second_key_is_heard_while_only_the_cluster_is_waited_for(tmp_path, begun, monkeypatch):
+def test_a_second_key_ends_the_wait_for_the_cluster(tmp_path, begun, monkeypatch):
     """Would catch a run that Ctrl-C does not end for a minute, since jobs still end their servers."""
     hurries = []
 
@@ -100,6 +102,8 @@ def test_a_second_key_is_heard_while_only_the_cluster_is_waited_for(tmp_path, be
 
 
 def test_a_job_that_is_ended_by_its_cluster_can_be_queued_again(monkeypatch, tmp_path, capsys):
+    """Would catch an exit code that tells the scheduler that the job failed."""
+
     def run_plan(plan, finished):
         raise StoppedBySignal(signal.SIGTERM, False)
 
@@ -148,7 +152,7 @@ def test_workers_end_with_the_supervisor(tmp_path, begun):
 
 
 def work_and_outlive_the_channel(connection, plan):
-    """Ends once nothing listens to the channel any more."""
+    """Ends once the thread that reads the channel has ended."""
     work(Channel(connection), plan, None)
     for thread in threading.enumerate():
         if thread is not threading.main_thread():

@@ -51,6 +51,7 @@ def test_a_shape_has_one_name(shape, parents, name):
 
 
 def test_depths_follow_from_parents():
+    """Would catch depths by place, where nodes do not lie level by level."""
     assert depths_of(branching(2, 1, 2)) == (1, 1, 2, 2, 3, 3, 3, 3)
     assert depths_of((-1, 0, -1, 1)) == (1, 2, 1, 3)
 
@@ -91,12 +92,19 @@ def test_what_does_not_go_with_a_tree_is_refused(changes, message):
 
 
 @pytest.mark.parametrize(
-    "setting",
-    ["backend.graphs=true", "backend.fused=true", "constraint=mask", "backend=server"],
+    ("settings", "message"),
+    [
+        ("backend.graphs=true", "drafting.tree=2-2 runs on the reference core"),
+        ("backend.fused=true", "drafting.tree=2-2 runs on the reference core"),
+        ("constraint=mask", "drafting.tree=2-2 cannot be followed across the end of reasoning"),
+        ("backend=server server=vllm server.url=http://host:1", "does not verify sampled drafts by .*=recursive"),
+        ("backend.kind=tests.fake_servers:FakeServer", "drafting.tree=2-2 needs backend=local"),
+    ],
 )
-def test_a_tree_runs_in_the_plain_local_engine_alone(setting):
-    with pytest.raises(ValueError, match=r"drafting\.tree|server"):
-        compose_plan(["drafter=eagle3", "drafting.tree=2-2", "verification=recursive", setting])
+def test_a_tree_runs_in_the_plain_local_engine_alone(settings, message):
+    """Would catch a tree that is verified as a chain, or refused for another reason."""
+    with pytest.raises(ValueError, match=message):
+        compose_plan(["drafter=eagle3", "drafting.tree=2-2", "verification=recursive", *settings.split()])
 
 
 def ids(*cells):
@@ -104,6 +112,7 @@ def ids(*cells):
 
 
 def test_the_tree_is_part_of_the_identity_and_its_names_are_not():
+    """Would catch two trees in one record, and one tree that runs twice under two names."""
     chain = cell(None, "probabilistic")
     assert len(ids(chain, cell(), cell("3-1"), cell(siblings=SiblingsChoice.independent))) == 4
     assert len(ids(cell(), cell("[-1,-1,0,0,1,1]"), cell(siblings=SiblingsChoice.distinct), cell(num_tokens=9))) == 1
@@ -111,13 +120,14 @@ def test_the_tree_is_part_of_the_identity_and_its_names_are_not():
 
 
 def test_siblings_are_distinct_unless_the_method_takes_independent_ones_alone():
+    """Would catch siblings that `auto` draws in a way that the method does not verify."""
     assert cell().siblings is SiblingDraws.distinct
     assert cell(method="kseq").siblings is SiblingDraws.independent
     assert cell(siblings=SiblingsChoice.independent).siblings is SiblingDraws.independent
 
 
 def test_a_sweep_over_shapes_takes_names_and_lists():
-    """A list is no sweep of its numbers; K is that of chains, and of trees the number of nodes."""
+    """Would catch a list that sweeps over its numbers, and a tree whose K is not its number of nodes."""
     plan = compose_plan(
         [
             "drafter=eagle3",
