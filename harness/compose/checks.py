@@ -38,7 +38,7 @@ def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None
     _check_target_names(cells)
     _check_effect(given, cells)
     _check_objects(cells)
-    _check_own_methods(cells)
+    _check_reference_core(cells)
     _check_servers(cells)
     check_model_configs([cell for cell in cells if not cell.is_served])
 
@@ -66,15 +66,13 @@ def _check_shapes(cells: Sequence[CellConfig]) -> None:
             raise SettingsError(f"{key}: expected one of {', '.join(shape_names())}, found {shape}{hint}")
 
 
-def _check_own_methods(cells: Sequence[CellConfig]) -> None:
-    """On a GPU a method of the user's own needs a run without CUDA graphs, so that its baseline has none either.
-
-    So does a tree of drafts, which needs one without fused layers too.
-    """
+def _check_reference_core(cells: Sequence[CellConfig]) -> None:
+    """On a GPU what runs on the reference core needs a run without CUDA graphs, so that its baseline has none either: a
+    method of the user's own, and a tree of drafts, which fused layers cannot read either."""
     for cell in cells:
         method, backend = cell.imported.get("verification.method"), cell.backend
         is_plain = backend.graphs is False and backend.fused is False
-        if not cell.is_baseline and cell.drafting.tree is not None and not is_plain and asks_for_gpu(backend.device):
+        if cell.drafts_tree and not is_plain and asks_for_gpu(backend.device):
             raise SettingsError(
                 "backend.graphs, backend.fused: expected false with drafting.tree on a GPU: trees run on the reference "
                 "core, without CUDA graphs and fused layers; set backend.graphs=false backend.fused=false, which the "

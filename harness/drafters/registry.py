@@ -138,8 +138,8 @@ def build_drafter(cell: CellConfig, target: TargetModel, loaded: LoadedHead | No
     Raises:
         ValueError: a drafter of the user's own fails while it is made, or lacks a part of the protocol.
     """
-    parents = cell.drafting.parents
-    tree = None if parents is None or cell.is_baseline else DraftTree(parents, cell.siblings, target.device)
+    parents = cell.drafting.parents if cell.drafts_tree else None
+    tree = None if parents is None else DraftTree(parents, cell.siblings, target.device)
     setup = DrafterSetup(cell.drafter, target, loaded, cell.draft_sampling, shape, caching_of(cell), tree)
     build = drafter_spec(cell.drafter.kind).build
     return _built(cell.drafter.kind, build, setup) if isinstance(cell.drafter.kind, ImportPath) else build(setup)

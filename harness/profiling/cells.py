@@ -95,10 +95,8 @@ def profile_cells(cells: Sequence[CellConfig], length: int, num_repeats: int) ->
 
 def _for_profile(cell: CellConfig, length: int, num_repeats: int) -> CellConfig:
     """The cell with prompts that lead to the length, a conversation for each slot, and room for the rounds."""
-    if not cell.is_baseline and cell.drafting.tree is not None:
-        raise ValueError(
-            f"drafting.tree: expected null, since rounds of chains are profiled, found {cell.drafting.tree}"
-        )
+    if cell.drafts_tree:
+        raise ValueError(f"drafting.tree: expected null, since only chains are profiled, found {cell.drafting.tree}")
     num_slots, num_tokens = cell.backend.max_concurrency, _num_speculative_tokens(cell)
     num_new = output_tokens_needed(num_slots, length, num_tokens, num_rounds_of(num_repeats))
     return replace(

@@ -104,6 +104,11 @@ class CellConfig:
         return self.rounds_draft_logits and self.drafting.drawn_from is DrawnFrom.unrounded
 
     @property
+    def drafts_tree(self) -> bool:
+        """Whether its drafts are trees."""
+        return not self.is_baseline and self.drafting.tree is not None
+
+    @property
     def siblings(self) -> SiblingDraws:
         """How the children of a node of a tree are drawn, with `auto` resolved."""
         choice = self.drafting.siblings
@@ -128,10 +133,6 @@ def _lacks_method(cell: CellConfig) -> bool:
     method = cell.verification.method
     found = None if isinstance(method, ImportPath) else cell.server.traits.drafts_of(method)
     return cell.is_served and cell.draft_sampling not in (found or ())
-
-
-def _drafts_tree(cell: CellConfig) -> bool:
-    return cell.drafting.tree is not None
 
 
 _TREE_METHODS = ", ".join(method.value for method in TREE_METHODS)
@@ -170,40 +171,40 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "verification={verification.method.value}; harness/backends/server/README.md lists what each engine does",
     ),
     (
-        lambda cell: not _drafts_tree(cell) and bool(cell.verification.traits.siblings),
+        lambda cell: not cell.drafts_tree and bool(cell.verification.traits.siblings),
         "verification={verification.method.value} verifies trees, found drafting.tree=null; set drafting.tree "
         "(chain: K tokens in a row), or use verification={verification.traits.on_chains.value}, which it is on chains",
     ),
     (
-        lambda cell: _drafts_tree(cell) and not cell.verification.traits.siblings,
+        lambda cell: cell.drafts_tree and not cell.verification.traits.siblings,
         "verification={verification.method.value} verifies chains, found drafting.tree={drafting.tree}; use "
         f"verification= one of {_TREE_METHODS}, or drafting.tree=null",
     ),
     (
-        lambda cell: _drafts_tree(cell) and not cell.drafter.traits.drafts_trees,
+        lambda cell: cell.drafts_tree and not cell.drafter.traits.drafts_trees,
         "drafter={drafter.kind.value} proposes one token for a position, found drafting.tree={drafting.tree}; use "
         f"drafter= one of {_TREE_DRAFTERS}",
     ),
     (
-        lambda cell: _drafts_tree(cell) and cell.backend.kind != "local",
+        lambda cell: cell.drafts_tree and cell.backend.kind != "local",
         "drafting.tree={drafting.tree} needs backend=local, found backend.kind={backend.kind}",
     ),
     (
-        lambda cell: _drafts_tree(cell) and bool(cell.backend.graphs or cell.backend.fused),
+        lambda cell: cell.drafts_tree and bool(cell.backend.graphs or cell.backend.fused),
         "drafting.tree={drafting.tree} runs on the reference core, without CUDA graphs and fused layers; use "
         "backend.graphs=false backend.fused=false",
     ),
     (
-        lambda cell: _drafts_tree(cell) and cell.constraint.policy is not None,
-        "drafting.tree={drafting.tree} cannot be followed across the end of reasoning yet, found "
+        lambda cell: cell.drafts_tree and cell.constraint.policy is not None,
+        "drafting.tree={drafting.tree} cannot be followed across the end of reasoning, found "
         "constraint.policy={constraint.policy.value}; use constraint.policy=null or drafting.tree=null",
     ),
     (
-        lambda cell: _drafts_tree(cell) and cell.draws_unrounded,
+        lambda cell: cell.drafts_tree and cell.draws_unrounded,
         "drafting.tree={drafting.tree} is drawn from the stored logits; use drafting.drawn_from=stored",
     ),
     (
-        lambda cell: _drafts_tree(cell) and cell.siblings not in cell.verification.traits.siblings,
+        lambda cell: cell.drafts_tree and cell.siblings not in cell.verification.traits.siblings,
         "verification={verification.method.value} does not take {siblings.value} siblings; use drafting.siblings=auto",
     ),
     (

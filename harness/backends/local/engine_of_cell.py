@@ -47,7 +47,7 @@ class EngineOfCell:
                 "backend.graphs: expected false with a verification method of your own, whose reference core CUDA "
                 f"graphs cannot hold, found true with verification.method={cell.verification.method.value}"
             )
-        if self.drafts_tree and (self.uses_graphs or models.meta_models.target.is_fused):
+        if cell.drafts_tree and (self.uses_graphs or models.meta_models.target.is_fused):
             raise ValueError(
                 "backend.graphs, backend.fused: expected false with drafting.tree, found "
                 f"{self.uses_graphs} and {models.meta_models.target.is_fused}"
@@ -68,11 +68,6 @@ class EngineOfCell:
     def runs_own_method(self) -> bool:
         """Whether it verifies by a method of the user's own, which the reference core alone runs."""
         return "verification.method" in self._cell.imported
-
-    @property
-    def drafts_tree(self) -> bool:
-        """Whether its drafts are trees, which the reference core alone verifies."""
-        return not self._cell.is_baseline and self._cell.drafting.tree is not None
 
     @property
     def uses_graphs(self) -> bool:
@@ -130,7 +125,7 @@ class EngineOfCell:
 
     def _build(self, target: TargetModel, loaded_head: LoadedHead | None) -> Engine:
         cell, num_tokens, num_slots = self._cell, self.num_speculative_tokens, self._cell.backend.max_concurrency
-        is_measured = not cell.is_baseline and not self.drafts_tree
+        is_measured = not cell.is_baseline and not cell.drafts_tree
         capacity = self._limit + draft_slack(num_tokens)
         shape = DrafterShape(num_slots, capacity, num_tokens, target.vocab_size)
         drafter = build_drafter(cell, target, loaded_head, shape)
@@ -155,8 +150,8 @@ class EngineOfCell:
             round_terms=cell.measurement.round_terms and is_measured,
             multi_draft_terms=cell.measurement.multi_draft_terms and is_measured and cell.has_draft_cache,
             depths=None if cell.is_baseline else cell.drafting.depths,
-            tree=cell.drafting.parents if self.drafts_tree else None,
+            tree=cell.drafting.parents if cell.drafts_tree else None,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
-        needs_reference = self.runs_own_method or self.drafts_tree
+        needs_reference = self.runs_own_method or cell.drafts_tree
         return Engine(target, drafter, settings, reference_core() if needs_reference else None)

@@ -197,7 +197,7 @@ class LocalBackend:
             notes.append(STEP_BY_STEP if is_masked else IN_PARTS)
         if self.engine_of_cell.runs_own_method and self.target.device.type == "cuda":
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
-        if self.engine_of_cell.drafts_tree and self.target.device.type == "cuda":
+        if self.cell.drafts_tree and self.target.device.type == "cuda":
             notes.append(f"drafting.tree={self.cell.drafting.tree}: reference core, no CUDA graphs, no fused layers")
         return tuple(notes)
 
