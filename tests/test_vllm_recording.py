@@ -178,7 +178,8 @@ def test_replay_gives_what_every_method_accepts_of_these_drafts(tmp_path, capsys
         assert abs(float(means.mean()) - expected) < 5 * float(means.std()) / COPIES**0.5 + 1e-9, rule
 
 
-def test_prompts_are_told_by_their_tokens_and_copies_counted(tmp_path):
+def test_prompts_are_identified_by_their_tokens_and_copies_counted(tmp_path):
+    """Would catch copies of a prompt that count as prompts of their own, which makes intervals too narrow."""
     engine = Engine()
     recorded(tmp_path, engine, num_steps=24, **HOT)
     assert write_cells(tmp_path) == []
@@ -194,7 +195,7 @@ def test_prompts_are_told_by_their_tokens_and_copies_counted(tmp_path):
 
 
 def test_steps_without_drafts_and_prompts_that_are_read_in_parts(tmp_path):
-    """Such steps never reach rejection_sample; their tokens are recorded all the same."""
+    """Such steps never reach rejection_sample. Would catch a recording without their tokens."""
     engine = Engine()
     engine.worker.start_recording(str(tmp_path), certify=False)
     for name in "ab":
@@ -211,6 +212,7 @@ def test_steps_without_drafts_and_prompts_that_are_read_in_parts(tmp_path):
 
 
 def test_what_cannot_be_replayed_is_left_out_and_counted(tmp_path, capsys):
+    """Would catch half of a request that becomes a record, and requests that are dropped without a note."""
     engine = Engine()
     engine.start("before", [1], max_tokens=5)
     engine.step()
@@ -238,7 +240,8 @@ def test_what_cannot_be_replayed_is_left_out_and_counted(tmp_path, capsys):
     assert len(read_cells(tmp_path)[0][0].record.requests) == 1
 
 
-def test_a_killed_worker_loses_what_was_not_written_and_that_is_said(tmp_path, monkeypatch, capsys):
+def test_a_killed_worker_loses_what_was_not_written_and_replay_names_it(tmp_path, monkeypatch, capsys):
+    """Would catch frames that stay in memory, a torn file that cannot be read, and an edited one that can."""
     monkeypatch.setattr(recorder, "ROUNDS_PER_FRAME", 6)
     engine = Engine()
     child = os.fork()
@@ -273,6 +276,7 @@ def test_a_killed_worker_loses_what_was_not_written_and_that_is_said(tmp_path, m
 
 
 def test_a_recorder_that_fails_leaves_the_engine_running(tmp_path, monkeypatch):
+    """Would catch a step that waits for a thread that has ended."""
     engine = Engine()
     engine.worker.start_recording(str(tmp_path), certify=False)
     take, num_steps = recorder.Recorder._take, []
@@ -314,6 +318,7 @@ def test_a_full_disk_leaves_what_was_written_before(tmp_path, monkeypatch):
 
 
 def test_refusals_are_one_line(tmp_path, monkeypatch):
+    """Would catch a worker that is switched before its recording is refused."""
     engine = Engine()
     worker, own = engine.worker, stand_in.SAMPLER_MODULE.rejection_sample
     with pytest.raises(ValueError, match="start_recording: expected strict, probabilistic, block, found 'synthetic'"):
@@ -334,7 +339,7 @@ def test_refusals_are_one_line(tmp_path, monkeypatch):
     known = signatures.VERSIONS["0.25.1"]
     monkeypatch.setitem(signatures.VERSIONS, "0.25.1", replace(known, recorded={}))
     other = Engine().worker
-    with pytest.raises(RefusedVersion, match=r"start_recording: expected vLLM .*found another"):
+    with pytest.raises(RefusedVersion, match=r"start_recording: expected vLLM .*found 0.25.1"):
         other.start_recording(str(tmp_path))
     assert stand_in.SAMPLER_MODULE.rejection_sample is own, "vLLM's own verification stays"
 
@@ -362,6 +367,7 @@ def test_what_is_read_of_a_worker_has_these_names_in_vllm():
 
 
 def test_the_method_stays_while_it_is_recorded_and_afterwards(tmp_path):
+    """Would catch a recording of two methods, and wrappers that stay after it."""
     engine = Engine()
     engine.worker.start_recording(str(tmp_path), "strict", certify=False)
     with pytest.raises(RuntimeError, match="call stop_recording first"):

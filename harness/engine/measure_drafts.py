@@ -15,13 +15,11 @@ from torch import Tensor
 from harness.engine.sequence import Round
 from harness.engine.step import Step, StepOutput
 from harness.records.acceptance_terms import Floats
+from harness.records.request import BOUND_DECIMALS
 from kernels.contract import Sampling, Verification
 from kernels.reference.acceptance import AcceptanceTerms, acceptance_terms, expected_accepted
 from kernels.reference.multi_draft_terms import multi_draft_terms
 from kernels.reference.output_tv import draft_tv, has_closed_form, output_tv
-
-BOUND_DECIMALS = 6
-"""Enough to print; a record holds one number for every position of every round."""
 
 
 class Measures(NamedTuple):

@@ -222,7 +222,7 @@ def read_cell(path: Path) -> CellRecord:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Have no garbage looked for: a record is no cycle, and every search goes through all that was read before."""
+    """Pause the garbage collector: records have no cycles, and every collection visits all that was read before."""
     if not gc.isenabled():
         yield
         return
@@ -234,7 +234,7 @@ def _no_collections() -> Iterator[None]:
 
 
 def _read_whole(content: bytes) -> Any:
-    """A record as plain values with its requests; where something is wrong with these, it says where."""
+    """A record as plain values with its requests, read at once, so that an error names the request and the place."""
     data = parse_json(content)
     _check_version(data)
     requests = enumerate(data["requests"])

@@ -71,6 +71,10 @@ ROUNDING = 1e-6
 """Slack for expected counts, which are sums of float64 probabilities."""
 
 
+BOUND_DECIMALS = 6
+"""Of `RoundRecord.position_bounds`: enough to print, since a record holds one for every position of every round."""
+
+
 EXPECTED_METHODS = tuple(method.value for method in METHODS if method.traits.expected_is_recorded)
 """strict, probabilistic and block, in this order."""
 

@@ -1,6 +1,6 @@
-"""Rounds from the columns of a file: what every round must fulfil is checked of whole columns, a run holds millions.
+"""Rounds from the columns of a file, checked column by column, since a run holds millions of rounds.
 
-Only rounds of which nothing is unusual are checked so; `RoundRecord` itself checks all others and says what is wrong.
+Only usual rounds are checked so: chains without a cut. `RoundRecord` checks all others and names what is wrong.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from typing import Any
 from harness.records.request import EXPECTED_METHODS, ROUNDING, RoundRecord
 
 _SETTERS = {item.name: RoundRecord.__dict__[item.name].__set__ for item in fields(RoundRecord)}
-"""What sets a field of a round past its constructor."""
+"""Sets a field of a round without its constructor."""
 _DEFAULTS = {item.name: item.default for item in fields(RoundRecord) if item.default is not MISSING}
 _USUAL = ("num_cut_tokens", "num_held_steps", "position_bounds", "path", "num_draft_positions")
-"""Columns of which rounds that are checked by column have the default."""
+"""Columns that hold the default in every usual round."""
 _LOOKED_AT = frozenset(
     {
         *("num_proposed_tokens", "num_draft_tokens", "num_accepted_tokens", "num_output_tokens", "cut_reason"),
         *("arrival_s", "share_s", "expected_accepted", "num_free_tokens"),
-        # these may hold whatever their type allows, beside the values of `_USUAL`
+        # any value of their type is consistent, if `_USUAL` hold
         *("host_us", "is_whole"),
         *_USUAL,
     }
 )
-"""Columns that `_are_consistent` knows; with another one every round is checked by itself."""
+"""Columns that `_are_consistent` covers; with another one `RoundRecord` checks every round."""
 
 
 def rounds_from_columns(columns: Mapping[str, Sequence[Any]], num_rounds: int) -> tuple[RoundRecord, ...]:
     """The rounds of a request.
 
     Args:
-        columns: [num_rounds] values of fields of `RoundRecord`, of their types; those with a default may be missing.
-        num_rounds: how many there are.
+        columns: field of `RoundRecord` -> [num_rounds] values of its type; fields with a default may be missing.
+        num_rounds: length of the columns.
 
     Raises:
         ValueError: a round is inconsistent; the message begins with its place.
     """
-    # the last one is cut as often as not
+    # the last round of a request is often cut
     num_usual = num_rounds - 1
     usual = {name: column[:num_usual] for name, column in columns.items()}
     if num_usual < 1 or not _are_consistent(usual):
@@ -62,7 +62,7 @@ def _checked(columns: Mapping[str, Sequence[Any]], num_rounds: int, first_place:
 
 
 def _unchecked(columns: Mapping[str, Sequence[Any]], num_rounds: int) -> tuple[RoundRecord, ...]:
-    """Rounds that need no check: fields are set column by column, which no loop of Python does as fast."""
+    """Rounds that need no check; fields are set column by column, which is faster than a call for every round."""
     found = tuple(map(object.__new__, repeat(RoundRecord, num_rounds)))
     for name, setter in _SETTERS.items():
         deque(map(setter, found, columns.get(name) or repeat(_DEFAULTS[name])), maxlen=0)
@@ -70,7 +70,7 @@ def _unchecked(columns: Mapping[str, Sequence[Any]], num_rounds: int) -> tuple[R
 
 
 def _are_consistent(columns: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether all rounds are usual and consistent: nothing is cut, held or a tree. False also where it is not known."""
+    """Whether all rounds are usual and consistent; False where this module cannot tell."""
     if not columns.keys() <= _LOOKED_AT:
         return False
     if any({*columns[name]} != {_DEFAULTS[name]} for name in _USUAL if name in columns):

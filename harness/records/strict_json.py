@@ -51,16 +51,16 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def parse_each(content: bytes, name: str, read: Callable[[Any], Any]) -> dict[str, Any] | None:
-    """An object whose last entry is a list, which is never in memory as a whole: its values are used one by one.
+    """Parse an object whose last entry is a list, value by value, so that the list is never in memory as a whole.
 
     Args:
         content: JSON, with the blanks that `json.dumps` writes.
         name: of the list.
-        read: what becomes of a value; it may use it up.
+        read: converts a value; it may change the value.
 
     Returns:
-        The object, with a tuple of what was read under the name. None where the text is no such object, or anything is
-        wrong with it: `parse_json`, and reading what it returns, say what.
+        The object, with a tuple of converted values under the name. None if the text is no such object or anything is
+        wrong with it; `parse_json` then says what.
     """
     found, end = list[Any](), 0
     try:
@@ -97,7 +97,7 @@ def typed(hint: Any, value: Any) -> Any:
 
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """What makes a value of JSON one of a type."""
+    """The function that converts a value of JSON to a type."""
     origin, members = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return _as_it_is
@@ -216,7 +216,7 @@ def _alike(hint: Any, values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _are_plain_rows(hint: Any, values: Sequence[Any]) -> bool:
-    """Whether values are lists of numbers as a tuple's type asks for, so that nothing of them is to be converted."""
+    """Whether values are lists of numbers that fit a tuple's type as they are."""
     members = typing.get_args(hint) if typing.get_origin(hint) is tuple else ()
     if not members or members[0] not in (int, float) or not set(map(type, values)) <= {list, tuple}:
         return False
@@ -285,6 +285,6 @@ _LARGE_EXPONENT = re.compile(rb"e\+?000")
 
 
 def _may_overflow(content: bytes) -> bool:
-    """Whether a number may be beyond float64: those of fewer than 200 digits and an exponent below 100 are not."""
+    """Whether a number may be beyond float64; none is with fewer than 200 digits and an exponent below 100."""
     form = content.translate(_FORM)
     return b"0" * 200 in form or _LARGE_EXPONENT.search(form) is not None

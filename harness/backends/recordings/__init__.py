@@ -1,1 +1,1 @@
-"""Reads what a worker of another engine recorded (harness.plugins), as records and terms; needs no torch."""
+"""Turns recordings of a worker of another engine (harness.plugins) into records and terms; needs no torch."""

@@ -1,7 +1,7 @@
 """The cells of a folder of recordings: one for each method and sampling, written where `replay` reads them.
 
-Requests go into one cell if they share target, drafter, method, temperature, cuts and limit of tokens. A prompt, the
-unit of resampling, is told by its tokens: a second turn is a prompt of its own.
+Requests with the same target, drafter, method, temperature, cuts and limit of tokens form one cell. A prompt, the unit
+of resampling, is identified by its tokens: a second turn is a prompt of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from harness.settings.workload import WorkloadConfig
 from kernels.methods import VerificationMethod
 
 WORKER = "harness.plugins.vllm:WorkerExtension"
-"""What generated, in the place of a backend of ours."""
+"""`backend.kind` of the cells: what generated."""
 PROMPTS = "the recorded requests"
 NOT_ENDED = "recording not ended"
 TIMES = "recorded inside vLLM {}: times hold the recording and are no measure of speed"
@@ -54,9 +54,12 @@ class _Cell:
 
 
 def write_cells(folder: Path) -> list[str]:
-    """Write the cells of the recordings in a folder to its cells/; returns what a reader must know, a line each.
+    """Write the cells of the recordings in a folder to its cells/.
 
-    Cells of the same settings are written over: a recording that has grown gives its cells anew.
+    A cell of the same settings is overwritten, so that a recording that has grown replaces its cells.
+
+    Returns:
+        What is missing or left out, a line each.
 
     Raises:
         ValueError: no request was recorded whole, or a file is damaged.
@@ -86,14 +89,14 @@ def write_cells(folder: Path) -> list[str]:
         raise ValueError(NOTHING.format(folder, "; ".join(notes) or "no request came while they recorded"))
     for cell in kept:
         record = _record(cell, notes)
-        # first, so that a record that promises terms has them
+        # before the record, which names them
         write_terms(collect_terms(record.cell_id, [item.terms for item in cell.found]), folder / CELLS)
         write_cell(record, folder / CELLS)
     return notes
 
 
 def _file_notes(file: RecordingFile) -> list[str]:
-    """What is missing of a recording."""
+    """What a recording lacks, a line each."""
     notes = []
     if not file.is_ended:
         why = (

@@ -1,4 +1,4 @@
-"""Reads the recordings in a folder: what ran, its requests and their rounds. Knows no cells."""
+"""Reads the recordings in a folder: settings, requests and their rounds. Knows no cells."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RecordedRound:
     """One round of a request, as the worker saw it."""
 
     position: int
-    """Of the first token that it may emit, from the begin of the prompt."""
+    """Of the first token that it may emit; 0 is the first token of the prompt."""
     draft_token_ids: tuple[int, ...]
     output_token_ids: tuple[int, ...]
     """Accepted draft tokens, then one more."""
@@ -30,7 +30,7 @@ class RecordedRound:
     """Time since the step before, divided by the requests of the step."""
     terms: Mapping[str, Floats]
     """Column -> [draft tokens]; empty without drafts."""
-    expected_accepted: tuple[float, ...] | None
+    expected_accepted: tuple[float, float, float] | None
     """Of EXPECTED_METHODS; None without drafts."""
 
 
@@ -39,7 +39,7 @@ class RecordedRequest:
     """One request."""
 
     about: Mapping[str, Any]
-    """What `harness.plugins.vllm.recording` describes."""
+    """Its entry in the file, as `harness.plugins.vllm.recording` writes it."""
     rounds: list[RecordedRound] = field(default_factory=list)
     """In the order in which they ran."""
 
@@ -56,18 +56,18 @@ class RecordingFile:
     is_ended: bool
     """False: the worker died, still runs, or could record no more."""
     failure: str | None
-    """Why it could not."""
+    """Why it could record no more; None unless it said so."""
     num_torn: int
     """Bytes at the end that were not written whole."""
 
 
 def recordings_at(path: Path) -> list[Path]:
-    """The recordings in a folder; none where it is no folder."""
+    """The recordings in a folder; none if the path is no folder."""
     return sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else []
 
 
 def read_recording(path: Path) -> RecordingFile | None:
-    """Read a file; None where it ends before it says what ran.
+    """Read a file; None if it ends before its first frame does.
 
     Raises:
         ValueError: it is damaged; the message names the file and the place.
@@ -94,7 +94,7 @@ def read_recording(path: Path) -> RecordingFile | None:
                 raise DamagedFramesError(f"expected {frames[-1]['end']}, found {found}")
         num_torn = len(data) - place
         return RecordingFile(path, first["header"], tuple(requests), num_unknown, is_ended, failure, num_torn)
-    except (DamagedFramesError, KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         text = f"{type(error).__name__}: {error}"
         raise ValueError(f"{path}: expected a recording as it was written, found {text}") from error
 
@@ -105,8 +105,11 @@ def _add_rounds(requests: list[RecordedRequest], frame: Mapping[str, Any]) -> No
     expected = columns.pop(EXPECTED, np.empty(0)).reshape(-1, len(EXPECTED_METHODS)).tolist()
     rounds, place, num_drafts = frame["rounds"], 0, 0
     for index, request in enumerate(rounds.get("request", ())):
-        drafted = tuple(rounds["draft_token_ids"][index])
+        drafted, of_methods = tuple(rounds["draft_token_ids"][index]), None
         end = place + len(drafted)
+        if drafted:
+            strict, probabilistic, block = expected[num_drafts]
+            of_methods = strict, probabilistic, block
         requests[request].rounds.append(
             RecordedRound(
                 position=rounds["position"][index],
@@ -115,7 +118,7 @@ def _add_rounds(requests: list[RecordedRequest], frame: Mapping[str, Any]) -> No
                 time_s=rounds["time_s"][index],
                 share_s=rounds["share_s"][index],
                 terms={name: values[place:end] for name, values in columns.items()} if drafted else {},
-                expected_accepted=tuple(expected[num_drafts]) if drafted else None,
+                expected_accepted=of_methods,
             )
         )
         place, num_drafts = end, num_drafts + bool(drafted)

@@ -1,7 +1,7 @@
 """A recorded request as a record and its terms, by the rules of the local engine: what is cut, and what counts.
 
-A request is kept if all of its rounds are there, from the end of its prompt to an end that follows from its tokens. The
-others are left out and counted by reason: half a request has no record.
+A request is kept if all of its rounds are there, from the end of its prompt to a stop token or its limit. Others are
+left out and counted by reason, since a record needs all rounds.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ import numpy as np
 from harness.backends.recordings.read import RecordedRequest, RecordedRound
 from harness.engine.commit import commit
 from harness.records.acceptance_terms import DraftTerms, RequestTerms
-from harness.records.request import FinishReason, RequestRecord, RoundRecord
-
-BOUND_DECIMALS = 6
-"""As the local engine rounds `position_bounds`."""
+from harness.records.request import BOUND_DECIMALS, FinishReason, RequestRecord, RoundRecord
 
 
 class LeftOut(Exception):
-    """A request that is not kept; the message is the reason, the same for all that share it."""
+    """A request that is not kept; the message is the reason, by which such requests are counted."""
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A request as records have it."""
+    """A request as a record and its terms."""
 
     record: RequestRecord
     terms: RequestTerms
@@ -70,7 +67,7 @@ def converted(request: RecordedRequest, sample: int, start_s: float) -> Converte
                 cut_reason=found.cut_reason,
                 arrival_s=item.time_s - start_s,
                 share_s=item.share_s,
-                expected_accepted=item.expected_accepted if is_full else None,  # type: ignore[arg-type]
+                expected_accepted=item.expected_accepted if is_full else None,
                 num_cut_tokens=found.num_cut_tokens,
                 position_bounds=tuple(bounds) if num_proposed else None,
             )
@@ -98,7 +95,7 @@ def converted(request: RecordedRequest, sample: int, start_s: float) -> Converte
 
 
 def _check_round(item: RecordedRound) -> None:
-    """The drafts and terms are whole."""
+    """Raise LeftOut where drafts or terms cannot be used."""
     if -1 in item.draft_token_ids:
         raise LeftOut("had draft tokens withdrawn by the engine (-1)")
     if any(not np.isfinite(values).all() for values in item.terms.values()):

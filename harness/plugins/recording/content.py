@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 MAGIC = b"rejection-lab recording 1\n"
 SUFFIX = ".recording"
 EXPECTED = "expected_accepted"
-"""Name, beside the terms, of a column with an entry for each method whose expected acceptance records hold."""
+"""A column beside the terms: expected accepted tokens of a draft under each of the recorded methods."""
 
 
 def to_text(values: NDArray[np.float64]) -> str:
-    """Numbers, bit by bit."""
+    """float64 numbers as text that keeps every bit."""
     return b64encode(values.astype("<f8").tobytes()).decode()
 
 
 def from_text(text: str) -> NDArray[np.float64]:
-    """[n] the same numbers."""
+    """[n] the numbers that `to_text` was given."""
     return np.frombuffer(b64decode(text), "<f8").astype(np.float64)

@@ -23,11 +23,11 @@ _HEADER = _LENGTH + _CRC
 
 
 class DamagedFramesError(ValueError):
-    """A file that was edited, or is none of frames."""
+    """The file was edited, or does not consist of frames."""
 
 
 class WholeFrames(NamedTuple):
-    """What can be read of a file."""
+    """The frames of a file up to its end, or to one that was not written whole."""
 
     contents: list[Any]
     num_bytes: int
@@ -37,7 +37,7 @@ class WholeFrames(NamedTuple):
 
 
 def first_digest(magic: bytes) -> bytes:
-    """What the digest of the first frame covers beside it."""
+    """The digest that the first frame covers in the place of a frame before."""
     return hashlib.sha256(magic).digest()
 
 
@@ -105,10 +105,10 @@ class FrameFile:
     _num_bytes: int = 0
 
     def __post_init__(self) -> None:
-        """Make it.
+        """Create the file.
 
         Raises:
-            FileExistsError: it is there.
+            FileExistsError: it exists.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("xb") as stream:
@@ -119,7 +119,7 @@ class FrameFile:
         """Write a frame of plain JSON values; on disk when this returns.
 
         Raises:
-            OSError: it could not be written; what was written before it stays readable, and so does what comes after.
+            OSError: it could not be written; frames before it stay readable, and further ones can be appended.
         """
         data, digest = framed(content, self._digest)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)

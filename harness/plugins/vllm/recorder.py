@@ -1,9 +1,9 @@
-"""Turns the rounds of a worker into terms beside its steps: a thread computes and writes, and no step waits for it.
+"""Computes the terms of a worker's rounds in a thread, beside the steps, and writes them.
 
-A step leaves copies of the rows that it verified and goes on; the thread computes the terms on a stream of its own,
-copies them to the host and appends them to the file. One step waits in line at most: where the thread is slower than
-the engine, the next step waits until there is room, so that nothing is lost and memory is bounded by the rows of three
-steps. A frame is written after ROUNDS_PER_FRAME rounds or FLUSH_S seconds; a process that dies loses those since.
+A step hands over copies of the rows that it verified. The thread computes the terms on a stream of its own, copies them
+to the host and appends them to the file. At most one step is queued: if the thread is slower than the engine, the next
+step waits, so that nothing is lost and memory is bounded by the rows of three steps. A frame is written after
+ROUNDS_PER_FRAME rounds or FLUSH_S seconds; a process that dies loses the rounds since.
 
 Shapes: R requests of a step, K draft tokens at most, N target rows, V the vocabulary.
 """
@@ -34,22 +34,22 @@ FLUSH_S = 5.0
 
 
 class VerifiedRows(NamedTuple):
-    """What a step verified; copies, which nobody writes to."""
+    """The rows that a step verified; copies, since the engine reuses its buffers."""
 
     target_logits: Tensor
     """[N, V] as the core read them."""
     draft: Draft
     sampling: Sampling
-    """Fields [R]; of the target rows as they are."""
+    """Fields [R], still to be applied to `target_logits`."""
 
 
 class Step(NamedTuple):
-    """What a step did."""
+    """The rounds of a step."""
 
     requests: list[int]
     """[R] number of each request in the file; -1 for one that began before the recording."""
     new_requests: list[Mapping[str, Any]]
-    """Those whose number is told here for the first time."""
+    """Descriptions of the requests that get their number in this step, in order."""
     positions: Tensor
     """[R] of the first token that the round may emit."""
     token_ids: Tensor
@@ -58,13 +58,13 @@ class Step(NamedTuple):
     """[R] 0 for a request whose prompt is not read yet."""
     rows: VerifiedRows | None
     """None where no request had a draft."""
-    is_there: Any
-    """CUDA event after which all of it is computed; None on a CPU."""
+    computed: torch.cuda.Event | None
+    """After it the tensors hold their values; None on a CPU."""
 
 
 @dataclass
 class _Frame:
-    """What the next frame will hold."""
+    """The content of the next frame, while it grows."""
 
     requests: list[Mapping[str, Any]] = field(default_factory=list)
     rounds: dict[str, list[Any]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Recorder:
         file.append({"header": dict(header)})
         self.file = file
         self.error: Exception | None = None
-        """Why nothing is recorded any more."""
+        """Why the recording has ended early; None while it has not."""
         self.num_rounds = 0
         self.num_requests = 0
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -113,20 +113,20 @@ class Recorder:
         self._thread.start()
 
     def add(self, step: Step) -> None:
-        """Hand over a step; waits while another one is in line."""
+        """Hand over a step; waits while another one is queued."""
         self._steps.put(step)
 
     def fail(self, error: Exception) -> None:
-        """Record nothing any more, and say so in the file and the log; the engine goes on."""
+        """End the recording early, with a line in the file and the log; the engine runs on."""
         if self.error is None:
             self.error = error
-            logger.error("rejection_lab: %s is recorded no further", self.file.path, exc_info=error)
+            logger.error("rejection_lab: the recording %s ends early", self.file.path, exc_info=error)
 
     def close(self) -> None:
-        """Write what is left, and that it is all.
+        """Write the rounds that are left and the last frame.
 
         Raises:
-            RuntimeError: something went wrong; what was written before stays readable.
+            RuntimeError: the recording has ended early; what was written before stays readable.
         """
         self._steps.put(None)
         self._thread.join()
@@ -142,7 +142,7 @@ class Recorder:
     def _run(self) -> None:
         try:
             with ExitStack() as stack:
-                # neither of them is inherited by a thread
+                # a thread inherits neither
                 stack.enter_context(torch.inference_mode())
                 if self._stream is not None:
                     stack.enter_context(torch.cuda.stream(self._stream))
@@ -153,12 +153,12 @@ class Recorder:
             with suppress(Exception):
                 self._flush()
                 self.file.append({"failed": f"{type(self.error).__name__}: {self.error}"})
-        # a step must not wait for room for ever
+        # drain the queue, or the engine's next step would block
         while not self._is_closed:
             self._is_closed = self._steps.get() is None
 
     def _work(self) -> None:
-        """Take steps until there will be no more, or something went wrong."""
+        """Take steps until `close`, or until the recording ends early."""
         while self.error is None:
             try:
                 step = self._steps.get(timeout=FLUSH_S)
@@ -173,8 +173,8 @@ class Recorder:
                 self._flush()
 
     def _take(self, step: Step) -> None:
-        if self._stream is not None:
-            self._stream.wait_event(step.is_there)
+        if self._stream is not None and step.computed is not None:
+            self._stream.wait_event(step.computed)
         frame = self._frame
         frame.requests += step.new_requests
         self.num_requests += len(step.new_requests)
@@ -205,7 +205,7 @@ class Recorder:
 
 
 def _terms(step: Step) -> tuple[dict[str, np.ndarray], list[list[int]], list[int]]:
-    """(column -> [R, K], and [R, 3] of EXPECTED), drafted tokens of each request, and how many they are."""
+    """(column -> [R, K], EXPECTED -> [R, 3]; draft tokens of each request; their number)."""
     if step.rows is None:
         return {}, [[]] * len(step.requests), [0] * len(step.requests)
     target_logits, draft, sampling = step.rows

@@ -1,7 +1,8 @@
-"""Listens to a worker that verifies by the core, and hands the rows of its rounds to a recorder.
+"""Observes a worker that verifies by the core, and hands the rows of its rounds to a recorder.
 
-Three things are listened to: new requests (`add_requests`), what a step emitted (`sample`, whichever sampler it took),
-and what the core verified in it. Requests are told apart by vLLM's own ids, prompts by a digest of their tokens.
+It wraps `add_requests` of the worker's model runner (new requests) and `sample` (the tokens that a step emitted, by
+whichever sampler), and the core's verification calls it with the rows that it verified. Requests are identified by
+vLLM's ids, prompts by a digest of their tokens.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from kernels.contract import Draft, Sampling
 
 logger = logging.getLogger("vllm.rejection_lab")
 RECORDED = (Method.strict, Method.probabilistic, Method.block)
-"""Methods beside which can be recorded: their contexts are those of the target's own text."""
+"""Methods under which drafts can be recorded for replay: lossless ones, whose text follows the target's law."""
 DRAFTERS = ("eagle", "eagle3", "mtp", "draft_model", "ngram")
-"""vLLM's ways of drafting that our records have a name for."""
+"""vLLM's drafters that our records have a name for."""
 
 
 class RefusedRecording(RuntimeError):
-    """What replay needs cannot be recorded here exactly."""
+    """What replay needs cannot be recorded in this worker."""
 
 
 def refuse(swap: Swap, model_runner: Any, folder: Path) -> None:
-    """Refuse a worker whose rounds cannot be recorded exactly, or not written to a folder, which is made.
+    """Refuse a worker whose rounds cannot be recorded; creates the folder.
 
     Raises:
-        RefusedVersion: its functions are not those that were read.
-        RefusedRecording: several workers share its requests, its way of drafting has no name in our records, or the
-            folder cannot be written to.
+        RefusedVersion: vLLM's functions are not those that this was written for.
+        RefusedRecording: several workers share its requests, its drafter has no name in our records, or the folder
+            cannot be written to.
     """
     swap.version.check_recorded()
     parallel = model_runner.parallel_config
@@ -60,21 +61,21 @@ def refuse(swap: Swap, model_runner: Any, folder: Path) -> None:
     except OSError as error:
         raise RefusedRecording(f"start_recording: expected a folder to write to, found {error}") from error
     if not os.access(folder, os.W_OK):
-        raise RefusedRecording(f"start_recording: expected a folder to write to, found {folder}, which cannot be")
+        raise RefusedRecording(f"start_recording: expected a folder to write to, found {folder}, which is not writable")
 
 
 class Recording:
-    """Between the start and the end of a recording."""
+    """A recording of a worker, from its start to `stop`."""
 
     def __init__(
         self, model_runner: Any, swap: Swap, verification: CoreVerification, folder: Path, device: torch.device
     ) -> None:
         """
         Args:
-            model_runner: of a worker that `refuse` takes, which verifies by `verification`.
-            swap: what the worker had.
-            verification: its rounds are recorded.
-            folder: gets a new file.
+            model_runner: of a worker that `refuse` lets pass.
+            swap: the worker's own functions.
+            verification: by which the worker verifies.
+            folder: for the file.
             device: of the worker.
         """
         self.runner, self.verification = model_runner, verification
@@ -112,7 +113,7 @@ class Recording:
         return {"file": str(self.path), "num_rounds": found.num_rounds, "num_requests": found.num_requests}
 
     def add_requests(self, scheduler_output: Any) -> Any:
-        """In the place of the worker's own."""
+        """The model runner's own, and a note of the new requests."""
         found = self._add_requests(scheduler_output)
         try:
             self._note(scheduler_output)
@@ -124,14 +125,14 @@ class Recording:
         for request_id in scheduler_output.finished_req_ids:
             self._numbers.pop(request_id, None)
         for item in scheduler_output.scheduled_new_reqs:
-            # one that comes again was preempted; its rounds go on, or the reader finds a gap
+            # a request that comes again was preempted: it keeps its number, and readers find lost rounds by position
             if item.sampling_params is not None and item.req_id not in self._numbers:
                 self._new.append(self._described(item))
                 self._numbers[item.req_id] = self._num_seen
                 self._num_seen += 1
 
     def sample(self, hidden_states: Any, input_batch: Any, grammar_output: Any) -> Any:
-        """In the place of the worker's own."""
+        """The model runner's own, and a step for the recorder."""
         self._rows = None
         output, num_sampled, num_rejected = self._sample(hidden_states, input_batch, grammar_output)
         rows, self._rows = self._rows, None
@@ -143,7 +144,7 @@ class Recording:
         return output, num_sampled, num_rejected
 
     def _step(self, input_batch: Any, token_ids: Tensor, num_sampled: Tensor, rows: VerifiedRows | None) -> Step:
-        """Copies of what vLLM may write to again."""
+        """The step, with copies of what vLLM overwrites."""
         new, self._new = self._new, []
         first = input_batch.logits_indices[input_batch.cu_num_logits[:-1].long()]
         positions = input_batch.positions[first].long() + 1
@@ -153,10 +154,10 @@ class Recording:
             return step
         event = torch.cuda.Event()
         event.record()
-        return step._replace(is_there=event)
+        return step._replace(computed=event)
 
     def keep(self, target_logits: Tensor, draft: Draft, sampling: Sampling) -> None:
-        """Copy what the core verifies: vLLM writes to its rows again."""
+        """Copy the rows that the core verifies, which vLLM overwrites; called in `sample`."""
         rows = draft.logits
         if rows is not None:
             assert draft.idx_mapping is not None
@@ -164,7 +165,7 @@ class Recording:
         self._rows = VerifiedRows(target_logits.clone(), replace(draft, logits=rows, idx_mapping=None), sampling)
 
     def _described(self, item: Any) -> dict[str, Any]:
-        """What records say of a request."""
+        """The entry of a request in the file."""
         params, slot = item.sampling_params, self.runner.req_states.req_id_to_index[item.req_id]
         stops = {params.eos_token_id, *(params.stop_token_ids or ())} - {None}
         states = self._sampler.sampling_states
@@ -186,7 +187,7 @@ class Recording:
 
 
 def _cannot(item: Any, sampler: Any, slot: int) -> str | None:
-    """Why a request's rounds cannot be replayed under the settings that records have; None if they can."""
+    """What a request has that the settings of a cell do not name, so that it cannot be replayed; None if nothing."""
     params = item.sampling_params
     reasons = {
         "a grammar": params.structured_outputs is not None,

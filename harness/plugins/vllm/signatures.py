@@ -33,7 +33,7 @@ RECORDED = {
     "sample": (RUNNER, "GPUModelRunner.sample"),
     "add_requests": (RUNNER, "GPUModelRunner.add_requests"),
 }
-"""What a recording listens to; looked at when one begins."""
+"""What a recording wraps; checked when one begins."""
 VERIFIED = (
     "target_logits draft_logits draft_sampled cu_num_logits pos idx_mapping expanded_idx_mapping expanded_local_pos "
     "temperature seed num_speculative_steps synthetic_conditional_rates use_fp64 use_block_verification"
@@ -59,13 +59,13 @@ class Version:
     caches_raw_logits: bool
     """The draft cache holds the head's logits as they are, not over the temperature."""
     recorded: Mapping[str, str] = field(default_factory=dict)
-    """Names of the parameters of each of RECORDED; empty: how to record in it was not worked out."""
+    """Names of the parameters of each of RECORDED; empty for a version that recordings were not written for."""
 
     def check_recorded(self) -> None:
         """Raise RefusedVersion unless the rounds of this version can be recorded."""
         if not self.recorded:
             known = ", ".join(name for name, each in VERSIONS.items() if each.recorded)
-            raise RefusedVersion(f"start_recording: expected vLLM {known}, in which it was worked out, found another")
+            raise RefusedVersion(f"start_recording: expected vLLM {known}, found {metadata.version('vllm')}")
         _check(RECORDED, self.recorded)
 
 
@@ -131,7 +131,7 @@ def checked_version() -> Version:
 
 
 def _check(functions: Mapping[str, tuple[str, str]], parameters: Mapping[str, str]) -> None:
-    """Raise RefusedVersion where a function takes other parameters than were read."""
+    """Raise RefusedVersion where a function takes other parameters than expected."""
     for function, (module, path) in functions.items():
         found = " ".join(inspect.signature(_resolve(module, path)).parameters)
         if found != parameters[function]:

@@ -21,8 +21,8 @@ from harness.plugins.vllm.verification import CoreVerification
 
 
 def changed_rows(sampler: Any, slots: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Whether penalties, biases or bad words change the rows of some requests, [n] bool each; a bias also stands for a
-    minimum length and for allowed tokens."""
+    """[n] bool each, whether penalties, biases or bad words change the rows of some requests; vLLM applies minimum
+    lengths and allowed tokens as biases."""
     return (
         sampler.penalties_state.use_penalty[slots],
         sampler.logit_bias_state.use_logit_bias[slots],

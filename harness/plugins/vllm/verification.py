@@ -42,7 +42,7 @@ class CoreVerification:
         self.is_raw = False
         """The target rows of the next call are the model's own, before temperature; so are no others."""
         self.on_round: Callable[[Tensor, Draft, Sampling], None] | None = None
-        """Told of every round: target rows, drafts, and what both are drawn with."""
+        """Called after every round with its target rows, drafts and sampling."""
 
     def __call__(
         self,

@@ -51,7 +51,7 @@ class WorkerExtension:
         Raises:
             ValueError: no such name, or no rates for synthetic.
             RefusedVersion: vLLM is not one that the plug-in may run in.
-            RuntimeError: the method did not pass, and vLLM's own stays; or a recording goes on, which is of one method.
+            RuntimeError: the method did not pass, and vLLM's own stays; or a recording is running.
         """
         if name not in NAMES:
             raise ValueError(f"set_verification: expected {', '.join(NAMES)}, found {name!r}")
@@ -81,7 +81,7 @@ class WorkerExtension:
     def start_recording(self, folder: str, name: str = "block", certify: bool = True) -> str:
         """Verify by a method of the core from the next step on, and record what `rejection-lab replay FOLDER` needs.
 
-        Requests that run already are left out. Each worker writes a file of its own.
+        Requests that are running already are left out. Each worker writes a file of its own.
 
         Args:
             folder: where the file goes; one that every worker can write to.
@@ -94,7 +94,7 @@ class WorkerExtension:
         Raises:
             ValueError: no such method.
             RefusedVersion: vLLM is not one that the plug-in may record in.
-            RefusedRecording: what replay needs cannot be recorded here exactly, or not be written to the folder.
+            RefusedRecording: what replay needs cannot be recorded in this worker, or not written to the folder.
             RuntimeError: as for `set_verification`.
         """
         known = [method.value for method in RECORDED]
@@ -103,7 +103,7 @@ class WorkerExtension:
         swap = self._swap()
         refuse(swap, self.model_runner, Path(folder))
         self.set_verification(name, certify=certify)
-        # where the engine looks it up, so that what is recorded is what verifies
+        # what the engine itself calls
         verification = swap.module.rejection_sample
         self.rejection_lab_recording = Recording(
             self.model_runner, swap, verification, Path(folder), torch.device(self.device)
