@@ -49,7 +49,7 @@ def _place_of(path: Path) -> str:
 def failed_id(cell: CellConfig, played: Sequence[Conversation]) -> str:
     """The id of the record of a cell that failed as a whole; it needs no weights, and no other record has it.
 
-    Where no prompts could be read, the settings that choose them stand in, so that cells of other prompts differ.
+    Without prompts the settings that choose them take their place, so that cells with other prompts have other ids.
     """
     prompts = fingerprint(item.prompt for item in played if item.sample == 0) if played else None
     return identity(determinants(backend_class(cell.backend.kind).resolved(cell), prompts))

@@ -1,4 +1,4 @@
-"""Where workers are started next, by how often none began there; knows no worker."""
+"""Where the next worker starts, by the number of failed starts there; does not know workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 
 MAX_STARTS = 3
-"""Of a place, of which none begins, before no worker is started there any more."""
+"""Failed starts in a row after which a place gets no more workers."""
 
 
 class Places:
@@ -25,7 +25,7 @@ class Places:
         self._failed_starts[place] = 0
 
     def best(self, taken: Collection[int]) -> int | None:
-        """The place, of those that are not taken, where the fewest workers failed to begin; None if all are bad."""
+        """The free place with the fewest failed starts; None if none is free or all have failed MAX_STARTS times."""
         free = [place for place in range(self._num_places) if place not in taken]
         good = [place for place in free if self._failed_starts[place] < MAX_STARTS]
         return min(good, key=self._failed_starts.__getitem__, default=None)

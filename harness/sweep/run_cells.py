@@ -88,7 +88,7 @@ class CellRunner:
             group: the cells.
             failures: by place, of cells that are not run because a process died of them; others of the group go on
                 where that left them.
-            finished: places whose record another worker of this run has written or found, failed ones too.
+            finished: places of cells that another worker of this run has finished, failed ones too.
         """
         resume = self.plan.resume
         cells, played = group.cells, list[Conversation]()
@@ -100,7 +100,7 @@ class CellRunner:
             if arm.place in failures and arm.place not in finished:
                 self._fail(arm, failures[arm.place], played, failures[arm.place].reason)
             elif played:
-                # what this run has done is neither retried nor begun anew
+                # --retry-failed and --fresh mean earlier runs, not what this run has finished
                 self._recall_failure(arm, Resume() if arm.place in finished else resume, played)
         if not played:
             return
@@ -190,7 +190,7 @@ class CellRunner:
 
     def _recall_failure(self, arm: Arm, resume: Resume, played: Sequence[Conversation]) -> None:
         """Leave a cell that failed in an earlier session as it is, or forget its failure."""
-        # its prompts may have been missing then
+        # it may have failed without its prompts
         found = [failed_id(arm.cell, known) for known in (played, ())]
         paths = {cell_id: self.folder / CELLS / f"{cell_id}{SUFFIX}" for cell_id in found}
         cell_id = next((cell_id for cell_id, path in paths.items() if path.is_file()), None)

@@ -1,4 +1,4 @@
-"""Signals that stop a run, as something that a loop waits for beside other events; knows not what a run is."""
+"""Signals that stop a run, as an event that a loop waits for beside others; does not know what a run is."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class StoppedBySignal(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Signals that stop a run; while they are caught they interrupt nothing."""
+    """Signals that stop a run; while they are caught they raise no exception."""
 
     def __init__(self) -> None:
         self.first: int | None = None
-        """Number of the first that came."""
+        """Number of the first one; None before."""
         self.is_at_once = False
-        """Whether a key came after it: then nothing is waited for."""
+        """Whether Ctrl-C came after it, so that nothing is waited for."""
 
     @contextmanager
     def caught(self) -> Iterator[None]:

@@ -87,7 +87,7 @@ class Supervisor:
                 self._close()
 
     def _close(self) -> None:
-        """End what there still is, each whatever happens to the others, and let no error there hide the run's own."""
+        """End all workers and the launcher; an error there becomes a note, so that it does not hide the run's own."""
         hurry = self._signals.hurry
         steps: list[Callable[[], None]] = [worker.process.kill for worker in self._workers]
         steps += [partial(worker.process.end, hurry) for worker in self._workers]
@@ -149,7 +149,7 @@ class Supervisor:
             if worker is not None:
                 self._begin(worker)
             else:
-                # it was given up, or its run is to end
+                # a job that was given up, or that began after the run was stopped
                 process.kill()
         for worker in [heard[item] for item in ready if isinstance(item, int) and item in heard]:
             self._hear(worker)
@@ -158,7 +158,7 @@ class Supervisor:
             if worker.task is None and silent_s >= LOOK_S:
                 worker.heard_s = self._clock()
                 if worker.process.has_ended():
-                    # a cluster may start a job again that it had given up
+                    # a cluster may requeue the job
                     worker.process.kill()
                     self._remove(worker)
                     ending = worker.process.ending()

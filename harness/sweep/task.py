@@ -62,7 +62,7 @@ class Task:
         self._tried_again.clear()
 
     def hand_over(self) -> tuple[int, list[tuple[int, dict[str, Any]]], list[int]]:
-        """What the next worker is told: the group's index, its failures by place, and the places that are finished."""
+        """The message to the next worker: the group's index, its failures by place, and the finished places."""
         failures = [(place, failure_message(failure)) for place, failure in self.failures.items()]
         return self.index, failures, sorted(self.finished)
 
@@ -73,7 +73,7 @@ def told_failures(told: Sequence[tuple[int, dict[str, Any]]]) -> dict[int, Failu
 
 
 def error_told(text: str, trace: str, is_about_settings: bool = False) -> ValueError:
-    """An error of a worker that is the run's, with its traceback there."""
+    """An error of a worker that ends the run, with the worker's traceback."""
     error = (SettingsError if is_about_settings else ValueError)(text)
     error.add_note(trace)
     return error

@@ -12,15 +12,15 @@ from harness.sweep.channel import Channel
 END_S = 30.0 + 2 * STOP_TIMEOUT_S
 """How long a worker may take to end, its server included."""
 _SLICE_S = 0.2
-"""How often it is asked whether there is time left."""
+"""How often `await_end` looks whether it must hurry."""
 
 
 def await_end(has_ended_within: Callable[[float], bool], hurry: Callable[[], bool]) -> None:
     """Wait until something has ended, for `END_S` at most.
 
     Args:
-        has_ended_within: waits for so many seconds, and returns whether it has.
-        hurry: whether nothing is to be waited for any more.
+        has_ended_within: waits for some seconds, and returns whether it has ended.
+        hurry: returns whether to stop waiting.
     """
     began_s = time.monotonic()
     while not hurry() and time.monotonic() - began_s < END_S:
@@ -45,10 +45,10 @@ class WorkerProcess(Protocol):
         ...
 
     def end(self, hurry: Callable[[], bool]) -> None:
-        """It has been told to end, or has ended: wait for it where that is possible, and send it nothing more.
+        """Wait, where that is possible, for the end of a worker that was asked to end or has ended; close its channel.
 
         Args:
-            hurry: whether it is not waited for any more.
+            hurry: returns whether to stop waiting.
         """
         ...
 
@@ -89,5 +89,9 @@ class Launcher(Protocol):
         ...
 
     def close(self, hurry: Callable[[], bool]) -> None:
-        """No worker is started any more; waits for what the end of this process would cut off, unless in a hurry."""
+        """Start no more workers, and wait for what the end of this process would cut off.
+
+        Args:
+            hurry: returns whether to stop waiting.
+        """
         ...

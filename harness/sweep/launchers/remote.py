@@ -112,11 +112,11 @@ class RemoteProcess(ABC):
         self.cancel()
 
     def end(self, hurry: Callable[[], bool]) -> None:
-        """The cluster knows when a job has ended."""
+        """Without waiting: only the cluster knows when a job has ended."""
         self._hang_up()
 
     def _hang_up(self) -> None:
-        """A worker without a supervisor ends."""
+        """Close the channel, without which a worker ends."""
         if self.channel is not None:
             self.channel.close()
 

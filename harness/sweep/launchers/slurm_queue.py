@@ -1,6 +1,6 @@
-"""What SLURM is asked of the jobs of a run: which have ended, and to end some; knows not what they run.
+"""Asks SLURM which jobs of a run have ended, and cancels jobs; does not know what they run.
 
-A controller that does not answer holds up nothing: other threads ask it, once for all jobs.
+Threads of their own do so, once for all jobs, so that a controller that does not answer holds up nothing.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from harness.sweep.launchers.launcher import await_end
 ANSWER_S = 60.0
 """How long the controller may take to answer."""
 AGAIN_S = 10.0
-"""How long after it did not take the end of a job it is asked again."""
+"""Time between two attempts to cancel a job."""
 _BEFORE_ITS_END = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING")
 
 
 class SlurmQueue:
-    """What the controller said last, and what it was asked for."""
+    """The controller's last answer, and the jobs to cancel."""
 
     def __init__(self) -> None:
         self._ended: frozenset[str] = frozenset()
         self._asked_for: set[str] = set()
         self._unwanted: set[str] = set()
-        """Jobs that the controller has not yet taken to be ended."""
+        """Jobs to cancel that the controller has not accepted yet."""
         self._asking: threading.Thread | None = None
         self._cancelling: threading.Thread | None = None
         self._lock, self._is_closed = threading.Lock(), threading.Event()
 
     def has_ended(self, job_id: str) -> bool:
-        """Whether a job had ended when the controller was asked last; asks it anew beside what goes on here."""
+        """Whether a job had ended when the controller answered last; asks again in a thread."""
         self._asked_for.add(job_id)
         if self._asking is None or not self._asking.is_alive():
             self._asking = _started(self.ask)
         return job_id in self._ended
 
     def cancel(self, job_id: str) -> None:
-        """Have a job ended, or taken out of the queue, beside what goes on here."""
+        """Cancel a job that runs or waits, in a thread."""
         with self._lock:
             self._unwanted.add(job_id)
             if self._cancelling is None:
                 self._cancelling = _started(self._cancel_all)
 
     def close(self, hurry: Callable[[], bool]) -> None:
-        """Wait for what the controller is asked for, unless in a hurry; tells of jobs that may run or wait on."""
+        """Wait until jobs are cancelled, unless in a hurry; names those that may still run or wait."""
         self._is_closed.set()
         cancelling = self._cancelling
         if cancelling is not None:
             await_end(partial(_has_ended_within, cancelling), hurry)
         if self._unwanted:
             jobs = " ".join(sorted(self._unwanted))
-            say(f"SLURM has not ended jobs that are not needed any more; end them with: scancel {jobs}")
+            say(f"SLURM did not cancel jobs that are not needed; cancel them with: scancel {jobs}")
 
     def ask(self) -> None:
-        """Ask for all jobs that were asked for; without an answer nothing is known of a job, nor that it has ended."""
+        """Ask for the states of all jobs; without an answer no job counts as ended."""
         jobs = frozenset(self._asked_for)
         # of sacct a cluster may have none
         found = _answer("squeue", "--noheader", "--states=all", "--format=%i %T", f"--user={os.getuid()}")
@@ -72,7 +72,7 @@ class SlurmQueue:
         self._ended = frozenset(job for job in jobs if states.get(job) not in _BEFORE_ITS_END)
 
     def _cancel_all(self) -> None:
-        """Have all unwanted jobs ended, again and again until the controller takes it, and once after the end."""
+        """Cancel all unwanted jobs; tries again until the controller accepts, and once more after `close`."""
         while True:
             with self._lock:
                 jobs = frozenset(self._unwanted)
