@@ -72,7 +72,7 @@ def test_an_answer_is_followed_to_its_end(kind, compiler, tokenizer):
 @pytest.mark.parametrize("from_threads", [1, 10_000], ids=["on threads", "in turn"])
 def test_masks_that_are_written_together_are_those_written_one_by_one(from_threads, compiler, tokenizer, monkeypatch):
     """Would catch: a mask in another's row, one that is not written, one too narrow, and a matcher that has moved."""
-    monkeypatch.setattr("harness.constraint.grammar.FROM_SEVERAL_THREADS", from_threads)
+    monkeypatch.setattr("harness.constraint.grammar.MIN_MASKS_FOR_THREADS", from_threads)
     walks, num_masks = [], 0
     for begun, with_end in ((0, True), (3, False), (1, True)):
         for kind, (grammar, good, _) in GRAMMARS.items():

@@ -93,7 +93,7 @@ class Case:
     `lengths` are their sizes. Empty for chains."""
     siblings: SiblingDraws = SiblingDraws.independent
     depth_rule: DepthRule | None = None
-    """Leaves fewer drafts than `lengths`, in a pair whose vocabularies are the same."""
+    """Keeps fewer drafts than `lengths`; only with models whose vocabularies are the same."""
 
     @property
     def num_speculative_tokens(self) -> int:

@@ -25,7 +25,7 @@ MAX_WORKERS, SPARE_CPUS = 12, 2
 """Processes on a GPU unless the settings say otherwise: compiling kernels keeps one CPU core busy in each. What each
 takes of the GPU's memory is said beside LARGE_BATCH in evaluate.py."""
 JOBS_A_CPU_WORKER = 10
-"""On a CPU a process is worth its start, about 3 s, from so many jobs on."""
+"""Jobs from which on another process on a CPU is worth its start of about 3 s."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,15 @@ class Certification:
 
 
 def resolve_workers(choice: int, device: torch.device, num_jobs: int) -> int:
-    """Number of processes for `num_jobs` cases and controls; `choice` 0 is what suits the device."""
+    """Number of processes for `num_jobs` cases and controls; `choice` 0 takes what suits the device."""
     num_cpus = os.cpu_count() or 1
     if choice:
-        suits = choice
+        num_workers = choice
     elif device.type == "cuda":
-        suits = min(MAX_WORKERS, num_cpus - SPARE_CPUS)
+        num_workers = min(MAX_WORKERS, num_cpus - SPARE_CPUS)
     else:
-        suits = min(num_cpus, num_jobs // JOBS_A_CPU_WORKER)
-    return max(1, min(suits, num_jobs))
+        num_workers = min(num_cpus, num_jobs // JOBS_A_CPU_WORKER)
+    return max(1, min(num_workers, num_jobs))
 
 
 def certify(config: CertifyConfig, report: Callable[[Outcome], None]) -> Certification:

@@ -38,8 +38,8 @@ class CertifyConfig:
     batch: int = 0
     """Requests in flight at a time; 0 is what suits the device."""
     workers: int = 0
-    """Processes that run cases at the same time, in turns on all GPUs; 0 is one for every CPU core and 10 cases on a
-    CPU, and on a GPU two less than there are CPU cores, at most 12. The results do not depend on it."""
+    """Processes that run cases at the same time, in turns on all GPUs; 0 takes, on a CPU, one for every 10 cases and at
+    most one a core, and on a GPU two less than there are CPU cores, at most 12. The results do not depend on it."""
     methods: tuple[str, ...] = ()
     """Only these verification methods; all lossless ones unless given. PACKAGE.MODULE:NAME is one of your own
     (kernels.methods.OwnMethod), which the reference core runs."""

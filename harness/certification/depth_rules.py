@@ -1,8 +1,7 @@
 """Rules that decide how many drafts of a round are verified: three that are lossless, and three that are not.
 
-A rule that asks each draft row alone is lossless (kernels.depth), and so is one that knows the batch and the rounds
-before, whatever it makes of them. The others leave drafts out by what the drafted token itself or the rows behind it
-say; public engines and papers have done so.
+A rule that depends on each draft row alone is lossless (kernels.depth), and so is one that depends on the batch and the
+rounds before. The others depend on the drafted token itself or on later rows; public engines and papers have used them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 from kernels.depth import confidence, num_confident
 
 MIN_CONFIDENCE = 0.7
-"""One of three draft rows of the pair for controls is less confident."""
+"""Below it are one in three draft rows of the pair of models for controls."""
 
 
 class DepthRule(Enum):
@@ -44,11 +43,11 @@ class DepthRule(Enum):
         # [] int64
         num_accepted_before: Tensor,
     ) -> Tensor:
-        """[R] int64, the drafts of each request's round that the rule leaves.
+        """[R] int64, drafts of each request that the rule keeps.
 
         Args:
             logits: raw draft rows, over the target's vocabulary.
-            token_ids: what was drawn from them.
+            token_ids: drawn from these rows.
             starts: the models' states before the round, 0 where a request begins.
             num_accepted_before: drafts that the rounds before accepted, of all requests.
         """
@@ -66,6 +65,6 @@ class DepthRule(Enum):
             behind = torch.cat([confidences[:, 1:], torch.ones_like(confidences[:, :1])], dim=1)
             return num_confident(behind, MIN_CONFIDENCE)
         if self is DepthRule.step_budget:
-            # as many as the rows of the round promise together
+            # the expected number of accepted drafts, if confidence were the chance of acceptance
             return confidences.cumprod(dim=1).sum(dim=1).round().long()
         return num_confident(confidences, MIN_CONFIDENCE)

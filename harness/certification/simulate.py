@@ -50,8 +50,8 @@ def propose(subject: Subject, table: SlotTable, slots: Tensor, keeps_stats: bool
     """Draft in every slot, with the logits in the cache.
 
     Returns:
-        ([R, K] int64 draft tokens, [R, K + 1] int64 states before each of them and after the last, [R] int64 how many
-        drafts are verified).
+        ([R, K] int64 draft tokens, [R, K + 1] int64 states before each of them and after the last, [R] int64 drafts
+        that are verified).
     """
     case, models = table.case, table.models
     sampling, states = table.sampling(slots), table.states[slots]

@@ -29,7 +29,7 @@ NUM_REQUESTS, NUM_DRAFTS = 16, 3
 CAPACITY = 2048
 """Positions of a slot."""
 FEW_REQUESTS, MORE_REQUESTS = 4, 48
-"""So few that programs of 4 warps decide late; so many that none does, and programs of 4 warps sum residuals."""
+"""So few that the deciding pass runs, with 4 warps; so many that the second pass runs instead, also with 4 warps."""
 MANY_REQUESTS = 300
 """So many that a program of the first pass reads two sets of chunks, and one of the second has 8 warps."""
 

@@ -15,9 +15,9 @@ from harness.constraint.grammar_text import library_grammar, unusable
 from harness.constraint.masks import Matcher, Walk
 from harness.settings.constraint import GrammarKind
 
-FROM_SEVERAL_THREADS = 24
-"""Masks from which on threads gain. With 16 CPU cores 13 masks took 107 us one by one and about 150 on threads, 65 took
-687 and 300 (answers of the built-in schemas, 6,144 tokens)."""
+MIN_MASKS_FOR_THREADS = 24
+"""From so many masks on threads are faster: with 16 CPU cores 13 masks took 107 us one by one and about 150 on threads,
+65 took 687 and 300 (answers of the built-in schemas, 6,144 tokens)."""
 
 
 class GrammarMatcher(Matcher):
@@ -46,8 +46,8 @@ class GrammarMatcher(Matcher):
         self._check()
 
     def fill_together(self, walks: Sequence[Walk], words: Tensor) -> None:
-        """On several threads if there are enough; the library walks over the tokens and back by itself."""
-        if len(walks) + sum(len(walk.token_ids) for walk in walks) < FROM_SEVERAL_THREADS:
+        """On several threads if there are enough masks; the library walks over the tokens and back by itself."""
+        if len(walks) + sum(len(walk.token_ids) for walk in walks) < MIN_MASKS_FOR_THREADS:
             super().fill_together(walks, words)
             return
         assert words.is_contiguous() and not words.is_cuda, "the matchers write to the host's memory"
@@ -85,8 +85,8 @@ class GrammarCompiler:
         Args:
             tokenizer: a fast tokenizer of transformers.
             vocab_size: rows of the model's output matrix, which may be more than the tokenizer has.
-            eos_token_ids: tokens that end an answer where it is complete; of those that the tokenizer does not have the
-                library cannot be told, and where it has none of them its own stands in.
+            eos_token_ids: tokens that end an answer where it is complete. The library takes only those that the
+                tokenizer has; without any, the tokenizer's own end of sequence ends an answer.
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size

@@ -54,7 +54,7 @@ class CellResult:
 
     @cached_property
     def context_key(self) -> str:
-        """The run and everything but the axes: equal for cells that compare."""
+        """The run and all settings but AXES: equal for cells that compare."""
         return self.key_without(*AXES)
 
     def key_without(self, *settings: str) -> str:

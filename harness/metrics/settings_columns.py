@@ -96,7 +96,7 @@ def _draft_cache(record: CellRecord) -> dict[str, str]:
 
 
 def _tree(record: CellRecord) -> dict[str, str]:
-    """The shape of the drafts and how siblings are drawn; records of chains need not name them."""
+    """The shape of the drafts and how siblings are drawn; empty for chains."""
     view = SettingsView.of_record(record.config)
     if view.value("drafter.kind") == "none" or not view.drafts_tree:
         return {"tree": "", "siblings": ""}

@@ -93,9 +93,9 @@ OWN_SAMPLING = (
 
 TREES = (
     "tree: the K draft tokens are the nodes of a tree, children level by level or a list of parents, and siblings are "
-    "drawn as named. A position is a depth. It counts where a node was drafted there, another token may follow it, and "
-    "no end-of-sequence token was drafted there or before on any branch. A round accepts one node a depth at most, so "
-    "that acceptance rates of trees and chains do not compare; lengths and rates by position do."
+    "drawn as named. A position is a depth. It counts if a node was drafted there, another token may follow it, and no "
+    "end-of-sequence token was drafted there or above on any branch. A round accepts at most one node a depth, so "
+    "lengths and rates by position of trees and chains compare, acceptance rates do not."
 )
 
 
@@ -130,7 +130,7 @@ def group_title(group: Group, cells: Sequence[CellResult]) -> str:
 
 
 def depth_text(cell: CellResult) -> str:
-    """How many tokens are drafted, and in which shape."""
+    """K, and the shape of a tree."""
     return f"K = {cell['num_speculative_tokens']}" + (f", tree {cell['tree']}" if cell["tree"] else "")
 
 

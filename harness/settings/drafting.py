@@ -1,4 +1,4 @@
-"""The settings of the section `drafting`: how much is proposed, in which shape, and how it is drawn and kept."""
+"""The settings of the section `drafting`: how many tokens are drafted, in which shape, how they are drawn and kept."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DrawnFrom(Enum):
 
 @dataclass
 class DraftingConfig:
-    """How much is proposed, and how it is drawn."""
+    """How many tokens are drafted, and how."""
 
     num_speculative_tokens: int = 4
     """K, draft tokens proposed per round; 32 at most. A tree has as many as it has nodes."""
@@ -70,8 +70,8 @@ class DraftingConfig:
     verification method takes independent ones alone."""
     min_confidence: float = 0.0
     """A round's drafts end in front of the first draft row whose largest probability, at temperature 1, is below this;
-    0 drafts K tokens. The row alone decides, so lossless methods stay lossless. On a CPU what is not drafted is not
-    computed; on a GPU, whose steps have one size, it is, and is not verified."""
+    0 drafts K tokens. The row alone decides, so lossless methods stay lossless. A CPU does not compute the drafts
+    beyond; a GPU, whose steps have one size, computes them and does not verify them."""
     depth_by_batch: str | None = None
     """Drafts of a round by the number of requests that decode in the step: 1:4/8:2/32:0 drafts 4 tokens, 2 from 8
     requests on and none from 32 on; K is the largest. The number is known before anything is drawn, so lossless
@@ -98,7 +98,7 @@ class DraftingConfig:
                 parents = read_tree(self.tree, self.num_speculative_tokens, MAX_SPECULATIVE_TOKENS)
             except ValueError as error:
                 raise ValueError(f"drafting.tree: {error}") from error
-            # one name for one tree, whose nodes are the draft tokens
+            # a tree has one name, and its nodes are the draft tokens
             self.tree, self.num_speculative_tokens = tree_name(parents), len(parents)
 
     @property
@@ -117,7 +117,7 @@ class DraftingConfig:
 
 
 def siblings_of(method: MethodTraits) -> SiblingDraws:
-    """How `auto` draws the children of a node for a method."""
+    """What `auto` is for a method: distinct unless it takes independent siblings alone."""
     independent = method.siblings == (SiblingDraws.independent,)
     return SiblingDraws.independent if independent else SiblingDraws.distinct
 

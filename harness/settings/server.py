@@ -46,7 +46,7 @@ class EngineTraits:
     """What its adapter was run against; empty: nothing, it is written from the engine's source."""
 
     def drafts_of(self, method: VerificationMethod | TreeMethod) -> tuple[DraftSampling, ...] | None:
-        """Drafts that a method takes there; None for one that it does not have."""
+        """Draft samplings that a method takes in this engine; None for a method that the engine does not have."""
         return None if isinstance(method, TreeMethod) else self.verifications.get(method)
 
 

@@ -1,4 +1,4 @@
-"""Shapes of trees of drafts: names, lists of parents, and what is read from a setting.
+"""Shapes of trees of drafts: their names, and lists of parents.
 
 A tree is the parent of each draft token: its number, smaller than the token's own, or -1 for the children of the
 context. Knows neither torch nor Hydra.
@@ -36,7 +36,7 @@ def depths_of(tree: Tree) -> tuple[int, ...]:
 
 
 def tree_name(tree: Tree) -> str:
-    """The shortest of FORMS, without `chain`: equal for equal trees."""
+    """Children level by level where a tree is even, else its list of parents; equal for equal trees."""
     depths = depths_of(tree)
     counts = [depths.count(depth) for depth in range(1, max(depths) + 1)]
     if all(count % above == 0 for above, count in pairwise([1, *counts])):
@@ -46,24 +46,23 @@ def tree_name(tree: Tree) -> str:
     return f"[{','.join(map(str, tree))}]"
 
 
-def read_tree(shape: str, num_speculative_tokens: int, most: int) -> Tree:
+def read_tree(shape: str, num_speculative_tokens: int, max_tokens: int) -> Tree:
     """The tree that a setting names.
 
     Args:
         shape: one of FORMS.
         num_speculative_tokens: K, tokens of `chain`.
-        most: draft tokens, at most.
+        max_tokens: draft tokens, at most.
 
     Raises:
-        ValueError: it is none of these forms, has no token or too many, or a parent does not come before its child;
-            says what was expected and found.
+        ValueError: it is none of FORMS, has no token or too many, or a parent does not come before its child.
     """
     text = shape.strip()
     counts = [1] * num_speculative_tokens if text == CHAIN else _counts(text)
     if counts is not None:
         size = sum(prod(counts[:depth]) for depth in range(1, len(counts) + 1))
-        if not 1 <= size <= most:
-            raise ValueError(f"expected a tree of 1 to {most} draft tokens, found {size} in {shape}")
+        if not 1 <= size <= max_tokens:
+            raise ValueError(f"expected a tree of 1 to {max_tokens} draft tokens, found {size} in {shape}")
         return branching(*counts)
     if not re.fullmatch(r"\[\s*-?\d+(\s*,\s*-?\d+)*\s*\]", text):
         raise ValueError(f"expected {FORMS}, found {shape!r}")
@@ -74,16 +73,16 @@ def read_tree(shape: str, num_speculative_tokens: int, most: int) -> Tree:
                 f"expected parents that come before their children, -1 for children of the context, found {parent} "
                 f"for token {place} of {shape}"
             )
-    if len(parents) > most:
-        raise ValueError(f"expected a tree of 1 to {most} draft tokens, found {len(parents)} in {shape}")
+    if len(parents) > max_tokens:
+        raise ValueError(f"expected a tree of 1 to {max_tokens} draft tokens, found {len(parents)} in {shape}")
     return parents
 
 
 def is_chain(shape: str) -> bool:
-    """Whether each token of a shape has one child at most, one after the other."""
+    """Whether a shape is a chain: `chain`, or one child level by level."""
     return shape == CHAIN or set(_counts(shape) or [0]) == {1}
 
 
 def _counts(text: str) -> list[int] | None:
-    """Children level by level."""
+    """Children level by level; None if the text is not of that form."""
     return [int(number) for number in text.split("-")] if re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", text) else None
