@@ -35,7 +35,7 @@ def test_coupled_tokens_are_those_of_full_depth(kind, graphs):
 def test_steps_of_fixed_sizes_follow_the_same_table(method, least):
     """With prompts they draft K tokens and verify fewer. Would catch a count that is not limited there, and a graph of
     another depth."""
-    given = {"method": method, "least_confidence": least}
+    given = {"method": method, "min_confidence": least}
     found, rounds = play("eagle", MIXED, **given)
     assert (found, rounds) == play("eagle", MIXED, graphs=True, **given)
     assert ({1} <= {proposed for proposed, _ in rounds}) == (least > 0), "confidence ends rounds of 2 early"

@@ -232,11 +232,7 @@ class Engine:
     def _take_in(
         self, step: _UnderWay, launched: _UnderWay | None, scheduler: Scheduler, finished: Finished, follow_up: FollowUp
     ) -> _UnderWay | None:
-        """Wait for a step, commit what it decided, release what ended.
-
-        Returns:
-            The next step, its second half launched early unless a row here was invalid: its slot must be cleared first.
-        """
+        """Commit what a step decided, release what ended; returns the next step, completed unless a row was invalid."""
         plan, rows = step.plan, step.launched.decided()
         now = self._now()
         going_on = [sequence for sequence in plan.participants if sequence.finish_reason is None]

@@ -69,8 +69,6 @@ class FinishReason(Enum):
 
 ROUNDING = 1e-6
 """Slack for expected counts, which are sums of float64 probabilities."""
-
-
 BOUND_DECIMALS = 6
 """Of `RoundRecord.position_bounds`: enough to print, since a record holds one for every position of every round."""
 

@@ -258,11 +258,10 @@ class ServerBackend:
         """Raise RefusedArm where answers or counters show that the server drafts, or does not, unlike its cell."""
         num_told, num_requests = found.num_drafted + taken.num_drafted, len(found.requests) + taken.num_requests
         is_known = (found.knowledge or taken.knowledge) is not None
-        if is_known and counts is not None and not (found.failures or taken.has_failures):
-            is_same = num_told == counts.num_draft_tokens or self.cell.is_baseline
-            self._notes |= {} if is_same else {notes.DISAGREE: None}
-        num_drafted = max(num_told, 0 if counts is None else counts.num_draft_tokens)
-        is_told = is_known or counts is not None
+        compares = is_known and not (self.cell.is_baseline or found.failures or taken.has_failures)
+        num_counted = num_told if counts is None else counts.num_draft_tokens
+        self._notes |= {notes.DISAGREE: None} if compares and num_told != num_counted else {}
+        num_drafted, is_told = max(num_told, num_counted), is_known or counts is not None
         if self.cell.is_baseline and num_drafted:
             raise RefusedArm(f"expected a baseline without drafts, found a server that drafted {num_drafted} tokens")
         if not self.cell.is_baseline and self.cell.drafter.has_model and is_told and num_requests and not num_drafted:
@@ -283,14 +282,7 @@ class ServerBackend:
     def _look_at(
         self, played: LoadResult, added: Counters, requests: Sequence[RequestRecord], num_taken_tokens: int = 0
     ) -> None:
-        """Remember what readers of the results must know.
-
-        Args:
-            played: answers of the block, but for those that were handed over.
-            added: what the server counted meanwhile.
-            requests: their records.
-            num_taken_tokens: output tokens of the answers that were handed over.
-        """
+        """Remember what readers of the results must know; `num_taken_tokens` are of answers handed over before."""
         self._notes |= played.notes
         self._notes |= {notes.RETRIED: None} if played.num_retried else {}
         at_limit = [item.reply.token_ids for item in played.answered if item.reply.finish_reason == "length"]
