@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
+from harness.engine.depth import DepthByBatch
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
@@ -92,7 +93,6 @@ def test_proposals_equal_the_slow_computation(kind, depths):
         sampling=SamplingSettings(0.7),
         verification=Verification(VerificationMethod.strict),
         limits=Limits(12, frozenset()),
-        depths=depths,
     )
     seen = []
     fast = drafter.propose
@@ -113,7 +113,7 @@ def test_proposals_equal_the_slow_computation(kind, depths):
         )
         for index, length in enumerate(lengths)
     ]
-    run = Engine(target, drafter, settings).run(requests, lambda record: None)
+    run = Engine(target, drafter, settings, depth=depths and DepthByBatch(depths)).run(requests, lambda record: None)
     assert len(run.requests) == len(lengths) and len(seen) > 20
     assert len({len(sequence) for sequence, _ in seen}) > 8
     for sequence, proposed in seen:

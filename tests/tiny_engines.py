@@ -14,6 +14,7 @@ from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter
+from harness.engine.depth import Depth
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
@@ -60,6 +61,7 @@ def tiny_engine(
     eos_token_ids: frozenset[int] = frozenset(),
     tree: DraftTree | None = None,
     min_confidence: float = 0.0,
+    depth: Depth | None = None,
     **options: Any,
 ) -> Engine:
     """An engine of NUM_SLOTS slots that goes on past the end of sequence; `options` are fields of EngineSettings."""
@@ -93,7 +95,7 @@ def tiny_engine(
         tree=None if tree is None else tuple(tree.parents.tolist()),
         **options,
     )
-    return Engine(target, drafter, settings)
+    return Engine(target, drafter, settings, depth=depth)
 
 
 def tiny_requests(num_requests: int, num_tokens: int) -> list[Request]:

@@ -51,7 +51,7 @@ class Batch:
     num_rows: int
     """B."""
     num_speculative_tokens: int
-    """K, or fewer in a step whose rounds draft fewer (drafting.depth_by_batch); at least 1 in `propose`."""
+    """K, or fewer in a step whose rounds draft fewer (drafting.depth); at least 1 in `propose`."""
     token_ids: Tensor
     """[B, C] int64, the tokens of each row so far."""
     sampling: Sampling

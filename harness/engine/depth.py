@@ -6,14 +6,25 @@ that it leaves out, so that lossless methods stay lossless (kernels.depth). This
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+from harness.engine.sequence import Round
+from harness.engine.step_plan import StepPlan
 from harness.settings.depth import DepthTable, depth_at
+from harness.settings.step_times import StepTimes
 
 
 class Depth(Protocol):
     """Chooses the depth of every step of an engine."""
+
+    def prepare(self, measure: Callable[[Sequence[int]], StepTimes]) -> None:
+        """Get ready before the clock starts.
+
+        Args:
+            measure: measures steps of some depths, at every batch size of the engine's.
+        """
+        ...
 
     def choose(self, num_requests: int) -> int:
         """Drafts of each round of the next step, in which so many requests decode (1 or more)."""
@@ -23,6 +34,17 @@ class Depth(Protocol):
         """What `choose` may say while so many requests, or fewer, decode."""
         ...
 
+    def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:
+        """Take in a step that was read.
+
+        Args:
+            num_requests: that decoded in it.
+            depth: of its rounds.
+            num_accepted: drafts that each of its rounds accepted, of those rounds that did not end their request.
+            seconds: that it took; None where it read prompts too.
+        """
+        ...
+
 
 class DepthByBatch:
     """Takes the depth from a table of batch sizes."""
@@ -30,8 +52,31 @@ class DepthByBatch:
     def __init__(self, table: DepthTable) -> None:
         self._table = table
 
+    def prepare(self, measure: Callable[[Sequence[int]], StepTimes]) -> None:
+        """The table says it all."""
+
+    def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:
+        """The table stays."""
+
     def choose(self, num_requests: int) -> int:
         return depth_at(self._table, num_requests)
 
     def choices(self, num_requests: int) -> set[int]:
         return {depth for size, depth in self._table if size <= num_requests}
+
+
+def learn_from(depth: Depth, plan: StepPlan, rounds: Mapping[int, Round], seconds: float) -> None:
+    """Show a step that was read and committed to what chooses depths.
+
+    Args:
+        depth: it chose the depth of `plan`.
+        plan: of the step.
+        rounds: what was decided, by slot.
+        seconds: since the step before was read.
+    """
+    if plan.depth is None:
+        return
+    # a round that ends its request may have been cut
+    going_on = [sequence for sequence in plan.decoding if sequence.finish_reason is None]
+    accepted = [len(rounds[sequence.slot].emitted) - 1 for sequence in going_on if sequence.slot in rounds]
+    depth.learn(len(plan.decoding), plan.depth, accepted, None if plan.chunks else seconds)

@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from functools import partial
 
 import torch
 
 from harness.drafters.protocol import Drafter, MovesSlots
+from harness.engine.calibrate import measure_step_times
 from harness.engine.choose_runner import new_runner
 from harness.engine.constrained_step import outcomes_of
-from harness.engine.depth import DepthByBatch
-from harness.engine.measure_drafts import MeasureDrafts, Measures
+from harness.engine.depth import Depth, learn_from
+from harness.engine.measure_drafts import MeasureDrafts
 from harness.engine.request import Answer, Request
-from harness.engine.runner import Launched
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Sequence, rounds_of
 from harness.engine.settings import EngineSettings
@@ -34,19 +34,10 @@ from harness.engine.step import Step
 from harness.engine.step_plan import StepPlan, make_plan
 from harness.engine.to_records import EngineRun, Finished, Keeping
 from harness.engine.tree_step import TreeStep
+from harness.engine.under_way import UnderWay, completed
 from harness.models.target import TargetModel
 from harness.timing.gc_pause import gc_paused
 from kernels.core import Core, core_for
-
-
-class _UnderWay(NamedTuple):
-    """A step that has been launched and not read yet."""
-
-    plan: StepPlan
-    launched: Launched
-    measures: Measures | None
-    """If it has been measured."""
-
 
 FollowUp = Callable[[Answer], Request | None]
 LOOK_S = 0.1
@@ -57,9 +48,14 @@ class Engine:
     """Runs requests through one target and one drafter."""
 
     def __init__(
-        self, target: TargetModel, drafter: Drafter, settings: EngineSettings, core: Core | None = None
+        self,
+        target: TargetModel,
+        drafter: Drafter,
+        settings: EngineSettings,
+        core: Core | None = None,
+        depth: Depth | None = None,
     ) -> None:
-        """core: None takes the sampling core of the target's device."""
+        """core: None takes the sampling core of the target's device. depth: None drafts K tokens in every round."""
         self.target = target
         self.drafter = drafter
         self.settings = settings
@@ -88,8 +84,8 @@ class Engine:
         if not settings.graphs and not self._overlaps and isinstance(drafter, MovesSlots):
             self._by_slot = (self.step.state, self._cache, drafter)
         self._measure = MeasureDrafts(self.step, settings.round_terms, settings.multi_draft_terms) if measures else None
-        self._depth = None if settings.depths is None else DepthByBatch(settings.depths)
-        self._runner = new_runner(self.step, settings, self._depth)
+        self._depth = depth
+        self._runner = new_runner(self.step, settings, depth)
         self._num_invalid = 0
         self._began = 0.0
         self._read_s = 0.0
@@ -125,6 +121,8 @@ class Engine:
             on_round: called after every step, and now and then while nothing is under way; what it raises ends the run.
         """
         self._runner.prepare()
+        if self._depth is not None:
+            self._depth.prepare(partial(measure_step_times, self._runner))
         self._began = time.perf_counter() - start_s
         self._num_invalid, self._read_s = 0, start_s
         scheduler = Scheduler(self.settings.num_slots, requests)
@@ -140,20 +138,20 @@ class Engine:
 
     def _run(
         self, scheduler: Scheduler, finished: Finished, follow_up: FollowUp, on_round: Callable[[], None]
-    ) -> _UnderWay | None:
+    ) -> UnderWay | None:
         """Run until all requests have finished; returns the step that was launched in vain."""
-        under_way: _UnderWay | None = None
+        under_way: UnderWay | None = None
         while not scheduler.is_done:
             scheduler.admit(self._now())
             if self._by_slot:
                 self._close_gaps(scheduler)
             launched = None if under_way and self._must_wait(under_way.plan, scheduler) else self._launch(scheduler)
             if under_way is None:
-                launched = _completed(launched)
+                launched = completed(launched)
             if not self._overlaps and launched is not None:
                 under_way, launched = self._measured(launched), None
             if under_way is not None:
-                launched = _completed(self._take_in(under_way, launched, scheduler, finished, follow_up))
+                launched = completed(self._take_in(under_way, launched, scheduler, finished, follow_up))
             elif launched is None:
                 finished.idle_s += self._idle(scheduler.seconds_to_wait(self._now()))
             under_way = launched
@@ -162,7 +160,7 @@ class Engine:
             on_round()
         return under_way
 
-    def _keep(self, finished: Finished, under_way: _UnderWay | None) -> None:
+    def _keep(self, finished: Finished, under_way: UnderWay | None) -> None:
         """Hand over what has finished since the last time, the device idle and the clock stopped."""
         if under_way is not None:
             under_way.launched.wait()
@@ -192,7 +190,7 @@ class Engine:
         states = (item.request.grammar_state for item in scheduler.constrained.values())
         return any(state is not None and state.masks_drafts for state in states)
 
-    def _launch(self, scheduler: Scheduler) -> _UnderWay | None:
+    def _launch(self, scheduler: Scheduler) -> UnderWay | None:
         """Launch the next step, if there is one to launch."""
         runner, limits = self._runner, self.settings.limits
         plan = make_plan(
@@ -217,9 +215,9 @@ class Engine:
                 chunk.sequence.launch(1)
         for sequence in plan.decoding:
             sequence.launch((self.settings.num_speculative_tokens if plan.depth is None else plan.depth) + 1)
-        return _UnderWay(plan, launched, None)
+        return UnderWay(plan, launched, None)
 
-    def _measured(self, under_way: _UnderWay) -> _UnderWay:
+    def _measured(self, under_way: UnderWay) -> UnderWay:
         """The same with what is measured on its drafts, the clock stopped, if anything is asked for."""
         if self._measure is None or not under_way.plan.decoding or under_way.plan.depth == 0:
             return under_way
@@ -230,8 +228,8 @@ class Engine:
         return under_way._replace(measures=measures)
 
     def _take_in(
-        self, step: _UnderWay, launched: _UnderWay | None, scheduler: Scheduler, finished: Finished, follow_up: FollowUp
-    ) -> _UnderWay | None:
+        self, step: UnderWay, launched: UnderWay | None, scheduler: Scheduler, finished: Finished, follow_up: FollowUp
+    ) -> UnderWay | None:
         """Commit what a step decided, release what ended; returns the next step, completed unless a row was invalid."""
         plan, rows = step.plan, step.launched.decided()
         now = self._now()
@@ -246,7 +244,7 @@ class Engine:
         outcomes = outcomes_of(step.launched, decided)
         if not any(round_.is_invalid for round_ in decided.values()):
             # before the host commits, since the device waits for it; output of a request that ends here is discarded
-            launched = _completed(launched)
+            launched = completed(launched)
         for sequence in going_on:
             if sequence.slot not in decided:
                 sequence.carry(share_s)
@@ -261,6 +259,8 @@ class Engine:
                 round_ = step.measures.of(round_, sequence.slot)
             sequence.append_round(round_, outcome, self.settings.limits, now, share_s)
             self._num_invalid += round_.is_invalid
+        if self._depth is not None:
+            learn_from(self._depth, plan, decided, share_s * len(going_on))
         self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
         return launched
 
@@ -288,10 +288,3 @@ class Engine:
 def _needs_host(scheduler: Scheduler) -> bool:
     """Whether some request needs the host in its next round."""
     return any(item.needs_host for item in scheduler.constrained.values())
-
-
-def _completed(under_way: _UnderWay | None) -> _UnderWay | None:
-    """The same with the second half of its step launched, all steps before it having been read."""
-    if under_way is None or under_way.launched.rest is None:
-        return under_way
-    return under_way._replace(launched=under_way.launched.rest())

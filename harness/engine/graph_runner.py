@@ -20,7 +20,7 @@ from torch import Tensor
 
 from harness.engine.inputs import in_rows, num_rows, step_inputs
 from harness.engine.runner import Launched, fetch
-from harness.engine.slots import StepInputs
+from harness.engine.slots import DECODES, NOT_DECIDING, StepInputs
 from harness.engine.step import Step, StepOutput
 from harness.engine.step_plan import StepPlan
 
@@ -128,6 +128,15 @@ class GraphRunner:
     def launch(self, plan: StepPlan) -> Launched:
         return fetch(self._take_in(plan).run())
 
+    def launch_rounds(self, num_slots: int, depth: int, length: int) -> Launched:
+        """Launch a step in which the first slots, of `length` tokens each, decode whatever they hold."""
+        size = self._smallest(num_slots, 0, depth)
+        captured = self._steps[size]
+        decides = [DECODES] * num_slots + [NOT_DECIDING] * (size.num_slots - num_slots)
+        captured.last = [*decides, *[0] * 4 * size.num_slots, *[depth] * size.num_slots]
+        copy_in(captured.last, captured.inputs)
+        return fetch(captured.run())
+
     def _take_in(self, plan: StepPlan) -> CapturedStep:
         """The captured step for a plan, its inputs on their way to the device."""
         step, size = self.step, self._size(plan)
@@ -143,12 +152,14 @@ class GraphRunner:
         return captured
 
     def _size(self, plan: StepPlan) -> StepSize:
-        num_prompt_rows = num_rows(plan, self.step.num_speculative_tokens)
         depth = plan.depth if self._has_depths and not plan.chunks else None
+        return self._smallest(plan.num_slots, num_rows(plan, self.step.num_speculative_tokens), depth)
+
+    def _smallest(self, num_slots: int, num_prompt_rows: int, depth: int | None) -> StepSize:
         return next(
             size
             for size in self.sizes
-            if size.num_slots >= plan.num_slots and size.num_prompt_rows >= num_prompt_rows and size.depth == depth
+            if size.num_slots >= num_slots and size.num_prompt_rows >= num_prompt_rows and size.depth == depth
         )
 
     def _new_inputs(self, size: StepSize) -> tuple[Tensor, StepInputs]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.constraint.grammar_state import ConstraintOutcome, GrammarState
 from harness.engine.inputs import in_pieces
-from harness.engine.slots import StepInputs
+from harness.engine.slots import DECODES, StepInputs
 from harness.engine.step import Step, StepOutput
 from harness.engine.step_plan import StepPlan
 
@@ -83,6 +83,12 @@ class EagerRunner:
 
     def launch(self, plan: StepPlan) -> Launched:
         return fetch(self.step(self.inputs(plan)))
+
+    def launch_rounds(self, num_slots: int, depth: int, length: int) -> Launched:
+        """Launch a step in which the first slots, of so many tokens each, decode whatever they hold."""
+        fields = torch.zeros(5, num_slots, dtype=torch.int64)
+        fields[0] = DECODES
+        return fetch(self.step(StepInputs(fields.to(self.step.target.device), (), length + depth, True, depth)))
 
     def inputs(self, plan: StepPlan) -> StepInputs:
         """The step's inputs on its device."""

@@ -7,7 +7,6 @@ from functools import cached_property
 
 from harness.engine.request import Limits
 from harness.engine.token_logprobs import LogprobsSettings
-from harness.settings.depth import DepthTable
 from harness.settings.sampling import SamplingSettings
 from harness.settings.tree import Tree, depths_of
 from kernels.contract import Verification
@@ -47,9 +46,6 @@ class EngineSettings:
     tree: Tree | None = None
     """Shape of the drafts, of K tokens, that the drafter has too; None for chains. Not with `graphs`, `constrained` or
     anything that measures drafts."""
-    depths: DepthTable | None = None
-    """Drafts of a round by batch size, K the largest; None where every round drafts K. Without `tree` and
-    `constrained`."""
     prompt_tokens_beside_rounds: int | None = None
     """Prompt tokens of a step in which others decode, at most, in whole rows and at least one; None for no limit. With
     `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding alone."""

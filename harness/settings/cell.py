@@ -286,9 +286,9 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "constraint.drafts=free",
     ),
     (
-        lambda cell: cell.drafting.depth_by_batch is not None and cell.constraint.policy is not None,
-        "drafting.depth_by_batch={drafting.depth_by_batch} cannot be followed across the end of reasoning yet, found "
-        "constraint.policy={constraint.policy.value}; use constraint.policy=null or drafting.depth_by_batch=null",
+        lambda cell: cell.drafting.depth is not None and cell.constraint.policy is not None,
+        "drafting.depth={drafting.depth} cannot be followed across the end of reasoning yet, found "
+        "constraint.policy={constraint.policy.value}; use constraint.policy=null or drafting.depth=null",
     ),
     (
         lambda cell: cell.constraint.is_on and cell.verification.traits.ignores_tokens,

@@ -1,4 +1,4 @@
-"""Draft depths by batch size: what is read from a setting, its shortest form, and the depth of a batch.
+"""How many tokens a round drafts: what is read from a setting, its shortest form, and the depth of a batch.
 
 A table of depths says how many tokens a round drafts from so many decoding requests on. Knows neither torch nor Hydra.
 """
@@ -10,14 +10,16 @@ from itertools import pairwise
 
 DepthTable = tuple[tuple[int, int], ...]
 """(decoding requests, drafts of a round from so many on), the first of them 1."""
-FORM = "REQUESTS:DRAFTS pairs such as 1:4/8:2/32:0, in which REQUESTS begins with 1 and grows"
+PLANNER, CONFIDENCE = "planner", "confidence:"
+FORMS = "a number of drafts, REQUESTS:DRAFTS pairs such as 1:4/8:2/32:0, confidence:0.3, or planner"
+TABLE = "REQUESTS:DRAFTS pairs such as 1:4/8:2/32:0, in which REQUESTS begins with 1 and grows"
 
 
 def read_depths(text: str, most: int) -> DepthTable:
     """The table that a setting names.
 
     Args:
-        text: see FORM.
+        text: see TABLE.
         most: drafts of a round, at most.
 
     Raises:
@@ -25,16 +27,16 @@ def read_depths(text: str, most: int) -> DepthTable:
             expected and found.
     """
     if not re.fullmatch(r"\d+:\d+(/\d+:\d+)*", text.strip()):
-        raise ValueError(f"expected {FORM}, found {text!r}")
+        raise ValueError(f"expected {FORMS}, found {text!r}")
     pairs = [tuple(int(number) for number in pair.split(":")) for pair in text.strip().split("/")]
     sizes, depths = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if sizes[0] != 1 or any(larger <= size for size, larger in pairwise(sizes)):
-        raise ValueError(f"expected {FORM}, found {text!r}")
+        raise ValueError(f"expected {TABLE}, found {text!r}")
     if max(depths) > most:
         raise ValueError(f"expected 0 to {most} drafts, found {max(depths)} in {text!r}")
     if len(set(depths)) == 1:
         raise ValueError(
-            f"expected depths that differ with the batch size, found {text!r}; use drafting.num_speculative_tokens"
+            f"expected depths that differ with the batch size, found {text!r}; {depths[0]} alone is that for all"
         )
     changes = [True, *(depth != before for before, depth in pairwise(depths))]
     return tuple((size, depth) for size, depth, changed in zip(sizes, depths, changes, strict=True) if changed)

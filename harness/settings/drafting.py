@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.settings.depth import DepthTable, depths_name, read_depths
+from harness.settings.depth import CONFIDENCE, PLANNER, DepthTable, depths_name, read_depths
 from harness.settings.models import require
+from harness.settings.step_times import StepTimes, read_step_times
 from harness.settings.tree import Tree, read_tree, tree_name
 from kernels.methods import MethodTraits, SiblingDraws
 
@@ -72,11 +74,16 @@ class DraftingConfig:
     """A round's drafts end in front of the first draft row whose largest probability, at temperature 1, is below this;
     0 drafts K tokens. The row alone decides, so lossless methods stay lossless. A CPU does not compute the drafts
     beyond; a GPU, whose steps have one size, computes them and does not verify them."""
-    depth_by_batch: str | None = None
-    """Drafts of a round by the number of requests that decode in the step: 1:4/8:2/32:0 drafts 4 tokens, 2 from 8
-    requests on and none from 32 on; K is the largest. The number is known before anything is drawn, so lossless
-    methods stay lossless. What is not drafted is not computed, except in steps with CUDA graphs that read prompts too:
-    these draft K tokens and verify as many as the table says."""
+    depth: str | None = None
+    """Drafts of a round, step by step; null is K in each. 1:4/8:2/32:0 drafts 4 tokens, 2 while 8 requests or more
+    decode and none from 32 on; K is the largest. planner drafts as many, 0 to K, as promise most tokens per second by
+    measured times of steps and by what the rounds before accepted. Both know nothing that is drawn in the step, so
+    lossless methods stay lossless; tokens at a fixed seed depend on the batch, and under the planner on times. What is
+    not drafted is not computed, except in steps with CUDA graphs that read prompts too: these draft K tokens and verify
+    fewer. So that one axis has them all, 4 sets K, and confidence:0.3 sets min_confidence."""
+    step_times: str | None = None
+    """For the planner: milliseconds of a step with 0, 1, .. K drafts by the number of requests that decode, such as
+    1:5-6-7.5/8:9-12-15, which make a run repeatable; null measures them before the clock starts."""
 
     def __post_init__(self) -> None:
         require(
@@ -86,13 +93,16 @@ class DraftingConfig:
             self.num_speculative_tokens,
         )
         require(0 <= self.min_confidence < 1, "drafting.min_confidence", "0 or more and below 1", self.min_confidence)
-        if self.depth_by_batch is not None:
+        if self.depth is not None:
             try:
-                table = read_depths(self.depth_by_batch, MAX_SPECULATIVE_TOKENS)
+                self._read_depth(self.depth.strip())
             except ValueError as error:
-                raise ValueError(f"drafting.depth_by_batch: {error}") from error
-            # one name for one table, whose largest depth is K
-            self.depth_by_batch, self.num_speculative_tokens = depths_name(table), max(depth for _, depth in table)
+                raise ValueError(f"drafting.depth: {error}") from error
+        if self.step_times is not None and self.depth == PLANNER:
+            try:
+                self.step_times = read_step_times(self.step_times, self.num_speculative_tokens).text
+            except ValueError as error:
+                raise ValueError(f"drafting.step_times: {error}") from error
         if self.tree is not None:
             try:
                 parents = read_tree(self.tree, self.num_speculative_tokens, MAX_SPECULATIVE_TOKENS)
@@ -101,12 +111,35 @@ class DraftingConfig:
             # a tree has one name, and its nodes are the draft tokens
             self.tree, self.num_speculative_tokens = tree_name(parents), len(parents)
 
+    def _read_depth(self, text: str) -> None:
+        """Let fields hold what `depth` says, which is one name for one depth."""
+        if re.fullmatch(r"\d+", text):
+            if int(text) > MAX_SPECULATIVE_TOKENS:
+                raise ValueError(f"expected 0 to {MAX_SPECULATIVE_TOKENS} drafts, found {text}")
+            self.depth, self.num_speculative_tokens = None, int(text)
+        elif text.startswith(CONFIDENCE):
+            least = text.removeprefix(CONFIDENCE)
+            if not re.fullmatch(r"0?\.\d+", least) or self.min_confidence not in (0, float(least)):
+                raise ValueError(
+                    f"expected {CONFIDENCE} and a number between 0 and 1, which drafting.min_confidence does not "
+                    f"contradict, found {text!r} and {self.min_confidence:g}"
+                )
+            self.depth, self.min_confidence = None, float(least)
+        elif text != PLANNER:
+            table = read_depths(text, MAX_SPECULATIVE_TOKENS)
+            self.depth, self.num_speculative_tokens = depths_name(table), max(depth for _, depth in table)
+
     @property
     def depths(self) -> DepthTable | None:
-        """Drafts of a round by batch size; None where every round drafts K tokens."""
-        if self.depth_by_batch is None:
+        """Drafts of a round by batch size; None where no table says them."""
+        if self.depth in (None, PLANNER):
             return None
-        return read_depths(self.depth_by_batch, MAX_SPECULATIVE_TOKENS)
+        return read_depths(self.depth, MAX_SPECULATIVE_TOKENS)
+
+    @property
+    def times(self) -> StepTimes | None:
+        """What the planner takes steps to last; None where it measures."""
+        return None if self.step_times is None else read_step_times(self.step_times, self.num_speculative_tokens)
 
     @property
     def parents(self) -> Tree | None:

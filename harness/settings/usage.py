@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from harness.settings.cell import CellConfig
+from harness.settings.depth import PLANNER
 from harness.settings.models import DRAFTERS, DrafterKind
 from harness.settings.tree import is_chain
 from harness.settings.view import SettingsView
@@ -53,9 +54,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     (
         ("drafting.num_speculative_tokens",),
         lambda view: (
-            is_chain(view.value("drafting.tree")) if view.drafts_tree else view.value("drafting.depth_by_batch") is None
+            is_chain(view.value("drafting.tree"))
+            if view.drafts_tree
+            else view.value("drafting.depth") in (None, PLANNER)
         ),
-        "without drafting.depth_by_batch, whose largest depth is K, and without drafting.tree, or with "
+        "without a table as drafting.depth, whose largest depth is K, and without drafting.tree, or with "
         "drafting.tree=chain: another tree has as many draft tokens as nodes",
     ),
     (
@@ -69,10 +72,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         f"with backend=local and without drafting.tree, {_WITH_A_MODEL}",
     ),
     (
-        ("drafting.depth_by_batch",),
+        ("drafting.depth",),
         lambda view: view.drafts_local_chain,
         "with backend=local and without drafting.tree",
     ),
+    (("drafting.step_times",), lambda view: view.value("drafting.depth") == PLANNER, "with drafting.depth=planner"),
     (
         ("drafting.drawn_from",),
         lambda view: view.rounds_draft_logits,

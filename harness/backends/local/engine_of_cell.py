@@ -11,16 +11,29 @@ from harness.backends.local.cell_memory import CacheBytes, CellMemory, cell_memo
 from harness.backends.local.model_store import StoredModels
 from harness.drafters.chain import DrafterShape
 from harness.drafters.registry import LoadedHead, build_drafter, check_capture
+from harness.engine.depth import Depth, DepthByBatch
 from harness.engine.engine import Engine
+from harness.engine.planner import Planner
 from harness.engine.request import Limits
 from harness.engine.settings import EngineSettings, draft_slack
 from harness.engine.token_logprobs import LogprobsSettings
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
+from harness.settings.depth import PLANNER
 from harness.settings.device import resolve_graphs
 from harness.settings.identity import key_without
 from harness.settings.sections import LogprobsMode
 from kernels.core import reference_core
+
+
+def depth_of(cell: CellConfig) -> Depth | None:
+    """What chooses the depth of the cell's steps, over all of its turns; None where every round drafts K tokens."""
+    drafting = cell.drafting
+    if cell.is_baseline or cell.drafts_tree:
+        return None
+    if drafting.depth == PLANNER:
+        return Planner(drafting.num_speculative_tokens, drafting.times)
+    return None if drafting.depths is None else DepthByBatch(drafting.depths)
 
 
 @dataclass
@@ -38,6 +51,7 @@ class EngineOfCell:
         self._models = models
         self._kept = _Kept()
         self._limit, self._cuts = 0, frozenset[bool]()
+        self._depth = depth_of(cell)
         self.cache_bytes = CacheBytes()
         self.num_drafter_parameters = 0
         self.sampling_core: str | None = None
@@ -149,9 +163,8 @@ class EngineOfCell:
             constrained=self._is_constrained,
             round_terms=cell.measurement.round_terms and is_measured,
             multi_draft_terms=cell.measurement.multi_draft_terms and is_measured and cell.has_draft_cache,
-            depths=None if cell.is_baseline else cell.drafting.depths,
             tree=cell.drafting.parents if cell.drafts_tree else None,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
         needs_reference = self.runs_own_method or cell.drafts_tree
-        return Engine(target, drafter, settings, reference_core() if needs_reference else None)
+        return Engine(target, drafter, settings, reference_core() if needs_reference else None, self._depth)

@@ -1,0 +1,93 @@
+"""A planner of depth: how many drafts of the next step promise most tokens per second.
+
+With B requests and s_i the probability that the first i drafts of a round are accepted, a step of depth K emits
+B (1 + s_1 + .. + s_K) tokens in t(B, K) seconds; the planner takes the K with the largest ratio. Times come from a
+calibration before the clock starts, corrected by what steps take beside it, or from a table that is given; survival
+from the rounds that have been read, the older ones forgotten. Nothing of the step itself is known to it, so that
+lossless methods stay lossless. With a table of times its choices follow from the rounds alone.
+Source: goodput of SmartSpec (arXiv 2406.14066), with survival by position in the place of one rate for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from harness.settings.step_times import StepTimes
+
+FIRST_GUESS, GUESS_ROUNDS = 0.7, 8.0
+"""What a position is taken to pass before anything is known, and how many rounds that counts for; deeper positions are
+taken to pass as the one before."""
+ROUNDS_KEPT = 512
+"""Rounds after which what a position has shown has faded to 1 / e."""
+STEPS_KEPT = 64
+"""The same of steps, for the time that they take beside their calibration."""
+PROBE_EVERY = 32
+"""Steps after which one drafts a token more than planned: else nothing would be learnt of deeper positions."""
+MAX_OUTLIER = 3.0
+"""Steps that take so many times their calibration were interrupted, and say nothing."""
+
+
+class Planner:
+    """Chooses depths of 0 to K drafts."""
+
+    def __init__(self, num_drafts: int, times: StepTimes | None = None) -> None:
+        """times: None measures them, see `prepare`."""
+        self._num_drafts = num_drafts
+        self._times, self._corrects = times, times is None
+        self._reached, self._passed = [0.0] * num_drafts, [0.0] * num_drafts
+        self._beside_s: dict[int, float] = {}
+        """By number of requests."""
+        self._num_steps = 0
+
+    def prepare(self, measure: Callable[[Sequence[int]], StepTimes]) -> None:
+        """Measure step times of some depths, the clock stopped, unless they are known."""
+        if self._times is None:
+            self._times = measure(range(self._num_drafts + 1))
+
+    def choices(self, num_requests: int) -> range:
+        """Any depth."""
+        return range(self._num_drafts + 1)
+
+    def choose(self, num_requests: int) -> int:
+        """See harness.engine.depth.Depth."""
+        self._num_steps += 1
+        best = self.best(num_requests)
+        return min(best + 1, self._num_drafts) if self._num_steps % PROBE_EVERY == 0 else best
+
+    def best(self, num_requests: int) -> int:
+        """The depth that promises most tokens per second; the smallest among equals."""
+        promised, survival, best = 1.0, self.survival(), (0.0, 0)
+        for depth in range(self._num_drafts + 1):
+            promised += survival[depth - 1] if depth else 0.0
+            rate = promised / self.seconds(num_requests, depth)
+            best = max(best, (rate, -depth))
+        return -best[1]
+
+    def survival(self) -> list[float]:
+        """[K] probability that the first 1, .. K drafts of a round are accepted."""
+        found, rate, product = [], FIRST_GUESS, 1.0
+        for reached, passed in zip(self._reached, self._passed, strict=True):
+            rate = (passed + GUESS_ROUNDS * rate) / (reached + GUESS_ROUNDS)
+            product *= rate
+            found.append(product)
+        return found
+
+    def seconds(self, num_requests: int, depth: int) -> float:
+        """What a step is taken to last."""
+        assert self._times is not None, "prepare comes first"
+        calibrated = self._times.at(num_requests, depth)
+        return max(calibrated + self._beside_s.get(num_requests, 0.0), calibrated / MAX_OUTLIER)
+
+    def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:
+        """See harness.engine.depth.Depth."""
+        kept = 1 - 1 / ROUNDS_KEPT
+        for accepted in num_accepted:
+            for place in range(min(depth, accepted + 1)):
+                self._reached[place] = kept * self._reached[place] + 1
+                self._passed[place] = kept * self._passed[place] + (accepted > place)
+        if seconds is None or not self._corrects or self._times is None:
+            return
+        calibrated = self._times.at(num_requests, depth)
+        if seconds < MAX_OUTLIER * calibrated:
+            before = self._beside_s.get(num_requests, seconds - calibrated)
+            self._beside_s[num_requests] = before + (seconds - calibrated - before) / STEPS_KEPT

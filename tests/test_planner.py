@@ -1,0 +1,103 @@
+"""The planner of depth: its choices for known times and survival, and runs that it repeats."""
+
+import pytest
+
+from harness.engine.planner import PROBE_EVERY, Planner
+from harness.settings.drafting import DraftingConfig
+from harness.settings.step_times import StepTimes, read_step_times
+from kernels.contract import DraftSampling, VerificationMethod
+from tests.tiny_engines import tiny_engine, tiny_requests
+
+K = 4
+FREE, COSTLY = (1.0,) * (K + 1), tuple(1.0 + depth for depth in range(K + 1))
+TIMES = read_step_times("1:10-11-12-13-14/3:10-14-18-22-26", K)
+
+
+def planner(*rows, accepted=(), rounds=4000):
+    """Whose rounds of depth K accepted so many drafts, again and again."""
+    made = Planner(K, StepTimes(tuple(1 + 7 * place for place in range(len(rows))), rows))
+    for _ in range(rounds // max(1, len(accepted))):
+        made.learn(1, K, accepted, None)
+    return made
+
+
+def best_by_hand(times, survival):
+    rates = [(1 + sum(survival[:depth])) / times[depth] for depth in range(K + 1)]
+    return rates.index(max(rates))
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.1, 0.2, 0.3, 0.45, 0.7])
+def test_it_takes_the_depth_of_most_tokens_per_second(slope):
+    """Three of four rounds accept a draft, half of them two, a quarter all. Would catch survival that is taken for the
+    conditional rate, and time that is taken for one of another depth."""
+    times = tuple(1 + slope * depth for depth in range(K + 1))
+    made = planner(times, accepted=(0, 1, 2, 4))
+    assert made.survival() == pytest.approx([0.75, 0.5, 0.25, 0.25], abs=0.02)
+    assert made.best(1) == best_by_hand(times, (0.75, 0.5, 0.25, 0.25))
+
+
+def test_times_of_the_batch_decide():
+    """Would catch a table that is read at another size."""
+    made = planner(FREE, COSTLY, accepted=(4,))
+    assert made.best(1) == K and made.best(8) == 0
+    assert made.seconds(50, 2) == made.seconds(8, 2) == 3.0 and made.seconds(4, K) == pytest.approx(1 + 4 * 3 / 7)
+
+
+def test_it_forgets_and_probes():
+    """Would catch a planner that stops drafting for good, or that goes on with what drafts were once worth."""
+    made = planner((1.0, 1.3, 1.6, 1.9, 2.2), accepted=(4,))
+    assert made.best(1) == K
+    for _ in range(3000):
+        made.learn(1, made.best(1), (0,), None)
+    assert made.best(1) == 0
+    chosen = [made.choose(1) for _ in range(PROBE_EVERY)]
+    assert chosen.count(1) == 1 and chosen.count(0) == PROBE_EVERY - 1
+
+
+def test_steps_correct_what_was_measured_beforehand():
+    """The host's part makes drafts cheaper than the calibration says; an interruption says nothing."""
+    made = Planner(K)
+    made.prepare(lambda depths: StepTimes((1,), (COSTLY,)))
+    before = made.best(1)
+    for _ in range(200):
+        made.learn(1, 0, (), 2.9)
+        made.learn(1, 0, (), 500.0)
+    assert made.seconds(1, 2) == pytest.approx(3 + 1.9)
+    assert before == 0 and made.best(1) > 0
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of fixed sizes"])
+def test_tokens_are_the_target_s_and_runs_repeat(graphs):
+    """Coupled tokens depend on no draft, so on no depth."""
+
+    def play(depth):
+        given = {"draft_sampling": DraftSampling.coupled, "method": VerificationMethod.coupled, "graphs": graphs}
+        engine = tiny_engine("eagle", num_speculative_tokens=K, depth=depth, capacity=60, max_new_tokens=40, **given)
+        run = engine.run(tiny_requests(7, 6), lambda answer: None)
+        depths = [[each.num_proposed_tokens for each in item.rounds[1:]] for item in run.requests]
+        return {item.prompt_id: item.output_token_ids for item in run.requests}, depths
+
+    full, _ = play(None)
+    found, depths = play(Planner(K, TIMES))
+    assert found == full
+    assert (found, depths) == play(Planner(K, TIMES))
+    assert len({depth for each in depths for depth in each}) > 2
+    measured, _ = play(Planner(K))
+    assert measured == full
+
+
+def test_step_times_are_read_and_named():
+    times = read_step_times("1:5-6.25/8:9-1e-3", 1)
+    assert times == StepTimes((1, 8), ((0.005, 0.00625), (0.009, 1e-6)))
+    assert read_step_times(times.text, 1) == times
+    config = DraftingConfig(depth="planner", num_speculative_tokens=1, step_times="1:5.0-6.250/8:9-1e-3")
+    assert config.step_times == "1:5-6.25/8:9-0.001" and config.times == times
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("1:5", "expected 3 times"), ("5-6-7", "REQUESTS:MS-MS"), ("8:1-2-3/1:1-2-3", "grows"), ("1:1-0-3", "above 0")],
+)
+def test_times_that_fit_no_planner_are_refused(text, message):
+    with pytest.raises(ValueError, match=rf"drafting.step_times: .*{message}"):
+        DraftingConfig(depth="planner", num_speculative_tokens=2, step_times=text)
