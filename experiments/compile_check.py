@@ -1,10 +1,10 @@
 """Compile GPU kernels without a GPU; fail on a register spill.
 
 Compiles every kernel of the sampling core and of the fused layers as its own launches ask, for sm_90, sm_80 and sm_100:
-the variants that come nearest their register limits, in about five minutes of CPU time. With --all all variants for
-sm_90 and every kind of kernel for the others, in about twenty: for a change of kernels and before a release. Prints
-registers, shared memory, stack and spills of every variant when all are done. Exits with 1 when a variant spills
-registers, or when a kernel of these packages is launched by none of the calls (harness/compile_check/).
+the variants that come nearest their register limits. With --all all variants for sm_90 and every kind of kernel for the
+others: for a change of kernels and before a release. Prints registers, shared memory, stack and spills of every variant
+when all are done. Exits with 1 when a variant spills registers, or when a kernel of these packages is launched by none
+of the calls (harness/compile_check/).
 
 examples:
   rejection-lab compile-check
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def check(everything: bool) -> int:
     """Compile, print what was found of every variant, and on standard error what is wrong."""
-    say(f"compiling every kernel: about {'ten' if everything else 'three'} minutes of two CPU cores")
+    say(f"compiling every kernel: about {'twenty' if everything else 'five'} minutes of two CPU cores")
     from harness.compile_check.compile import to_text
     from harness.compile_check.shares import compile_shares
 
