@@ -81,7 +81,7 @@ def exact_terms(engine, req_id, position, drafts, processed=True):
 def check_terms(folder, engine):
     """Every recorded round is one that the engine ran, in order, with the terms of its own context."""
     (path,) = recordings_at(folder)
-    found = {item.about["id"]: list(item.rounds) for item in read_recording(path).requests}
+    found = {item.about.id: list(item.rounds) for item in read_recording(path).requests}
     num_drafts = 0
     for req_id, position, drafts, count in engine.rounds:
         item = found[req_id].pop(0)

@@ -5,13 +5,13 @@ This module knows records; it does not know when parts are written or where they
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from harness.plugins.recording.content import from_text, to_text
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.counts import added
 from harness.records.files import (
@@ -23,6 +23,7 @@ from harness.records.files import (
 )
 from harness.records.request import RequestRecord
 from harness.records.schema import Block, Failure
+from harness.records.strict_json import typed
 
 ConversationKey = tuple[str, int]
 """Prompt and copy."""
@@ -79,15 +80,15 @@ class Part:
         try:
             return cls(
                 block=block_from_json(data["block"]),
-                is_whole=data["is_whole"],
-                played=tuple((prompt_id, sample) for prompt_id, sample in data["played"]),
-                clock_s=data["clock_s"],
-                provenance=data["provenance"],
-                facts=data["facts"],
+                is_whole=typed(bool, data["is_whole"]),
+                played=tuple(typed(ConversationKey, item) for item in data["played"]),
+                clock_s=typed(float, data["clock_s"]),
+                provenance=typed(Mapping[str, Any], data["provenance"]),
+                facts=typed(Mapping[str, Any], data["facts"]),
                 requests=tuple(request_from_json(dict(item)) for item in data["requests"]),
                 terms=tuple(_terms_from_json(item) for item in data["terms"]),
                 failures=tuple(failure_from_json(item) for item in data["failures"]),
-                num_skipped_turns=data["num_skipped_turns"],
+                num_skipped_turns=typed(int, data["num_skipped_turns"]),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"expected a part of a cell, found {type(error).__name__}: {error}") from error
@@ -132,7 +133,7 @@ def _joined(parts: Sequence[Part]) -> Part:
 
 
 def _terms_to_json(terms: RequestTerms) -> dict[str, Any]:
-    values = {name: b64encode(column.astype("<f8").tobytes()).decode() for name, column in terms.values.items()}
+    values = {name: to_text(column) for name, column in terms.values.items()}
     counts = {name: getattr(terms, name).tolist() for name in ("round_index", "num_draft_tokens")}
     return {"key": list(terms.key), **counts, "values": values}
 
@@ -143,5 +144,5 @@ def _terms_from_json(data: Mapping[str, Any]) -> RequestTerms:
         (prompt_id, turn, sample),
         np.array(data["round_index"], dtype=np.int64),
         np.array(data["num_draft_tokens"], dtype=np.int64),
-        {name: np.frombuffer(b64decode(text), "<f8").astype(np.float64) for name, text in data["values"].items()},
+        {name: from_text(text) for name, text in data["values"].items()},
     )

@@ -22,6 +22,7 @@ from harness.records.parts import ConversationKey, Part, settled
 from harness.records.provenance import measured_with
 from harness.records.runs import CELLS, SUFFIX
 from harness.records.schema import CellRecord, Failure
+from harness.records.strict_json import at, shown, typed
 
 CHECKPOINTS = "checkpoints"
 PARTS = ".parts"
@@ -29,6 +30,22 @@ ASIDE = ".damaged"
 
 Note = Callable[[str], None]
 """Tells the user something."""
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """What stands for the parts once the record is written."""
+
+    cell_id: str
+    config: Mapping[str, Any]
+    files: Mapping[str, str]
+    """Names and digests."""
+    provenances: tuple[Mapping[str, Any], ...]
+
+    def __post_init__(self) -> None:
+        """Check that the record is one of the files."""
+        if f"{self.cell_id}{SUFFIX}" not in self.files:
+            raise ValueError(f"expected the record of cell {shown(self.cell_id)} among its files, found none")
 
 
 @dataclass
@@ -140,7 +157,7 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
     """A checkpoint with its parts, or the record that came of them; None where it was set aside or holds nothing."""
     try:
         parts, finished, file, num_torn = _content(path)
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         note(f"{path}: {error}; set aside as {_set_aside(path).name}, and its cell is started anew")
         return None
     if num_torn:
@@ -156,7 +173,7 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
             provenances=[part.provenance for part in parts],
             clock_s=max(part.clock_s for part in parts),
         )
-    for name, digest in finished["files"].items():
+    for name, digest in finished.files.items():
         record = folder / CELLS / Path(name).name
         if not record.is_file():
             note(f"{record}: expected the finished cell, found nothing; it is run again")
@@ -168,8 +185,14 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
             continue
         path.unlink()
         return None
-    names = ("cell_id", "provenances", "config")
-    return CellCheckpoint(folder, key, file, **{name: finished[name] for name in names})
+    return CellCheckpoint(
+        folder,
+        key,
+        file,
+        cell_id=finished.cell_id,
+        provenances=finished.provenances,
+        config=finished.config,
+    )
 
 
 def _starts_anew(checkpoint: CellCheckpoint, own_sessions: str, note: Note) -> bool:
@@ -194,14 +217,28 @@ def _has_failed_requests(failures: Sequence[Failure]) -> bool:
     return any(item.request is not None for item in failures)
 
 
-def _content(path: Path) -> tuple[list[Part], Mapping[str, Any] | None, Checkpoint, int]:
+def _content(path: Path) -> tuple[list[Part], _Finished | None, Checkpoint, int]:
     """The parts of a checkpoint, or what stands for them; the file; and how many bytes at its end are torn."""
     frames, file, num_torn = read_checkpoint(path)
-    forgotten = [frame["forgotten"] for frame in frames if "forgotten" in frame]
-    finished = next((frame["finished"] for frame in frames if "finished" in frame), None)
-    parts = [Part.from_json(frame["part"]) for frame in frames if "part" in frame]
-    kept = [part for part in parts if [part.block.index, part.block.session] not in forgotten]
+    parts, forgotten, finished = list[Part](), list[tuple[int, str]](), None
+    for number, frame in enumerate(frames, start=1):
+        name, content = at(f"frame {number}", _entry, frame)
+        if name == "part":
+            parts.append(at(f"frame {number}", Part.from_json, content))
+        elif name == "forgotten":
+            forgotten.append(at(f"frame {number}", typed, tuple[int, str], content))
+        else:
+            finished = at(f"frame {number}", typed, _Finished, content)
+    kept = [part for part in parts if (part.block.index, part.block.session) not in forgotten]
     return kept, finished, file, num_torn
+
+
+def _entry(frame: Any) -> tuple[str, Any]:
+    """The name and the content of a frame."""
+    if not isinstance(frame, dict) or len(frame) != 1 or not {*frame} <= {"part", "forgotten", "finished"}:
+        raise ValueError(f"expected part, forgotten or finished, found {shown(frame)}")
+    (entry,) = frame.items()
+    return entry
 
 
 def _drift(checkpoint: CellCheckpoint, here: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

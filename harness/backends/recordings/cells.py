@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.backends.recordings.read import RecordedRequest, RecordingFile, read_recording, recordings_at
+from harness.backends.recordings.read import (
+    About,
+    Header,
+    RecordedRequest,
+    RecordingFile,
+    read_recording,
+    recordings_at,
+)
 from harness.backends.recordings.to_records import Converted, LeftOut, converted
 from harness.records.acceptance_terms import collect_terms, write_terms
 from harness.records.files import identity, write_cell
 from harness.records.runs import CELLS
 from harness.records.schema import CellRecord
+from harness.records.strict_json import at, shown
 from harness.settings.cell import CellConfig
 from harness.settings.drafting import CacheDtype, DraftingConfig, DraftSamplingChoice
 from harness.settings.guarantee import guarantee, labels
@@ -32,7 +40,6 @@ from harness.settings.sections import (
     VerificationConfig,
 )
 from harness.settings.workload import WorkloadConfig
-from kernels.methods import VerificationMethod
 
 WORKER = "harness.plugins.vllm:WorkerExtension"
 """`backend.kind` of the cells: what generated."""
@@ -72,17 +79,12 @@ def write_cells(folder: Path) -> list[str]:
     left_out: Counter[str] = Counter()
     cells: dict[str, _Cell] = {}
     for file in files:
-        start_s = min((item.about["submitted_s"] for item in file.requests), default=0.0)
+        start_s = min((item.about.submitted_s for item in file.requests), default=0.0)
         for request in file.requests:
-            cell = _cell_of(cells, file, request)
-            prompt = request.about["prompt"]
             try:
-                cell.found.append(converted(request, cell.num_of_prompt[prompt], start_s))
+                at(f"{file.path}: request {shown(request.about.id)}", _add, cells, file, request, start_s)
             except LeftOut as reason:
                 left_out[str(reason)] += 1
-                continue
-            cell.num_of_prompt[prompt] += 1
-            cell.files += [] if file in cell.files else [file]
     notes += [f"{count} requests are left out: they {reason}" for reason, count in left_out.items()]
     kept = [cell for cell in cells.values() if cell.found]
     if not kept:
@@ -93,6 +95,15 @@ def write_cells(folder: Path) -> list[str]:
         write_terms(collect_terms(record.cell_id, [item.terms for item in cell.found]), folder / CELLS)
         write_cell(record, folder / CELLS)
     return notes
+
+
+def _add(cells: dict[str, _Cell], file: RecordingFile, request: RecordedRequest, start_s: float) -> None:
+    """Put a request into its cell; raises LeftOut where it is not kept."""
+    cell = _cell_of(cells, file, request)
+    prompt = request.about.prompt
+    cell.found.append(converted(request, cell.num_of_prompt[prompt], start_s))
+    cell.num_of_prompt[prompt] += 1
+    cell.files += [] if file in cell.files else [file]
 
 
 def _file_notes(file: RecordingFile) -> list[str]:
@@ -114,29 +125,29 @@ def _file_notes(file: RecordingFile) -> list[str]:
 def _cell_of(cells: dict[str, _Cell], file: RecordingFile, request: RecordedRequest) -> _Cell:
     cell = _config(file.header, request.about)
     found = {"draft_sampling": cell.draft_sampling.value, "guarantee": guarantee(cell).value}
-    found |= {name: file.header[name] for name in ("device", "dtype")}
+    found |= {name: getattr(file.header, name) for name in ("device", "dtype")}
     config = plain_values(asdict(cell)) | found
     return cells.setdefault(identity(config), _Cell(config, labels(cell)))
 
 
-def _config(header: Mapping[str, Any], about: Mapping[str, Any]) -> CellConfig:
+def _config(header: Header, about: About) -> CellConfig:
     """The settings of a request's cell."""
-    kind = DrafterKind[header["drafter"]]
+    kind = header.drafter
     has_path = kind not in (DrafterKind.mtp, DrafterKind.ngram)
-    dtype = header["draft_dtype"]
-    sampling = {name: about[name] for name in ("temperature", "top_k", "top_p", "min_p")}
+    dtype = header.draft_dtype
+    sampling = {name: getattr(about, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     return CellConfig(
-        target=TargetConfig(path=header["target"]),
-        drafter=DrafterConfig(kind=kind, path=header["drafter_path"] if has_path else None),
+        target=TargetConfig(path=header.target),
+        drafter=DrafterConfig(kind=kind, path=header.drafter_path if has_path else None),
         drafting=DraftingConfig(
-            num_speculative_tokens=header["num_speculative_tokens"],
+            num_speculative_tokens=header.num_speculative_tokens,
             sampling=DraftSamplingChoice.greedy if dtype is None else DraftSamplingChoice.sampled,
-            cache_dtype=CacheDtype.auto if dtype is None else CacheDtype(dtype),
+            cache_dtype=CacheDtype.auto if dtype is None else dtype,
         ),
-        decoding=DecodingConfig(**sampling, max_new_tokens=about["max_tokens"], ignore_eos=about["ignore_eos"]),
-        verification=VerificationConfig(method=VerificationMethod(header["method"])),
+        decoding=DecodingConfig(**sampling, max_new_tokens=about.max_tokens, ignore_eos=about.ignore_eos),
+        verification=VerificationConfig(method=header.method),
         workload=WorkloadConfig(path=PROMPTS),
-        backend=BackendConfig(kind=WORKER, device=header["device"], dtype=header["dtype"]),
+        backend=BackendConfig(kind=WORKER, device=header.device, dtype=header.dtype),
         measurement=MeasurementConfig(baseline=False, round_terms=True),
     )
 
@@ -145,19 +156,19 @@ def _record(cell: _Cell, notes: Sequence[str]) -> CellRecord:
     header = cell.files[0].header
     requests = tuple(item.record for item in cell.found)
     last_s = max(item.rounds[-1].arrival_s for item in requests)
-    began = datetime.fromtimestamp(header["start_unix_s"], UTC).isoformat(timespec="seconds")
+    began = datetime.fromtimestamp(header.start_unix_s, UTC).isoformat(timespec="seconds")
     not_ended = (NOT_ENDED,) if not all(file.is_ended for file in cell.files) else ()
     return CellRecord(
         cell_id=identity({"config": cell.config, "recorded": WORKER}),
         config=cell.config,
         provenance={
             "time_utc": began,
-            "packages": header["libraries"],
-            "gpu": None if header["gpu"] is None else {"name": header["gpu"]},
-            "sampling_core": header["core"],
+            "packages": header.libraries,
+            "gpu": None if header.gpu is None else {"name": header.gpu},
+            "sampling_core": header.core,
         },
         requests=requests,
         wall_s=max(last_s - min(item.submitted_s for item in requests), math.ulp(1.0)),
-        fallbacks=(TIMES.format(header["libraries"]["vllm"]), *notes),
+        fallbacks=(TIMES.format(header.libraries["vllm"]), *notes),
         labels=(*cell.labels, *not_ended),
     )

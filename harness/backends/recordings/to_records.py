@@ -40,9 +40,9 @@ def converted(request: RecordedRequest, sample: int, start_s: float) -> Converte
         LeftOut: it is not kept.
     """
     about = request.about
-    if about["cannot"]:
-        raise LeftOut(f"had {about['cannot']}, which a cell's settings do not name")
-    stops, position = frozenset(about["stop_token_ids"]), about["num_prompt_tokens"]
+    if about.cannot:
+        raise LeftOut(f"had {about.cannot}, which a cell's settings do not name")
+    stops, position = frozenset(about.stop_token_ids), about.num_prompt_tokens
     rounds: list[RoundRecord] = []
     drafts: list[DraftTerms] = []
     output: list[int] = []
@@ -52,7 +52,7 @@ def converted(request: RecordedRequest, sample: int, start_s: float) -> Converte
             raise LeftOut("lack rounds, or have some twice, as after a preemption")
         _check_round(item)
         position += len(item.output_token_ids)
-        found = commit(item.output_token_ids, item.draft_token_ids, about["max_tokens"] - len(output), stops)
+        found = commit(item.output_token_ids, item.draft_token_ids, about.max_tokens - len(output), stops)
         num_proposed = len(item.draft_token_ids)
         is_full = found.num_draft_tokens == num_proposed > 0
         if is_full:
@@ -80,15 +80,15 @@ def converted(request: RecordedRequest, sample: int, start_s: float) -> Converte
     if finish is None:
         raise LeftOut("did not end by a stop token or max_tokens as far as it was recorded")
     record = RequestRecord(
-        prompt_id=about["prompt"],
+        prompt_id=about.prompt,
         category="",
         turn=0,
         sample=sample,
-        seed=about["seed"],
-        num_prompt_tokens=about["num_prompt_tokens"],
+        seed=about.seed,
+        num_prompt_tokens=about.num_prompt_tokens,
         output_token_ids=tuple(output),
         finish_reason=finish,
-        submitted_s=about["submitted_s"] - start_s,
+        submitted_s=about.submitted_s - start_s,
         rounds=tuple(rounds),
     )
     return Converted(record, RequestTerms.of(record.key, drafts))

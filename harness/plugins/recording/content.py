@@ -26,5 +26,5 @@ def to_text(values: NDArray[np.float64]) -> str:
 
 
 def from_text(text: str) -> NDArray[np.float64]:
-    """[n] the numbers that `to_text` was given."""
-    return np.frombuffer(b64decode(text), "<f8").astype(np.float64)
+    """[n] the numbers that `to_text` was given; raises ValueError where the text is not of it."""
+    return np.frombuffer(b64decode(text, validate=True), "<f8").astype(np.float64)
