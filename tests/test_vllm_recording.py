@@ -4,6 +4,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -238,6 +239,22 @@ def test_what_cannot_be_replayed_is_left_out_and_counted(tmp_path, capsys):
                    "1 requests are left out: they had draft tokens withdrawn"):  # fmt: skip
         assert reason in notes
     assert len(read_cells(tmp_path)[0][0].record.requests) == 1
+
+
+def test_a_prompt_of_embeddings_is_left_out_alone(tmp_path):
+    """Would catch a recording that one such request ends."""
+    engine = Engine()
+    engine.worker.start_recording(str(tmp_path), certify=False)
+    item = stand_in.new_request("embedded", [], max_tokens=8)
+    item.prompt_token_ids, item.prompt_embeds = None, object()
+    engine.runner.add_requests(SimpleNamespace(scheduled_new_reqs=[item], finished_req_ids=set()))
+    engine.tokens["embedded"], engine.params["embedded"], engine.drafted["embedded"] = [1], item.sampling_params, []
+    engine.start("whole", [1, 2], max_tokens=8)
+    for _ in range(10):
+        engine.step()
+    engine.worker.stop_recording()
+    (note,) = write_cells(tmp_path)
+    assert note.startswith("1 requests are left out: they had a prompt that is not tokens alone")
 
 
 def test_a_killed_worker_loses_what_was_not_written_and_replay_names_it(tmp_path, monkeypatch, capsys):

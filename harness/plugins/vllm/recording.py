@@ -168,11 +168,13 @@ class Recording:
         """The entry of a request in the file."""
         params, slot = item.sampling_params, self.runner.req_states.req_id_to_index[item.req_id]
         stops = {params.eos_token_id, *(params.stop_token_ids or ())} - {None}
+        # a prompt of embeddings may have no tokens
+        prompt = item.prompt_token_ids or []
         states = self._sampler.sampling_states
         return {
             "id": item.req_id,
-            "prompt": hashlib.sha256(np.array(item.prompt_token_ids, dtype="<i8").tobytes()).hexdigest()[:16],
-            "num_prompt_tokens": len(item.prompt_token_ids),
+            "prompt": hashlib.sha256(np.array(prompt, dtype="<i8").tobytes()).hexdigest()[:16],
+            "num_prompt_tokens": len(prompt),
             "seed": int(states.seeds.np[slot]),
             "temperature": float(params.temperature),
             "top_k": 0 if params.top_k in (-1, 0) or params.top_k >= states.vocab_size else int(params.top_k),
