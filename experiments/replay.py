@@ -4,7 +4,7 @@ PATH is a run folder, its cells folder, one cell file, or a folder of run folder
 measurement.round_terms=true. Tables and a figure are written beside the records (tables/replay.md, .csv and .tex,
 tables/replay_differences.csv, figures/replay.png), and the tables are printed. With measurement.multi_draft_terms=true
 also what 1 to 8 drafts a position would be worth at these contexts (tables/replay_several_drafts.csv).
-A folder of recordings that the plug-in for vLLM made (*.recording) does too: its cells are written to cells/ in it.
+PATH may also be a folder of recordings by the plug-in for vLLM (*.recording); their cells are written to its cells/.
 
 examples:
   rejection-lab run drafter=eagle verification=probabilistic measurement.round_terms=true name=recorded

@@ -290,8 +290,8 @@ def test_weights_in_any_format_are_told_apart(tmp_path):
 @pytest.mark.parametrize("fault", [None, "silent"])
 @pytest.mark.parametrize("format_", ["vllm_0.33", "sglang"])
 def test_answers_that_are_kept_leave_memory_and_nothing_else_changes(format_, fault, tmp_path, monkeypatch):
-    """Would catch a long block that fills memory, answers that are counted twice or not at all in its sums, and a last
-    answer that tells less of its drafts, and is then known less well, because those before it are gone."""
+    """Would catch a long block that fills memory, answers that its sums count twice or not at all, and a silent last
+    answer whose knowledge is lost with the answers before it."""
 
     def count(place):
         if place == "a frame is on disk":
@@ -306,7 +306,7 @@ def test_answers_that_are_kept_leave_memory_and_nothing_else_changes(format_, fa
     monkeypatch.setattr(CellCheckpoint, "keep", keep)
 
     def quiet(played, adapter, max_new_tokens, check, known):
-        """Also what the last answer is known by, if it tells nothing, and all others were kept before."""
+        """Also checks the knowledge of a silent last answer after all others were handed over."""
         if len(played.answered) == 12:
             last = played.answered[-1]
             silent = SimpleNamespace(drafts=lambda reply: None if reply is last.reply else adapter.drafts(reply))

@@ -29,7 +29,7 @@ class DepthRule(Enum):
 
     @property
     def is_lossless(self) -> bool:
-        """Whether it looks at nothing that is drawn behind a draft row that it leaves out."""
+        """Whether it depends neither on a draft token that it leaves out nor on the rows after it."""
         return self in (DepthRule.row, DepthRule.batch, DepthRule.rounds)
 
     def num_drafts(

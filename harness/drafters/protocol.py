@@ -186,10 +186,10 @@ class MovesSlots(Protocol):
 
 @runtime_checkable
 class ReadsWhileDrafting(Protocol):
-    """What a drafter has beside it that reads a round's new tokens in `propose`: a step may draft none."""
+    """The further method of a drafter that reads a round's new tokens in `propose`, for steps without drafts."""
 
     def read(self, batch: Batch) -> None:
-        """Read what `propose` would, and propose nothing; the next round may draft again."""
+        """Read the tokens that `propose` would read, and propose nothing; the next round may draft again."""
         ...
 
 

@@ -1,7 +1,7 @@
 """How many tokens the rounds of the next step draft.
 
-The choice is made on the host before the step begins, from what steps that were read have told: it depends on no draft
-that it leaves out, so that lossless methods stay lossless (kernels.depth). This module does not know tensors.
+The host decides before the step begins, from steps that it has read: the depth depends on no draft that it leaves out,
+so lossless methods stay lossless (kernels.depth). This module does not know tensors.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Depth(Protocol):
         ...
 
     def choose(self, num_requests: int) -> int:
-        """Drafts of each round of the next step, in which so many requests decode (1 or more)."""
+        """Drafts of each round of the next step, in which `num_requests` (1 or more) decode."""
         ...
 
     def choices(self, num_requests: int) -> Collection[int]:
-        """What `choose` may say while so many requests, or fewer, decode."""
+        """What `choose` may return while at most `num_requests` decode."""
         ...
 
     def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:

@@ -171,3 +171,7 @@ class StepInputs(NamedTuple):
     def lengths(self) -> Tensor:
         """[B] prompt tokens of the requests that begin."""
         return self.slots[4]
+
+    def with_ends(self, ends: Tensor) -> StepInputs:
+        """The same with other `ends`."""
+        return self._replace(slots=torch.stack([self.decides, ends, self.begins, self.seeds, self.lengths]))

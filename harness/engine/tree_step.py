@@ -85,14 +85,13 @@ class TreeStep(Step):
         # tokens of prompts are numbered after those of the rounds, which are fewer along the path
         fewer = len(starts) * (part.token_ids.shape[1] - width)
         ends = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends - fewer, inputs.ends)
-        slots = torch.stack([inputs.slots[0], ends, *inputs.slots[2:]])
         in_order = scored._replace(
             parts=[chain, *scored.parts[1:]],
             outputs=[_along(scored.outputs[0], order), *scored.outputs[1:]],
             first=self.cache.slot_ids[: len(starts)] * width,
         )
         kept = verified._replace(verdict=replace(verdict, token_ids=verdict.token_ids[:, :width]))
-        super().extend(inputs._replace(slots=slots), in_order, kept)
+        super().extend(inputs.with_ends(ends), in_order, kept)
 
 
 def _in_order(verdict: VerificationResult) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reads a CSV file as rows of text, and says where it is damaged; knows no columns."""
+"""Reads a CSV file as rows of text; an error names the place of damage. Does not know columns."""
 
 from __future__ import annotations
 

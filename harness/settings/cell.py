@@ -287,7 +287,7 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
     ),
     (
         lambda cell: cell.drafting.depth is not None and cell.constraint.policy is not None,
-        "drafting.depth={drafting.depth} cannot be followed across the end of reasoning yet, found "
+        "drafting.depth={drafting.depth} cannot be followed across the end of reasoning, found "
         "constraint.policy={constraint.policy.value}; use constraint.policy=null or drafting.depth=null",
     ),
     (
