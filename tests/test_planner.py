@@ -90,6 +90,8 @@ def test_step_times_are_read_and_named():
     times = read_step_times("1:5-6.25/8:9-1e-3", 1)
     assert times == StepTimes((1, 8), ((0.005, 0.00625), (0.009, 1e-6)))
     assert read_step_times(times.text, 1) == times
+    slow = read_step_times("1:5-20000", 1)
+    assert read_step_times(slow.text, 1) == slow
     config = DraftingConfig(depth="planner", num_speculative_tokens=1, step_times="1:5.0-6.250/8:9-1e-3")
     assert config.step_times == "1:5-6.25/8:9-0.001" and config.times == times
 

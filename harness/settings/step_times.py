@@ -1,4 +1,4 @@
-"""Seconds of a step by batch size and depth: what is read from a setting, and what lies between measured sizes.
+"""Seconds of a step by batch size and depth: their text form, and times between the measured sizes.
 
 Knows neither torch nor Hydra.
 """
@@ -26,7 +26,7 @@ class StepTimes:
     """Of each size, by the depth 0, 1, .. K."""
 
     def at(self, num_requests: int, depth: int) -> float:
-        """Seconds of a step, between measured sizes on the line through both, outside those of the next one."""
+        """Seconds of a step: on the line between two measured sizes, outside of them those of the nearest size."""
         times = [row[depth] for row in self.seconds]
         for (low, high), (first, last) in zip(pairwise(self.sizes), pairwise(times), strict=True):
             if low <= num_requests <= high:
@@ -35,7 +35,7 @@ class StepTimes:
 
     @property
     def text(self) -> str:
-        """As a setting; milliseconds to four digits."""
+        """The text form; milliseconds to four digits."""
         rows = ("-".join(f"{value * MS_PER_S:.4g}" for value in row) for row in self.seconds)
         return "/".join(f"{size}:{row}" for size, row in zip(self.sizes, rows, strict=True))
 
@@ -48,14 +48,14 @@ def read_step_times(text: str, num_drafts: int) -> StepTimes:
         num_drafts: K.
 
     Raises:
-        ValueError: it has another form, or other depths; says what was expected and found.
+        ValueError: it has another form, or other depths.
     """
-    number = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+    number = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
     if not re.fullmatch(rf"\d+:{number}(-{number})*(/\d+:{number}(-{number})*)*", text.strip()):
         raise ValueError(f"expected {FORM}, found {text!r}")
     entries = [entry.split(":") for entry in text.strip().split("/")]
     sizes = tuple(int(size) for size, _ in entries)
-    # a minus behind an e is the exponent's
+    # a minus after an e belongs to the exponent
     rows = tuple(tuple(float(each) / MS_PER_S for each in re.split(r"(?<!e)-", row)) for _, row in entries)
     if sizes[0] < 1 or any(high <= low for low, high in pairwise(sizes)):
         raise ValueError(f"expected {FORM}, found {text!r}")
