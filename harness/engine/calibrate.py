@@ -1,7 +1,7 @@
-"""How long steps of each batch size and depth take, measured on an engine that runs nothing yet.
+"""How long steps of each batch size and depth take, measured on an idle engine.
 
-Slots decode at half of their capacity, whatever they hold; a request that takes one later begins anew. What the host
-does between two steps is not in it.
+Slots decode at half of their capacity, whatever they hold; a request that gets one later overwrites it. The time of the
+host between two steps is not included.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.engine.runner import EagerRunner
 from harness.settings.step_times import StepTimes
 
 NUM_REPEATS = 5
-"""Of each step; the quickest counts, since interruptions only add."""
+"""Of each step; the fastest counts, since interruptions only add time."""
 
 
 def measure_step_times(runner: EagerRunner | GraphRunner, depths: Sequence[int]) -> StepTimes:
@@ -35,7 +35,7 @@ def measure_step_times(runner: EagerRunner | GraphRunner, depths: Sequence[int])
                 began = time.perf_counter()
                 runner.launch_rounds(size, depth, max(2, capacity // 2)).wait()
                 if repeat:
-                    # the first one prepares what all others use
+                    # the first one is a warm-up
                     taken.setdefault((size, depth), []).append(time.perf_counter() - began)
     state.lengths.fill_(1)
     state.rounds.fill_(0)

@@ -35,7 +35,7 @@ class Depth(Protocol):
         ...
 
     def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:
-        """Take in a step that was read.
+        """Learn from a step that was read.
 
         Args:
             num_requests: that decoded in it.
@@ -53,10 +53,10 @@ class DepthByBatch:
         self._table = table
 
     def prepare(self, measure: Callable[[Sequence[int]], StepTimes]) -> None:
-        """The table says it all."""
+        """A table needs no preparation."""
 
     def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:
-        """The table stays."""
+        """A table does not learn."""
 
     def choose(self, num_requests: int) -> int:
         return depth_at(self._table, num_requests)
@@ -66,12 +66,12 @@ class DepthByBatch:
 
 
 def learn_from(depth: Depth, plan: StepPlan, rounds: Mapping[int, Round], seconds: float) -> None:
-    """Show a step that was read and committed to what chooses depths.
+    """Let what chooses depths learn from a step that was read and committed.
 
     Args:
-        depth: it chose the depth of `plan`.
+        depth: chose the depth of `plan`.
         plan: of the step.
-        rounds: what was decided, by slot.
+        rounds: the decided rounds by slot.
         seconds: since the step before was read.
     """
     if plan.depth is None:

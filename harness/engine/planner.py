@@ -2,10 +2,10 @@
 
 With B requests and s_i the probability that the first i drafts of a round are accepted, a step of depth K emits
 B (1 + s_1 + .. + s_K) tokens in t(B, K) seconds; the planner takes the K with the largest ratio. Times come from a
-calibration before the clock starts, corrected by what steps take beside it, or from a table that is given; survival
-from the rounds that have been read, the older ones forgotten. Nothing of the step itself is known to it, so that
-lossless methods stay lossless. With a table of times its choices follow from the rounds alone.
-Source: goodput of SmartSpec (arXiv 2406.14066), with survival by position in the place of one rate for all.
+calibration before the clock starts, corrected by the time that steps take in addition, or from a given table; survival
+from the rounds that were read, older ones with less weight. The planner knows nothing of the step itself, so lossless
+methods stay lossless. With a table of times its choices follow from the rounds alone.
+Source: goodput of SmartSpec (arXiv 2406.14066), with survival by position instead of one rate for all positions.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 from harness.settings.step_times import StepTimes
 
 FIRST_GUESS, GUESS_ROUNDS = 0.7, 8.0
-"""What a position is taken to pass before anything is known, and how many rounds that counts for; deeper positions are
-taken to pass as the one before."""
+"""Prior of the first position's acceptance rate, and the rounds that a prior counts for; the prior of a deeper position
+is the rate of the one before."""
 ROUNDS_KEPT = 512
-"""Rounds after which what a position has shown has faded to 1 / e."""
+"""Rounds after which the weight of a round has decayed to 1 / e."""
 STEPS_KEPT = 64
-"""The same of steps, for the time that they take beside their calibration."""
+"""The same of steps, for the time that they take in addition to their calibration."""
 PROBE_EVERY = 32
-"""Steps after which one drafts a token more than planned: else nothing would be learnt of deeper positions."""
+"""Every so many steps one drafts a token more than planned, to measure a deeper position."""
 MAX_OUTLIER = 3.0
-"""Steps that take so many times their calibration were interrupted, and say nothing."""
+"""Steps that take this many times their calibration were interrupted and are ignored."""
 
 
 class Planner:
@@ -73,7 +73,7 @@ class Planner:
         return found
 
     def seconds(self, num_requests: int, depth: int) -> float:
-        """What a step is taken to last."""
+        """Expected seconds of a step."""
         assert self._times is not None, "prepare comes first"
         calibrated = self._times.at(num_requests, depth)
         return max(calibrated + self._beside_s.get(num_requests, 0.0), calibrated / MAX_OUTLIER)

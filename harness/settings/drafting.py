@@ -76,11 +76,11 @@ class DraftingConfig:
     beyond; a GPU, whose steps have one size, computes them and does not verify them."""
     depth: str | None = None
     """Drafts of a round, step by step; null is K in each. 1:4/8:2/32:0 drafts 4 tokens, 2 while 8 requests or more
-    decode and none from 32 on; K is the largest. planner drafts as many, 0 to K, as promise most tokens per second by
-    measured times of steps and by what the rounds before accepted. Both know nothing that is drawn in the step, so
-    lossless methods stay lossless; tokens at a fixed seed depend on the batch, and under the planner on times. What is
-    not drafted is not computed, except in steps with CUDA graphs that read prompts too: these draft K tokens and verify
-    fewer. So that one axis has them all, 4 sets K, and confidence:0.3 sets min_confidence."""
+    decode and none from 32 on; K is the largest. planner takes the depth, 0 to K, with the most expected tokens per
+    second, by measured times of steps and the acceptance of earlier rounds. Both depend on nothing that is drawn in the
+    step, so lossless methods stay lossless; tokens at a fixed seed depend on the batch, and under the planner on times.
+    What is not drafted is not computed, except in steps with CUDA graphs that read prompts too: these draft K tokens
+    and verify fewer. For sweeps over all kinds 4 sets K, and confidence:0.3 sets min_confidence."""
     step_times: str | None = None
     """For the planner: milliseconds of a step with 0, 1, .. K drafts by the number of requests that decode, such as
     1:5-6-7.5/8:9-12-15, which make a run repeatable; null measures them before the clock starts."""
@@ -112,7 +112,7 @@ class DraftingConfig:
             self.tree, self.num_speculative_tokens = tree_name(parents), len(parents)
 
     def _read_depth(self, text: str) -> None:
-        """Let fields hold what `depth` says, which is one name for one depth."""
+        """Set the fields that `depth` names, so that a depth has one name."""
         if re.fullmatch(r"\d+", text):
             if int(text) > MAX_SPECULATIVE_TOKENS:
                 raise ValueError(f"expected 0 to {MAX_SPECULATIVE_TOKENS} drafts, found {text}")
@@ -131,14 +131,14 @@ class DraftingConfig:
 
     @property
     def depths(self) -> DepthTable | None:
-        """Drafts of a round by batch size; None where no table says them."""
+        """Drafts of a round by batch size; None unless `depth` is a table."""
         if self.depth in (None, PLANNER):
             return None
         return read_depths(self.depth, MAX_SPECULATIVE_TOKENS)
 
     @property
     def times(self) -> StepTimes | None:
-        """What the planner takes steps to last; None where it measures."""
+        """Step times that the planner is given; None where it measures them."""
         return None if self.step_times is None else read_step_times(self.step_times, self.num_speculative_tokens)
 
     @property

@@ -42,7 +42,7 @@ class Header:
     start_unix_s: float
 
     def __post_init__(self) -> None:
-        """Check what nobody checks later."""
+        """Check what no settings class checks."""
         if self.engine != "vllm" or "vllm" not in self.libraries:
             raise ValueError(f"expected vllm and its version, found engine {shown(self.engine)}")
         if not 0 <= self.start_unix_s <= _LAST_UNIX_S:
@@ -93,7 +93,7 @@ class _Rounds:
 
 @dataclass(frozen=True)
 class _Frame:
-    """What is written at a time."""
+    """A frame between the first and the last."""
 
     requests: tuple[About, ...]
     rounds: _Rounds
