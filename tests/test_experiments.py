@@ -43,6 +43,7 @@ PROMISED = {
     "server_load": (("eagle3",), (1, 3, 5), (1.0,), ("probabilistic",)),
     "server_boundary": (("eagle3",), (2, 4), (1.0,), ("probabilistic",)),
     "demo_server": (("draft_model", "eagle", "eagle3"), (4,), (0.0,), ("probabilistic",)),
+    "adaptive_depth": (("eagle3",), (1, 2, 3, 4, 6, 8), (1.0,), ("probabilistic",)),
     "tree_shapes": (("eagle3",), (1, 2, 3, 4, 6, 8), (0.0, 1.0), ("recursive", "traversal")),
 }
 """Cells that each experiment must have: drafters, depths, temperatures, methods."""
@@ -65,6 +66,7 @@ NUM_CELLS = {
     "server_load": 20,
     "server_boundary": 6,
     "demo_server": 8,
+    "adaptive_depth": 33,
     "tree_shapes": 58,
 }
 """Of the experiments whose files say it."""

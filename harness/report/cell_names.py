@@ -14,6 +14,7 @@ from harness.metrics.cell import CellResult
 from harness.metrics.comparison import Group, method_rank
 from harness.metrics.definitions import LABEL_NOTES
 from harness.settings.acceptance_profiles import AcceptanceProfile
+from harness.settings.depth import PLANNER
 from harness.settings.guarantee import RANDOM_WEIGHTS
 from harness.settings.models import Weights, checkpoint_name, drafter_traits
 from harness.settings.tree import is_chain
@@ -132,6 +133,16 @@ def group_title(group: Group, cells: Sequence[CellResult]) -> str:
 def depth_text(cell: CellResult) -> str:
     """K, and the shape of a tree."""
     return f"K = {cell['num_speculative_tokens']}" + (f", tree {cell['tree']}" if cell["tree"] else "")
+
+
+def depth_choice(cell: CellResult) -> str:
+    """What says how many tokens each round drafts."""
+    if cell.is_baseline:
+        return "no drafts"
+    drafting, most = cell.record.config["drafting"], cell["num_speculative_tokens"]
+    by_step, least = drafting.get("depth"), drafting.get("min_confidence")
+    text = f"K = {most}" if by_step is None else f"planner, K to {most}" if by_step == PLANNER else by_step
+    return f"{text}, confidence {least:g}" if least else text
 
 
 def shared_title(first: CellResult, cells: Sequence[CellResult], *, with_depth: bool = True) -> str:

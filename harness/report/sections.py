@@ -20,6 +20,7 @@ from harness.report.table import Table
 from harness.report.tables.concurrency import concurrency_tables
 from harness.report.tables.context_length import context_length_tables
 from harness.report.tables.depth import depth_tables
+from harness.report.tables.depth_choice import depth_choice_tables
 from harness.report.tables.draft_dtype import draft_dtype_tables
 from harness.report.tables.drafting import drafting_tables
 from harness.report.tables.lossy import lossy_tables
@@ -30,11 +31,11 @@ from harness.report.tables.summary import summary_table
 
 
 def answer_tables(results: Results) -> list[Table]:
-    """Repeats, best depth, where speculation pays, drafts by verification, lossy methods, caches: where they vary."""
+    """Repeats, depths, where speculation pays, drafts by verification, lossy methods, caches: where they vary."""
     left_out = [item for run in results.runs for item in run.manifest.get("skipped", [])]
     skipped = [(item.get("cell") or {}, str(item.get("reason"))) for item in left_out]
     cells, recorded = results.cells, recorded_cells(results.runs, results.cells)
-    tables = [*repeats_tables(cells), *depth_tables(cells), *concurrency_tables(cells)]
+    tables = [*repeats_tables(cells), *depth_tables(cells), *depth_choice_tables(cells), *concurrency_tables(cells)]
     tables += drafting_tables(cells, skipped)
     tables += lossy_tables(cells, recorded, references(results))
     return [*tables, *draft_dtype_tables(cells, recorded)]

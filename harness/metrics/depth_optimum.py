@@ -1,0 +1,228 @@
+"""What the best choice of depths would have reached on the rounds and times of a run, beside what each cell reached.
+
+The cells of a family differ in nothing but how many tokens a round drafts. Those of fixed depths, plain decoding among
+them, give for each depth K the tokens of a round, L(K), and for each number B of decoding requests the time of a step,
+t(B, K). Two optima follow, in output tokens per second of the steps that read no prompt:
+
+- by batch size: at each B the K with the largest B L(K) / t(B, K); no policy that knows B alone is faster.
+- by rows: rounds stop at depths d of their own, chosen in the light of the rows that drafts are tested against, whose
+  overlap gives the survival s_i. The largest ratio of E[1 + s_1 + .. + s_d] to E[t(B, d) / B] is found by Dinkelbach's
+  iteration: with the ratio lambda, a round stops where 1 + s_1 + .. + s_d - lambda t(B, d) / B is largest. Controllers
+  do not see these rows before they draft, so this bounds all of them, if what a draft adds to a step does not depend on
+  what the others draft. For probabilistic verification alone, whose survival the overlap is.
+
+Each cell is held against the optimum at its own numbers of requests: the time that its tokens would have taken. Depths
+are chosen on the data that they are held against, which overstates the optimum a little.
+Source: Dinkelbach, On nonlinear fractional programming, Management Science 13 (1967).
+Shapes: R resamples and the observed sums behind them, P prompts, S sizes, N rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from harness.metrics.cell import CellResult
+from harness.metrics.comparison import NOT_COMPARED
+from harness.metrics.decode_steps import DecodeRounds, Floats, decode_rounds
+from harness.metrics.estimates import NOT_AVAILABLE, Estimate
+from harness.metrics.intervals import interval, resample_weights
+from harness.records.counts import Knowledge
+from harness.settings.view import SettingsView
+
+_OF_DEPTH = ("num_speculative_tokens", "depth", "step_times", "min_confidence")
+DEPTH_SETTINGS = tuple(f"drafting.{name}" for name in _OF_DEPTH)
+"""In which the cells of a family may differ."""
+MIN_STEPS = 5
+"""Of a size and depth, for a time of their own; between such sizes times lie on a line."""
+MAX_ITERATIONS = 50
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a cell reached beside the optima, in output tokens per second of its steps without prompts."""
+
+    cell: CellResult
+    tokens_per_s: Estimate
+    by_batch: Estimate
+    share: Estimate
+    """Of the optimum by batch size."""
+    by_rows: Estimate
+    """NOT_AVAILABLE where rows are not recorded or the method is another."""
+
+
+def depth_families(cells: Sequence[CellResult]) -> list[list[Reached]]:
+    """Families with two fixed depths at least, plain decoding among them, and a cell whose depths are chosen.
+
+    Args:
+        cells: of any runs; those whose rounds are not known, and those that failed, are left out.
+    """
+    found: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        if not (cell.is_baseline or cell.record.has_failed or cell["tree"]) and _has_rounds(cell):
+            found.setdefault(cell.key_without(*NOT_COMPARED, *DEPTH_SETTINGS), []).append(cell)
+    families = []
+    for line in found.values():
+        baseline = line[0].baseline
+        family = [*([baseline] if baseline is not None and _has_rounds(baseline) else []), *line]
+        num_fixed = sum(fixed_depth(cell) is not None for cell in family)
+        if 2 <= num_fixed < len(family):
+            families.append(_Family(family).reached())
+    return families
+
+
+def fixed_depth(cell: CellResult) -> int | None:
+    """K of a cell all of whose rounds draft K tokens; None where depths are chosen."""
+    if cell.is_baseline:
+        return 0
+    view = SettingsView.of_record(cell.record.config)
+    is_chosen = view.value("drafting.depth") is not None or view.value("drafting.min_confidence")
+    return None if is_chosen else int(cell["num_speculative_tokens"])
+
+
+def _has_rounds(cell: CellResult) -> bool:
+    return cell.record.knowledge is Knowledge.rounds
+
+
+class _Family:
+    """Cells that differ in depth alone."""
+
+    def __init__(self, cells: Sequence[CellResult]) -> None:
+        self.cells = cells
+        estimates = cells[0].estimates
+        self.confidence = estimates.confidence
+        prompts = set.intersection(*(set(cell.estimates.sums.prompt_ids) for cell in cells))
+        self.rows: Mapping[str, int] = {prompt: row for row, prompt in enumerate(sorted(prompts))}
+        resampled = resample_weights(self.num_prompts, estimates.num_resamples)
+        self.weights: Floats = np.vstack([resampled, np.ones(self.num_prompts)])
+        """[R + 1, P]."""
+        self.rounds = [decode_rounds(cell.record.requests, self.rows) for cell in cells]
+        self.sizes = sorted({int(size) for rounds in self.rounds for size in rounds.size})
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.rows)
+
+    def reached(self) -> list[Reached]:
+        """Of each cell, in their order."""
+        by_batch, by_rows = self._cost_by_batch, self._cost_by_rows
+        return [
+            self._reached(cell, rounds, by_batch, by_rows) for cell, rounds in zip(self.cells, self.rounds, strict=True)
+        ]
+
+    def _reached(self, cell: CellResult, rounds: DecodeRounds, by_batch: Floats, by_rows: Floats | None) -> Reached:
+        num_tokens = np.stack([self._sums(rounds.of_size(size), "num_tokens") for size in self.sizes], axis=1)
+        took_s = self._sums(rounds, "seconds")
+        total = num_tokens.sum(axis=1)
+        best_s = (num_tokens * by_batch).sum(axis=1)
+        bound = None if by_rows is None else total / (num_tokens * by_rows).sum(axis=1)
+        return Reached(
+            cell,
+            tokens_per_s=self._estimate(total / took_s),
+            by_batch=self._estimate(total / best_s),
+            share=self._estimate(best_s / took_s),
+            by_rows=NOT_AVAILABLE if bound is None else self._estimate(bound),
+        )
+
+    def _sums(self, rounds: DecodeRounds, name: str) -> Floats:
+        """[R + 1] sums of a field."""
+        sums: Floats = self.weights @ rounds.by_prompt(getattr(rounds, name), self.num_prompts)
+        return sums
+
+    def _num_rounds(self, rounds: DecodeRounds) -> Floats:
+        """[R + 1]."""
+        counts: Floats = self.weights @ rounds.by_prompt(np.ones(len(rounds.size)), self.num_prompts)
+        return counts
+
+    def _estimate(self, values: Floats) -> Estimate:
+        return Estimate(float(values[-1]), *interval(values[:-1], self.num_prompts, self.confidence))
+
+    @cached_property
+    def _fixed(self) -> dict[int, DecodeRounds]:
+        """The rounds of each fixed depth, in their order."""
+        depths = [(fixed_depth(cell), rounds) for cell, rounds in zip(self.cells, self.rounds, strict=True)]
+        return dict(sorted((depth, rounds) for depth, rounds in depths if depth is not None))
+
+    @cached_property
+    def _round_s(self) -> dict[int, Floats]:
+        """Depth -> [R + 1, S] seconds of a round, its share of the step: t(B, K) / B."""
+        return {depth: self._round_s_of(rounds) for depth, rounds in self._fixed.items()}
+
+    def _round_s_of(self, rounds: DecodeRounds) -> Floats:
+        counts = {size: int((rounds.size == size).sum()) // size for size in self.sizes}
+        known = [size for size in self.sizes if counts[size] >= MIN_STEPS] or [max(self.sizes, key=counts.__getitem__)]
+        columns = []
+        for size in known:
+            part = rounds.of_size(size)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                mean_s = self._sums(part, "seconds") / self._num_rounds(part)
+            # a resample without such a round takes the observed mean
+            columns.append(size * np.where(np.isfinite(mean_s), mean_s, mean_s[-1]))
+        # [S, known sizes]: times of steps between known sizes lie on the line through both
+        lines = np.stack([np.interp(self.sizes, known, row) for row in np.eye(len(known))], axis=1)
+        per_round: Floats = np.stack(columns, axis=1) @ lines.T / np.array(self.sizes)
+        return per_round
+
+    @cached_property
+    def _cost_by_batch(self) -> Floats:
+        """[R + 1, S] seconds of a token at the best fixed depth of each size, chosen on what was observed."""
+        costs = []
+        for depth, rounds in self._fixed.items():
+            length = self._sums(rounds, "num_tokens") / self._num_rounds(rounds)
+            costs.append(self._round_s[depth] / length[:, None])
+        stacked = np.stack(costs)
+        best = stacked[:, -1].argmin(axis=0)
+        chosen: Floats = stacked[best, :, np.arange(len(self.sizes))].T
+        return chosen
+
+    @cached_property
+    def _cost_by_rows(self) -> Floats | None:
+        """[R + 1, S] seconds of a token where every round stops where its rows say; None where that is not known."""
+        deepest = max(self.cells, key=lambda cell: fixed_depth(cell) or 0)
+        depth = fixed_depth(deepest)
+        if not depth or deepest["verification"] != "probabilistic":
+            return None
+        found = [
+            (self.rows[request.prompt_id], item.position_bounds)
+            for request in deepest.record.requests
+            if request.prompt_id in self.rows
+            for item in request.rounds
+            if item.position_bounds is not None and len(item.position_bounds) == depth
+        ]
+        if not found:
+            return None
+        prompt = np.array([row for row, _ in found])
+        survival = np.array([bounds for _, bounds in found], dtype=np.float64).cumprod(axis=1)
+        costs = []
+        for place in range(len(self.sizes)):
+            known_s = [seconds[-1, place] for seconds in self._round_s.values()]
+            times = np.interp(np.arange(depth + 1), list(self._round_s), known_s).astype(np.float64)
+            tokens, seconds = (
+                self.weights @ np.bincount(prompt, weights=each, minlength=self.num_prompts)
+                for each in best_stops(survival, times)
+            )
+            costs.append(seconds / tokens)
+        return np.stack(costs, axis=1)
+
+
+def best_stops(survival: Floats, times: Floats) -> tuple[Floats, Floats]:
+    """Tokens and seconds of each round under the stops whose ratio of sums is the largest, by Dinkelbach's iteration.
+
+    Args:
+        survival: [N, K] probability that the first 1, .. K drafts of a round are accepted.
+        times: [K + 1] seconds of a round with 0, 1, .. K drafts.
+
+    Returns:
+        ([N] expected tokens, [N] seconds).
+    """
+    tokens = np.concatenate([np.ones((len(survival), 1)), 1 + survival.cumsum(axis=1)], axis=1)
+    rows, rate, stops = np.arange(len(survival)), 0.0, np.zeros(len(survival), dtype=np.int64)
+    for _ in range(MAX_ITERATIONS):
+        stops = (tokens - rate * times).argmax(axis=1)
+        before, rate = rate, float(tokens[rows, stops].sum() / times[stops].sum())
+        if rate <= before * (1 + 1e-12):
+            break
+    return tokens[rows, stops], times[stops]

@@ -1,0 +1,59 @@
+"""The table of how depths are chosen: what each cell reached beside the best choice on the rounds and times of its run.
+
+This module knows what to show; it does not know where it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.cell import CellResult
+from harness.metrics.depth_optimum import Reached, depth_families
+from harness.metrics.estimates import Estimate
+from harness.report.cell_names import CONTEXT, depth_choice, drafts_text, varying
+from harness.report.entries import DISTURBED, is_disturbed, settings_of
+from harness.report.number_format import Number, without_width_zero
+from harness.report.table import Entry, Table
+
+NOTES = (
+    "Of the steps that read no prompt: output tokens / time. best by batch: at each number of decoding requests the "
+    "fixed depth with most tokens per second, no drafting among them, by the cells of fixed depth; the cell's tokens / "
+    "the time that they would have taken so. share: the cell's throughput / that. Depths are chosen on the same data, "
+    "which overstates the best a little.",
+    "bound by rows: the same if every round stopped where the overlap of its rows, the target's among them, makes most "
+    "tokens per second (Dinkelbach's iteration). Controllers do not see the target's rows. It takes what a draft adds "
+    "to a step not to depend on the drafts of others; n/a unless measurement.expected_acceptance recorded the rows of "
+    "the deepest fixed cell, and for methods other than probabilistic.",
+    "Depths by draft rows (confidence) know more than the batch: their share may exceed 1. Intervals: bootstrap by "
+    "prompt; they do not include the drift of the machine.",
+)
+OTHER = "other_settings"
+"""What it would say of these cells stands in the column of the depth."""
+
+
+def depth_choice_tables(cells: Sequence[CellResult]) -> list[Table]:
+    """One table, where a run has cells of fixed depths and cells whose depths are chosen; else none."""
+    families = depth_families(cells)
+    if not families:
+        return []
+    extra = varying([item.cell for family in families for item in family], [name for name in CONTEXT if name != OTHER])
+    header = [*extra, "T", "drafter", "verification", "depth", "tokens/s", "best by batch (tokens/s)", "share"]
+    rows = [_row(item, family[-1].cell, extra) for family in families for item in family]
+    return [Table("Choice of draft depth", (*header, "bound by rows (tokens/s)"), tuple(rows), NOTES)]
+
+
+def _row(item: Reached, named: CellResult, extra: Sequence[str]) -> tuple[Entry, ...]:
+    """named: a cell with the family's drafter and method, which a baseline does not have."""
+    note = DISTURBED if is_disturbed(item.cell) else ""
+
+    def number(estimate: Estimate, style: str) -> Number:
+        return Number(*without_width_zero(estimate), style=style, note=note)
+
+    method = f"{named['verification']}, {drafts_text(named)}"
+    return (
+        *(*settings_of(named, extra), method, depth_choice(item.cell)),
+        number(item.tokens_per_s, "significant"),
+        number(item.by_batch, "significant"),
+        number(item.share, "length"),
+        number(item.by_rows, "significant"),
+    )

@@ -1,0 +1,98 @@
+"""What the best choice of depths would have reached: at known times and lengths, and against all policies."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from harness.metrics.depth_optimum import best_stops, depth_families
+from harness.report.tables.depth_choice import depth_choice_tables
+from tests.synthetic_cells import analysed, baseline_settings, cell_record, config, request_record, round_record
+
+NUM_PROMPTS, NUM_ROUNDS, LENGTHS = 16, 40, {0: 1, 1: 2, 3: 3}
+"""Every round of depth K emits as many tokens."""
+STEP_S = {1: {0: 0.010, 1: 0.014, 3: 0.018}, 2: {0: 0.010, 1: 0.016, 3: 0.030}}
+"""By the requests that decode: 3 drafts are best for one, 1 for two."""
+
+
+def cell(depth_of, settings):
+    """Prompts in pairs that decode together, the second of them half as long; each pair begins with a prompt's step."""
+    requests, now = [], 0.0
+    for pair in range(NUM_PROMPTS // 2):
+        now += 0.5
+        rounds = [[round_record(0, 0, now, share_s=0.25)] for _ in range(2)]
+        for place in range(NUM_ROUNDS):
+            size = 2 if place < NUM_ROUNDS // 2 else 1
+            depth = depth_of[size]
+            now += STEP_S[size][depth]
+            for mine in rounds[:size]:
+                accepted, share_s = LENGTHS[depth] - 1, STEP_S[size][depth] / size
+                bounds = (1.0, 0.5, 0.5)[:depth]
+                mine.append(round_record(depth, accepted, now, share_s=share_s, position_bounds=bounds))
+        requests += [request_record(mine, f"{2 * pair + place:02}") for place, mine in enumerate(rounds)]
+    return cell_record(requests, now, settings)
+
+
+def fixed(depth, **changes):
+    settings = config(drafting__num_speculative_tokens=depth, verification__method="probabilistic", **changes)
+    return cell({1: depth, 2: depth}, settings)
+
+
+def chosen(by_size, text):
+    settings = config(drafting__num_speculative_tokens=3, drafting__depth=text, verification__method="probabilistic")
+    return cell(by_size, settings)
+
+
+BASELINE = cell({1: 0, 2: 0}, baseline_settings())
+
+
+def test_the_optimum_takes_the_best_depth_of_each_batch_size():
+    """Would catch steps with prompts among the others, a size that is taken for another, and a depth that is best for
+    all sizes together."""
+    cells = analysed(BASELINE, fixed(1), fixed(3), chosen({1: 3, 2: 1}, "1:3/2:1"), chosen({1: 1, 2: 3}, "planner"))
+    (family,) = depth_families(cells)
+    none, one, three, best, worst = (item.share.value for item in family)
+    assert best == pytest.approx(1)
+    assert none < worst < min(one, three) and max(one, three) < 1
+    # 2 requests emit 2 * 2 tokens in 16 ms, one emits 3 in 18 ms
+    assert family[3].tokens_per_s.value == pytest.approx((20 * 4 + 20 * 3) / (20 * 0.016 + 20 * 0.018))
+    # with one draft a step of two takes 16 ms in 20 steps; its 40 tokens alone would have taken 40 / 3 steps of 18 ms
+    assert one == pytest.approx((20 * 0.016 + 40 / 3 * 0.018) / (20 * 0.016 + 20 * 0.014))
+
+
+def test_rows_bound_every_choice_at_the_times_of_the_run():
+    """s = 1, .5, .25: one stops behind the first draft, or goes on while a draft is worth its time."""
+    (family,) = depth_families(analysed(BASELINE, fixed(1), fixed(3), chosen({1: 3, 2: 1}, "planner")))
+    rates = {}
+    for size, times in STEP_S.items():
+        known = np.interp(range(4), sorted(times), [times[depth] for depth in sorted(times)])
+        rates[size] = max(size * tokens / seconds for tokens, seconds in zip((1, 2, 2.5, 2.75), known, strict=True))
+    item = family[1]
+    expected = (20 * 4 + 20 * 2) / (20 * 4 / rates[2] + 20 * 2 / rates[1])
+    assert item.by_rows.value == pytest.approx(expected)
+
+
+def test_dinkelbach_finds_the_best_of_all_policies():
+    """All stops of 4 rounds of depth 3, tried out."""
+    generator = np.random.default_rng(5)
+    for _ in range(20):
+        survival = generator.uniform(size=(4, 3)).cumprod(axis=1)
+        times = 1 + generator.uniform(0, 0.6, size=4).cumsum()
+        tokens = np.concatenate([np.ones((4, 1)), 1 + survival.cumsum(axis=1)], axis=1)
+        ratios = [
+            sum(tokens[row, stop] for row, stop in enumerate(stops)) / sum(times[stop] for stop in stops)
+            for stops in product(range(4), repeat=4)
+        ]
+        emitted, taken = best_stops(survival, times)
+        assert emitted.sum() / taken.sum() == pytest.approx(max(ratios))
+
+
+def test_the_table_names_every_choice():
+    """And is left out where no cell chooses, or what fixed depths are worth is not known."""
+    confident = fixed(3, drafting__min_confidence=0.3)
+    cells = [BASELINE, fixed(1), fixed(3), chosen({1: 3, 2: 1}, "1:3/2:1"), confident]
+    (table,) = depth_choice_tables(analysed(*cells))
+    depths = [row[table.header.index("depth")] for row in table.texts]
+    assert depths == ["no drafts", "K = 1", "K = 3", "1:3/2:1", "K = 3, confidence 0.3"]
+    assert depth_choice_tables(analysed(*cells[:3])) == []
+    assert depth_choice_tables(analysed(cells[1], cells[3])) == []
