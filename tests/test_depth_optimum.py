@@ -60,6 +60,13 @@ def test_the_optimum_takes_the_best_depth_of_each_batch_size():
     assert one == pytest.approx((20 * 0.016 + 40 / 3 * 0.018) / (20 * 0.016 + 20 * 0.014))
 
 
+def test_cells_without_a_step_that_reads_no_prompt_are_left_out():
+    """Would catch a report that answers of one token end."""
+    draw = request_record([round_record(0, 0, 0.5, share_s=0.5)], "00")
+    cells = [cell_record([draw], 1.0, item.config) for item in (BASELINE, fixed(1), chosen({1: 1, 2: 1}, "planner"))]
+    assert depth_families(analysed(*cells)) == []
+
+
 def test_rows_bound_every_choice_at_the_times_of_the_run():
     """s = 1, .5, .25: one stops behind the first draft, or goes on while a draft is worth its time."""
     (family,) = depth_families(analysed(BASELINE, fixed(1), fixed(3), chosen({1: 3, 2: 1}, "planner")))

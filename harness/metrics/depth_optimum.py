@@ -58,7 +58,8 @@ def depth_families(cells: Sequence[CellResult]) -> list[list[Reached]]:
     """Families with two fixed depths at least, plain decoding among them, and a cell whose depths are chosen.
 
     Args:
-        cells: of any runs; those whose rounds are not known, and those that failed, are left out.
+        cells: of any runs. Those whose rounds are not known and those that failed are left out, and families of which
+            a cell has no step without prompts.
     """
     found: dict[str, list[CellResult]] = {}
     for cell in cells:
@@ -70,7 +71,10 @@ def depth_families(cells: Sequence[CellResult]) -> list[list[Reached]]:
         family = [*([baseline] if baseline is not None and _has_rounds(baseline) else []), *line]
         num_fixed = sum(fixed_depth(cell) is not None for cell in family)
         if 2 <= num_fixed < len(family):
-            families.append(_Family(family).reached())
+            compared = _Family(family)
+            # steps without prompts are missing where answers have one token
+            if all(len(rounds.size) for rounds in compared.rounds):
+                families.append(compared.reached())
     return families
 
 
