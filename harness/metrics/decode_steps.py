@@ -1,4 +1,4 @@
-"""The steps of a cell that read no prompt, from its rounds: how many requests decoded, how deep, and how long it took.
+"""The steps of a cell that read no prompt, from its rounds: decoding requests, emitted tokens and seconds.
 
 Rounds that arrived at one moment are of one step, whose duration they share. Shapes: N rounds of such steps, P prompts.
 This module knows records; it does not know settings.
@@ -36,7 +36,7 @@ class DecodeRounds:
         return np.bincount(self.prompt, weights=values, minlength=num_prompts).astype(np.float64)
 
     def of_size(self, size: int) -> DecodeRounds:
-        """Those of the steps in which so many requests decoded."""
+        """The rounds of steps in which `size` requests decoded."""
         kept = self.size == size
         return DecodeRounds(self.prompt[kept], self.size[kept], self.num_tokens[kept], self.seconds[kept])
 
@@ -46,7 +46,7 @@ def decode_rounds(requests: Sequence[RequestRecord], rows: Mapping[str, int]) ->
 
     Args:
         requests: of the cell.
-        rows: row of each prompt; requests of other prompts share steps and are left out after that.
+        rows: row of each prompt. Requests of other prompts count in the size of a step and are then left out.
     """
     found = [
         (item.arrival_s, rows.get(request.prompt_id, -1), place == 0, item.num_output_tokens, item.share_s)

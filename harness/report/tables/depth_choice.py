@@ -17,18 +17,18 @@ from harness.report.table import Entry, Table
 
 NOTES = (
     "Of the steps that read no prompt: output tokens / time. best by batch: at each number of decoding requests the "
-    "fixed depth with most tokens per second, no drafting among them, by the cells of fixed depth; the cell's tokens / "
-    "the time that they would have taken so. share: the cell's throughput / that. Depths are chosen on the same data, "
+    "fixed depth with most tokens per second, no drafts included, by the cells of fixed depth; the cell's tokens / the "
+    "time that they would have taken at it. share: the cell's throughput / that. Depths are chosen on the same data, "
     "which overstates the best a little.",
     "bound by rows: the same if every round stopped where the overlap of its rows, the target's among them, makes most "
-    "tokens per second (Dinkelbach's iteration). Controllers do not see the target's rows. It takes what a draft adds "
-    "to a step not to depend on the drafts of others; n/a unless measurement.expected_acceptance recorded the rows of "
-    "the deepest fixed cell, and for methods other than probabilistic.",
+    "tokens per second (Dinkelbach's iteration). Controllers do not see the target's rows. It assumes that the time "
+    "which a draft adds to a step does not depend on other drafts; n/a unless measurement.expected_acceptance recorded "
+    "the rows of the deepest fixed cell, and for methods other than probabilistic.",
     "Depths by draft rows (confidence) know more than the batch: their share may exceed 1. Intervals: bootstrap by "
     "prompt; they do not include the drift of the machine.",
 )
 OTHER = "other_settings"
-"""What it would say of these cells stands in the column of the depth."""
+"""Left out: the column of the depth holds the same settings."""
 
 
 def depth_choice_tables(cells: Sequence[CellResult]) -> list[Table]:
