@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -51,6 +53,13 @@ class NoDraft(LastToken):
 
     def propose(self, batch: Batch) -> list[int]:  # type: ignore[override]
         return [1] * batch.num_speculative_tokens
+
+
+class TooWide(LastToken):
+    """Drafts a token more than its batch asks for."""
+
+    def propose(self, batch: Batch) -> Draft:
+        return super().propose(replace(batch, num_speculative_tokens=batch.num_speculative_tokens + 1))
 
 
 class Incomplete:

@@ -14,6 +14,7 @@ from scipy import stats
 
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.suffix import SuffixDrafter
+from harness.engine.depth import DepthByBatch
 from harness.engine.engine import Engine
 from harness.records.request import EXPECTED_METHODS
 from harness.settings.sampling import SamplingSettings
@@ -78,6 +79,33 @@ def p_value(engine: Engine) -> float:
 @pytest.mark.parametrize(("method", "sampling"), LOSSLESS, ids=lambda item: item.value)
 def test_law_of_the_first_tokens_is_the_targets(method, sampling):
     assert p_value(engine_of(method, sampling)) > FALSE_ALARM
+
+
+class DepthByAccepted(DepthByBatch):
+    """Makes the most of what it may know: how many drafts all rounds have accepted so far decides every depth."""
+
+    num_accepted = num_steps = 0
+
+    def choices(self, num_requests):
+        return range(4)
+
+    def choose(self, num_requests):
+        # a step without drafts accepts none, and must not be the last word
+        self.num_steps += 1
+        return (self.num_accepted + self.num_steps) % 4
+
+    def learn(self, num_requests, depth, num_accepted, seconds):
+        self.num_accepted += sum(num_accepted)
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of fixed sizes"])
+@pytest.mark.parametrize("method", [VerificationMethod.probabilistic, VerificationMethod.block])
+def test_law_is_the_targets_whatever_earlier_rounds_make_of_the_depth(method, graphs):
+    """Would catch a depth that follows from the step's own drafts, and drafts that are cut behind their draw."""
+    given = {"num_speculative_tokens": 3, "max_new_tokens": NUM_TOKENS, "num_slots": 400, "graphs": graphs}
+    depth = DepthByAccepted(())
+    engine = toy_engine(TARGET, DRAFT, method, DraftSampling.sampled, depth=depth, **given)
+    assert p_value(engine) > FALSE_ALARM and depth.num_accepted > NUM_REQUESTS / 4
 
 
 @pytest.mark.parametrize(

@@ -113,11 +113,15 @@ def test_an_object_that_is_no_drafter_is_refused_with_what_it_lacks(name, words)
         build(name)
 
 
-def test_what_is_no_draft_is_refused_in_a_line(tmp_path, capsys):
-    settings = ["drafter.kind=tests.own_drafters:NoDraft", "measurement.baseline=false", *SMALL]
+@pytest.mark.parametrize(
+    ("name", "found"), [("NoDraft", "found a list"), ("TooWide", "token_ids [1, 4] as its batch says, found [1, 5]")]
+)
+def test_what_is_no_draft_of_its_batch_is_refused_in_a_line(name, found, tmp_path, capsys):
+    """Would catch a draft token that the target reads in the place of a prompt's."""
+    settings = [f"drafter.kind=tests.own_drafters:{name}", "measurement.baseline=false", *SMALL]
     assert main([*settings, f"output.folder={tmp_path}"]) != 0
     errors = capsys.readouterr().err
-    assert "drafter.kind: expected propose of NoDraft" in errors and "found a list" in errors
+    assert f"drafter.kind: expected propose of {name}" in errors and found in errors
     assert "Traceback" not in errors
 
 

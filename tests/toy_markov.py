@@ -16,6 +16,7 @@ from harness.drafters.draft_tree import DraftTree
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.tree import TreeHeadDrafter
+from harness.engine.depth import Depth
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings, draft_slack
@@ -103,6 +104,7 @@ def toy_engine(
     drafter: Drafter | None = None,
     core: Core | None = None,
     caching: Caching = AS_DRAFTED,
+    depth: Depth | None = None,
     **options: bool,
 ) -> Engine:
     """An engine over the two chains, ready to run; `options` are fields of EngineSettings."""
@@ -124,7 +126,7 @@ def toy_engine(
     if drafter is None and num_speculative_tokens:
         drafter = ChainDrafter(ToyHead(draft, draft_ids), draft_sampling, shape, caching)
     drafter = drafter or NoDrafter()
-    return Engine(ToyTarget(target), drafter, settings, core)
+    return Engine(ToyTarget(target), drafter, settings, core, depth)
 
 
 def toy_requests(count: int, first_seed: int = 0, prompt: tuple[int, ...] = (0,)) -> list[Request]:

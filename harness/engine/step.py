@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, ReadsWhileDrafting, TargetStep
+from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, ReadsWhileDrafting, TargetStep, proposed
 from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.engine.token_logprobs import LogprobsSettings, packed_logprobs
 from harness.models.slot_cache import SlotCache
@@ -117,7 +117,7 @@ class Step:
         """Apply the host's input, and propose the step's drafts for each row, under masks where there are any.
 
         Raises:
-            ValueError: a drafter of the user's own returns no Draft.
+            ValueError: see `proposed`.
         """
         self._begin(inputs)
         batch = replace(self._batch(inputs), masks=masks)
@@ -125,12 +125,7 @@ class Step:
             if inputs.has_rounds and isinstance(self.drafter, ReadsWhileDrafting):
                 self.drafter.read(batch)
             return Drafted(batch, Draft(batch.lengths.new_empty(batch.num_rows, 0), torch.zeros_like(batch.lengths)))
-        draft = self.drafter.propose(batch)
-        if not isinstance(draft, Draft):
-            raise ValueError(
-                f"drafter.kind: expected propose of {type(self.drafter).__name__} to return a kernels.contract.Draft, "
-                f"found a {type(draft).__name__}"
-            )
+        draft = proposed(self.drafter, batch)
         if inputs.max_drafts is not None:
             draft = replace(draft, num_draft_tokens=torch.minimum(draft.num_draft_tokens, inputs.max_drafts))
         narrows = not (self.joins or inputs.prompts or draft.token_ids.is_cuda or masks)
