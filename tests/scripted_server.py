@@ -189,7 +189,7 @@ class ScriptedServer:
         return {"draft_n": script.depth * len(script.accepted), "draft_n_accepted": sum(script.accepted)}
 
     def details(self, script, fault):
-        """What an engine says of the drafts of one answer."""
+        """The drafts of one answer as an engine reports them."""
         accepted, steps = list(script.accepted), len(script.accepted)
         histogram = [accepted.count(number) for number in range(script.depth + 1)]
         if not script.depth:

@@ -1,4 +1,4 @@
-"""What `run --list` says of time and disk."""
+"""Estimates of time and disk by `run --list`."""
 
 import csv
 

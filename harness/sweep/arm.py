@@ -100,7 +100,7 @@ class Arm:
 
         Args:
             turn: whose conversations to run.
-            advance: told of every finished request.
+            advance: called with every finished request.
             progress: says whether the run shall end.
         """
         assert self.backend is not None

@@ -1,4 +1,4 @@
-"""run.json: what a run is about and which of its cells have a record, in the plan's order; knows not how they ran."""
+"""run.json: a run's title and its cells that have a record, in the plan's order; does not know how they ran."""
 
 from __future__ import annotations
 

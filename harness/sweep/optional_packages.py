@@ -1,4 +1,4 @@
-"""Packages that only some settings need, asked for before anything is loaded; knows not what they are needed for."""
+"""Packages that only some settings need, looked for before anything is loaded; does not know what they are for."""
 
 from __future__ import annotations
 

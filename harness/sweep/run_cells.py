@@ -45,7 +45,7 @@ def run_cells(plan: RunPlan, folder: Path, progress: Progress, finished: list[st
     Args:
         plan: the cells.
         folder: gets cells/ and run.json; an older run.json stays until this run has finished something.
-        progress: told of every finished request.
+        progress: counts every finished request.
         finished: the id of each finished cell is appended, so that the caller knows them after an interruption too.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Writes how far a run is, for another shell, from the start of its session to its end; knows not what workers do."""
+"""Writes how far a run is, for other shells, from its session's start to its end; does not know what workers do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work on one group: what its workers have done and failed at so far, and how the next worker is told of it."""
+"""The work on one group: what its workers have done and failed at so far, and the message to the next worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Task:
     """Places of the cells whose record is there."""
     num_told: int = 0
     num_left_out: int = 0
-    """Requests that the display was told of, which another worker tells of again."""
+    """Requests that the display has counted, and that another worker will report again."""
     is_done: bool = False
     """Whether another worker would find nothing to do."""
     _tried_again: set[int] = field(default_factory=set)

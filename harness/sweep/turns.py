@@ -1,4 +1,4 @@
-"""Which cells of a plan run together on which conversations, and whose turn it is; knows not how they are run."""
+"""Which cells of a plan run together on which conversations, and whose turn it is; does not know how they run."""
 
 from __future__ import annotations
 

@@ -103,11 +103,11 @@ class Adapter:
         return {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed % 2**31}
 
     def grammar_fields(self, grammar: str) -> dict[str, Any]:
-        """What a request says of the grammar of its answer, in the language of constraint.kind."""
+        """Fields of a request that give the grammar of its answer, in the language of constraint.kind."""
         return {}
 
     def drafts(self, reply: Reply) -> Steps | DraftCounts | None:
-        """What an answer says of its drafts: every step, counts, or nothing.
+        """The drafts that an answer reports: every step, counts, or nothing.
 
         Raises:
             MalformedAnswer: it contradicts itself.

@@ -1,6 +1,6 @@
 """Puts load on a server: conversations at a fixed concurrency or at Poisson arrivals, each turn after the one before.
 
-Knows neither what an answer says of drafts nor where records lie.
+Knows neither how answers report drafts nor where records lie.
 """
 
 from __future__ import annotations
