@@ -14,6 +14,7 @@ from harness.records import fault_points
 from harness.records.checkpoint import Checkpoint, read_checkpoint
 from harness.records.files import UnwritableError
 from harness.records.provenance import provenance
+from harness.report.missing_values import OTHER_SESSIONS, missing_value_notes
 from harness.report.warnings import warnings
 from harness.settings.cell import MeasurementConfig
 from harness.sweep import arm
@@ -108,6 +109,7 @@ def test_a_cell_that_was_added_later_says_why_it_has_no_speedup(tmp_path):
     results = read_results(tmp_path)
     assert [cell.speedup.value > 0 for cell in results.cells] == [True, True, True, False]
     assert any(line.startswith("1 cells") and "other sessions" in line for line in warnings(results))
+    assert [line for line in missing_value_notes(results.cells, ["speedup"]) if OTHER_SESSIONS in line]
 
 
 def test_nothing_is_run_twice(tmp_path, undisturbed, monkeypatch):

@@ -18,6 +18,7 @@ OF_BASELINE = "–: the baseline drafts nothing, so it has no such value."
 NO_BASELINE = (
     "the run has no baseline with the same settings (measurement.baseline=false, or it failed or was not finished)"
 )
+OTHER_SESSIONS = "cell and baseline share no prompt that was measured in one session (--fresh measures them together)"
 FAILED = "the cell failed; the report says why"
 TURNED_OFF = "it was not recorded (measurement.expected_acceptance=false)"
 NOT_RECORDED = "it was not recorded for every draft that counts in full, or there is no such draft"
@@ -69,7 +70,7 @@ def _why(cell: CellResult, name: str) -> str:
     if cell.record.has_failed:
         return FAILED
     if name in OF_SETTINGS:
-        return OF_SETTINGS[name]
+        return OTHER_SESSIONS if name == "speedup" and cell.baseline is not None else OF_SETTINGS[name]
     if cell.record.knowledge in UNKNOWN and metric(name).of_tokens:
         return UNKNOWN[cell.record.knowledge]
     if name in REASONING_METRICS:
