@@ -79,7 +79,11 @@ def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor) -> Tensor:
     """What follows attention: its residual, and the feed-forward part with its own; [B, T, H]."""
     states, mlp = residual + attended, layer.mlp
     normed = norm(layer.post_attention_layernorm, states)
-    return states + _linear(mlp.down_proj, mlp.act_fn(_linear(mlp.gate_proj, normed)) * _linear(mlp.up_proj, normed))
+    gated = mlp.act_fn(_linear(mlp.gate_proj, normed))
+    gated *= _linear(mlp.up_proj, normed)
+    added = _linear(mlp.down_proj, gated)
+    added += states
+    return added
 
 
 def norm(module: Any, states: Tensor) -> Tensor:

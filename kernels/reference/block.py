@@ -16,6 +16,7 @@ from torch import Tensor
 from .odds import Odds
 from .proposal import Proposal
 from .residual import residual
+from .truncation import rows_per_chunk
 
 
 def log_prefix_ratios(proposal: Proposal) -> Tensor:
@@ -43,8 +44,13 @@ def residual_masses(proposal: Proposal, ratios: Tensor) -> Tensor:
     next_unmatched = -torch.expm1(proposal.target_logprobs[:, 1:])
     masses[:, :-1] = torch.where(proposal.usable[:, 1:], ratios[:, :-1] * next_unmatched, 0.0)
     compared = proposal.usable[:, 1:] & ~proposal.one_hot[:, None]
-    requests, index = compared.nonzero(as_tuple=True)
-    if len(requests):
+    if "compared_residuals" in proposal.kept:
+        found: Tensor = proposal.kept["compared_residuals"][:, 1:]
+        masses[:, :-1] = torch.where(compared, found, masses[:, :-1])
+        return masses
+    places = compared.nonzero()
+    for part in places.split(rows_per_chunk(proposal.target.logits)) if len(places) else ():
+        requests, index = part.unbind(dim=1)
         masses[requests, index] = residual(proposal, requests, index + 1, ratios[requests, index]).sum(dim=1)
     return masses
 

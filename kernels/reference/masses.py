@@ -65,11 +65,18 @@ def masses(proposal: Proposal) -> Masses:
 def overlaps(proposal: Proposal) -> Tensor:
     """[R, K] float64, the overlap alone: the largest probability with which any lossless rule accepts one such draft.
 
-    Without a meaning where there is no usable draft token.
+    Without a meaning where there is no usable draft token. What block verification needs of the same rows is kept.
     """
     found = proposal.target_logprobs.exp()
+    prefix_ratios = None if "block_odds" in proposal.kept else log_prefix_ratios(proposal).exp()
+    residuals = torch.zeros_like(found)
     for requests, positions, target_probs, draft_probs in compared_rows(proposal):
         found[requests, positions] = torch.minimum(target_probs, draft_probs).sum(dim=1)
+        if prefix_ratios is not None:
+            target_probs *= prefix_ratios[requests, positions][:, None]
+            residuals[requests, positions] = target_probs.sub_(draft_probs).clamp_(min=0.0).sum(dim=1)
+    if prefix_ratios is not None:
+        proposal.kept["compared_residuals"] = residuals
     return found
 
 

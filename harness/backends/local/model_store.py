@@ -11,6 +11,7 @@ import torch
 from harness.drafters.registry import LoadedHead, load_head
 from harness.models.random_target import random_target
 from harness.models.target import META, TargetModel, load_target
+from harness.models.weight_layout import lay_out
 from harness.settings.device import resolve_device, resolve_dtype
 from harness.settings.models import DrafterConfig, TargetConfig, Weights
 from harness.settings.sections import BackendConfig
@@ -72,6 +73,7 @@ class Models:
     def target(self) -> TargetModel:
         if self._target is None:
             target = _target(self._config, self.device, self._dtype)
+            lay_out(target.causal_lm)
             self._fuse(target)
             self._target = target
         return self._target
@@ -82,6 +84,7 @@ class Models:
         if key not in self._heads:
             loaded = load_head(config, self.target)
             if loaded is not None:
+                lay_out(loaded.module)
                 self._fuse(loaded.head)
             self._heads[key] = loaded
         return self._heads[key]
