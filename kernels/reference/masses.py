@@ -73,8 +73,8 @@ def overlaps(proposal: Proposal) -> Tensor:
     for requests, positions, target_probs, draft_probs in compared_rows(proposal):
         found[requests, positions] = torch.minimum(target_probs, draft_probs).sum(dim=1)
         if prefix_ratios is not None:
-            target_probs *= prefix_ratios[requests, positions][:, None]
-            residuals[requests, positions] = target_probs.sub_(draft_probs).clamp_(min=0.0).sum(dim=1)
+            left = target_probs.mul_(prefix_ratios[requests, positions][:, None]).sub_(draft_probs)
+            residuals[requests, positions] = left.clamp_(min=0.0).sum(dim=1)
     if prefix_ratios is not None:
         proposal.kept["compared_residuals"] = residuals
     return found
