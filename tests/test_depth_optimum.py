@@ -100,6 +100,12 @@ def test_the_table_names_every_choice():
     cells = [BASELINE, fixed(1), fixed(3), chosen({1: 3, 2: 1}, "1:3/2:1"), confident]
     (table,) = depth_choice_tables(analysed(*cells))
     depths = [row[table.header.index("depth")] for row in table.texts]
-    assert depths == ["no drafts", "K = 1", "K = 3", "1:3/2:1", "K = 3, confidence 0.3"]
+    assert depths == ["no drafts", "K = 1", "K = 3", "K = 3, 1:3/2:1", "K = 3, confidence 0.3"]
     assert depth_choice_tables(analysed(*cells[:3])) == []
+    *_, by_batch, by_row = analysed(*cells)
+    assert (by_batch["depth"], by_row["depth"]) == ("1:3/2:1", "confidence 0.3")
+    assert by_row.drafts == "sampled (confidence 0.3)" and by_row["other_settings"] == ""
+    old = config()
+    del old["drafting"]["depth"], old["drafting"]["min_confidence"]
+    assert analysed(cell({1: 3, 2: 3}, old))[0]["depth"] == "", "records are older than the settings"
     assert depth_choice_tables(analysed(cells[1], cells[3])) == []

@@ -91,8 +91,8 @@ class CellResult:
 
     @property
     def drafts(self) -> str:
-        """Draft sampling, the tree, and what is special about the draft-logit cache."""
-        texts = [text for text in (self.tree_text, self.cache_text) if text]
+        """Draft sampling, what decides the depth, the tree, and what is special about the draft-logit cache."""
+        texts = [text for text in (self["depth"], self.tree_text, self.cache_text) if text]
         return self["draft_sampling"] + (f" ({', '.join(texts)})" if texts else "")
 
     @property

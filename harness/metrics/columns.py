@@ -37,6 +37,10 @@ SETTINGS: dict[str, Column] = {
     "drafter_path": _text("checkpoint or named shape of the drafter; empty for the built-in one"),
     "drafter_weights": _text("where the drafter's weights come from; empty for a drafter without a network"),
     "num_speculative_tokens": Column("tokens", "K, draft tokens proposed per round; 0 for the baseline"),
+    "depth": _text(
+        "what decides, beside K, how many tokens a round drafts: a table by batch size (1:4/8:2), planner, confidence "
+        "with its least value; empty where every round drafts K",
+    ),
     "tree": _text(
         "shape of the tree that is drafted: children level by level, or a list of parents; its nodes are the K draft "
         "tokens, and a position is a depth; empty for chains",
@@ -131,7 +135,7 @@ POSITION_COUNTS: dict[str, Column] = {
 }
 
 
-GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "tree", "temperature")
+GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "depth", "tree", "temperature")
 SIDE_COLUMNS = ("cell_id", "verification", "draft_sampling", "siblings", "draft_cache_dtype", "drawn_from", "labels")
 PAIRED_COLUMNS: dict[str, Column] = {
     **{name: SETTINGS[name] for name in GROUP_COLUMNS},

@@ -31,7 +31,6 @@ from harness.metrics.decode_steps import DecodeRounds, Floats, decode_rounds
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate
 from harness.metrics.intervals import interval, resample_weights
 from harness.records.counts import Knowledge
-from harness.settings.view import SettingsView
 
 _OF_DEPTH = ("num_speculative_tokens", "depth", "step_times", "min_confidence")
 DEPTH_SETTINGS = tuple(f"drafting.{name}" for name in _OF_DEPTH)
@@ -82,9 +81,7 @@ def fixed_depth(cell: CellResult) -> int | None:
     """K of a cell all of whose rounds draft K tokens; None where depths are chosen."""
     if cell.is_baseline:
         return 0
-    view = SettingsView.of_record(cell.record.config)
-    is_chosen = view.value("drafting.depth") is not None or view.value("drafting.min_confidence")
-    return None if is_chosen else int(cell["num_speculative_tokens"])
+    return None if cell["depth"] else int(cell["num_speculative_tokens"])
 
 
 def _has_rounds(cell: CellResult) -> bool:

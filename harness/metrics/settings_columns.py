@@ -55,6 +55,7 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "drafter_weights": drafter_weights,
         "num_speculative_tokens": 0 if baseline else setting("drafting.num_speculative_tokens"),
         "draft_sampling": "" if baseline else setting("draft_sampling"),
+        "depth": _depth(record),
         **_tree(record),
         **_draft_cache(record),
         "verification": "" if baseline else _verification(setting("verification.method"), setting("verification")),
@@ -93,6 +94,15 @@ def _draft_cache(record: CellRecord) -> dict[str, str]:
         "draft_cache_dtype": SettingReader(record)("dtype") if dtype == "auto" else dtype,
         "drawn_from": drafting.get("drawn_from", "stored"),
     }
+
+
+def _depth(record: CellRecord) -> str:
+    """What decides about drafts beside K; records whose rounds all draft K tokens need not name it."""
+    view = SettingsView.of_record(record.config)
+    if view.value("drafter.kind") == "none" or not view.drafts_local_chain:
+        return ""
+    by_step, least = view.value("drafting.depth"), view.value("drafting.min_confidence") if view.has_model else 0
+    return ", ".join([*([by_step] if by_step else []), *([f"confidence {least:g}"] if least else [])])
 
 
 def _tree(record: CellRecord) -> dict[str, str]:

@@ -14,7 +14,6 @@ from harness.metrics.cell import CellResult
 from harness.metrics.comparison import Group, method_rank
 from harness.metrics.definitions import LABEL_NOTES
 from harness.settings.acceptance_profiles import AcceptanceProfile
-from harness.settings.depth import PLANNER
 from harness.settings.guarantee import RANDOM_WEIGHTS
 from harness.settings.models import Weights, checkpoint_name, drafter_traits
 from harness.settings.tree import is_chain
@@ -77,8 +76,9 @@ def column_name(cell: CellResult) -> str:
 
 
 def drafts_text(cell: CellResult) -> str:
-    """How drafts are drawn and kept, in words."""
-    return ", ".join(text for text in (f"{cell['draft_sampling']} drafts", cell.tree_text, cell.cache_text) if text)
+    """How drafts are drawn and kept, and what decides their number beside K, in words."""
+    texts = f"{cell['draft_sampling']} drafts", cell["depth"], cell.tree_text, cell.cache_text
+    return ", ".join(text for text in texts if text)
 
 
 def baseline_name(cell: CellResult) -> str:
@@ -132,17 +132,8 @@ def group_title(group: Group, cells: Sequence[CellResult]) -> str:
 
 def depth_text(cell: CellResult) -> str:
     """K, and the shape of a tree."""
-    return f"K = {cell['num_speculative_tokens']}" + (f", tree {cell['tree']}" if cell["tree"] else "")
-
-
-def depth_choice(cell: CellResult) -> str:
-    """What says how many tokens each round drafts."""
-    if cell.is_baseline:
-        return "no drafts"
-    drafting, most = cell.record.config["drafting"], cell["num_speculative_tokens"]
-    by_step, least = drafting.get("depth"), drafting.get("min_confidence")
-    text = f"K = {most}" if by_step is None else f"planner, K to {most}" if by_step == PLANNER else by_step
-    return f"{text}, confidence {least:g}" if least else text
+    texts = [f"K = {cell['num_speculative_tokens']}", cell["depth"], f"tree {cell['tree']}" if cell["tree"] else ""]
+    return ", ".join(text for text in texts if text)
 
 
 def shared_title(first: CellResult, cells: Sequence[CellResult], *, with_depth: bool = True) -> str:
@@ -157,7 +148,12 @@ def shared_title(first: CellResult, cells: Sequence[CellResult], *, with_depth: 
 def summary_order(cell: CellResult) -> tuple:
     """Sorts cells for a summary: target, settings, temperature, baseline first, drafter, K, method."""
     context_key = tuple(_in_order(cell[name]) for name in CONTEXT)
-    drafter = ("" if cell.is_baseline else drafter_name(cell), cell["num_speculative_tokens"], cell["tree"])
+    drafter = (
+        "" if cell.is_baseline else drafter_name(cell),
+        cell["num_speculative_tokens"],
+        cell["depth"],
+        cell["tree"],
+    )
     rank = (-1, 0, "") if cell.is_baseline else method_rank(cell)
     return cell["target"], cell["temperature"], context_key, drafter, rank
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from harness.metrics.cell import CellResult
 from harness.metrics.depth_optimum import Reached, depth_families
 from harness.metrics.estimates import Estimate
-from harness.report.cell_names import CONTEXT, depth_choice, drafts_text, varying
+from harness.report.cell_names import CONTEXT, depth_text, varying
 from harness.report.entries import DISTURBED, is_disturbed, settings_of
 from harness.report.number_format import Number, without_width_zero
 from harness.report.table import Entry, Table
@@ -27,8 +27,6 @@ NOTES = (
     "Depths by draft rows (confidence) know more than the batch: their share may exceed 1. Intervals: bootstrap by "
     "prompt; they do not include the drift of the machine.",
 )
-OTHER = "other_settings"
-"""Left out: the column of the depth holds the same settings."""
 
 
 def depth_choice_tables(cells: Sequence[CellResult]) -> list[Table]:
@@ -36,7 +34,7 @@ def depth_choice_tables(cells: Sequence[CellResult]) -> list[Table]:
     families = depth_families(cells)
     if not families:
         return []
-    extra = varying([item.cell for family in families for item in family], [name for name in CONTEXT if name != OTHER])
+    extra = varying([item.cell for family in families for item in family], CONTEXT)
     header = [*extra, "T", "drafter", "verification", "depth", "tokens/s", "best by batch (tokens/s)", "share"]
     rows = [_row(item, family[-1].cell, extra) for family in families for item in family]
     return [Table("Choice of draft depth", (*header, "bound by rows (tokens/s)"), tuple(rows), NOTES)]
@@ -49,9 +47,10 @@ def _row(item: Reached, named: CellResult, extra: Sequence[str]) -> tuple[Entry,
     def number(estimate: Estimate, style: str) -> Number:
         return Number(*without_width_zero(estimate), style=style, note=note)
 
-    method = f"{named['verification']}, {drafts_text(named)}"
+    method = f"{named.method}, {named['draft_sampling']} drafts"
+    depth = "no drafts" if item.cell.is_baseline else depth_text(item.cell)
     return (
-        *(*settings_of(named, extra), method, depth_choice(item.cell)),
+        *(*settings_of(named, extra), method, depth),
         number(item.tokens_per_s, "significant"),
         number(item.by_batch, "significant"),
         number(item.share, "length"),
