@@ -179,12 +179,16 @@ _FOLLOWS = (
 """Settings that show in a listed one."""
 
 
+_AS_WRITTEN = {"None": "null", "True": "true", "False": "false"}
+"""What is written in a setting, by its value in Python."""
+
+
 def _shown_settings(cell: CellConfig) -> dict[str, Any]:
     """Every setting by key; those that the baseline does not have as a dash."""
     shown: dict[str, Any] = {}
     for section, values in plain_values(asdict(cell)).items():
         entries = values.items() if isinstance(values, dict) else [("", values)]
-        shown |= {f"{section}.{name}".rstrip("."): value for name, value in entries}
+        shown |= {f"{section}.{name}".rstrip("."): _AS_WRITTEN.get(repr(value), value) for name, value in entries}
     shown["drafting.sampling"] = cell.draft_sampling.value
     for key, weights in (("target.name", cell.target.weights), ("drafter.kind", cell.drafter.weights)):
         shown[key] += f" ({RANDOM_WEIGHTS})" if weights is Weights.random else ""
