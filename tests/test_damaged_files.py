@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from harness.metrics.cell import read_results
 from harness.metrics.frame import results_frame
 from harness.models.checkpoint import INDEX, Checkpoint
+from harness.models.target import load_target
 from harness.records.acceptance_terms import read_terms, write_terms
 from harness.records.files import read_cell, write_cell
 from harness.records.strict_json import parse_json, typed
@@ -24,6 +25,7 @@ from tests.damaged_json import at_place, damaged
 from tests.synthetic_cells import simulated_run
 from tests.test_records import coarse_cell, example_cell
 from tests.test_round_terms import terms_of_two
+from tests.tiny_models import positions_from, random_causal_lm, random_tokens, save_target_folder
 
 often = settings(
     max_examples=50,
@@ -166,6 +168,29 @@ def test_a_damaged_index_of_shards_gives_the_same_tensors_or_is_refused(tmp_path
     def check(found):
         taken = read_or_refused(lambda: read(found.text), str(folder))
         assert taken is None or all(torch.equal(taken[name], tensors[name]) for name in names)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"], ids=lambda name: name
+)
+def test_a_damaged_configuration_of_a_checkpoint_is_taken_or_refused(name, tmp_path):
+    """Would catch what transformers and tokenizers raise, without a file, and an end of sequence that is no token."""
+    folder = save_target_folder(tmp_path, random_causal_lm("llama3_rope"))
+    tokens = random_tokens(1, 5)
+
+    def load():
+        target = load_target(folder)
+        target.forward(tokens, positions_from([0], 5), None)
+        assert all(type(token) is int and token >= 0 for token in target.eos_token_ids)
+        return target.tokenizer.encode("w3 w4")
+
+    @settings(often, max_examples=30)
+    @given(damaged(json.loads((folder / name).read_text())))
+    def check(found):
+        (folder / name).write_bytes(found.text)
+        read_or_refused(load, str(folder))
 
     check()
 

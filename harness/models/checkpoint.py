@@ -23,6 +23,8 @@ CODE = ("*.py",)
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+_LONGEST_REASON = 400
+"""Characters of what a library says that a message repeats."""
 
 
 class CheckpointError(ValueError):
@@ -95,10 +97,15 @@ def configured_by(source: object) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split())
         raise CheckpointError(
-            f"{source}: expected a configuration that transformers takes, found {type(error).__name__}: {reason}"
+            f"{source}: expected a configuration that transformers takes, found {reason_of(error)}"
         ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """What a library says of a file, in one line that is not too long."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
 
 
 class Checkpoint:

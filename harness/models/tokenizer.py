@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedConfig
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
-from harness.models.checkpoint import CheckpointError, read_json
+from harness.models.checkpoint import CheckpointError, read_json, reason_of
+from harness.records.strict_json import shown
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -18,10 +21,33 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a checkpoint folder. Raises CheckpointError when its files are missing."""
+    """The tokenizer of a checkpoint folder. Raises CheckpointError when its files are missing or damaged."""
     if not has_tokenizer(folder):
         raise CheckpointError(f"{folder}: expected a tokenizer ({' or '.join(TOKENIZER_FILES)}), found none")
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    with _read_from(folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        # what is of another type is used, and told of, only now
+        tokenizer.encode("")
+    return tokenizer
+
+
+def load_own_tokenizer(folder: Path) -> Any:
+    """The tokenizer.json of a folder whose config.json may name a model type that transformers does not know."""
+    with _read_from(folder):
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+@contextmanager
+def _read_from(folder: Path) -> Iterator[None]:
+    """Turn whatever the libraries raise into a CheckpointError that names the damaged file, or the folder."""
+    try:
+        yield
+    except Exception as error:
+        for path in sorted(folder.glob("*token*.json")):
+            read_json(path)
+        raise CheckpointError(
+            f"{folder}: expected a tokenizer that transformers takes, found {reason_of(error)}"
+        ) from error
 
 
 def eos_token_ids(config: PreTrainedConfig, tokenizer: Any, path: Path | None) -> frozenset[int]:
@@ -30,8 +56,12 @@ def eos_token_ids(config: PreTrainedConfig, tokenizer: Any, path: Path | None) -
     Files are read as they are, because a configuration class fills in an id of its own where a file names none.
     """
     stated = config.eos_token_id if path is None else stated_eos(path)
-    ids = set(stated if isinstance(stated, list) else [stated]) | {getattr(tokenizer, "eos_token_id", None)}
-    return frozenset(token for token in ids if token is not None)
+    found = [*(stated if isinstance(stated, list) else [stated]), getattr(tokenizer, "eos_token_id", None)]
+    ids = [token for token in found if token is not None]
+    wrong = [token for token in ids if type(token) is not int or token < 0]
+    if wrong:
+        raise CheckpointError(f"{path}: eos_token_id: expected ids of tokens, found {shown(wrong[0])}")
+    return frozenset(ids)
 
 
 def stated_eos(folder: Path) -> int | list[int] | None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerFast
-
 from harness.models.target import TargetModel
-from harness.models.tokenizer import has_tokenizer, load_tokenizer
+from harness.models.tokenizer import has_tokenizer, load_own_tokenizer, load_tokenizer
 
 
 def check_vocab_size(found: int, target: TargetModel, source: object) -> None:
@@ -23,8 +21,8 @@ def check_vocab_size(found: int, target: TargetModel, source: object) -> None:
 def check_folder_tokenizer(folder: Path, target: TargetModel) -> None:
     """Compare the tokenizer that lies in a drafter's folder, if there is one, with the target's."""
     if (folder / "tokenizer.json").is_file():
-        # Not AutoTokenizer: it asks config.json for a model type, and that of a head's folder may be none it knows.
-        check_same_tokenizer(PreTrainedTokenizerFast.from_pretrained(folder), target, folder)
+        # that of a head may be of a model type that transformers does not know
+        check_same_tokenizer(load_own_tokenizer(folder), target, folder)
     elif has_tokenizer(folder):
         check_same_tokenizer(load_tokenizer(folder), target, folder)
 
