@@ -105,7 +105,9 @@ def configured_by(source: object) -> Iterator[None]:
 def reason_of(error: Exception) -> str:
     """What a library says of a file, in one line that is not too long."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
+    half = _LONGEST_REASON // 2
+    # what to do comes last
+    return text if len(text) <= _LONGEST_REASON else f"{text[:half]} ... {text[-half:]}"
 
 
 class Checkpoint:
