@@ -279,6 +279,20 @@ def test_a_round_faster_than_its_step_has_no_time_of_the_host(measured):
     assert (profile.host_us, profile.host_share) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["drafting.depth=1:4/8:2"], "drafting.depth: expected null or a number"),
+        (["drafting.tree=2-2", "verification=recursive"], "drafting.tree: expected null"),
+    ],
+    ids=["depth", "tree"],
+)
+def test_rounds_that_differ_are_not_profiled(settings, message, capsys):
+    """Would catch times of K drafts under the name of fewer."""
+    assert command.main(["drafter=mtp", "backend.device=cpu", *settings]) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_the_help_lists_no_setting_that_is_refused(capsys):
     assert command.main(["--help"]) == 0
     listed = set(re.findall(r"^  ([a-z_.]+)=", capsys.readouterr().out, re.M))

@@ -1,5 +1,6 @@
 """The planner of depth: its choices for known times and survival, and runs that it repeats."""
 
+import numpy as np
 import pytest
 
 from harness.engine.planner import PROBE_EVERY, Planner
@@ -64,6 +65,25 @@ def test_steps_correct_what_was_measured_beforehand():
         made.learn(1, 0, (), 500.0)
     assert made.seconds(1, 2) == pytest.approx(3 + 1.9)
     assert before == 0 and made.best(1) > 0
+
+
+@pytest.mark.parametrize("rates", [(0.8, 0.8, 0.8, 0.8), (0.7, 0.5, 0.3, 0.2), (0.2, 0.2, 0.2, 0.2)], ids=str)
+@pytest.mark.parametrize("slope", [0.05, 0.15, 0.4])
+def test_it_comes_within_three_percent_of_the_best_depth(rates, slope):
+    """800 steps of 8 requests, learning included; drafts of depth i pass at rates[i]. Would catch a planner that is
+    late to learn, or pays much for its probes."""
+    generator = np.random.default_rng(3)
+    times = tuple(1 + slope * depth for depth in range(K + 1))
+    made, num_tokens, seconds = Planner(K, StepTimes((8,), (times,))), 0.0, 0.0
+    survival = np.cumprod(rates)
+    for _ in range(800):
+        depth = made.choose(8)
+        passes = generator.random((8, K)) < rates
+        accepted = np.minimum(passes.cumprod(axis=1).sum(axis=1), depth).tolist()
+        made.learn(8, depth, accepted, None)
+        num_tokens, seconds = num_tokens + 8 * (1 + survival[:depth].sum()), seconds + times[depth]
+    best = max(8 * (1 + survival[:depth].sum()) / times[depth] for depth in range(K + 1))
+    assert num_tokens / seconds > 0.97 * best
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of fixed sizes"])

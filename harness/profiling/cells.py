@@ -97,6 +97,11 @@ def _for_profile(cell: CellConfig, length: int, num_repeats: int) -> CellConfig:
     """The cell with prompts that lead to the length, a conversation for each slot, and room for the rounds."""
     if cell.drafts_tree:
         raise ValueError(f"drafting.tree: expected null, since only chains are profiled, found {cell.drafting.tree}")
+    if cell.drafting.depth is not None and not cell.is_baseline:
+        raise ValueError(
+            "drafting.depth: expected null or a number, since rounds of one depth are profiled, found "
+            f"{cell.drafting.depth}"
+        )
     num_slots, num_tokens = cell.backend.max_concurrency, _num_speculative_tokens(cell)
     num_new = output_tokens_needed(num_slots, length, num_tokens, num_rounds_of(num_repeats))
     return replace(
