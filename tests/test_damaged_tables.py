@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import asdict
 
 import pandas as pd
 import pytest
@@ -13,10 +14,15 @@ from experiments import status as command
 from harness.kernel_bench.history import Line, read_history
 from harness.metrics import load_results
 from harness.metrics.cell import read_results
+from harness.metrics.certification import CERTIFICATION, load_certification
 from harness.metrics.columns import TEXT_COLUMNS
+from harness.records.process_name import ProcessName
 from harness.records.run_status import STATUS
 from harness.report.write import rows
+from harness.sweep import lease
+from harness.sweep.manifest import Manifest
 from tests.damaged_json import damaged
+from tests.resumed_runs import plan_of, run
 from tests.synthetic_cells import simulated_run
 from tests.test_damaged_files import often, read_or_refused
 from tests.test_status import STATUS_OF_A_RUN
@@ -115,3 +121,53 @@ def test_a_status_that_does_not_say_whose_it_is_is_not_taken_for_this_process(na
     del fields[name]
     (tmp_path / STATUS).write_text(json.dumps(fields))
     assert command.main([str(tmp_path)]) == 2 and name in capsys.readouterr().err
+
+
+def test_a_damaged_certification_is_read_or_refused(tmp_path):
+    """Would catch a text among p-values."""
+    number = dict.fromkeys(("num_samples", "acceptance_rate", "df", "statistic", "p_value", "variation"), 0.5)
+    outcome = {"name": "a", "is_control": False, "verdict": "pass", **number}
+
+    @often
+    @given(damaged({"outcomes": [outcome, outcome | {"name": "b"}]}))
+    def check(found):
+        (tmp_path / CERTIFICATION).write_bytes(found.text)
+        frame = read_or_refused(lambda: load_certification(tmp_path), str(tmp_path))
+        if frame is not None and len(frame):
+            values = frame[list(number)].to_numpy().ravel().tolist()
+            assert all(value is None or type(value) in (int, float) for value in values)
+
+    check()
+
+
+def test_a_damaged_manifest_lists_only_cells_that_are_there(tmp_path):
+    """Would catch a run that ends with a traceback when its first cell is finished, and a cell that is not there."""
+    folder = tmp_path / "run"
+    run(folder)
+    manifest = json.loads((folder / "run.json").read_text())
+    cells, plan = manifest["cells"], plan_of(folder)
+
+    @often
+    @given(damaged(manifest))
+    def check(found):
+        (folder / "run.json").write_bytes(found.text)
+        Manifest(plan, folder, []).add(1, cells[1], False)
+        listed = json.loads((folder / "run.json").read_text())["cells"]
+        assert cells[1] in listed and len(set(listed)) == len(listed) and set(listed) <= set(cells)
+
+    check()
+
+
+def test_a_damaged_lease_ends_no_run(tmp_path, monkeypatch):
+    """Would catch a folder that stays locked for good by a file that a power cut has left."""
+    monkeypatch.setattr(lease, "STALE_S", 0.0)
+    holder = {**asdict(ProcessName.here()), "host": "another", "beats": "000000000001"}
+
+    @often
+    @given(damaged(holder))
+    def check(found):
+        (tmp_path / "lease.1").write_bytes(found.text)
+        with lease.leased(tmp_path):
+            assert not (tmp_path / "lease.1").exists() and (tmp_path / "lease.2").exists()
+
+    check()

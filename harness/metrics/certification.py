@@ -5,11 +5,13 @@ This module knows the file certification.json; it does not know how it was made,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from harness.records.strict_json import parse_json
+from harness.records.strict_json import at, parse_json, typed
 
 CERTIFICATION = "certification.json"
 COLUMNS = {
@@ -38,7 +40,14 @@ def load_certification(path: str | Path) -> pd.DataFrame:
     file = Path(path)
     file = file / CERTIFICATION if file.is_dir() else file
     try:
-        outcomes = parse_json(file.read_bytes())["outcomes"]
-        return pd.DataFrame([{name: item.get(name) for name in COLUMNS} for item in outcomes], columns=list(COLUMNS))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file}: expected a certification, found {type(error).__name__}: {error}") from error
+        content = typed(Mapping[str, Any], parse_json(file.read_bytes()))
+        outcomes = at("outcomes", typed, list[Mapping[str, Any]], content.get("outcomes"))
+        rows = [{name: at(name, typed, _type_of(name), item.get(name)) for name in COLUMNS} for item in outcomes]
+        return pd.DataFrame(rows, columns=list(COLUMNS))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file}: expected a certification; {error}") from error
+
+
+def _type_of(name: str) -> Any:
+    """Of a column; numbers are missing where nothing was simulated, and a served engine has no controls."""
+    return {"name": str, "verdict": str, "is_control": bool | None}.get(name, float | None)

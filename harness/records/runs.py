@@ -103,7 +103,7 @@ def is_report(folder: Path) -> bool:
 
 
 def _read_run(folder: Path) -> Run:
-    manifest = _read_manifest(folder / MANIFEST)
+    manifest = read_manifest(folder)
     there = {item.name.removesuffix(SUFFIX): item for item in sorted((folder / CELLS).glob(f"*{SUFFIX}"))}
     listed = list(dict.fromkeys(manifest.get("cells", there)))
     found = [cell_id for cell_id in listed if cell_id in there]
@@ -119,17 +119,24 @@ def _read_run(folder: Path) -> Run:
 
 _FIELDS: Mapping[str, Any] = {
     "schema_version": int,
-    **dict.fromkeys(("name", "title", "command", "started"), str),
+    **dict.fromkeys(("name", "title", "command", "started", "plan"), str),
     "reference": str | None,
     **dict.fromkeys(("shows", "does_not_show"), str | list[str]),
     "cells": list[str],
+    "places": list[int],
     "num_cells": int,
     "skipped": list[Mapping[str, Any]],
 }
 """Types of what a manifest may hold; the first manifests lack some."""
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a run; empty where there is none.
+
+    Raises:
+        ValueError: the file is no manifest; the message names it.
+    """
+    path = folder / MANIFEST
     if not path.exists():
         return {}
     try:

@@ -12,13 +12,15 @@ import _thread
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from harness.cli.command_line import say
 from harness.records.process_name import ProcessName
+from harness.records.strict_json import parse_json, typed
 from harness.settings.schema import SettingsError
 
 BEAT_S = 10.0
@@ -125,10 +127,11 @@ def _read(path: Path) -> bytes | None:
 def _holder(content: bytes) -> ProcessName | None:
     """Who a lease names; None while that is being written."""
     try:
-        holder = json.loads(content)
-        return ProcessName(**{item.name: holder[item.name] for item in fields(ProcessName)})
-    except (ValueError, TypeError, KeyError):
+        found = typed(Mapping[str, Any], parse_json(content))
+        holder: ProcessName = typed(ProcessName, {item.name: found.get(item.name) for item in fields(ProcessName)})
+    except ValueError:
         return None
+    return holder
 
 
 def _content(num_beats: int) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.compose.run_plan import RunPlan
 from harness.records.fault_points import reached
 from harness.records.files import identity, write_atomically
-from harness.records.runs import CELLS, MANIFEST, SUFFIX
+from harness.records.runs import CELLS, MANIFEST, SUFFIX, read_manifest
 from harness.records.schema import SCHEMA_VERSION
 from harness.settings.identity import plain_values
 
@@ -37,13 +37,14 @@ class Manifest:
         if self.plan.resume.is_fresh:
             return
         try:
-            earlier = json.loads((self.folder / MANIFEST).read_text())
-            listed = list(zip(earlier["cells"], earlier["places"], strict=True)) if earlier["plan"] == self._key else []
-        except (OSError, ValueError, KeyError, TypeError):
+            earlier = read_manifest(self.folder)
+        except ValueError:
+            # the next cell that is finished makes it anew
             return
-        self._unseen = {
-            cell_id: place for cell_id, place in listed if (self.folder / CELLS / f"{cell_id}{SUFFIX}").is_file()
-        }
+        if earlier.get("plan") == self._key:
+            there = {path.name.removesuffix(SUFFIX) for path in (self.folder / CELLS).glob(f"*{SUFFIX}")}
+            listed = zip(earlier.get("cells", ()), earlier.get("places", ()), strict=False)
+            self._unseen = {cell_id: place for cell_id, place in listed if cell_id in there}
 
     @cached_property
     def _key(self) -> str:

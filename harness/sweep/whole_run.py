@@ -5,7 +5,6 @@ Heavy imports are made where they are needed, so that wrong settings are reporte
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from harness.cli.command_line import FAILED, REQUEUE, SUCCESS, say
 from harness.compose.run_plan import Resume, RunPlan, made_folder
 from harness.models.check_model_configs import check_length
 from harness.records.files import UnwritableError, remove_partial
-from harness.records.runs import MANIFEST
+from harness.records.runs import MANIFEST, read_manifest
 from harness.settings.launcher import LauncherKind
 from harness.sweep.lease import leased
 from harness.sweep.optional_packages import check_optional_packages
@@ -192,5 +191,6 @@ def _kept(plan: RunPlan, finished: Sequence[str]) -> str:
 
 def _lists(folder: Path, finished: Sequence[str]) -> bool:
     """Whether the folder's manifest is this run's; stopped while it was written, it may be an older one."""
-    manifest = folder / MANIFEST
-    return bool(finished) and manifest.is_file() and set(finished) <= set(json.loads(manifest.read_text())["cells"])
+    with suppress(ValueError):
+        return bool(finished) and set(finished) <= set(read_manifest(folder).get("cells", ()))
+    return False
