@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from harness.metrics.depth_optimum import best_stops, depth_families
+from harness.report.cell_names import DEPTHS, label_notes
 from harness.report.tables.depth_choice import depth_choice_tables
 from tests.synthetic_cells import analysed, baseline_settings, cell_record, config, request_record, round_record
 
@@ -105,6 +106,7 @@ def test_the_table_names_every_choice():
     *_, by_batch, by_row = analysed(*cells)
     assert (by_batch["depth"], by_row["depth"]) == ("1:3/2:1", "confidence 0.3")
     assert by_row.drafts == "sampled (confidence 0.3)" and by_row["other_settings"] == ""
+    assert DEPTHS in label_notes([by_batch]) and DEPTHS not in label_notes(analysed(*cells[:3]))
     old = config()
     del old["drafting"]["depth"], old["drafting"]["min_confidence"]
     assert analysed(cell({1: 3, 2: 3}, old))[0]["depth"] == "", "records are older than the settings"

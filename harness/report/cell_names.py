@@ -100,12 +100,20 @@ TREES = (
 )
 
 
+DEPTHS = (
+    "depth: rounds draft as many tokens as named, K at most. A position that was not drafted is no rejection: its "
+    "rates are over the rounds that drafted it, which draft rows or the planner may have chosen, and lengths are over "
+    "rounds with drafts. With fixed depths compare tokens per target forward and throughput, which count every round."
+)
+
+
 def label_notes(cells: Sequence[CellResult]) -> list[str]:
     """What the labels of some cells mean, where their acceptance profiles come from, whether requests had sampling
-    parameters of their own, and how trees are counted."""
+    parameters of their own, and how trees and depths that differ are counted."""
     notes = [text for label, text in LABEL_NOTES.items() if any(label in cell["labels"] for cell in cells)]
     notes += [OWN_SAMPLING] if any(cell.has_own_sampling for cell in cells) else []
     notes += [TREES] if any(cell["tree"] and not is_chain(cell["tree"]) for cell in cells) else []
+    notes += [DEPTHS] if any(cell["depth"] for cell in cells) else []
     return list(dict.fromkeys([*notes, *(note for cell in cells for note in _profile_note(cell))]))
 
 
