@@ -42,6 +42,7 @@ class DepthRule(Enum):
         starts: Tensor,
         # [] int64
         num_accepted_before: Tensor,
+        num_rounds_before: int,
     ) -> Tensor:
         """[R] int64, drafts of each request that the rule keeps.
 
@@ -50,13 +51,15 @@ class DepthRule(Enum):
             token_ids: drawn from these rows.
             starts: the models' states before the round, 0 where a request begins.
             num_accepted_before: drafts that the rounds before accepted, of all requests.
+            num_rounds_before: rounds of the batch before this one.
         """
         num_requests, width = token_ids.shape
         if self is DepthRule.batch:
             # requests that begin stand for those in flight, whose number changes less often
             return ((starts == 0).sum() % (width + 1)).expand(num_requests)
         if self is DepthRule.rounds:
-            return (num_accepted_before % (width + 1)).expand(num_requests)
+            # rounds without drafts accept none, and must not stay so
+            return ((num_accepted_before + num_rounds_before) % (width + 1)).expand(num_requests)
         confidences = confidence(logits)
         if self is DepthRule.own:
             drawn = logits.float().softmax(dim=-1).gather(2, token_ids[..., None])[..., 0]

@@ -83,7 +83,7 @@ def propose(subject: Subject, table: SlotTable, slots: Tensor, keeps_stats: bool
     token_ids, counts = torch.stack(drafts, dim=1), table.num_draft_tokens(slots)
     every = torch.stack(before, dim=1)
     if case.depth_rule is not None:
-        known = every[:, 0], table.tallies[2]
+        known = every[:, 0], table.tallies[2], table.num_rounds
         counts = torch.minimum(counts, case.depth_rule.num_drafts(table.draft_rows[every[:, :-1]], token_ids, *known))
     return token_ids, every, counts
 
