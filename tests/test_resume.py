@@ -208,7 +208,7 @@ def test_what_was_measured_with_something_else_is_started_anew_or_marked(tmp_pat
     assert told.num_requests == 3 * NUM_PROMPTS and load_results(anew)["labels"].eq("").all()
     told, _ = run(mixed, Resume(accepts_drift=True))
     assert told.num_requests == NUM_PROMPTS // 2
-    assert load_results(mixed)["labels"].to_list() == ["2 sessions with another commit", "", ""]
+    assert load_results(mixed)["labels"].to_list() == ["2 sessions, not the same commit", "", ""]
     assert [item.provenance for item in read_results(mixed).cells[0].record.blocks] == [0, 1]
     assert not differences(undisturbed, anew) and not differences(undisturbed, mixed)
 
@@ -220,7 +220,7 @@ def test_drift_that_was_accepted_need_not_be_accepted_again(tmp_path, undisturbe
     killed(tmp_path, monkeypatch, "a request has ended", 3, resume=Resume(accepts_drift=True))
     told, _ = run(tmp_path)
     assert not any("starting a cell anew" in note for note in told.notes)
-    assert "with another python" in load_results(tmp_path)["labels"][0] and not differences(undisturbed, tmp_path)
+    assert "not the same python" in load_results(tmp_path)["labels"][0] and not differences(undisturbed, tmp_path)
 
 
 def test_a_changed_setting_makes_new_cells_and_leaves_the_old_ones(tmp_path):

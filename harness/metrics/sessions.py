@@ -22,7 +22,7 @@ def sessions_label(record: CellRecord) -> str:
         return ""
     found = [measured_with(item) for item in record.provenances]
     changed = [name for name in found[0] if len({item.get(name) for item in found}) > 1]
-    return f"{len(record.sessions)} sessions" + (f" with another {', '.join(changed)}" if changed else "")
+    return f"{len(record.sessions)} sessions" + (f", not the same {', '.join(changed)}" if changed else "")
 
 
 def scaled_by_session(share_s: Floats, cell: CellRecord) -> Floats:
