@@ -29,6 +29,8 @@ NUM_ROUNDS = 10
 HIGH_ROUND, LOW_ROUND = 0, 1
 """The round word of the blocks with the upper and with the lower words of coupled noise."""
 TOKENS_PER_BLOCK = 4
+FEW = 16
+"""Numbers at a time that take less time as Python's integers than as tensors of a CPU."""
 BLOCKS_PER_CHUNK = 16384
 """Philox blocks computed at a time on a CPU, so that the few tensors of a chunk stay in a core's cache."""
 BLOCKS_PER_GPU_CHUNK = 2**23
@@ -48,25 +50,32 @@ class Purpose(IntEnum):
 def _words(
     seeds: Tensor, draw: Tensor | int, positions: Tensor | int, rounds: Tensor | int, purpose: Tensor | int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The four words, each shaped as the arguments broadcast.
+    """The four words, each shaped as the arguments broadcast."""
+    counter = draw, positions, rounds, purpose
+    if seeds.device.type == "cpu":
+        given = torch.broadcast_tensors(seeds, *map(torch.as_tensor, counter))
+        if 0 < given[0].numel() <= FEW:
+            each = zip(*(words.flatten().tolist() for words in given), strict=True)
+            columns = zip(*(_mixed(key, *words) for key, *words in each), strict=True)
+            word_0, word_1, word_2, word_3 = (torch.tensor(column).view_as(given[0]) for column in columns)
+            return word_0, word_1, word_2, word_3
+    return _mixed(seeds, *counter)
+
+
+def _mixed(key: Any, draw: Any, position: Any, round_: Any, purpose: Any) -> tuple[Any, Any, Any, Any]:
+    """The four words of int64 tensors or of integers.
 
     The product of two 32-bit words wraps in int64, but its 64 bits are right: the shift is masked afterwards, and words
     1 and 3 keep rubbish above bit 31 until the end, because only their low halves are ever used.
     """
-    numbers = torch.arange(NUM_ROUNDS, device=seeds.device)
-    keys_0, keys_1 = (
-        ((key.unsqueeze(-1) + numbers * weyl) & MASK).unbind(-1)
-        for key, weyl in ((seeds & MASK, WEYL_0), ((seeds >> 32) & MASK, WEYL_1))
-    )
-    word_0, word_2 = (torch.as_tensor(word & MASK, device=seeds.device) for word in (draw, rounds))
-    word_1: Any
-    word_3: Any
-    word_1, word_3 = positions & MASK, purpose & MASK
-    for key_0, key_1 in zip(keys_0, keys_1, strict=True):
+    key_0, key_1 = key & MASK, (key >> 32) & MASK
+    word_0, word_1, word_2, word_3 = draw & MASK, position & MASK, round_ & MASK, purpose & MASK
+    for _ in range(NUM_ROUNDS):
         product_0, product_2 = word_0 * MULTIPLIER_0, word_2 * MULTIPLIER_2
         word_0 = ((product_2 >> 32) ^ (word_1 ^ key_0)) & MASK
         word_2 = ((product_0 >> 32) ^ (word_3 ^ key_1)) & MASK
         word_1, word_3 = product_2, product_0
+        key_0, key_1 = (key_0 + WEYL_0) & MASK, (key_1 + WEYL_1) & MASK
     return word_0, word_1 & MASK, word_2, word_3 & MASK
 
 

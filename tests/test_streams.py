@@ -55,8 +55,11 @@ def test_published_known_answers(case: str):
 @settings(max_examples=60, deadline=None)
 @given(seeds_64, words_32, words_32, words_32, words_32)
 def test_words_by_definition(seed: int, draw: int, position: int, round_index: int, purpose: int):
+    """Few numbers are mixed as integers, many as tensors."""
     expected = philox_by_definition(seed, (draw, position, round_index, purpose))
-    assert philox(torch.tensor(seed), draw, position, round_index, purpose).tolist() == expected
+    for num in (0, 1, streams.FEW, streams.FEW + 1):
+        words = philox(torch.full((num,), seed), draw, position, round_index, purpose)
+        assert words.shape == (num, 4) and words.tolist() == [expected] * num
 
 
 def test_arguments_broadcast():
