@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from harness.metrics.decode_steps import decode_rounds
 from harness.metrics.depth_optimum import best_stops, depth_families
 from harness.report.cell_names import DEPTHS, label_notes
 from harness.report.tables.depth_choice import depth_choice_tables
@@ -66,6 +67,19 @@ def test_cells_without_a_step_that_reads_no_prompt_are_left_out():
     draw = request_record([round_record(0, 0, 0.5, share_s=0.5)], "00")
     cells = [cell_record([draw], 1.0, item.config) for item in (BASELINE, fixed(1), chosen({1: 1, 2: 1}, "planner"))]
     assert depth_families(analysed(*cells)) == []
+
+
+def test_steps_that_read_prompts_are_left_out():
+    """Where a prompt ends, and where a part of one is read: its request takes a share of the step and has no round.
+    Would catch times of other steps among those of two decoding requests."""
+    shares = ((0.5, 0.25), (0.6, 0.05), (0.8, 0.05))
+    both = [[round_record(0, 0, end, share_s=share) for end, share in shares] for _ in range(2)]
+    both[0].append(round_record(0, 0, 0.9, share_s=0.1))
+    requests = [request_record(rounds, name) for rounds, name in zip(both, "ab", strict=True)]
+    found = decode_rounds(requests, {"a": 0, "b": 1})
+    kept = sorted(zip(found.prompt.tolist(), found.size.tolist(), found.seconds.tolist(), strict=True))
+    assert kept == [(0, 1, 0.1), (0, 2, 0.05), (1, 2, 0.05)]
+    assert len(decode_rounds(requests, {"b": 0}).size) == 1
 
 
 def test_rows_bound_every_choice_at_the_times_of_the_run():

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from harness.records.request import RequestRecord
 
+MIN_SHARE = 0.99
+"""Of a step's duration, that the rounds of a step without prompts share; the rest is rounding."""
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -54,8 +56,9 @@ def decode_rounds(requests: Sequence[RequestRecord], rows: Mapping[str, int]) ->
         for place, item in enumerate(request.rounds)
     ]
     arrival, prompt, is_first, num_tokens, share_s = np.array(found, dtype=np.float64).reshape(-1, 5).T
-    _, step, num_rounds = np.unique(arrival, return_inverse=True, return_counts=True)
-    # the first round of a request is drawn where its prompt ends
+    ends, step, num_rounds = np.unique(arrival, return_inverse=True, return_counts=True)
+    # the first round of a request is drawn where its prompt ends; who reads a part of one takes a share without a round
     reads_prompts = np.bincount(step, weights=is_first) > 0
+    reads_prompts |= np.bincount(step, weights=share_s) < MIN_SHARE * np.diff(ends, prepend=ends[:1])
     kept = ~reads_prompts[step] & (prompt >= 0)
     return DecodeRounds(prompt[kept].astype(np.int64), num_rounds[step][kept], num_tokens[kept], share_s[kept])
