@@ -4,7 +4,7 @@ Every run is a forked process that is killed at a named fault point, reached for
 so is the run that goes on there, up to --chain times in a row, before one is left alone. Cells, tokens and tables must
 be those of the undisturbed run. Most runs are of a scripted server, so that 200 kills take minutes; the rest run the
 built-in models. At the end --requests requests go through the built-in models in one run: memory must not grow, and the
-CPU time of a request must stay. Give the machine nothing else to do meanwhile.
+CPU time of a request must stay. It takes some 20 minutes on two cores; give the machine nothing else to do meanwhile.
 
 examples:
   python -m tests.run_soak
