@@ -341,24 +341,27 @@ class Clock:
 
 
 def test_plain_progress_writes_a_line_now_and_then_with_the_time_left():
+    """Would catch a rest that takes as long for each request as the first one, with all that was loaded before it."""
     clock, stream = Clock(), io.StringIO()
     progress = Progress(stream, clock)
     progress.start(100)
+    clock.now_s += 20.0
     progress.cell("eagle3 block", 1, 4)
     for _ in range(40):
         clock.now_s += 1.0
         progress.advance(1, 10)
     lines = stream.getvalue().splitlines()
     assert lines == [
-        "15/100 requests (15 %), 15 s, 1 min 25 s left: cell 2/4 eagle3 block",
-        "30/100 requests (30 %), 30 s, 1 min 10 s left: cell 2/4 eagle3 block",
+        "0/100 requests (0 %), 20 s: cell 2/4 eagle3 block",
+        "15/100 requests (15 %), 35 s, 1 min 25 s left: cell 2/4 eagle3 block",
+        "30/100 requests (30 %), 50 s, 1 min 10 s left: cell 2/4 eagle3 block",
     ]
     clock.now_s += 20.0
     progress.cell("eagle3 strict", 2, 4)
-    assert stream.getvalue().splitlines()[2].endswith("cell 3/4 eagle3 strict")
+    assert stream.getvalue().splitlines()[3].endswith("cell 3/4 eagle3 strict")
     progress.finish()
     progress.finish()
-    assert stream.getvalue().splitlines()[3:] == ["40/100 requests, 400 tokens in 1 min 00 s"]
+    assert stream.getvalue().splitlines()[4:] == ["40/100 requests, 400 tokens in 1 min 20 s"]
 
 
 def test_live_progress_runs_and_notes_stay():

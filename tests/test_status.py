@@ -45,6 +45,11 @@ def test_a_running_run_says_what_is_done_and_what_is_left(tmp_path, capsys):
         assert words in shown
 
 
+def test_the_rest_is_not_loaded_again():
+    """Would catch hours that are left of a run of a minute, since its first request came after it had loaded."""
+    assert replace(STATUS_OF_A_RUN, elapsed_s=1800.0, loading_s=1700.0).left_s == 300.0
+
+
 def test_workers_in_the_queue_of_a_cluster_are_told_and_cost_nothing(tmp_path, capsys):
     """Would catch device-hours of workers that have not begun, and a run that seems to stand still."""
     replace(STATUS_OF_A_RUN, num_waiting=3, own_device_s=1800.0).write(tmp_path)

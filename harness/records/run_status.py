@@ -15,7 +15,7 @@ from harness.records.strict_json import parse_json, shown, typed
 
 STATUS = "status.json"
 RUNNING, DONE, STOPPED = "running", "done", "stopped"
-_OF_LATER_VERSIONS = {"own_device_s", "num_waiting"}
+_OF_LATER_VERSIONS = {"own_device_s", "num_waiting", "loading_s"}
 """Fields that the first version did not write."""
 SILENT_S = 120.0
 """A run that has not written for so long has ended, if its process cannot be asked."""
@@ -46,6 +46,8 @@ class RunStatus:
     """The same of this session; None, of an earlier version: all devices from its start."""
     num_waiting: int = 0
     """Workers that a cluster has not started yet."""
+    loading_s: float = 0.0
+    """Part of `elapsed_s` before the first turn."""
     updated_unix_s: float = field(default_factory=time.time)
     pid: int = field(default_factory=lambda: ProcessName.here().pid)
     host: str = field(default_factory=lambda: ProcessName.here().host)
@@ -62,7 +64,9 @@ class RunStatus:
     @property
     def left_s(self) -> float | None:
         """Time that the rest takes at the pace of this session; None before its first request has finished."""
-        return self.elapsed_s * self.num_requests_left / self.num_requests_done if self.num_requests_done else None
+        if not self.num_requests_done:
+            return None
+        return max(0.0, self.elapsed_s - self.loading_s) * self.num_requests_left / self.num_requests_done
 
     @property
     def is_alive(self) -> bool:

@@ -32,6 +32,7 @@ class Progress:
         self._stream, self._clock = stream, clock
         self._total = self._done = self._num_tokens = 0
         self._started_s = self._last_line_s = clock()
+        self._begun_s: float | None = None
         self._place = self._label = ""
         self._is_running = False
 
@@ -39,11 +40,12 @@ class Progress:
         """The run begins; it will finish this many requests in all."""
         self._total, self._done, self._num_tokens = num_requests_total, 0, 0
         self._started_s = self._last_line_s = self._clock()
-        self._is_running = True
+        self._begun_s, self._is_running = None, True
 
     def cell(self, label: str, index: int, num_cells: int) -> None:
         """Work turns to cell `index` (0-based) of `num_cells`; a cell may take several turns."""
         self._place, self._label = f"{index + 1}/{num_cells}", label
+        self._begun_s = self._clock() if self._begun_s is None else self._begun_s
         self._show()
 
     def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
@@ -73,6 +75,11 @@ class Progress:
         """Requests that are not."""
         return max(0, self._total - self._done)
 
+    @property
+    def loading_s(self) -> float:
+        """From the start to the first turn: no request finishes in that time, and it does not come again."""
+        return 0.0 if self._begun_s is None else self._begun_s - self._started_s
+
     def note(self, text: str) -> None:
         """Something the user should know now."""
         print(text, file=self._stream, flush=True)
@@ -90,7 +97,7 @@ class Progress:
         self._last_line_s = self._clock()
         elapsed_s, left = self._last_line_s - self._started_s, ""
         if self._done:
-            left = f", {duration(elapsed_s * max(0, self._total - self._done) / self._done)} left"
+            left = f", {duration((elapsed_s - self.loading_s) * self.num_left / self._done)} left"
         cell = f": cell {self._place} {self._label}" if self._label else ""
         percent = 100 * self._done / max(1, self._total)
         self.note(f"{self._done}/{self._total} requests ({percent:.0f} %), {duration(elapsed_s)}{left}{cell}")

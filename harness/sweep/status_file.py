@@ -66,6 +66,7 @@ class StatusFile:
             num_waiting=len(workers) - len(begun),
             elapsed_s=now_s - self._started_s,
             own_device_s=workers_s * devices_per_worker,
+            loading_s=self._progress.loading_s,
             earlier_device_s=0.0 if is_first or self._earlier is None else self._earlier.device_s,
         )
         # records and checkpoints say it if nothing can be written
