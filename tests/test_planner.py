@@ -51,8 +51,8 @@ def test_it_forgets_and_probes():
     for _ in range(3000):
         made.learn(1, made.best(1), (0,), None)
     assert made.best(1) == 0
-    chosen = [made.choose(1) for _ in range(PROBE_EVERY)]
-    assert chosen.count(1) == 1 and chosen.count(0) == PROBE_EVERY - 1
+    chosen = [made.choose(1) for _ in range(2 * PROBE_EVERY)]
+    assert chosen.count(1) == 1 and chosen.count(0) == 2 * PROBE_EVERY - 1
 
 
 def test_steps_correct_what_was_measured_beforehand():
@@ -63,8 +63,22 @@ def test_steps_correct_what_was_measured_beforehand():
     for _ in range(200):
         made.learn(1, 0, (), 2.9)
         made.learn(1, 0, (), 500.0)
-    assert made.seconds(1, 2) == pytest.approx(3 + 1.9)
+    assert made.seconds(1, 2) == pytest.approx(3 + 1.9, rel=0.06)
     assert before == 0 and made.best(1) > 0
+
+
+def test_what_drafts_cost_beside_their_calibration_is_learned_by_depth():
+    """Work that grows with the depth and is not in the calibration. Would catch a correction that is the same at every
+    depth, which keeps the planner at the deepest one."""
+    made = Planner(K, None)
+    made.prepare(lambda depths: StepTimes((1,), (FREE,)))
+    taken = []
+    for _ in range(400):
+        depth = made.choose(1)
+        made.learn(1, depth, (min(depth, 1),), 1.0 + 0.4 * depth)
+        taken.append(depth)
+    assert taken[0] == K and made.seconds(1, 1) == pytest.approx(1.4, rel=0.05)
+    assert sum(depth == 1 for depth in taken[200:]) > 0.85 * 200
 
 
 @pytest.mark.parametrize("rates", [(0.8, 0.8, 0.8, 0.8), (0.7, 0.5, 0.3, 0.2), (0.2, 0.2, 0.2, 0.2)], ids=str)

@@ -2,9 +2,10 @@
 
 With B requests and s_i the probability that the first i drafts of a round are accepted, a step of depth K emits
 B (1 + s_1 + .. + s_K) tokens in t(B, K) seconds; the planner takes the K with the largest ratio. Times come from a
-calibration before the clock starts, corrected by the time that steps take in addition, or from a given table; survival
-from the rounds that were read, older ones with less weight. The planner knows nothing of the step itself, so lossless
-methods stay lossless. With a table of times its choices follow from the rounds alone.
+calibration before the clock starts, corrected by the time that steps took in addition (of this depth, as far as it was
+seen; else of this batch size, else of all), or from a given table; survival from the rounds that were read, older ones
+with less weight. The planner knows nothing of the step itself, so lossless methods stay lossless. With a table of times
+its choices follow from the rounds alone.
 Source: goodput of SmartSpec (arXiv 2406.14066), with survival by position instead of one rate for all positions.
 """
 
@@ -21,10 +22,28 @@ ROUNDS_KEPT = 512
 """Rounds after which the weight of a round has decayed to 1 / e."""
 STEPS_KEPT = 64
 """The same of steps, for the time that they take in addition to their calibration."""
-PROBE_EVERY = 32
-"""Every so many steps one drafts a token more than planned, to measure a deeper position."""
+STEPS_TRUSTED = 4.0
+"""Steps after which their own time counts as much as that of steps less like them."""
+PROBE_EVERY = 16
+"""Every so many steps one drafts a token more than planned, to measure a deeper position, or in turn a token fewer, to
+measure its time."""
 MAX_OUTLIER = 3.0
 """Steps that take this many times their calibration were interrupted and are ignored."""
+
+
+class _Beside:
+    """Mean of the seconds that steps took in addition to their calibration; older ones count less."""
+
+    def __init__(self) -> None:
+        self._num, self._mean = 0.0, 0.0
+
+    def add(self, seconds: float) -> None:
+        self._num = min(self._num + 1, STEPS_KEPT)
+        self._mean += (seconds - self._mean) / self._num
+
+    def towards(self, other_s: float) -> float:
+        """The mean, drawn towards another one while few steps were seen."""
+        return (self._num * self._mean + STEPS_TRUSTED * other_s) / (self._num + STEPS_TRUSTED)
 
 
 class Planner:
@@ -35,8 +54,8 @@ class Planner:
         self._num_drafts = num_drafts
         self._times, self._corrects = times, times is None
         self._reached, self._passed = [0.0] * num_drafts, [0.0] * num_drafts
-        self._beside_s: dict[int, float] = {}
-        """By number of requests."""
+        self._beside: dict[tuple[int, ...], _Beside] = {}
+        """By number of requests and depth, by number of requests, and of all steps."""
         self._num_steps = 0
 
     def prepare(self, measure: Callable[[Sequence[int]], StepTimes]) -> None:
@@ -52,7 +71,10 @@ class Planner:
         """See harness.engine.depth.Depth."""
         self._num_steps += 1
         best = self.best(num_requests)
-        return min(best + 1, self._num_drafts) if self._num_steps % PROBE_EVERY == 0 else best
+        if self._num_steps % PROBE_EVERY:
+            return best
+        probed = best + (1 if self._num_steps // PROBE_EVERY % 2 else -1)
+        return min(max(probed, 0), self._num_drafts)
 
     def best(self, num_requests: int) -> int:
         """The depth that promises most tokens per second; the smallest among equals."""
@@ -76,7 +98,11 @@ class Planner:
         """Expected seconds of a step."""
         assert self._times is not None, "prepare comes first"
         calibrated = self._times.at(num_requests, depth)
-        return max(calibrated + self._beside_s.get(num_requests, 0.0), calibrated / MAX_OUTLIER)
+        beside_s = 0.0
+        for kind in ((), (num_requests,), (num_requests, depth)):
+            if kind in self._beside:
+                beside_s = self._beside[kind].towards(beside_s)
+        return max(calibrated + beside_s, calibrated / MAX_OUTLIER)
 
     def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:
         """See harness.engine.depth.Depth."""
@@ -89,5 +115,5 @@ class Planner:
             return
         calibrated = self._times.at(num_requests, depth)
         if seconds < MAX_OUTLIER * calibrated:
-            before = self._beside_s.get(num_requests, seconds - calibrated)
-            self._beside_s[num_requests] = before + (seconds - calibrated - before) / STEPS_KEPT
+            for kind in ((), (num_requests,), (num_requests, depth)):
+                self._beside.setdefault(kind, _Beside()).add(seconds - calibrated)
