@@ -82,8 +82,8 @@ SHARES: tuple[tuple[int, Callable[[], Iterator[Launch]]], ...] = (
     (TARGETS[0], masked_calls),
     (TARGETS[0], truncated_calls),
     *((target, kinds) for target in TARGETS[1:]),
-    (TARGETS[0], layer_calls),
     (TARGETS[0], core_calls),
+    (TARGETS[0], layer_calls),
 )
 """The calls whose kernels can be compiled, in shares that processes take in turn, the longest first; everything for the
 first target."""
