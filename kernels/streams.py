@@ -59,7 +59,9 @@ def _words(
             columns = zip(*(_mixed(key, *words) for key, *words in each), strict=True)
             word_0, word_1, word_2, word_3 = (torch.tensor(column).view_as(given[0]) for column in columns)
             return word_0, word_1, word_2, word_3
-    return _mixed(seeds, *counter)
+    # what is multiplied must be a tensor: a number's products exceed 64 bits
+    word_0, word_2 = (torch.as_tensor(word, device=seeds.device) for word in (draw, rounds))
+    return _mixed(seeds, word_0, positions, word_2, purpose)
 
 
 def _mixed(key: Any, draw: Any, position: Any, round_: Any, purpose: Any) -> tuple[Any, Any, Any, Any]:

@@ -1,7 +1,8 @@
 """How the weights of linear layers lie in memory on a CPU.
 
-torch multiplies by the transposed weight. Where that lies row by row, products of few tokens with small matrices, whose
-time goes into rearranging the weight, take 0.3 to 0.9 of the time (float32, 1 to 160 tokens, MKL, AVX-512).
+torch multiplies by the transposed weight. Where that lies row by row, small matrices are rearranged faster before they
+are multiplied. One core with AVX-512, MKL, float32, sides of 128 to 1024: up to 32 tokens take 0.76 of the time on
+average (0.33 to 1.03), 100 to 240 tokens 0.96 (0.63 to 1.09).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 MAX_WIDTH = 1024
-"""In and out; wider matrices, such as output heads, gain nothing."""
+"""In and out. Output heads of 4096 and 6144 tokens take 1.08 of the time with more than 32 tokens (0.94 to 1.20)."""
 
 
 def lay_out(network: nn.Module) -> None:
