@@ -61,15 +61,21 @@ def cpu_core() -> Core:
     return replace(core, verify=verify, coupled_draw=partial(core.coupled_draw, noise_of=noise))
 
 
-def triton_core() -> Core:
-    """The kernels, with a workspace that all calls share: they must follow one another on one stream of work."""
+def triton_core(workspace: Workspace | None = None) -> Core:
+    """The kernels, with a workspace that all calls share: they must follow one another on one stream of work.
+
+    Args:
+        workspace: that one; None makes one.
+    """
     from .defer import defer
     from .draw import coupled_draw, draw
     from .logprobs import logprobs
     from .verify import verify
-    from .workspace import Workspace
 
-    workspace = Workspace()
+    if workspace is None:
+        from .workspace import Workspace
+
+        workspace = Workspace()
     return Core(
         "triton",
         partial(verify, workspace=workspace),

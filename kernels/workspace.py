@@ -27,6 +27,12 @@ def chunk_size(vocab_size: int) -> int:
     return CHUNK if vocab_size > SHORT_CHUNK else SHORT_CHUNK
 
 
+def rule_values(verification: Verification, width: int) -> list[float]:
+    """The method's parameters as kernels.acceptance_test reads them, 4 + K or more."""
+    rates = (*verification.synthetic_rates, *(0.0,) * width)
+    return [verification.epsilon, verification.delta, verification.leniency, 1.0, *rates]
+
+
 @dataclass(frozen=True)
 class Shape:
     """What the size of the scratch memory follows from."""
@@ -140,14 +146,12 @@ class Workspace:
         )
 
     def rule(self, verification: Verification, width: int, device: torch.device) -> Tensor:
-        """The method's parameters as kernels.acceptance_test reads them, [4 + K] float64."""
+        """`rule_values` on the device, [>= 4 + K] float64."""
         found = self._rules.get((verification, device))
         if found is None or found.numel() < 4 + width:
             if found is not None:
                 self._outgrown.append(found)
-            rates = (*verification.synthetic_rates, *(0.0,) * width)
-            values = [verification.epsilon, verification.delta, verification.leniency, 1.0, *rates]
-            found = torch.tensor(values, dtype=torch.float64, device=device)
+            found = torch.tensor(rule_values(verification, width), dtype=torch.float64, device=device)
             self._rules[verification, device] = found
         return found
 

@@ -25,6 +25,7 @@ assert importlib.util.find_spec("harness") is None
 entry.load()()
 (entry,) = metadata.entry_points(group="sglang.srt.plugins", name="rejection_lab")
 entry.load()()
+from rejection_lab_core import custom_ops
 from rejection_lab_core.contract import Draft, Sampling, Streams, Verification, VerificationMethod
 from rejection_lab_core.core import reference_core, triton_core
 from rejection_lab_vllm import WorkerExtension
@@ -33,8 +34,9 @@ target, cache = torch.randn(8, 37, generator=generator), torch.randn(2, 3, 37, g
 draft = Draft(torch.randint(37, (2, 3), generator=generator), torch.tensor([3, 3]), cache)
 sampling, numbers = Sampling.same_for_all(2, 0.9, 0, 1.0, 0.0), torch.arange(2)
 call = (target, draft, sampling, Verification(VerificationMethod.block), Streams(numbers, numbers + 5, numbers))
-expected, found = reference_core().verify(*call), triton_core().verify(*call)
-assert torch.equal(expected.token_ids, found.token_ids) and not bool(expected.invalid.any())
+expected = reference_core().verify(*call)
+for found in (triton_core().verify(*call), custom_ops.verify(*call)):
+    assert torch.equal(expected.token_ids, found.token_ids) and not bool(expected.invalid.any())
 loaded = sorted({name.split(".")[0] for name in sys.modules})
 print(*[name for name in loaded if name in ("kernels", "harness", "transformers", "pandas", "hydra", "scipy")], "end")
 """
