@@ -9,7 +9,9 @@ examples:
   rejection-lab bench --preset full --output results/kernel_bench_h200
   rejection-lab bench --preset smoke --device cpu --repeats 3
   rejection-lab bench --case "probabilistic R=16 K=3 V=128256 bfloat16 T=0.7 acceptance=mid" --no-peers
-  rejection-lab bench --history results/kernel_bench_h200/history.csv --against 1d2f7b3
+  rejection-lab bench --history results/kernel_bench_h200/history.csv --against 1b04aa4
+  rejection-lab bench --redraw FOLDER --history results/kernel_bench_h200/history.csv --against 1b04aa4
+  rejection-lab bench --preset full --list
 """
 
 from __future__ import annotations
@@ -29,27 +31,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser("bench", __doc__)
     again = "make tables and figure again from the results in a folder, without a GPU"
     parser.add_argument("--redraw", type=Path, metavar="FOLDER", help=again)
-    slower = "name the cases that take longer than at this commit of --history by more than their scatter; exits with 1"
+    slower = (
+        "name the cases that take longer than at this commit of --history by more than their scatter, and those that "
+        "one side lacks; exits with 1 if any is slower. Times of one model of GPU are compared"
+    )
     parser.add_argument("--against", default="", metavar="COMMIT", help=slower)
+    parser.add_argument("--list", action="store_true", help="print the names of the preset's cases and measure nothing")
     parser.add_settings(BenchConfig, "bench")
     return parser.call(_run, arguments)
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.list:
+        from harness.kernel_bench.cases import chosen_cases
+
+        print(*[case.name for case in chosen_cases(options.settings)], sep="\n")
+        return SUCCESS
     if options.redraw is None:
         return run(options.settings, options.against)
-    report(options.redraw)
-    return SUCCESS
+    return redraw(options.redraw, options.settings, options.against)
 
 
 def run(config: BenchConfig, against: str = "") -> int:
     """Measure, write the results, report them; compare them with those of a commit."""
-    if against and not config.history:
-        raise ValueError("--against: expected --history FILE beside it, found none")
+    _check_history(config, against)
     say("loading PyTorch and the kernels; each is compiled on first use")
-    from harness.kernel_bench.bench import run_bench
+    from harness.kernel_bench.bench import device_name, run_bench
+    from harness.kernel_bench.history import commit_in, read_history
     from harness.kernel_bench.records import write_results
 
+    if against:
+        commit_in(read_history(Path(config.history)), against, device_name(config))
     results = run_bench(config, lambda line: print(line, flush=True))
     folder = Path(config.output)
     write_results(results, folder)
@@ -60,17 +72,36 @@ def run(config: BenchConfig, against: str = "") -> int:
     return FAILED if results.num_failed or slower else SUCCESS
 
 
+def redraw(folder: Path, config: BenchConfig, against: str = "") -> int:
+    """Report the results in a folder again; compare them with those of a commit."""
+    from harness.kernel_bench.records import read_results
+
+    _check_history(config, against)
+    report(folder)
+    return FAILED if config.history and compare(read_results(folder), config, against) else SUCCESS
+
+
+def _check_history(config: BenchConfig, against: str) -> None:
+    if against and not config.history:
+        raise ValueError("--against: expected --history FILE beside it, found none")
+
+
 def compare(results: KernelResults, config: BenchConfig, against: str) -> list[str]:
     """Write the results into the history; prints and returns what is slower than at the commit, if one is given."""
-    from harness.kernel_bench.history import add_to_history, lines_of, slower_since
+    from harness.kernel_bench.history import add_to_history, commit_in, compared, lines_of, read_history
 
-    history = add_to_history(results, Path(config.history))
-    slower = slower_since(against, lines_of(results), history) if against else []
-    for line in slower:
-        print(f"slower: {line}")
-    if against and not slower:
-        say(f"nothing is slower than at {against}")
-    return slower
+    path, now = Path(config.history), lines_of(results)
+    if not against:
+        add_to_history(results, path)
+        return []
+    history = read_history(path)
+    commit = commit_in(history, against, results.machine.device)
+    found = compared(commit, now, history, {each.case.name for each in results.measurements})
+    add_to_history(results, path)
+    for line in (*(f"slower: {each}" for each in found.slower), *found.missing):
+        print(line)
+    say(f"{len(found.slower)} of {found.num_compared} cases are slower than at {commit}")
+    return found.slower
 
 
 def report(folder: Path) -> None:

@@ -66,7 +66,7 @@ def results() -> KernelResults:
     plain = Case()
     block = replace(plain, method=VerificationMethod.block)
     return KernelResults(
-        settings={"preset": "bars"},
+        settings={"preset": "headline"},
         machine=machine,
         measurements=(
             measured(plain, 100.0),
@@ -86,7 +86,7 @@ def results() -> KernelResults:
     [
         ({"repeats": 10}, "--repeats: expected at least 50, found 10"),
         ({"repeats": 1, "preset": Preset.smoke}, "--repeats: expected at least 2, found 1"),
-        ({"device": Device.cpu}, "--device cpu: expected --preset smoke, found bars"),
+        ({"device": Device.cpu}, "--device cpu: expected --preset smoke, found headline"),
         ({"checked": 0}, "--checked: expected at least 1, found 0; nothing is timed unchecked"),
         ({"output": ""}, "--output: expected a folder, found nothing"),
     ],
@@ -120,6 +120,13 @@ def test_the_whole_path_runs_on_a_cpu_and_says_that_nothing_was_measured(tmp_pat
     assert "the times are no measurement" in (tmp_path / "table.md").read_text()
     assert "the times are no measurement" in capsys.readouterr().out
     assert (tmp_path / "roofline.png").stat().st_size > 10_000
+
+
+def test_cases_beyond_the_time_limit_are_written_down(tmp_path):
+    assert bench_kernels.main([*SMOKE, "--limit-s=1e-9", f"--output={tmp_path}"]) == 0
+    results = read_results(tmp_path)
+    assert {each.status for each in results.measurements} == {Status.skipped} and not results.variants
+    assert "not begun within --limit-s 1e-09" in (tmp_path / "table.md").read_text()
 
 
 def test_a_core_that_disagrees_is_not_reported(tmp_path, capsys, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.kernel_bench.case import Acceptance, Case, RowKind, Truncation, Work
-from harness.kernel_bench.cases import bar_cases, cases_of
+from harness.kernel_bench.cases import cases_of, headline_cases
 from harness.kernel_bench.config import Preset
 from harness.kernel_bench.drafter_error import GOALS, error_for, mean_accepted
 from harness.kernel_bench.measure import count_rows
@@ -114,7 +114,7 @@ def test_a_draw_reads_its_rows_once():
 
 def test_the_full_preset_holds_every_bar_and_varies_one_factor_at_a_time():
     cases = cases_of(Preset.full)
-    assert set(bar_cases()) <= set(cases)
+    assert set(headline_cases()) <= set(cases)
     assert len(set(cases)) == len(cases) == len({case.name for case in cases})
     assert {case.method for case in cases} == set(Method)
     assert {case.num_requests for case in cases} >= {1, 1024} and {case.width for case in cases} >= set(range(1, 9))

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import torch
 
 from harness.kernel_bench.case import Case
-from harness.kernel_bench.cases import BAR_REQUESTS, CENTRE, bar_cases, case_named, cases_of
+from harness.kernel_bench.cases import CENTRE, HEADLINE_REQUESTS, cases_of, chosen_cases, headline_cases
 from harness.kernel_bench.check import Disagreement
 from harness.kernel_bench.config import BenchConfig, Preset
 from harness.kernel_bench.measure import inputs_of, measure
@@ -42,21 +42,21 @@ def run_bench(config: BenchConfig, report: Report) -> KernelResults:
     """
     start = time.perf_counter()
     device = device_of(config)
-    cases = [case for case in cases_of(config.preset) if config.cases in case.name]
-    if config.case:
-        cases = [case_named(config.case)]
-    if not cases:
-        names = "; ".join(case.name for case in cases_of(config.preset))
-        raise ValueError(f"--cases {config.cases!r}: expected part of a name of a case, found none; there are {names}")
+    cases = chosen_cases(config)
     clock = clock_for(device, config.repeats, config.flush.value)
     machine = machine_of(clock, device)
     report(_about(machine))
     measurements: list[Measurement] = []
     for index, case in enumerate(cases, start=1):
+        if _is_over(config, start):
+            reason = f"not begun within --limit-s {config.limit_s:g}"
+            measurements.append(Measurement(case, core_for(device).name, Status.skipped, reason))
+            continue
         for found in measurements_of(case, config, clock, device):
             report(f"[{index}/{len(cases)}] {_line(found)}")
             measurements.append(found)
-    variants = list(_variants(config, clock, device, report)) if config.questions and not config.case else []
+    asked = config.questions and not config.case and not _is_over(config, start)
+    variants = list(_variants(config, clock, device, report)) if asked else []
     return KernelResults(
         settings=plain_values(asdict(config)),
         machine=machine,
@@ -65,6 +65,17 @@ def run_bench(config: BenchConfig, report: Report) -> KernelResults:
         provenance=provenance(sampling_core=core_for(device).name),
         wall_s=time.perf_counter() - start,
     )
+
+
+def _is_over(config: BenchConfig, start: float) -> bool:
+    """Whether the time is up in which a case may begin."""
+    return 0 < config.limit_s <= time.perf_counter() - start
+
+
+def device_name(config: BenchConfig) -> str:
+    """As results and histories have it; raises ValueError as `device_of` does."""
+    device = device_of(config)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def device_of(config: BenchConfig) -> torch.device:
@@ -103,7 +114,7 @@ def measurements_of(case: Case, config: BenchConfig, clock: Clock, device: torch
         yield Measurement(case, name, Status.failed, first_line(error))
         return
     yield measurement
-    beside = case in bar_cases() or config.preset is Preset.smoke
+    beside = case in headline_cases() or config.preset is Preset.smoke
     if config.peers and beside and has_peers(case):
         for peer in peers_of(case, device):
             yield measure_peer(case, peer, inputs, counts, clock)
@@ -120,7 +131,7 @@ def _missing_memory(case: Case, device: torch.device) -> str:
 
 
 def _variants(config: BenchConfig, clock: Clock, device: torch.device, report: Report) -> Iterator[Variant]:
-    cases = [replace(CENTRE, num_requests=count) for count in BAR_REQUESTS]
+    cases = [replace(CENTRE, num_requests=count) for count in HEADLINE_REQUESTS]
     if config.preset is Preset.smoke:
         cases = list(cases_of(Preset.smoke)[:1])
     for case in cases:

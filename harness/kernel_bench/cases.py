@@ -1,4 +1,4 @@
-"""The cases of each preset: those that the bars are set for, and one factor at a time around the largest of them."""
+"""The cases of each preset: the headline, and one factor at a time around the largest of its cases."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from harness.kernel_bench.case import Acceptance, Case, Dtype, RowKind, Truncation, Work
-from harness.kernel_bench.config import Preset
+from harness.kernel_bench.config import BenchConfig, Preset
 from kernels.contract import DraftSampling, VerificationMethod
 
 Method = VerificationMethod
 CENTRE = Case()
 DRAW = Case(work=Work.draw, width=0, vocab_size=151_936)
-BAR_REQUESTS = (16, 64, 256)
+HEADLINE_REQUESTS = (16, 64, 256)
 REQUESTS = (1, 4, 16, 64, 256, 1024)
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 ODD = 128_255
@@ -22,8 +22,24 @@ TEMPERATURES = (0.0, 0.7, 1.0)
 
 def cases_of(preset: Preset) -> tuple[Case, ...]:
     """The cases in the order in which they are run, each once."""
-    found = {Preset.smoke: _smoke, Preset.bars: bar_cases, Preset.full: _full}[preset]()
+    found = {Preset.smoke: _smoke, Preset.headline: headline_cases, Preset.full: _full}[preset]()
     return tuple(dict.fromkeys(found))
+
+
+def chosen_cases(config: BenchConfig) -> list[Case]:
+    """What the settings ask for.
+
+    Raises:
+        ValueError: no case has such a name.
+    """
+    if config.case:
+        return [case_named(config.case)]
+    cases = cases_of(config.preset)
+    chosen = [case for case in cases if config.cases in case.name]
+    if not chosen:
+        names = "; ".join(case.name for case in cases)
+        raise ValueError(f"--cases {config.cases!r}: expected part of a name of a case, found none; there are {names}")
+    return chosen
 
 
 def case_named(name: str) -> Case:
@@ -39,13 +55,13 @@ def case_named(name: str) -> Case:
     return found[name]
 
 
-def bar_cases() -> list[Case]:
-    """Those that have a bar, or that one is compared with."""
+def headline_cases() -> list[Case]:
+    """Those that tables and peers are about."""
     cases = [replace(CENTRE, num_requests=count, method=method) for method in (Method.probabilistic, Method.block)
-             for count in BAR_REQUESTS]  # fmt: skip
-    cases += [replace(CENTRE, num_requests=count, truncation=Truncation.top_p) for count in BAR_REQUESTS]
+             for count in HEADLINE_REQUESTS]  # fmt: skip
+    cases += [replace(CENTRE, num_requests=count, truncation=Truncation.top_p) for count in HEADLINE_REQUESTS]
     cases += [of_method(CENTRE, Method.strict), replace(CENTRE, truncation=Truncation.top_k)]
-    cases += [replace(DRAW, num_requests=count) for count in BAR_REQUESTS]
+    cases += [replace(DRAW, num_requests=count) for count in HEADLINE_REQUESTS]
     # the target rows of 256 requests: what it costs to truncate them, with a draw on top
     rows = replace(DRAW, num_requests=1024, vocab_size=128_256)
     return [*cases, rows, *(replace(rows, truncation=each) for each in (Truncation.top_p, Truncation.top_k))]
@@ -62,7 +78,7 @@ def of_method(case: Case, method: VerificationMethod) -> Case:
 
 
 def _full() -> list[Case]:
-    cases = bar_cases()
+    cases = headline_cases()
     cases += [replace(CENTRE, num_requests=count) for count in REQUESTS]
     cases += [replace(CENTRE, width=width) for width in WIDTHS]
     cases += [replace(CENTRE, width=width, method=Method.block) for width in (1, 5, 8)]

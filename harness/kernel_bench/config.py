@@ -13,7 +13,7 @@ class Preset(Enum):
     """How much is measured."""
 
     smoke = "smoke"
-    bars = "bars"
+    headline = "headline"
     full = "full"
 
 
@@ -28,23 +28,25 @@ class Flush(Enum):
 class BenchConfig:
     """What is measured, how, and where the results go."""
 
-    preset: Preset = Preset.bars
-    """bars: the headline cases, a bit more than a minute on an H200; full: one factor at a time around them,
+    preset: Preset = Preset.headline
+    """headline: the cases of the tables, a bit more than a minute on an H200; full: one factor at a time around them,
     some minutes; smoke: tiny, to see that everything runs."""
     device: Device = Device.auto
     """cpu goes with --preset smoke only, and measures nothing."""
     cases: str = ""
     """Only cases whose name contains this text, such as block or "R=256 K=3"."""
     case: str = ""
-    """One case alone, by its whole name in table.md's csv or a run's lines, of any preset; for a profiler."""
+    """One case alone, by its whole name as --list prints it, of any preset; for a profiler."""
     repeats: int = 100
     """Timed repeats of each case, at least 50; with --preset smoke at least 2."""
+    limit_s: float = 0.0
+    """Seconds after which no other case begins; those left are written down as skipped. 0: no limit."""
     checked: int = 16
     """Requests of each case that are compared with the reference before it is timed."""
     flush: Flush = Flush.write
     """How the L2 is emptied before each repeat: by writing or by reading a buffer several times its size."""
     peers: bool = True
-    """Also time eager torch, torch.compile and, where importable, FlashInfer on the cases of bars."""
+    """Also time eager torch, torch.compile and, where importable, FlashInfer on the cases of headline."""
     questions: bool = True
     """Also answer the two open questions of vLLM PR 35461."""
     seed: int = 0
@@ -57,6 +59,7 @@ class BenchConfig:
     def __post_init__(self) -> None:
         min_repeats = 2 if self.preset is Preset.smoke else 50
         check_setting(self.repeats >= min_repeats, "repeats", f"at least {min_repeats}", self.repeats)
+        check_setting(self.limit_s >= 0, "limit_s", "0 or more", self.limit_s)
         unchecked = f"{self.checked}; nothing is timed unchecked"
         check_setting(self.checked >= 1, "checked", "at least 1", unchecked)
         check_seed(self.seed)

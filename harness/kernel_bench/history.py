@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from harness.kernel_bench.cases import cases_of
+from harness.kernel_bench.config import Preset
 from harness.kernel_bench.records import KernelResults
 from harness.records.csv_table import number, read_rows
 from harness.records.files import write_atomically
@@ -87,26 +89,73 @@ def add_to_history(results: KernelResults, path: Path) -> list[Line]:
     return lines
 
 
-def slower_since(commit: str, now: list[Line], history: list[Line]) -> list[str]:
-    """A line for each case that takes longer than at a commit, by more than the scatter of both.
+@dataclass(frozen=True)
+class Comparison:
+    """A run beside an earlier commit on the same model of GPU."""
+
+    commit: str
+    """That was found, in full."""
+    num_compared: int
+    slower: list[str]
+    """A line for each case that takes longer by more than the scatter of both."""
+    missing: list[str]
+    """A line for each case that only one side has, or has a time of."""
+
+
+def commit_in(history: list[Line], start: str, device: str) -> str:
+    """The one commit that begins so and was measured on this model of GPU.
 
     Args:
-        commit: its first characters, SHORTEST_COMMIT or more.
-        now: of one commit and device.
-        history: of any.
+        history: of any commits and devices.
+        start: first characters of a commit, SHORTEST_COMMIT or more; with + at its end one with other changes.
+        device: as in the history.
 
     Raises:
-        ValueError: there is no case of that commit and device to compare with.
+        ValueError: there is none, or there are several.
     """
-    if len(commit) < SHORTEST_COMMIT:
-        raise ValueError(f"--against: expected {SHORTEST_COMMIT} characters of a commit or more, found {commit!r}")
-    before = {(line.device, line.case): line for line in history if line.commit.startswith(commit)}
-    pairs = [(before[line.device, line.case], line) for line in now if (line.device, line.case) in before]
-    if not pairs:
-        known = ", ".join(dict.fromkeys(line.commit[:SHORTEST_COMMIT] for line in history)) or "none"
-        raise ValueError(f"--against {commit}: expected times of these cases on this GPU, found none; commits: {known}")
-    return [
-        f"{new.case}: {new.median_us:.1f} us, {old.median_us:.1f} before ({new.median_us / old.median_us:.2f} times)"
-        for old, new in pairs
-        if new.median_us - old.median_us > old.scatter_us + new.scatter_us
+    text = start.removesuffix("+")
+    if len(text) < SHORTEST_COMMIT:
+        raise ValueError(f"--against: expected {SHORTEST_COMMIT} characters of a commit or more, found {start!r}")
+    known = dict.fromkeys((line.commit, line.device) for line in history)
+    found = [each for each in known if each[0].startswith(text) and each[0].endswith("+") == start.endswith("+")]
+    commits = {commit for commit, name in found if name == device}
+    if len(commits) != 1:
+        short = [f"{_short(commit)} ({name})" for commit, name in (found or known)]
+        what = "several" if commits else "none"
+        raise ValueError(
+            f"--against {start}: expected one commit with times on {device}, found {what}; the history has "
+            f"{', '.join(short) or 'no commit'}"
+        )
+    return commits.pop()
+
+
+def compared(commit: str, now: list[Line], history: list[Line], named: Collection[str]) -> Comparison:
+    """A run beside a commit of a history.
+
+    Args:
+        commit: in full, as `commit_in` finds it.
+        now: the run's lines, of one device.
+        history: of before the run.
+        named: all cases of the run, also those without a time; cases that it leaves out by its settings are counted,
+            cases that are none any more are named.
+    """
+    devices = {line.device for line in now}
+    before = {line.case: line for line in history if line.commit == commit and line.device in devices}
+    after = {line.case: line for line in now}
+    slower = [
+        f"{case}: {new.median_us:.1f} us, {old.median_us:.1f} before ({new.median_us / old.median_us:.2f} times)"
+        for case, new in after.items()
+        if (old := before.get(case)) and new.median_us - old.median_us > old.scatter_us + new.scatter_us
     ]
+    exist = {case.name for preset in Preset for case in cases_of(preset)}
+    gone = [case for case in before if case not in after and (case in named or case not in exist)]
+    num_left_out = len(before.keys() - after.keys()) - len(gone)
+    missing = [f"only at {_short(commit)}: {case}" for case in gone]
+    missing += [f"not at {_short(commit)}: {case}" for case in after if case not in before]
+    if num_left_out:
+        missing.append(f"only at {_short(commit)}: {num_left_out} cases that these settings leave out")
+    return Comparison(commit, len(before.keys() & after.keys()), slower, missing)
+
+
+def _short(commit: str) -> str:
+    return commit[:SHORTEST_COMMIT] + "+" * commit.endswith("+")

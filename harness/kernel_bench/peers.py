@@ -47,8 +47,8 @@ class Peer(NamedTuple):
 def peers_of(case: Case, device: torch.device) -> list[Peer]:
     """What the case is timed beside.
 
-    torch.compile is one compilation for each shape, some seconds each: it gets the cases without truncation that have a
-    goal. FlashInfer is there if it is importable.
+    torch.compile is one compilation for each shape, some seconds each: it gets verifications without truncation and one
+    draw. FlashInfer is there if it is importable.
     """
     found = [Peer("eager torch", separate.verify_logits, separate.draw_logits)]
     if device.type != "cuda":
