@@ -34,10 +34,13 @@ def test_the_same_seed_gives_the_same_rows():
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.parametrize("acceptance", Acceptance)
-def test_a_round_accepts_as_many_tokens_as_was_asked_for(acceptance, temperature):
-    case = Case(num_requests=128, vocab_size=VOCAB_SIZE, acceptance=acceptance, temperature=temperature)
+@pytest.mark.parametrize(
+    ("acceptance", "temperature", "rows"),
+    [(each, temperature, RowKind.wide) for each in Acceptance for temperature in (0.0, 0.7)]
+    + [(Acceptance.mid, 0.7, RowKind.noise)],
+)
+def test_a_round_accepts_as_many_tokens_as_was_asked_for(acceptance, temperature, rows):
+    case = Case(num_requests=128, vocab_size=VOCAB_SIZE, acceptance=acceptance, temperature=temperature, rows=rows)
     core = reference_core()
     inputs = make_round(case, core, seed=5, device=CPU)
     verdict = core.verify(inputs.target_logits, inputs.draft, inputs.sampling, verification_of(case), inputs.streams)
@@ -112,7 +115,7 @@ def test_a_draw_reads_its_rows_once():
     assert count_rows(Case(work=Work.draw, width=0, num_requests=7), None) == (7, 7)
 
 
-def test_the_full_preset_holds_every_bar_and_varies_one_factor_at_a_time():
+def test_the_full_preset_holds_the_headline_and_varies_one_factor_at_a_time():
     cases = cases_of(Preset.full)
     assert set(headline_cases()) <= set(cases)
     assert len(set(cases)) == len(cases) == len({case.name for case in cases})

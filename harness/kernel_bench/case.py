@@ -65,6 +65,8 @@ class RowKind(Enum):
     """About 60."""
     flat = "flat"
     """Most of them."""
+    noise = "noise"
+    """Normal numbers alone, as comparisons of kernels often have them: about 800."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The cases of each preset: the headline, and one factor at a time around the largest of its cases."""
+"""The cases of each preset: the headline; one factor at a time around the largest of its cases; rows of noise, by which
+kernels are often compared."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ TEMPERATURES = (0.0, 0.7, 1.0)
 
 def cases_of(preset: Preset) -> tuple[Case, ...]:
     """The cases in the order in which they are run, each once."""
-    found = {Preset.smoke: _smoke, Preset.headline: headline_cases, Preset.full: _full}[preset]()
-    return tuple(dict.fromkeys(found))
+    made = {Preset.smoke: _smoke, Preset.headline: headline_cases, Preset.full: _full, Preset.noise: _noise}
+    return tuple(dict.fromkeys(made[preset]()))
 
 
 def chosen_cases(config: BenchConfig) -> list[Case]:
@@ -112,6 +113,28 @@ def _full() -> list[Case]:
     cases += [replace(DRAW, temperature=temperature) for temperature in TEMPERATURES]
     cases += [replace(DRAW, truncation=truncation) for truncation in Truncation]
     return [*cases, *(replace(DRAW, work=Work.coupled_draw, num_requests=count) for count in (16, 256))]
+
+
+def _noise() -> list[Case]:
+    """Few requests, no statistics, coupled noise, rows that begin anywhere, and truncation, each at several sizes."""
+    centre, drawn = replace(CENTRE, rows=RowKind.noise), replace(DRAW, rows=RowKind.noise)
+    methods = Method.probabilistic, Method.block
+    few = [1, 4, 16, 64]
+    cases = [replace(centre, num_requests=count, method=method) for count in (*few, 256) for method in methods]
+    cases += [replace(drawn, num_requests=count) for count in (1, 16, 256)]
+    cases += [replace(centre, num_requests=count, keeps_statistics=False) for count in (*few, 256)]
+    cases += [of_method(replace(centre, num_requests=count), Method.coupled) for count in (16, 256)]
+    cases += [replace(drawn, work=Work.coupled_draw, num_requests=count) for count in (16, 256)]
+    for count in (16, 256):
+        cases += [replace(centre, num_requests=count, method=method, vocab_size=ODD) for method in methods]
+        cases += [replace(drawn, num_requests=count, vocab_size=size) for size in (ODD + 1, ODD)]
+        cases += [replace(centre, num_requests=count, row_gap=1)]
+    cases += [
+        replace(centre, num_requests=count, truncation=Truncation.top_p, rows=kind)
+        for kind in (RowKind.noise, RowKind.flat)
+        for count in (16, 64, 256)
+    ]
+    return cases + [replace(centre, truncation=each) for each in (Truncation.min_p, Truncation.top_k)]
 
 
 def _smoke() -> list[Case]:

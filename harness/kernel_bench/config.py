@@ -15,6 +15,7 @@ class Preset(Enum):
     smoke = "smoke"
     headline = "headline"
     full = "full"
+    noise = "noise"
 
 
 class Flush(Enum):
@@ -30,7 +31,8 @@ class BenchConfig:
 
     preset: Preset = Preset.headline
     """headline: the cases of the tables, a bit more than a minute on an H200; full: one factor at a time around them,
-    some minutes; smoke: tiny, to see that everything runs."""
+    some minutes; noise: few requests, no statistics, any layout, coupled noise and cuts on rows of normal noise; smoke:
+    tiny, to see that everything runs."""
     device: Device = Device.auto
     """cpu goes with --preset smoke only, and measures nothing."""
     cases: str = ""

@@ -28,7 +28,7 @@ KERNEL_COLUMNS: dict[str, Column] = {
     "truncation": Column("", "what cuts both distributions: off, top_k (50), top_p (0.95), min_p (0.05)"),
     "acceptance": Column("", "how close the drafter is to the target: low, mid, high; empty for a draw"),
     "draft_sampling": Column("", "how the proposal was drawn; greedy has no draft-logit cache; empty for a draw"),
-    "rows": Column("", "how far a row's probability is spread: wide, peaked, flat"),
+    "rows": Column("", "how far a row's probability is spread: wide, peaked, flat, or noise"),
     "keeps_statistics": Column("", "statistics of sampled draft rows were kept when they were drawn"),
     "row_gap": Column("tokens", "between the end of a row and the beginning of the next"),
     "case": Column("", "name of the case, as --case takes it"),
@@ -90,7 +90,7 @@ DEFINITIONS = (
     "are to the target's; low, mid and high are set for 0.3, 1.5 and 2.7 accepted tokens at K = 3 by probabilistic "
     "verification, in closed form on other rows. Accepted: mean accepted tokens per request in this batch.",
     "Rows: Zipf-like, largest logit near 20, set so that top-p 0.95 at T = 0.7 keeps about 900 of 128,256 tokens in a "
-    "row of middling certainty (peaked: 60; flat: most of them).",
+    "row of middling certainty (peaked: 60; flat: most of them). Noise: 3 x normal, of which it keeps about 800.",
     "Time: replay of a CUDA graph from a cold L2 (emptied before every repeat, outside of what is timed), between two "
     "CUDA events, so the overhead of timing is in it; median of the repeats, quartiles in brackets. "
     "Again: the median of a second graph and as many repeats; differences no larger than between the two mean nothing. "

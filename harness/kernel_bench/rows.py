@@ -1,12 +1,12 @@
 """Rows of logits like a language model's, and drafts whose rows are the target's with an error; how they are sampled.
 
-    logit(v) = 2.5 * normal                                    the bulk; flat rows have 0.5 * normal, and nothing else
+    logit(v) = 2.5 * normal                                    the bulk
     logit(v) = head + wobble - log(rank) + 0.5 * normal        64 tokens, if that is more: Zipf's law
 
 `head` says how far the few large logits stand above the bulk; it is found such that top-p 0.95 at temperature 0.7 keeps
 a given part of the vocabulary in the median row. `wobble`, one normal number per row, makes some rows certain and
 others open. A constant shifts all so that the largest logit is near 20: the rounding of bfloat16 is then that of a real
-head's logits, with its many ties.
+head's logits, with its many ties. Flat rows are 20 + 0.5 * normal and rows of noise 3 * normal, and nothing else.
 
 Shapes: N rows, V the vocabulary.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 from harness.kernel_bench.case import RowKind, Truncation
 from kernels.contract import Sampling, Streams
 
-BULK_STD, HEAD_STD, WOBBLE_STD, FLAT_STD = 2.5, 0.5, 1.0, 0.5
+BULK_STD, HEAD_STD, WOBBLE_STD, FLAT_STD, NOISE_STD = 2.5, 0.5, 1.0, 0.5, 3.0
 NUM_HEAD = 64
 LARGEST = 20.0
 KEPT_PART = {RowKind.wide: 900 / 128_256, RowKind.peaked: 60 / 128_256}
@@ -48,9 +48,9 @@ def llm_rows(
 
 def rows_of(kind: RowKind, num_rows: int, vocab_size: int, generator: torch.Generator) -> Tensor:
     """[N, V] float32 rows of a kind, on the generator's device."""
-    if kind is RowKind.flat:
+    if kind in (RowKind.flat, RowKind.noise):
         rows = torch.randn(num_rows, vocab_size, generator=generator, device=generator.device)
-        return rows.mul_(FLAT_STD).add_(LARGEST)
+        return rows.mul_(NOISE_STD) if kind is RowKind.noise else rows.mul_(FLAT_STD).add_(LARGEST)
     return llm_rows(num_rows, vocab_size, head_of(kind, vocab_size, generator.device), generator)
 
 
