@@ -183,6 +183,39 @@ class RoundState(NamedTuple):
     """[R * (K + 1), C] int32, that leader's id in its row."""
 
 
+class TreeWalk(NamedTuple):
+    """How far the walk of each request through its tree has come; see kernels.tree_step. Node 0 is the context, node
+    i + 1 draft token i."""
+
+    parents: Tensor
+    """[R, K] int64; see kernels.contract.Draft."""
+    parent_stride: int
+    path: Tensor
+    """[R, K] int64, where the accepted draft tokens go."""
+    arrivals: Tensor
+    """[R] int32, programs that have finished their part of the step; 0 between launches."""
+    modes: Tensor
+    """[R] int32, what the request's next step does: see kernels.tree_step."""
+    nodes: Tensor
+    """[R] int32, the node that was accepted last."""
+    levels: Tensor
+    """[R] int32, draft tokens accepted."""
+    places: Tensor
+    """[R] int32, the child of that node that was rejected last; -1 while none was, K when none is left."""
+    first_children: Tensor
+    """[R] int32, the place of the draft row that its children were drawn from; -1 without children."""
+    factors: Tensor
+    """[R] float64, c of [p - c q]+, what is left of the target's row p after these rejections."""
+    removed: Tensor
+    """[R, K] int64, the children that were rejected."""
+    num_removed: Tensor
+    """[R] int32."""
+    masses: Tensor
+    """[R, C] float64, sum of [p - c q]+ in each chunk."""
+    rests: Tensor
+    """[R, C] float64, sum of q without the rejected children in each chunk."""
+
+
 class Output(NamedTuple):
     """Where the results go."""
 

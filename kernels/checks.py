@@ -120,14 +120,28 @@ def check_is_chain(draft: Draft) -> None:
     """Raises ValueError where the draft is a tree."""
     if draft.parents is not None:
         raise ValueError(
-            f"draft.parents: expected None, a chain, found {list(draft.parents.shape)}; trees are verified by "
-            "kernels.methods.TreeMethod on the reference core"
+            f"draft.parents: expected None, a chain, found {list(draft.parents.shape)}; trees are verified by the "
+            "methods of kernels.methods.TreeMethod"
         )
 
 
+def check_parent_rows(draft: Draft) -> None:
+    """Raises ValueError unless there is one parent for each draft token, and as many in the shape that is promised."""
+    parents, size = draft.parents, draft.token_ids.shape
+    assert parents is not None
+    if parents.shape != size or parents.dtype != torch.int64 or (parents.numel() and parents.stride(-1) != 1):
+        raise ValueError(
+            f"draft.parents must be {list(size)} int64 without gaps, one for each draft token; found "
+            f"{list(parents.shape)} {parents.dtype}"
+        )
+    if draft.shape is not None and len(draft.shape) != size[1]:
+        raise ValueError(f"draft.shape must have {size[1]} parents, one for each draft token; found {len(draft.shape)}")
+
+
 def check_draft(draft: Draft, target_logits: Tensor) -> None:
-    """Raises ValueError unless the draft is a chain whose fields fit each other and the target rows."""
-    check_is_chain(draft)
+    """Raises ValueError unless the fields of a draft fit each other and the target rows."""
+    if draft.parents is not None:
+        check_parent_rows(draft)
     num_requests, width = draft.token_ids.shape
     most = num_requests * (width + 1)
     if len(target_logits) > most:

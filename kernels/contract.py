@@ -155,9 +155,15 @@ class Draft:
     context. The K draft tokens are then the nodes of a tree, siblings in the order in which they were drawn, and target
     row i + 1 is conditioned on the path to node i. Siblings are drawn from one row of `logits`, that of the first of
     them; a token of NO_TOKEN is no node: its row had no further token. None: a chain, in which each follows the one
-    before it. Trees are verified by the methods of kernels.methods.TREE_METHODS, on the reference core."""
+    before it. Trees are verified by the methods of kernels.methods.TREE_METHODS; the reference core has all of them,
+    the kernels those of TREES_ON_KERNELS. The reference raises a ValueError for a parent that is not smaller; the
+    kernels, which do not read parents on the host, never reach its token."""
     siblings: SiblingDraws = SiblingDraws.independent
     """How the children of a node were drawn; without `logits` and at temperature 0 they count as certain."""
+    shape: tuple[int, ...] | None = None
+    """A promise that `parents` has these K numbers for every request with K draft tokens, and the first of them for one
+    with fewer: a GPU then makes no more launches than this tree takes. A request whose walk is longer is flagged. None:
+    nothing is known of the trees on the host."""
     sampling: Sampling | None = None
     """Fields [R], that the proposals were drawn with; None: with the round's own. For engines that draft with the
     temperature alone, or keep target rows or draft rows over the temperature already. Where the round's temperature

@@ -1,4 +1,4 @@
-"""Statistics of cached draft rows that were not kept when the drafts were drawn: the rows are read once more."""
+"""Statistics of rows that are read for them alone, such as cached draft rows whose statistics were not kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .arguments import DraftTokens, MaskRows, Output, StreamState, TargetRows
+from .arguments import DraftTokens, MaskRows, Output, RowBuffers, StreamState, TargetRows
 from .checks import check_mask
 from .contract import Draft, RowStats, Sampling, VerificationMethod
 from .passes import read_rows
@@ -29,6 +29,46 @@ def _mask_of_rows(draft: Draft, cache: Tensor) -> MaskRows:
     return mask_rows(flat, "draft.mask", flat.rows.shape, vocab_size, draft.draft_to_target)
 
 
+def read_statistics(
+    rows: TargetRows,
+    sampling: Sampling,
+    counts: Tensor,
+    shape: Shape,
+    workspace: Workspace,
+    keep: RowStats | None = None,
+) -> RowBuffers:
+    """Read rows for their statistics alone.
+
+    Args:
+        rows: with `first_rows` [N], each row's place.
+        sampling: fields [N].
+        counts: [N] int64, 0 for a row that is read, -1 for another.
+        shape: of N requests without drafts.
+        workspace: scratch memory.
+        keep: fields [N], takes the statistics instead of scratch memory.
+
+    Returns:
+        Where they are, and the argmax of rows at temperature 0.
+    """
+    unread = torch.empty_like(counts)
+    round_ = Round(
+        method=VerificationMethod.strict,
+        target=rows,
+        draft=no_draft(),
+        tokens=DraftTokens(counts, 0, counts, shape.num_requests, 0),
+        sampling=sampling,
+        streams=StreamState(counts, counts, counts),
+        rule=counts,
+        rows=workspace.row_buffers(shape, counts.device, keep),
+        state=workspace.round_state(shape, counts.device),
+        output=Output(unread, unread, torch.empty_like(counts, dtype=torch.bool), None, None),
+        shape=shape,
+        workspace=workspace,
+    )
+    read_rows(round_)
+    return round_.rows
+
+
 def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Draft:
     """The same draft with the statistics of its rows.
 
@@ -48,34 +88,15 @@ def with_row_stats(draft: Draft, sampling: Sampling, workspace: Workspace) -> Dr
     # A padded slot may point anywhere: some row is read, and its statistics go beyond the slots, unused.
     first_rows = (slots.clamp(0, num_slots - 1)[:, None] * (cache.stride(0) // cache.stride(1)) + positions).flatten()
     num_rows = num_requests * width
-    found = RowStats.empty(num_rows, device=device)
     shape = Shape(num_rows, width=0, vocab_size=vocab_size, num_positions=1)
     no_drafts = torch.zeros(num_rows, dtype=torch.int64, device=device)
-    unread = torch.empty(num_rows, dtype=torch.int64, device=device)
-    invalid = torch.empty(num_rows, dtype=torch.bool, device=device)
-    round_ = Round(
-        method=VerificationMethod.strict,
-        target=TargetRows(
-            cache,
-            cache.stride(1),
-            vocab_size,
-            first_rows,
-            read_in_words(cache, cache.stride(1)),
-            None,
-            *_mask_of_rows(draft, cache),
-        ),
-        draft=no_draft(),
-        tokens=DraftTokens(no_drafts, 0, no_drafts, num_rows, 0),
-        sampling=sampling.each(lambda field: field.repeat_interleave(width)),
-        streams=StreamState(no_drafts, no_drafts, no_drafts),
-        rule=no_drafts,
-        rows=workspace.row_buffers(shape, device, found),
-        state=workspace.round_state(shape, device),
-        output=Output(unread, unread, invalid, None, None),
-        shape=shape,
-        workspace=workspace,
-    )
-    read_rows(round_)
+    rows = TargetRows(
+        cache, cache.stride(1), vocab_size, first_rows, read_in_words(cache, cache.stride(1)), None,
+        *_mask_of_rows(draft, cache),
+    )  # fmt: skip
+    found = RowStats.empty(num_rows, device=device)
+    each = sampling.each(lambda field: field.repeat_interleave(width))
+    read_statistics(rows, each, no_drafts, shape, workspace, found)
     kept = RowStats.empty(num_slots + 1, depth, device=device)
     places = torch.where(draft.num_draft_tokens < 0, num_slots, slots)[:, None], positions
     for name in ("maximum", "normalizer", "threshold"):

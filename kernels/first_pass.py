@@ -40,7 +40,7 @@ from .token_mask import target_mask_row
 
 
 @triton.jit
-def _combine_chunks(
+def combine_chunks(
     rows, row, temperature, loaded, TYPICAL: tl.constexpr, MAY_BE_GREEDY: tl.constexpr, CHUNKS_PADDED: tl.constexpr
 ):
     """(maximum, normalizer, argmax, entropy) of a row whose chunks are all there; normalizer NaN if invalid.
@@ -89,7 +89,7 @@ def _conclude_draft_row(draft, rows, at, temperature, chunks, prepared, CHUNKS_P
         prepared: from kernels.acceptance_test.prepare, with the draft logit.
     """
     token, logit, draft_token_logit, uniform_number = prepared
-    maximum, normalizer, _, _ = _combine_chunks(rows, 0, temperature, chunks, False, False, CHUNKS_PADDED)
+    maximum, normalizer, _, _ = combine_chunks(rows, 0, temperature, chunks, False, False, CHUNKS_PADDED)
     threshold = tl.full((), -float("inf"), tl.float32)
     tl.store(draft.maximum + at, maximum)
     tl.store(draft.normalizer + at, normalizer)
@@ -208,7 +208,7 @@ def _first_pass_kernel(
             if SUMS_DRAFTS:
                 draft_chunks = load_chunks(rows, _draft_cells(tokens, row), CHUNKS_PADDED)
             chunks = load_chunks(rows, row, CHUNKS_PADDED)
-            maximum, normalizer, argmax, entropy = _combine_chunks(
+            maximum, normalizer, argmax, entropy = combine_chunks(
                 rows, row, temperature, chunks, METHOD == "typical", True, CHUNKS_PADDED
             )
             if METHOD == "coupled":

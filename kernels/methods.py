@@ -185,6 +185,9 @@ TREE_METHODS = {
     ),
 }
 
+TREES_ON_KERNELS = frozenset({TreeMethod.recursive})
+"""By which the kernels verify trees; the others they take for chains alone, and the reference core has them all."""
+
 
 NOT_FOR_OWN = (
     "parameters",

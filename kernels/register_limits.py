@@ -135,3 +135,15 @@ def truncated_pass_registers(is_short: bool, num_warps: int, capability: int) ->
         return 104 if num_warps == 1 and capability == 90 else 168
     # Without a limit the compiler may keep to half of that, and spill.
     return 128 if num_warps == 16 else 255
+
+
+def tree_step_registers(rows: RowTraits, is_first: bool) -> int:
+    """Limit for kernels.tree_step, of programs of up to 4 warps.
+
+    Args:
+        rows: how they are read.
+        is_first: the step that only reads.
+    """
+    if rows.joins or rows.is_masked or rows.is_mapped:
+        return 168
+    return 80 if is_first else 128

@@ -99,10 +99,13 @@ def open_loaded_rows(
 
 
 @triton.jit
-def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr):
+def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, removed=None):
     """float32 weights of the tokens at `offsets` as the next one: [p - k q]+ without the removed token.
 
     `offsets` are places of the target row as kernels.row_words.load_row counts them.
+
+    Args:
+        removed: (address of token ids, their number), of further tokens to leave out where no draft row is read.
     """
     GROUP: tl.constexpr = GROUP_BITS // target.logits.dtype.element_ty.primitive_bitwidth
     row_logits, maximum, threshold = opened[0], opened[1], opened[2]
@@ -113,7 +116,7 @@ def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, 
         opened[6],
         opened[7],
     )
-    removed, high, low = opened[8], opened[9], opened[10]
+    high, low = opened[9], opened[10]
     before = row_lead(row_logits, target.lead)
     logits = load_row(row_logits, offsets, target.vocab_size, target.in_words, target.lead)
     target_mask = (target.mask_words, target.mask_stride, target.num_mask_words, target.mask_token_ids, opened[12])
@@ -144,4 +147,15 @@ def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, 
             covered = tl.where(proposed >= draft_threshold, covered, 0.0)
         return tl.maximum(tl.fma(-covered, factor, weights), 0.0)
     else:
-        return tl.where(offsets == removed + before, 0.0, weights)
+        weights = tl.where(offsets == opened[8] + before, 0.0, weights)
+        if removed is not None:
+            weights = without_tokens(weights, offsets - before, removed)
+        return weights
+
+
+@triton.jit
+def without_tokens(weights, token_ids, removed):
+    """The weights of some tokens, 0 for those that are removed: (address of token ids, their number)."""
+    for place in range(removed[1]):
+        weights = tl.where(token_ids == tl.load(removed[0] + place, cache_modifier=".cg"), 0.0, weights)
+    return weights

@@ -82,18 +82,20 @@ def invert(masses, target_mass, PADDED: tl.constexpr):
 @triton.jit
 def find_token(
     target, draft, opened, masses, target_mass, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr,
-    CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr, removed=None,
 ):  # fmt: skip
     """The token whose cumulative weight first exceeds `target_mass`, by chunk, piece and token."""
     PIECE: tl.constexpr = PIECE_BITS // target.logits.dtype.element_ty.primitive_bitwidth
     PIECES: tl.constexpr = CHUNK // PIECE
     chunk, in_front = invert(masses, target_mass, CHUNKS_PADDED)
     rest = target_mass - in_front
-    weights = residual_weights(target, draft, opened, chunk * CHUNK + tl.arange(0, CHUNK), READS_DRAFT, TRUNCATED)
+    offsets = chunk * CHUNK + tl.arange(0, CHUNK)
+    weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED, removed)
     pieces = tl.sum(tl.reshape(weights, (PIECES, PIECE)).to(tl.float64), axis=1)
     piece, in_front = invert(pieces, rest, PIECES)
     first = chunk * CHUNK + piece * PIECE
-    weights = residual_weights(target, draft, opened, first + tl.arange(0, PIECE), READS_DRAFT, TRUNCATED)
+    offsets = first + tl.arange(0, PIECE)
+    weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED, removed)
     entry, _ = invert(weights.to(tl.float64), rest - in_front, PIECE)
     return first + entry - row_lead(opened[0], target.lead)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .arguments import DraftRows, DraftTokens, Output, TargetRows
-from .checks import check_draft, check_logits, checked_requests
+from .checks import check_draft, check_is_chain, check_logits, checked_requests
 from .contract import (
     Draft,
     RowStats,
@@ -25,11 +25,13 @@ from .contract import (
 )
 from .draft_sampling import with_own_sampling
 from .draft_stats import with_row_stats
+from .methods import TREES_ON_KERNELS, TreeMethod
 from .packed_rows import place_rows
 from .passes import launch
 from .round import Round, no_draft, stream_state
 from .row_words import in_words_or_lead, read_in_words
 from .token_mask import mask_rows
+from .tree_walk import launch_walk, tree_walk
 from .workspace import SHORT_CHUNK, Shape, Workspace
 
 Method = VerificationMethod
@@ -69,7 +71,7 @@ def _may_lead(
     reads_draft: bool,
     target_logits: Tensor,
     sampling: Sampling,
-    method: Method,
+    method: Method | TreeMethod,
     mask: TokenMask | None,
 ) -> bool:
     """Whether chunks of target rows may begin at words (kernels.row_words)."""
@@ -105,6 +107,24 @@ def draft_rows(draft: Draft, reads_draft: bool, target_logits: Tensor, workspace
     )
 
 
+def _verify_chains(
+    target_logits: Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    verification: Verification,
+    streams: Streams,
+    workspace: Workspace | None,
+    mask: TokenMask | None,
+) -> VerificationResult:
+    """`verify` by a method for trees where each node has one child: the method for chains that it is there."""
+    assert isinstance(verification.method, TreeMethod)
+    on_chains = replace(verification, method=verification.method.traits.on_chains)
+    chains = replace(draft, parents=None)
+    found = verify(target_logits, chains, sampling, on_chains, streams, workspace, mask)
+    places = torch.arange(draft.token_ids.shape[1], device=target_logits.device)
+    return replace(found, path=torch.where(places < found.num_accepted[:, None], places, -1))
+
+
 def verify(
     target_logits: Tensor,
     draft: Draft,
@@ -129,15 +149,23 @@ def verify(
         workspace: scratch memory; None takes fresh memory for this call.
 
     Raises:
-        ValueError: a tensor's shape, type or layout is not as there, the draft is a tree, synthetic verification has
-            too few rates, block verification too many draft tokens, or the method is an OwnMethod.
+        ValueError: a tensor's shape, type or layout is not as there, the draft is a tree and the method not one of
+            kernels.methods.TREES_ON_KERNELS, synthetic verification has too few rates, block verification too many
+            draft tokens, or the method is an OwnMethod.
     """
+    method = verification.method
+    if isinstance(method, TreeMethod):
+        if draft.parents is None or draft.token_ids.shape[1] == 0:
+            return _verify_chains(target_logits, draft, sampling, verification, streams, workspace, mask)
+        if method not in TREES_ON_KERNELS:
+            raise ValueError(f"{method.value}: trees are verified by it on the reference core alone, found a tree")
+    else:
+        check_is_chain(draft)
     check_logits(target_logits, "target_logits", dimensions=2)
     check_draft(draft, target_logits)
     num_requests, width = draft.token_ids.shape
     sampling, streams = checked_requests(num_requests, sampling, streams)
-    method = verification.method
-    if not isinstance(method, VerificationMethod):
+    if not isinstance(method, VerificationMethod | TreeMethod):
         raise ValueError(f"expected a method of kernels.methods, found {method.value}: only the reference core runs it")
     if method is Method.synthetic and len(verification.synthetic_rates) < width:
         found = len(verification.synthetic_rates)
@@ -161,13 +189,15 @@ def verify(
             "propose fewer (drafting.num_speculative_tokens)"
         )
     num_positions = max(width, 1) if method is Method.block and reads_draft else 1
+    is_tree = isinstance(method, TreeMethod)
     in_words, lead = in_words_or_lead(
         read_in_words(target_logits, target_logits.stride(0)),
-        _may_lead(draft, reads_draft, target_logits, sampling, method, mask),
+        not is_tree and _may_lead(draft, reads_draft, target_logits, sampling, method, mask),
     )
     shape = Shape(
         num_requests,
-        width,
+        # of a tree one target row is at hand at a time
+        0 if is_tree else width,
         vocab_size,
         num_positions,
         draws_gumbel=method.traits.decided_by_noise,
@@ -181,8 +211,9 @@ def verify(
         torch.empty(num_requests, dtype=torch.int64, device=device),
         torch.empty(num_requests, dtype=torch.bool, device=device),
     )
+    walk = tree_walk(draft, shape, workspace) if is_tree else None
     round_ = Round(
-        method=method,
+        method=Method.probabilistic if is_tree else method,
         target=TargetRows(
             target_logits,
             target_logits.stride(0),
@@ -203,5 +234,8 @@ def verify(
         shape=shape,
         workspace=workspace,
     )
-    launch(round_)
-    return verdict
+    if walk is None:
+        launch(round_)
+        return verdict
+    launch_walk(round_, draft, walk)
+    return replace(verdict, path=walk.path)

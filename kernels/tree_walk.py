@@ -1,0 +1,128 @@
+"""Verification of trees by kernels: a launch for each step of the longest walk (kernels.tree_step).
+
+A walk asks about a draft token at most once, and each step but the first follows one that was asked about; so there are
+at most K + 1 steps, and one more where rows are cut. `Draft.shape` tells how many fewer suffice: the numbers on the
+device cannot be read in time. Where rows may be cut, the statistics of all target rows are found first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import triton
+from torch import Tensor
+
+from .arguments import RowBuffers, TreeWalk
+from .contract import Draft
+from .draft_stats import read_statistics
+from .methods import SiblingDraws
+from .passes import SECOND_PASS_UNROLL, overlaps
+from .register_limits import tree_step_registers
+from .round import Round
+from .tree_shape import longest_walk
+from .tree_step import _tree_step_kernel
+from .workspace import SHORT_CHUNK, Shape, Workspace
+
+PARTS = 4
+"""Chunks that a program reads, one for each of its warps."""
+
+
+def tree_walk(draft: Draft, shape: Shape, workspace: Workspace) -> TreeWalk:
+    """Room for the walks of a round; what it holds has no meaning yet."""
+    assert draft.parents is not None
+    (num_requests, width), device = draft.token_ids.shape, draft.token_ids.device
+    num_cells = num_requests * shape.num_chunks
+
+    def scratch(name: str, size: int, dtype: torch.dtype) -> Tensor:
+        return workspace.buffer(f"walk_{name}", size, dtype, device)
+
+    return TreeWalk(
+        parents=draft.parents,
+        parent_stride=draft.parents.stride(0),
+        path=torch.empty(num_requests, width, dtype=torch.int64, device=device),
+        arrivals=workspace.buffer("walk_arrivals", num_requests, torch.int32, device, zeroed=True),
+        modes=scratch("modes", num_requests, torch.int32),
+        nodes=scratch("nodes", num_requests, torch.int32),
+        levels=scratch("levels", num_requests, torch.int32),
+        places=scratch("places", num_requests, torch.int32),
+        first_children=scratch("first_children", num_requests, torch.int32),
+        factors=scratch("factors", num_requests, torch.float64),
+        removed=scratch("removed", num_requests * width, torch.int64),
+        num_removed=scratch("num_removed", num_requests, torch.int32),
+        masses=scratch("masses", num_cells, torch.float64),
+        rests=scratch("rests", num_cells, torch.float64),
+    )
+
+
+def _all_rows(round_: Round) -> RowBuffers:
+    """The statistics of the target rows of a round whose requests may be cut; of rows that belong to no node nothing.
+
+    Row r * (K + 1) + i belongs to node i of request r.
+    """
+    tokens, sampling, device = round_.tokens, round_.sampling, round_.tokens.token_ids.device
+    num_nodes = tokens.width + 1
+    counts = tokens.counts.clamp(max=tokens.width)
+    if round_.serves is not None:
+        cuts = (sampling.top_k > 0) | (sampling.top_p < 1) | (sampling.min_p > 0)
+        counts = torch.where(cuts & (sampling.temperature > 0), counts, -1)
+    nodes = torch.arange(num_nodes, device=device)
+    first_rows = round_.target.first_rows
+    if first_rows is None:
+        first_rows = torch.arange(tokens.num_requests, device=device) * num_nodes
+    is_node = nodes <= counts[:, None]
+    rows = torch.where(is_node, first_rows[:, None] + nodes, 0).flatten()
+    shape = Shape(tokens.num_requests * num_nodes, width=0, vocab_size=round_.shape.vocab_size, num_positions=1)
+    each = replace(sampling, is_mixed=False).each(lambda field: field.repeat_interleave(num_nodes))
+    unread = torch.where(is_node, 0, -1).flatten()
+    return read_statistics(round_.target._replace(first_rows=rows), each, unread, shape, round_.workspace)
+
+
+def launch_walk(round_: Round, draft: Draft, walk: TreeWalk) -> None:
+    """Walk every request of a round.
+
+    Args:
+        round_: the arguments; of `shape` only the requests and the vocabulary.
+        draft: with parents.
+        walk: from `tree_walk`.
+    """
+    for kind in round_.kinds:
+        rows = _all_rows(kind) if kind.truncates else kind.rows
+        _launch_steps(kind._replace(rows=rows), draft, walk)
+
+
+def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk) -> None:
+    shape, width = round_.shape, round_.tokens.width
+    num_steps = 1 + (width if draft.shape is None else longest_walk(draft.shape)) + round_.truncates
+    parts = 1 if shape.chunk == SHORT_CHUNK else min(PARTS, triton.next_power_of_2(shape.num_chunks))
+    num_groups = triton.cdiv(shape.num_chunks, parts)
+    group = 16 // round_.target.logits.element_size()
+    sums_drafts = int(shape.sums_drafts)
+    for step in range(num_steps):
+        _tree_step_kernel[(num_groups * (1 + sums_drafts) * shape.num_requests,)](
+            round_.target,
+            round_.draft,
+            round_.tokens,
+            round_.sampling.temperature,
+            round_.cutting,
+            round_.streams,
+            round_.rows,
+            walk,
+            round_.output,
+            FIRST=step == 0,
+            READS_DRAFT=round_.draft.logits is not None,
+            SUMS_DRAFTS=sums_drafts,
+            IS_DISTINCT=draft.siblings is SiblingDraws.distinct,
+            TRUNCATED=round_.truncates,
+            NUM_GROUPS=num_groups,
+            PARTS=parts,
+            CHUNK=shape.chunk,
+            GROUP=group,
+            UNROLL=min(SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
+            CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
+            WIDTH_PADDED=triton.next_power_of_2(width + 1),
+            OVERLAPS=overlaps(),
+            launch_pdl=overlaps() and step > 0,
+            num_warps=parts,
+            maxnreg=tree_step_registers(round_.row_traits, step == 0),
+        )
