@@ -117,8 +117,9 @@ def _verify_chains(
     mask: TokenMask | None,
 ) -> VerificationResult:
     """`verify` by a method for trees where each node has one child: the method for chains that it is there."""
-    assert isinstance(verification.method, TreeMethod)
-    on_chains = replace(verification, method=verification.method.traits.on_chains)
+    method = verification.traits.on_chains
+    assert method is not None
+    on_chains = replace(verification, method=method)
     chains = replace(draft, parents=None)
     found = verify(target_logits, chains, sampling, on_chains, streams, workspace, mask)
     places = torch.arange(draft.token_ids.shape[1], device=target_logits.device)
@@ -213,7 +214,7 @@ def verify(
     )
     walk = tree_walk(draft, shape, workspace) if is_tree else None
     round_ = Round(
-        method=Method.probabilistic if is_tree else method,
+        method=Method.probabilistic if isinstance(method, TreeMethod) else method,
         target=TargetRows(
             target_logits,
             target_logits.stride(0),

@@ -65,6 +65,7 @@ class RoundInputs:
             token_ids=draft.token_ids[index],
             num_draft_tokens=draft.num_draft_tokens[index],
             idx_mapping=index if draft.idx_mapping is None else draft.idx_mapping[index],
+            parents=None if draft.parents is None else draft.parents[index],
         )
         return RoundInputs(
             logits[rows.flatten()],

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from harness.settings.tree import Tree, read_tree
 from kernels.contract import DraftSampling, VerificationMethod
+from kernels.methods import SiblingDraws, TreeMethod
 
 
 class Work(Enum):
@@ -83,7 +85,7 @@ class Case:
     temperature: float = 0.7
     truncation: Truncation = Truncation.off
     acceptance: Acceptance = Acceptance.mid
-    method: VerificationMethod = VerificationMethod.probabilistic
+    method: VerificationMethod | TreeMethod = VerificationMethod.probabilistic
     """Of a verification; a draw has none."""
     draft_sampling: DraftSampling = DraftSampling.sampled
     """greedy has no draft-logit cache."""
@@ -92,12 +94,23 @@ class Case:
     """The statistics of sampled draft rows were kept when they were drawn; without them verification reads the rows."""
     row_gap: int = 0
     """Tokens between the end of a row and the beginning of the next."""
+    tree: str = ""
+    """Shape of the drafts, as `drafting.tree` names it; empty: chains."""
+    siblings: SiblingDraws = SiblingDraws.distinct
+    """How the children of a node of a tree are drawn."""
 
     def __post_init__(self) -> None:
         if self.num_requests < 1 or self.vocab_size < 2 or self.temperature < 0:
             raise ValueError(f"expected requests, a vocabulary and a temperature of 0 or more, found {self}")
         if (self.width > 0) != (self.work is Work.verify):
             raise ValueError(f"expected draft tokens for a verification and none for a draw, found K = {self.width}")
+        if bool(self.tree) != isinstance(self.method, TreeMethod) or (self.tree and len(self.parents) != self.width):
+            raise ValueError(f"expected a tree of K = {self.width} draft tokens with a method for trees, found {self}")
+
+    @property
+    def parents(self) -> Tree:
+        """Of the draft tokens of a tree."""
+        return read_tree(self.tree, self.width, self.width)
 
     @property
     def method_name(self) -> str:
@@ -133,5 +146,6 @@ class Case:
             *([] if self.rows is RowKind.wide else [self.rows.value]),
             *([] if self.keeps_statistics else ["no-statistics"]),
             *([f"gap={self.row_gap}"] if self.row_gap else []),
+            *([f"tree={self.tree}", self.siblings.value] if self.tree else []),
         ]
         return " ".join(parts)

@@ -8,10 +8,14 @@ from difflib import get_close_matches
 
 from harness.kernel_bench.case import Acceptance, Case, Dtype, RowKind, Truncation, Work
 from harness.kernel_bench.config import BenchConfig, Preset
-from kernels.contract import DraftSampling, VerificationMethod
+from kernels.contract import DraftSampling, SiblingDraws, VerificationMethod
+from kernels.methods import TreeMethod
 
 Method = VerificationMethod
 CENTRE = Case()
+TREE = Case(
+    num_requests=64, width=32, method=TreeMethod.recursive, tree="4-1-2-1-1", keeps_statistics=False, temperature=1.0
+)
 DRAW = Case(work=Work.draw, width=0, vocab_size=151_936)
 HEADLINE_REQUESTS = (16, 64, 256)
 REQUESTS = (1, 4, 16, 64, 256, 1024)
@@ -63,6 +67,7 @@ def headline_cases() -> list[Case]:
     cases += [replace(CENTRE, num_requests=count, truncation=Truncation.top_p) for count in HEADLINE_REQUESTS]
     cases += [of_method(CENTRE, Method.strict), replace(CENTRE, truncation=Truncation.top_k)]
     cases += [replace(DRAW, num_requests=count) for count in HEADLINE_REQUESTS]
+    cases += [TREE]
     # the target rows of 256 requests: what it costs to truncate them, with a draw on top
     rows = replace(DRAW, num_requests=1024, vocab_size=128_256)
     return [*cases, rows, *(replace(rows, truncation=each) for each in (Truncation.top_p, Truncation.top_k))]
@@ -112,6 +117,10 @@ def _full() -> list[Case]:
     cases += [replace(DRAW, dtype=dtype) for dtype in Dtype]
     cases += [replace(DRAW, temperature=temperature) for temperature in TEMPERATURES]
     cases += [replace(DRAW, truncation=truncation) for truncation in Truncation]
+    cases += [replace(TREE, siblings=SiblingDraws.independent), replace(TREE, draft_sampling=DraftSampling.greedy)]
+    cases += [replace(TREE, num_requests=count) for count in (1, 16, 256)]
+    cases += [replace(TREE, temperature=temperature) for temperature in TEMPERATURES]
+    cases += [replace(TREE, truncation=Truncation.top_p), replace(TREE, vocab_size=ODD)]
     return [*cases, *(replace(DRAW, work=Work.coupled_draw, num_requests=count) for count in (16, 256))]
 
 
@@ -149,6 +158,7 @@ def _smoke() -> list[Case]:
         replace(small, temperature=0.0, dtype=Dtype.float32),
         of_method(small, Method.coupled),
         replace(small, draft_sampling=DraftSampling.greedy),
+        replace(TREE, num_requests=3, vocab_size=1000, width=6, tree="2-2"),
         replace(small, vocab_size=999, keeps_statistics=False, row_gap=2, rows=RowKind.flat),
         drawn,
         replace(drawn, work=Work.coupled_draw, vocab_size=999),

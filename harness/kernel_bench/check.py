@@ -45,7 +45,10 @@ def check_verdict(
         Disagreement: if any of them differs by more than rounding.
     """
     requests = spread_over(case.num_requests, num_checked, verdict.num_accepted.device)
-    part = VerificationResult(verdict.token_ids[requests], verdict.num_accepted[requests], verdict.invalid[requests])
+    path = None if verdict.path is None else verdict.path[requests]
+    part = VerificationResult(
+        verdict.token_ids[requests], verdict.num_accepted[requests], verdict.invalid[requests], path=path
+    )
     taken = inputs.take(requests)
     expected = taken.verified_by(reference_core(), verification)
     return _counted(case, compare_verdicts(part, expected, taken, verification), len(requests))

@@ -13,7 +13,8 @@ Which rows come in pairs depends on the rule. Chain rules that compare with the 
 rejection. Block needs every draft position's target row, and the pair of each position after the last accepted one.
 One-hot proposals, and rules that emit from the target, need no pair: the chunk masses of the first reading say where
 the token lies. Synthetic acceptance needs no row but the one that it emits from. Without statistics
-each draft row up to a rejection is read once more. Single logits are not counted.
+each draft row up to a rejection is read once more. Single logits are not counted. Of a tree the rows of the nodes that
+the walk visits are needed, without statistics also the draft rows of their children, and a pair at each rejected child.
 
 Shapes: R requests.
 """
@@ -33,9 +34,19 @@ from harness.kernel_bench.case import Case, Work
 from harness.kernel_bench.check import check_drawn, check_verdict
 from harness.kernel_bench.records import Measurement
 from harness.kernel_bench.rows import sampling_of, streams_of
+from harness.kernel_bench.tree_workload import make_tree_round, num_rejected
 from harness.kernel_bench.workload import draw_logits, make_round, verification_of
 from harness.timing.clock import Clock, captured
-from kernels.contract import DraftSampling, Drawn, RowStats, Sampling, Streams, VerificationMethod, VerificationResult
+from kernels.contract import (
+    Draft,
+    DraftSampling,
+    Drawn,
+    RowStats,
+    Sampling,
+    Streams,
+    VerificationMethod,
+    VerificationResult,
+)
 from kernels.core import Core
 from kernels.streams import Purpose
 
@@ -48,6 +59,20 @@ class RowCounts(NamedTuple):
     all_rows: int
     """An equivalent: also the rows that may be skipped."""
     needed: int
+
+
+def count_tree_rows(case: Case, draft: Draft, found: VerificationResult) -> RowCounts:
+    """The rows of a case of trees, whose draft rows have no statistics."""
+    assert found.path is not None
+    visited = int(found.num_accepted.sum()) + case.num_requests
+    if draft.logits is None or case.temperature == 0:
+        return RowCounts(case.num_target_rows, visited)
+    inner = sum(node in case.parents for node in range(-1, case.width))
+    above = torch.tensor([node in case.parents for node in range(case.width)], device=found.path.device)
+    accepted = torch.arange(case.width, device=above.device) < found.num_accepted[:, None]
+    drafted = case.num_requests + int((above[found.path.clamp(min=0)] & accepted).sum())
+    pairs = 2 * num_rejected(case, draft, found.path, found.num_accepted)
+    return RowCounts(case.num_target_rows + inner * case.num_requests + pairs, visited + drafted + pairs)
 
 
 def count_rows(case: Case, num_accepted: Tensor | None) -> RowCounts:
@@ -94,6 +119,8 @@ class Rows:
 
 def inputs_of(case: Case, core: Core, seed: int, device: torch.device) -> RoundInputs | Rows:
     """The batch of a case."""
+    if case.tree:
+        return make_tree_round(case, seed, device)
     if case.work is Work.verify:
         return make_round(case, core, seed, device)
     return Rows(
@@ -132,7 +159,10 @@ def measure(
         assert isinstance(inputs, RoundInputs)
         agreement = check_verdict(case, found, inputs, verification_of(case), num_checked)
         mean_accepted = float(found.num_accepted.double().mean())
-        counts = count_rows(case, found.num_accepted)
+        if case.tree:
+            counts = count_tree_rows(case, inputs.draft, found)
+        else:
+            counts = count_rows(case, found.num_accepted)
     else:
         assert isinstance(inputs, Rows)
         agreement = check_drawn(case, found, inputs.logits, inputs.sampling, inputs.streams, num_checked)

@@ -1,0 +1,204 @@
+"""Trees through the kernels against the reference on the same streams: equal tokens, paths, counts and flags."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+from harness.settings.tree import Tree, branching
+from kernels import tree_walk
+from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws, TokenMask
+from kernels.draft_stats import with_row_stats
+from kernels.methods import TREES_ON_KERNELS, TreeMethod
+from kernels.tree_shape import longest_walk
+from kernels.workspace import Workspace
+from tests.kernel_rounds import DEVICE, UNCUT, always, kernel_round, moved, random_words, streams_of
+from tests.kernel_tree_rounds import TreeRound, assert_same, checked, tree_round
+from tests.random_round import GREEDY, PLAIN, Setting, sampling_of
+
+INDEPENDENT, DISTINCT = SiblingDraws
+SHAPES: list[Tree | None] = [branching(3, 2), branching(4), (), None, branching(1, 2), (-1, 0, -1, 0, 2, 2, 5)]
+SIBLINGS = pytest.mark.parametrize("siblings", SiblingDraws, ids=lambda siblings: siblings.value)
+CUT: list[Setting] = [(0.7, 0, 0.9, 0.0), GREEDY, (1.3, 30, 0.8, 0.02)]
+
+
+@SIBLINGS
+@pytest.mark.parametrize("one_hot", [False, True], ids=["cached", "one-hot"])
+def test_ragged_trees(siblings: SiblingDraws, one_hot: bool):
+    """Sampled beside greedy requests, a padded slot, packed rows. Would catch a walk with another's parents, a residual
+    that is not that of all rejected siblings, and noise of another node."""
+    lengths = set()
+    for seed in range(3):
+        batch = tree_round(UNCUT, SHAPES, 63, siblings, one_hot=one_hot, error=1.5, seed=seed)
+        found = checked(batch)
+        assert not found.invalid.any() and found.path[3].tolist() == [-1] * found.path.shape[1]
+        lengths |= set(found.num_accepted.tolist())
+    assert lengths >= {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"),
+    always((2051, torch.bfloat16), on_a_gpu=[(5000, torch.float32), (4096, torch.float16), (128_255, torch.bfloat16)]),
+    ids=str,
+)
+@pytest.mark.parametrize("keeps_statistics", [False, True], ids=["none", "statistics"])
+def test_rows_of_several_chunks(vocab_size: int, dtype: torch.dtype, keeps_statistics: bool):
+    """Rows that begin anywhere; draft rows that are summed beside the target's, or were when they were drawn."""
+    shapes: list[Tree | None] = [branching(3, 1), branching(2, 2)]
+    batch = tree_round([PLAIN, (0.7, 0, 1.0, 0.0)], shapes, vocab_size, DISTINCT, dtype, error=1.2, padded=True, seed=5)
+    if keeps_statistics:
+        batch = replace(batch, draft=with_row_stats(batch.draft, batch.sampling, Workspace()))
+    checked(batch)
+
+
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["cutting", "mixed"])
+@pytest.mark.parametrize(
+    "one_hot", always(False, on_a_gpu=[True]), ids=["cached", "one-hot"][: 1 + (DEVICE.type == "cuda")]
+)
+def test_rows_that_are_cut(is_mixed: bool, one_hot: bool):
+    """Beside rows that are not: thresholds of all nodes, and masses of tokens above them alone."""
+    shapes: list[Tree | None] = [branching(2, 1), (-1,), (-1, -1)]
+    batch = tree_round(CUT, shapes, 40, DISTINCT, one_hot=one_hot, error=0.5, seed=2)
+    checked(replace(batch, sampling=replace(batch.sampling, is_mixed=is_mixed)))
+
+
+@SIBLINGS
+def test_masked_rows(siblings: SiblingDraws):
+    """A forbidden child is rejected, and no forbidden token drawn."""
+    batch = tree_round(UNCUT, SHAPES, 63, siblings, seed=8)
+    words = random_words(8, 63, torch.Generator().manual_seed(1)).to(DEVICE)
+    rows = (2 + torch.arange(len(batch.rows), device=DEVICE) % 7) % 8
+    assert batch.draft.logits is not None
+    of_cache = torch.full(batch.draft.logits.shape[:2], -1, device=DEVICE)
+    mask = TokenMask(words, torch.where(rows < 2, -1, rows))
+    checked(replace(batch, mask=mask, draft=replace(batch.draft, mask=TokenMask(words, of_cache))))
+
+
+def peaked_round(siblings: SiblingDraws) -> TreeRound:
+    """Two tokens have nearly all of the draft row, and the third child comes from the rest."""
+    count, vocab_size = 12, 200
+    generator = torch.Generator().manual_seed(3)
+    draft_row = torch.randn(vocab_size, generator=generator) - 22
+    draft_row[7], draft_row[9] = 0.0, -0.4
+    others = torch.randint(10, vocab_size, (count, 2), generator=generator)
+    token_ids = torch.cat([torch.tensor([[7, 9]]).expand(count, -1), others], dim=1)
+    target = 2 * torch.randn(count, 5, vocab_size, generator=generator)
+    target[:, 0, [7, 9]] = -9.0
+    draft = Draft(
+        token_ids,
+        torch.full((count,), 4),
+        draft_row.expand(count, 4, -1).contiguous(),
+        parents=torch.full((count, 4), -1),
+        siblings=siblings,
+    )
+    plain = Sampling.same_for_all(count, 1.0, 0, 1.0, 0.0)
+    return TreeRound(target.flatten(0, 1), draft, plain, streams_of(count, 4))
+
+
+def test_what_is_left_of_a_draft_row_is_summed_where_little_is():
+    """The rest of 1e-9 after two siblings: a difference of probabilities would be rounding alone."""
+    batch = peaked_round(DISTINCT)
+    batch = TreeRound(*(moved(each, DEVICE) for each in (batch.rows, batch.draft, batch.sampling, batch.streams)))
+    found = checked(batch)
+    accepted = found.path[:, 0].tolist()
+    assert 2 in accepted and 3 in accepted and -1 in accepted
+
+
+@pytest.mark.parametrize("method", TreeMethod, ids=lambda method: method.value)
+def test_chains_are_those_of_the_method_for_chains(method: TreeMethod):
+    batch = kernel_round(UNCUT, [3, 2, 3, -1, 3, 0], 63, seed=4)
+    as_tree = TreeRound(batch.target_logits, batch.draft, batch.sampling, batch.streams)
+    found = checked(as_tree, method)
+    assert found.path.max() >= 0
+
+
+@pytest.mark.parametrize("method", sorted(set(TreeMethod) - TREES_ON_KERNELS, key=lambda method: method.value), ids=str)
+def test_a_tree_of_another_method_is_refused(method: TreeMethod):
+    batch = tree_round([PLAIN], [branching(2)], 63, INDEPENDENT)
+    with pytest.raises(ValueError, match=f"{method.value}: trees are verified by it on the reference core alone"):
+        batch.found(method=method)
+
+
+def test_tokens_that_cannot_be_verified_are_left_out_and_flagged():
+    """An id outside the vocabulary, one that its row cannot have drawn, a distinct sibling that repeats another, a
+    row without a distribution; a place without a token is no fault."""
+    count, vocab_size = 6, 8
+    token_ids = torch.tensor([[1, 99], [1, 2], [1, 1], [1, NO_TOKEN], [1, 3], [1, 4]])
+    cache = torch.zeros(count, 2, vocab_size)
+    cache[1, 0, 2] = -torch.inf
+    target = torch.zeros(count, 3, vocab_size)
+    # the target refuses token 1, so that both children are looked at
+    target[:, 0, 1] = -torch.inf
+    target[4, 0] = torch.nan
+    target[5, 1:] = torch.nan
+    plain = Sampling.same_for_all(count, 1.0, 0, 1.0, 0.0)
+    draft = Draft(token_ids, torch.full((count,), 2), cache, parents=torch.full((count, 2), -1), siblings=DISTINCT)
+    parts = (target.flatten(0, 1), draft, plain, streams_of(count, 2))
+    found = checked(TreeRound(*(moved(each, DEVICE) for each in parts)))
+    assert found.invalid.tolist()[:5] == [True, True, True, False, True]
+
+
+def test_the_shape_that_is_promised_saves_launches(monkeypatch: pytest.MonkeyPatch):
+    """And a request whose walk is longer than that of the shape is flagged, with nothing accepted."""
+    steps = []
+    kernel = tree_walk._tree_step_kernel
+
+    class Counted:
+        def __getitem__(self, grid):
+            steps.append(grid)
+            return kernel[grid]
+
+    monkeypatch.setattr(tree_walk, "_tree_step_kernel", Counted())
+    batch = tree_round([GREEDY] * 3, [(-1, 0, 1, 2)] * 3, 63, INDEPENDENT, error=0.0)
+    free = batch.found()
+    assert len(steps) == 5 and free.num_accepted.tolist() == [4, 4, 4]
+    steps.clear()
+    assert_same(replace(batch, draft=replace(batch.draft, shape=(-1, 0, 1, 2))).found(), free)
+    assert len(steps) == 5
+    short = replace(batch, draft=replace(batch.draft, shape=(-1, 0, 0, -1))).found()
+    assert len(steps) == 9 and short.invalid.all() and not short.num_accepted.any()
+
+
+def test_the_longest_walk_is_that_of_some_answers():
+    def asked(shape: Tree, passes: tuple[bool, ...]) -> int:
+        node, count = -1, 0
+        for place, parent in enumerate(shape):
+            if parent == node:
+                count += 1
+                node = place if passes[place] else node
+        return count
+
+    for shape in (branching(2, 2), branching(3, 1), (-1, 0, -1, 0, 1), (-1, -1, 0, 0, 0), branching(1, 1, 1)):
+        answers = product([False, True], repeat=len(shape))
+        assert longest_walk(shape) == max(asked(shape, each) for each in answers)
+    assert longest_walk(()) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("settings", [UNCUT, [*UNCUT[:3], *CUT]], ids=["uncut", "cutting"])
+@pytest.mark.parametrize("siblings", [*SiblingDraws, None], ids=["independent", "distinct", "one-hot"])
+def test_large_trees_in_a_graph(settings: list[Setting], siblings: SiblingDraws | None):
+    """Twelve requests of 32 nodes over a vocabulary of 128,256, captured once and played for other streams."""
+    shape, count = branching(4, 1, 2, 1, 1), 12
+    batch = tree_round(
+        (settings * 2)[:count], [shape] * count, 128_256, siblings or DISTINCT, torch.bfloat16, siblings is None, seed=1
+    )
+    batch = replace(batch, draft=replace(batch.draft, shape=shape))
+    workspace = Workspace()
+    assert_same(batch.found(workspace), batch.expected())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = batch.found(workspace)
+    for position in (3, 70_000):
+        batch.streams.positions.fill_(position)
+        graph.replay()
+        assert_same(found, batch.expected())
+    assert workspace.busy_counters() == []
+
+
+def test_no_request_cuts(monkeypatch: pytest.MonkeyPatch):
+    """Trees whose sampling may cut but does not have the tokens of those that may not."""
+    batch = tree_round([PLAIN, GREEDY], [branching(2, 1)] * 2, 33, DISTINCT, seed=6)
+    cutting = replace(batch, sampling=replace(sampling_of(PLAIN, GREEDY), truncates=True))
+    assert_same(replace(cutting, sampling=moved(cutting.sampling, DEVICE)).found(), batch.found())
