@@ -34,16 +34,19 @@ MANY_REQUESTS = 300
 """So many that a program of the first pass reads two sets of chunks, and one of the second has 8 warps."""
 
 
-def _sampling(num_requests: int, truncates: bool, is_mixed: bool = False) -> Sampling:
+def sampling_of(num_requests: int, truncates: bool, is_mixed: bool = False) -> Sampling:
+    """Of requests that cut or not."""
     ones, zeros = torch.ones(num_requests), torch.zeros(num_requests)
     return Sampling(ones, zeros.long(), ones, zeros, truncates, is_mixed)
 
 
-def _streams(num_requests: int) -> Streams:
+def streams_of(num_requests: int) -> Streams:
+    """Fields [R]."""
     return Streams(*(torch.zeros(num_requests, dtype=torch.int64) for _ in range(3)))
 
 
-def _mask(masked: bool, vocab_size: int, *size: int) -> TokenMask | None:
+def mask_of(masked: bool, vocab_size: int, *size: int) -> TokenMask | None:
+    """A mask for rows of this size, if there is to be one."""
     words = torch.zeros(NUM_REQUESTS, -(-vocab_size // 32), dtype=torch.int32)
     return TokenMask(words, torch.zeros(size, dtype=torch.int64)) if masked else None
 
@@ -78,12 +81,12 @@ def _verify(
         None if one_hot else torch.arange(num_requests),
         _map() if small_vocabulary else None,
         RowStats.empty(*size[:2]) if with_stats and not one_hot else None,
-        _mask(masked and not one_hot, vocab_size, *size[:2]),
+        mask_of(masked and not one_hot, vocab_size, *size[:2]),
     )
     rule = Verification(method, synthetic_rates=tuple(0.5**place for place in range(num_drafts)))
-    sampling = _sampling(num_requests, truncates, is_mixed)
-    logits, mask = torch.empty(num_rows, vocab_size, dtype=dtype), _mask(masked, vocab_size, num_rows)
-    verify(logits, draft, sampling, rule, _streams(num_requests), mask=mask)
+    sampling = sampling_of(num_requests, truncates, is_mixed)
+    logits, mask = torch.empty(num_rows, vocab_size, dtype=dtype), mask_of(masked, vocab_size, num_rows)
+    verify(logits, draft, sampling, rule, streams_of(num_requests), mask=mask)
 
 
 def _draw(
@@ -96,11 +99,11 @@ def _draw(
     masked: bool = False,
     num_requests: int = NUM_REQUESTS,
 ) -> None:
-    mask = _mask(masked, vocab_size, num_requests)
+    mask = mask_of(masked, vocab_size, num_requests)
     vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (vocab_size, None)
     logits, stats = torch.empty(num_requests, vocab_size, dtype=dtype), RowStats.empty(num_requests)
-    sampling = _sampling(num_requests, truncates, is_mixed)
-    draw(logits, sampling, _streams(num_requests), Purpose.draft, target_ids, stats, mask=mask)
+    sampling = sampling_of(num_requests, truncates, is_mixed)
+    draw(logits, sampling, streams_of(num_requests), Purpose.draft, target_ids, stats, mask=mask)
 
 
 def _defer(num_drafts: int, *, defers: bool = True) -> None:
@@ -120,9 +123,12 @@ def _coupled_draw(
     masked: bool = False,
 ) -> None:
     vocab_size, target_ids = (DRAFT_VOCAB_SIZE, _map()) if small_vocabulary else (VOCAB_SIZE, None)
-    logits, sampling = torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype), _sampling(NUM_REQUESTS, truncates, is_mixed)
-    mask = _mask(masked, VOCAB_SIZE, NUM_REQUESTS)
-    coupled_draw(logits, sampling, _streams(NUM_REQUESTS), VOCAB_SIZE, target_ids, mask=mask)
+    logits, sampling = (
+        torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype),
+        sampling_of(NUM_REQUESTS, truncates, is_mixed),
+    )
+    mask = mask_of(masked, VOCAB_SIZE, NUM_REQUESTS)
+    coupled_draw(logits, sampling, streams_of(NUM_REQUESTS), VOCAB_SIZE, target_ids, mask=mask)
 
 
 def _logprobs(
@@ -134,8 +140,8 @@ def _logprobs(
     masked: bool = False,
 ) -> None:
     logits, token_ids = torch.empty(NUM_REQUESTS, VOCAB_SIZE, dtype=dtype), torch.zeros(NUM_REQUESTS, dtype=torch.int64)
-    mask = _mask(masked, VOCAB_SIZE, NUM_REQUESTS)
-    logprobs(logits, token_ids, 5, _sampling(NUM_REQUESTS, truncates, is_mixed) if sampling else None, mask)
+    mask = mask_of(masked, VOCAB_SIZE, NUM_REQUESTS)
+    logprobs(logits, token_ids, 5, sampling_of(NUM_REQUESTS, truncates, is_mixed) if sampling else None, mask)
 
 
 def every_method(dtype: torch.dtype) -> Iterator[Launch]:

@@ -24,6 +24,7 @@ from harness.compile_check.core_calls import (
     truncated,
 )
 from harness.compile_check.layer_calls import built_in_layers, layers, other_layers, products
+from harness.compile_check.tree_calls import other_trees, trees
 from harness.models import fused
 from harness.models.fused.skinny_linear import MEASURED_CAPABILITY
 from kernels.contract import VerificationMethod as Method
@@ -42,6 +43,7 @@ def kinds() -> Iterator[Launch]:
     yield from truncated(bfloat16, (Method.block,))
     yield from masked(bfloat16, (Method.block,), ("masked", "masked and mixed"))
     yield from packed(bfloat16)
+    yield from trees(bfloat16)
     yield from deferring()
     yield from layers(bfloat16)
     yield from built_in_layers(bfloat16)
@@ -52,6 +54,8 @@ def core_calls() -> Iterator[Launch]:
     for dtype in DTYPES:
         yield from every_method(dtype)
         yield from odd_rows(dtype)
+        yield from trees(dtype)
+    yield from other_trees(torch.bfloat16)
     yield from deferring()
 
 
