@@ -9,11 +9,13 @@ from harness.kernel_bench.case import Acceptance, Case, RowKind, Truncation, Wor
 from harness.kernel_bench.cases import cases_of, headline_cases
 from harness.kernel_bench.config import Preset
 from harness.kernel_bench.drafter_error import GOALS, error_for, mean_accepted
-from harness.kernel_bench.measure import count_rows
+from harness.kernel_bench.measure import count_rows, count_tree_rows
 from harness.kernel_bench.rows import KEPT_PART, head_of, llm_rows, num_kept
+from harness.kernel_bench.tree_workload import make_tree_round
 from harness.kernel_bench.workload import constant_rate, make_round, verification_of
-from kernels.contract import DraftSampling, VerificationMethod
+from kernels.contract import NO_TOKEN, Draft, DraftSampling, VerificationMethod, VerificationResult
 from kernels.core import reference_core
+from kernels.methods import TREES_ON_KERNELS, TreeMethod
 
 CPU = torch.device("cpu")
 VOCAB_SIZE = 4000
@@ -111,6 +113,29 @@ def test_rows_are_counted_by_hand(changes, all_rows, needed):
     assert count_rows(case, torch.tensor([0, 1, 3])) == (all_rows, needed)
 
 
+def test_rows_of_trees_are_counted_by_hand():
+    """Of 2-2, whose places are 0 1, 2 3 below 0 and 4 5 below 1: nothing accepted; 1 and then nothing below it, where
+    the second child is none; 0 and then 3."""
+    case = Case(num_requests=3, width=6, vocab_size=10, method=TreeMethod.recursive, tree="2-2", keeps_statistics=False)
+    path = torch.tensor([[-1] * 6, [1] + [-1] * 5, [0, 3] + [-1] * 4])
+    token_ids = torch.zeros(3, 6, dtype=torch.int64)
+    token_ids[1, 5] = NO_TOKEN
+    draft = Draft(token_ids, torch.full((3,), 6), torch.zeros(3, 6, 10))
+    found = VerificationResult(token_ids, torch.tensor([0, 1, 2]), torch.zeros(3, dtype=torch.bool), path=path)
+    # targets 1 + 2 + 3, rows of drafts 1 + 2 + 2, rejected 2 + (1 + 1) + (0 + 1)
+    assert count_tree_rows(case, draft, found) == (21 + 9 + 2 * 5, 6 + 5 + 2 * 5)
+    assert count_tree_rows(replace(case, temperature=0.0), draft, found) == (21, 6)
+
+
+def test_the_reference_verifies_the_trees_of_a_case():
+    case = Case(
+        num_requests=20, width=6, vocab_size=500, method=TreeMethod.recursive, tree="2-2", keeps_statistics=False
+    )
+    inputs = make_tree_round(case, seed=1, device=CPU)
+    found = inputs.verified_by(reference_core(), verification_of(case))
+    assert set(found.num_accepted.tolist()) == {0, 1, 2} and not found.invalid.any()
+
+
 def test_a_draw_reads_its_rows_once():
     assert count_rows(Case(work=Work.draw, width=0, num_requests=7), None) == (7, 7)
 
@@ -119,5 +144,5 @@ def test_the_full_preset_holds_the_headline_and_varies_one_factor_at_a_time():
     cases = cases_of(Preset.full)
     assert set(headline_cases()) <= set(cases)
     assert len(set(cases)) == len(cases) == len({case.name for case in cases})
-    assert {case.method for case in cases} == set(Method)
+    assert {case.method for case in cases} == set(Method) | TREES_ON_KERNELS
     assert {case.num_requests for case in cases} >= {1, 1024} and {case.width for case in cases} >= set(range(1, 9))

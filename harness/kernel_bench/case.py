@@ -106,6 +106,8 @@ class Case:
             raise ValueError(f"expected draft tokens for a verification and none for a draw, found K = {self.width}")
         if bool(self.tree) != isinstance(self.method, TreeMethod) or (self.tree and len(self.parents) != self.width):
             raise ValueError(f"expected a tree of K = {self.width} draft tokens with a method for trees, found {self}")
+        if self.tree and (self.keeps_statistics or self.row_gap):
+            raise ValueError(f"expected no statistics and no gap between rows where drafts are trees, found {self}")
 
     @property
     def parents(self) -> Tree:
