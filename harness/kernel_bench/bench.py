@@ -13,7 +13,7 @@ from harness.kernel_bench.cases import CENTRE, HEADLINE_REQUESTS, cases_of, chos
 from harness.kernel_bench.check import Disagreement
 from harness.kernel_bench.config import BenchConfig, Preset
 from harness.kernel_bench.measure import inputs_of, measure
-from harness.kernel_bench.peers import first_line, has_peers, measure_peer, peers_of
+from harness.kernel_bench.peers import first_line, measure_peer, peers_of
 from harness.kernel_bench.questions import variants_of
 from harness.kernel_bench.records import KernelResults, Measurement, Status, Variant
 from harness.records.provenance import provenance
@@ -114,9 +114,9 @@ def measurements_of(case: Case, config: BenchConfig, clock: Clock, device: torch
         yield Measurement(case, name, Status.failed, first_line(error))
         return
     yield measurement
-    beside = case in headline_cases() or config.preset is Preset.smoke
-    if config.peers and beside and has_peers(case):
-        for peer in peers_of(case, device):
+    with_torch = case in headline_cases() or config.preset is Preset.smoke
+    if config.peers and (with_torch or config.preset is Preset.noise):
+        for peer in peers_of(case, device, with_torch):
             yield measure_peer(case, peer, inputs, counts, clock)
 
 

@@ -48,7 +48,8 @@ class BenchConfig:
     flush: Flush = Flush.write
     """How the L2 is emptied before each repeat: by writing or by reading a buffer several times its size."""
     peers: bool = True
-    """Also time eager torch, torch.compile and, where importable, FlashInfer on the cases of headline."""
+    """Also time eager torch and torch.compile on the cases of headline, and, where they are installed, vLLM's kernels
+    and FlashInfer on these and those of noise."""
     questions: bool = True
     """Also answer the two open questions of vLLM PR 35461."""
     seed: int = 0

@@ -2,7 +2,7 @@
 
 FlashInfer is one where it is importable: softmax in float32 (`flashinfer.sampling.softmax`), truncation by renormalised
 probabilities, then `chain_speculative_sampling`, or `sampling_from_probs` for a draw. It draws with its own random
-numbers, from a seed that is given, so that it can be captured in a graph.
+numbers, from a seed that is given, so that it can be captured in a graph. vLLM's: see vllm_peer.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from harness.kernel_bench.case import Case, Truncation, Work
 from harness.kernel_bench.measure import RowCounts, Rows, extra_memory, num_launches
 from harness.kernel_bench.records import Measurement, Status
 from harness.kernel_bench.rows import TOP_K, TOP_P
+from harness.kernel_bench.vllm_peer import vllm_ways
+from harness.plugins.vllm.signatures import RefusedVersion
 from harness.timing.clock import Clock
 from harness.timing.measured import Timing
 from kernels.contract import DraftSampling, VerificationMethod
@@ -28,8 +30,8 @@ from kernels.contract import DraftSampling, VerificationMethod
 Call = Callable[[], Any]
 
 
-def has_peers(case: Case) -> bool:
-    """Whether peers can do this: probabilistic verification of cached drafts or a draw, at a temperature above 0."""
+def _can_be_torch(case: Case) -> bool:
+    """Whether softmaxes and the rule do it: probabilistic verification of cached drafts or a draw, above T = 0."""
     if case.temperature == 0 or case.truncation is Truncation.min_p or case.work is Work.coupled_draw:
         return False
     of_draft = case.method is VerificationMethod.probabilistic and case.draft_sampling is DraftSampling.sampled
@@ -37,27 +39,34 @@ def has_peers(case: Case) -> bool:
 
 
 class Peer(NamedTuple):
-    """The functions of one implementation; signatures as in harness.kernel_bench.separate."""
+    """One implementation."""
 
     name: str
-    verify_logits: Callable[..., Any]
-    draw_logits: Callable[..., Any]
+    prepare: Callable[[Case, Any], Call]
+    """The case and its batch -> what is timed. A verification's first result is [R] accepted tokens."""
+    num_beside: int = 0
+    """What that counts beside them."""
 
 
-def peers_of(case: Case, device: torch.device) -> list[Peer]:
+def peers_of(case: Case, device: torch.device, with_torch: bool = True) -> list[Peer]:
     """What the case is timed beside.
 
     torch.compile is one compilation for each shape, some seconds each: it gets verifications without truncation and one
-    draw. FlashInfer is there if it is importable.
+    draw. FlashInfer is there if it is importable, vLLM if it is installed.
+
+    Args:
+        case: any.
+        device: of the batch.
+        with_torch: also eager torch and torch.compile.
     """
-    found = [Peer("eager torch", separate.verify_logits, separate.draw_logits)]
-    if device.type != "cuda":
-        return found
-    if case.truncation is Truncation.off and (case.work is Work.verify or case.num_requests == 256):
-        found.append(Peer("torch.compile", _compiled("verify_logits"), _compiled("draw_logits")))
-    if importlib.util.find_spec("flashinfer") is not None:
-        found.append(Peer("FlashInfer", _flashinfer_verify, _flashinfer_draw))
-    return found
+    on_gpu, found = device.type == "cuda", []
+    if with_torch and _can_be_torch(case):
+        found.append(_of_functions("eager torch", separate.verify_logits, separate.draw_logits))
+        if on_gpu and case.truncation is Truncation.off and (case.work is Work.verify or case.num_requests == 256):
+            found.append(_of_functions("torch.compile", _compiled("verify_logits"), _compiled("draw_logits")))
+    if on_gpu and _can_be_torch(case) and importlib.util.find_spec("flashinfer") is not None:
+        found.append(_of_functions("FlashInfer", _flashinfer_verify, _flashinfer_draw))
+    return [*found, *(Peer(name, prepare, num_beside=1) for name, prepare in vllm_ways(case).items())]
 
 
 @cache
@@ -66,25 +75,29 @@ def _compiled(name: str) -> Callable[..., Any]:
     return compiled
 
 
-def call_of(case: Case, peer: Peer, inputs: RoundInputs | Rows) -> Call:
-    """The peer's work on the batch."""
-    if isinstance(inputs, Rows):
-        return lambda: peer.draw_logits(inputs.logits, case.temperature, case.truncation)
-    draft = inputs.draft
-    arguments = (inputs.target_logits, draft.logits, draft.idx_mapping, draft.token_ids)
-    return lambda: peer.verify_logits(*arguments, case.temperature, case.truncation)
+def _of_functions(name: str, verify_logits: Callable[..., Any], draw_logits: Callable[..., Any]) -> Peer:
+    """A peer of functions with the signatures of harness.kernel_bench.separate."""
+
+    def prepare(case: Case, inputs: RoundInputs | Rows) -> Call:
+        if isinstance(inputs, Rows):
+            return lambda: draw_logits(inputs.logits, case.temperature, case.truncation)
+        draft = inputs.draft
+        arguments = (inputs.target_logits, draft.logits, draft.idx_mapping, draft.token_ids)
+        return lambda: verify_logits(*arguments, case.temperature, case.truncation)
+
+    return Peer(name, prepare)
 
 
 def measure_peer(case: Case, peer: Peer, inputs: RoundInputs | Rows, counts: RowCounts, clock: Clock) -> Measurement:
     """One peer on one case; what goes wrong in it is written down, not raised."""
     on_gpu = inputs.streams.seeds.device.type == "cuda"
     try:
-        call = call_of(case, peer, inputs)
+        call = peer.prepare(case, inputs)
         found = call()
         extra_bytes = extra_memory(call) if on_gpu else None
         timing, remark = _timed(call, clock)
         launches = num_launches(call) if timing.in_graph else None
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, RefusedVersion) as error:
         return Measurement(case, peer.name, Status.skipped, first_line(error))
     except Exception as error:
         return Measurement(case, peer.name, Status.failed, first_line(error))
@@ -93,7 +106,7 @@ def measure_peer(case: Case, peer: Peer, inputs: RoundInputs | Rows, counts: Row
         peer.name,
         reason=remark,
         timing=timing,
-        mean_accepted=float(found[0].double().mean()) if case.work is Work.verify else None,
+        mean_accepted=float(found[0].double().mean()) - peer.num_beside if case.work is Work.verify else None,
         bytes_all_rows=counts.all_rows * case.row_bytes,
         bytes_needed=counts.needed * case.row_bytes,
         extra_bytes=extra_bytes,
