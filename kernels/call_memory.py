@@ -12,7 +12,7 @@ from torch import Tensor
 from .contract import Verification
 from .workspace import Workspace, rule_values
 
-WORDS_PER_ROW, SPARE_WORDS = 3, 12
+WORDS_PER_ROW, SPARE_WORDS = 3, 16
 """Of 8 bytes: what the counters of a row, its request and its draft row take at most; what their alignment takes."""
 ALIGNED_WORDS = 2
 """Each counter begins at 16 bytes, as memory of its own does: Triton compiles a kernel for what is aligned."""

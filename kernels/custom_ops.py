@@ -15,7 +15,7 @@ from torch import Tensor
 from .call_memory import counters_for
 from .checks import check_is_chain
 from .contract import Draft, Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationResult
-from .methods import VerificationMethod
+from .methods import TreeMethod, VerificationMethod
 from .operations import MASK, NAMESPACE, SAMPLING, STATS, STREAMS, register
 from .reference.logprobs import TopLogprobs, check_processed
 from .streams import Purpose
@@ -42,13 +42,17 @@ def verify(
             one small kernel more. Calls that may run at the same time need two.
 
     Raises:
-        ValueError: the draft is a tree, or the method is none of kernels.methods.METHODS; the rest when it runs.
+        ValueError: the draft is a tree and the method is for chains, or it is an OwnMethod; the rest when it runs.
     """
-    check_is_chain(draft)
-    method = verification.method
-    if not isinstance(method, VerificationMethod):
-        raise ValueError(f"expected a method of kernels.methods.METHODS, found {method.value}: no operation runs it")
-    found = OPERATIONS.verify(
+    method, tree = verification.method, {}
+    if isinstance(method, TreeMethod):
+        tree = {"parents": draft.parents, "siblings": draft.siblings.value, "tree_shape": draft.shape}
+    elif isinstance(method, VerificationMethod):
+        check_is_chain(draft)
+    else:
+        raise ValueError(f"expected a method of kernels.methods, found {method.value}: no operation runs it")
+    operation = OPERATIONS.verify_tree if isinstance(method, TreeMethod) else OPERATIONS.verify
+    token_ids, num_accepted, invalid, *path = operation(
         target_logits,
         draft.token_ids,
         draft.num_draft_tokens,
@@ -65,9 +69,10 @@ def verify(
         **_named("draft_mask_", draft.mask, MASK),
         **_named("draft_", draft.sampling, SAMPLING),
         draft_truncates=draft.sampling is None or draft.sampling.truncates,
+        **tree,
         counters=counters,
     )
-    return VerificationResult(*found)
+    return VerificationResult(token_ids, num_accepted, invalid, path=path[0] if path else None)
 
 
 def draw(

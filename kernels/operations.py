@@ -20,7 +20,8 @@ from torch import Tensor
 from .call_memory import CallMemory, counters_for
 from .contract import Draft, RowStats, Sampling, Streams, TokenMask, Verification
 from .core import Core, reference_core, triton_core
-from .methods import VerificationMethod
+from .method_names import NAMED_METHODS
+from .methods import SiblingDraws
 
 NAMESPACE = "rejection_lab"
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
@@ -56,6 +57,8 @@ def _verify(
     leniency: float = Verification.leniency,
     synthetic_rates: Sequence[float] = (),
     draft_truncates: bool = True,
+    siblings: str = SiblingDraws.independent.value,
+    tree_shape: Sequence[int] | None = None,
     counters: Tensor | None = None,
     **named: Any,
 ) -> tuple[Tensor, ...]:
@@ -67,10 +70,13 @@ def _verify(
         named.get("draft_to_target"),
         _group(RowStats, named, "draft_", STATS),
         _group(TokenMask, named, "draft_mask_", MASK),
-        sampling=_group(Sampling, named, "draft_", SAMPLING, draft_truncates),
+        named.get("parents"),
+        SiblingDraws(siblings),
+        None if tree_shape is None else tuple(tree_shape),
+        _group(Sampling, named, "draft_", SAMPLING, draft_truncates),
     )
     sampling = _group(Sampling, named, "", SAMPLING, truncates, is_mixed)
-    verification = Verification(VerificationMethod(method), epsilon, delta, leniency, tuple(synthetic_rates))
+    verification = Verification(NAMED_METHODS[method], epsilon, delta, leniency, tuple(synthetic_rates))
     num_requests, width = draft_token_ids.shape
     found = core_of(target_logits.device, num_requests, width, counters).verify(
         target_logits,
@@ -80,7 +86,8 @@ def _verify(
         _group(Streams, named, "", STREAMS),
         mask=_group(TokenMask, named, "mask_", MASK),
     )
-    return _owned(found.token_ids, found.num_accepted, found.invalid)
+    path = () if found.path is None else (found.path,)
+    return _owned(found.token_ids, found.num_accepted, found.invalid, *path)
 
 
 def _draw(
@@ -133,6 +140,11 @@ def _fake_verify(target_logits: Tensor, draft_token_ids: Tensor, *_: Any, **__: 
     return token_ids, counts, target_logits.new_empty(num_requests, dtype=torch.bool)
 
 
+def _fake_verify_tree(target_logits: Tensor, draft_token_ids: Tensor, *_: Any, **__: Any) -> tuple[Tensor, ...]:
+    path = target_logits.new_empty(draft_token_ids.shape, dtype=torch.int64)
+    return *_fake_verify(target_logits, draft_token_ids), path
+
+
 def _fake_draw(logits: Tensor, *_: Any, **__: Any) -> tuple[Tensor, ...]:
     return tuple(logits.new_empty(logits.shape[0], dtype=each) for each in (torch.int64, torch.float32, torch.bool))
 
@@ -182,14 +194,16 @@ _PARAMETERS = (
     f"float epsilon={Verification.epsilon}, float delta={Verification.delta}, "
     f"float leniency={Verification.leniency}, float[] synthetic_rates=[]"
 )
+_VERIFY = (
+    f"(Tensor target_logits, Tensor draft_token_ids, Tensor num_draft_tokens, *, {_OF_ROWS}, str method, "
+    f"{_PARAMETERS}, {_DRAFT}, {_MASKED}, {_COUNTERS}"
+)
+_TREE = f'Tensor? parents=None, str siblings="{SiblingDraws.independent.value}", int[]? tree_shape=None'
+_VERIFIED = "Tensor token_ids, Tensor num_accepted, Tensor invalid"
 _DRAWN = "(Tensor token_ids, Tensor logprobs, Tensor invalid)"
 OPERATIONS = {
-    "verify": Operation(
-        f"(Tensor target_logits, Tensor draft_token_ids, Tensor num_draft_tokens, *, {_OF_ROWS}, str method, "
-        f"{_PARAMETERS}, {_DRAFT}, {_MASKED}, {_COUNTERS}) -> (Tensor token_ids, Tensor num_accepted, Tensor invalid)",
-        _verify,
-        _fake_verify,
-    ),
+    "verify": Operation(f"{_VERIFY}) -> ({_VERIFIED})", _verify, _fake_verify),
+    "verify_tree": Operation(f"{_VERIFY}, {_TREE}) -> ({_VERIFIED}, Tensor path)", _verify, _fake_verify_tree),
     "draw": Operation(
         f"(Tensor logits, *, {_OF_ROWS}, int purpose, Tensor? draft_to_target=None, "
         f"{_optional(STATS, written='abc')}, {_MASKED}, {_COUNTERS}) -> {_DRAWN}",

@@ -13,10 +13,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from harness.settings.tree import branching
 from kernels import custom_ops, operations
 from kernels.call_memory import CallMemory, counters_for
-from kernels.contract import Draft, Drawn, RowStats, Sampling, Verification, VerificationResult
+from kernels.contract import Draft, Drawn, RowStats, Sampling, SiblingDraws, Verification, VerificationResult
 from kernels.core import Core, core_for, reference_core, triton_core
+from kernels.methods import TreeMethod
 from kernels.streams import Purpose
 from tests.kernel_rounds import (
     DEVICE,
@@ -32,7 +34,9 @@ from tests.kernel_rounds import (
     poisoned_allocations,
     streams_of,
 )
-from tests.random_round import Method, sampling_of, verification_of
+from tests.kernel_tree_rounds import assert_same as assert_same_tree
+from tests.kernel_tree_rounds import tree_round
+from tests.random_round import GREEDY, PLAIN, Method, sampling_of, verification_of
 
 KERNELS = Path(operations.__file__).parent
 SAMPLED = [method for method in Method if method is not Method.greedy]
@@ -62,6 +66,13 @@ def with_own_sampling(batch: KernelRound) -> KernelRound:
     return replace(batch, mask=None, draft=draft)
 
 
+def cut_trees() -> KernelRound:
+    """Ragged trees, a chain among them; one request cuts and one is greedy."""
+    settings = [(0.7, 0, 0.9, 0.0), GREEDY, PLAIN, PLAIN]
+    batch = tree_round(settings, [branching(3, 1), branching(2, 2), (-1, 0), None], 63, SiblingDraws.distinct, seed=4)
+    return KernelRound(batch.rows, batch.draft, batch.sampling, batch.streams)
+
+
 @pytest.fixture
 def calls(monkeypatch) -> list:
     """(operation, arguments, named arguments) of every call through kernels.custom_ops."""
@@ -88,6 +99,7 @@ def test_operations_keep_to_their_schemas(calls):
     verified(round_of(), verification_of(Method.block), counters)
     verified(with_own_sampling(round_of()), verification_of(Method.synthetic), None)
     drawn = custom_ops.draw(logits, sampling, streams, Purpose.draft, row_stats=stats, counters=counters)
+    verified(cut_trees(), Verification(TreeMethod.traversal), None)
     custom_ops.coupled_draw(logits, sampling, streams, 70)
     custom_ops.logprobs(logits, drawn.token_ids, 80)
     custom_ops.logprobs(logits, drawn.token_ids, 2, sampling)
@@ -123,6 +135,15 @@ def test_verification_compiles_in_one_graph(method: Method, backend: str):
     for batch in every_argument():
         arguments = (batch.target_logits, batch.draft, batch.sampling, verification, batch.streams)
         assert_same_verdict(step(batch.target_logits / 2, batch), core.verify(*arguments, mask=batch.mask))
+
+
+@pytest.mark.parametrize("is_tree", [True, False], ids=["trees", "chains"])
+def test_trees_compile_in_one_graph(is_tree: bool):
+    batch, verification = cut_trees() if is_tree else round_of(masked=False), Verification(TreeMethod.recursive)
+    torch._dynamo.reset()
+    step = torch.compile(lambda given: verified(given, verification, None), fullgraph=True, backend="aot_eager")
+    core, arguments = core_for(DEVICE), (batch.target_logits, batch.draft, batch.sampling)
+    assert_same_tree(step(batch), core.verify(*arguments, verification, batch.streams))
 
 
 def test_a_whole_round_compiles_in_one_graph():
@@ -175,12 +196,12 @@ def on_kernels(monkeypatch) -> None:
     ids=lambda value: getattr(value, "value", value),
 )
 def test_kernels_behind_an_operation_give_the_reference_tokens_from_counters_of_the_caller(method: Method, kind: str):
-    """Two calls on one set of counters, which each must leave at 0, and one without; all other memory is poisoned."""
+    """Two calls on one set of counters, which each must leave at 0; all other memory is poisoned."""
     counters, verification = counters_for(6, 3, DEVICE), verification_of(method)
     batch = round_of(masked=kind == "masked", settings=UNCUT if kind == "uncut" else MIXED)
     batch = with_own_sampling(batch) if kind == "own sampling" else batch
     expected = batch.expected(verification)
-    for given in (counters, counters, None):
+    for given in (counters, counters):
         with poisoned_allocations():
             found = verified(batch, verification, given)
         assert_same_verdict(found, expected)
@@ -191,6 +212,15 @@ def test_kernels_behind_an_operation_give_the_reference_tokens_from_counters_of_
 def test_one_request_has_room_in_its_counters():
     batch, verification = kernel_round(MIXED[1:2], [1], 70, seed=1), verification_of(Method.block)
     assert_same_verdict(verified(batch, verification, None), batch.expected(verification))
+
+
+@pytest.mark.usefixtures("on_kernels")
+def test_walks_of_trees_have_room_in_their_counters():
+    batch, verification = cut_trees(), Verification(TreeMethod.recursive)
+    counters = counters_for(4, batch.draft.token_ids.shape[1], DEVICE)
+    for given in (counters, counters):
+        assert_same_tree(verified(batch, verification, given), batch.expected(verification))
+        assert not bool(counters.any())
 
 
 @pytest.mark.usefixtures("on_kernels")
