@@ -27,7 +27,7 @@ def results(
     is_measurement: bool = True,
     device: str = "a GPU",
     left: tuple[Case, ...] = (),
-    dirty: bool = False,
+    has_changes: bool = False,
 ) -> KernelResults:
     """Medians with a scatter of 0.5 us; the cases that are left were not begun."""
     return KernelResults(
@@ -41,7 +41,7 @@ def results(
             *(Measurement(case, "triton", Status.skipped, "no time") for case in left),
         ),
         variants=(),
-        provenance={"git": {"commit": commit, "dirty": dirty}},
+        provenance={"git": {"commit": commit, "dirty": True, **({"diff": "5eed"} if has_changes else {})}},
         wall_s=1.0,
     )
 
@@ -87,7 +87,7 @@ def test_one_model_of_gpu_is_compared(tmp_path):
 
 def test_a_commit_is_told_from_its_changed_checkout_and_from_others(tmp_path):
     path, other = tmp_path / "history.csv", "1" * 8 + "2" * 32
-    for each in (results(FIRST, {SMALL: 20.0}), results(FIRST, {SMALL: 30.0}, dirty=True)):
+    for each in (results(FIRST, {SMALL: 20.0}), results(FIRST, {SMALL: 30.0}, has_changes=True)):
         history = add_to_history(each, path)
     assert commit_in(history, "1111111", "a GPU") == FIRST
     assert commit_in(history, "1111111+", "a GPU") == f"{FIRST}+"

@@ -27,7 +27,7 @@ class Line:
     """One case at one commit."""
 
     commit: str
-    """With + at its end where the checkout had other changes."""
+    """With + at its end where the checkout had other code; a history that grew is none."""
     device: str
     case: str
     median_us: float
@@ -41,7 +41,7 @@ def lines_of(results: KernelResults) -> list[Line]:
     commit = git.get("commit")
     if not commit or not results.machine.is_measurement:
         raise ValueError("expected results from a GPU and a git checkout for a history, found none")
-    commit += "+" * bool(git.get("dirty"))
+    commit += "+" * bool(git.get("diff"))
     found = []
     for each in results.of_core:
         timing = each.timing
