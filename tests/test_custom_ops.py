@@ -16,10 +16,11 @@ import torch
 from harness.settings.tree import branching
 from kernels import custom_ops, operations
 from kernels.call_memory import CallMemory, counters_for
-from kernels.contract import Draft, Drawn, RowStats, Sampling, SiblingDraws, Verification, VerificationResult
+from kernels.contract import Draft, Drawn, RowStats, SiblingDraws, Verification, VerificationResult
 from kernels.core import Core, core_for, reference_core, triton_core
 from kernels.methods import TreeMethod
 from kernels.streams import Purpose
+from tests.custom_op_calls import every_argument, round_of, rows, verified, with_own_sampling
 from tests.kernel_rounds import (
     DEVICE,
     LENGTHS,
@@ -30,40 +31,15 @@ from tests.kernel_rounds import (
     assert_same_drawn,
     assert_same_verdict,
     kernel_round,
-    moved,
     poisoned_allocations,
-    streams_of,
 )
 from tests.kernel_tree_rounds import assert_same as assert_same_tree
 from tests.kernel_tree_rounds import tree_round
-from tests.random_round import GREEDY, PLAIN, Method, sampling_of, verification_of
+from tests.random_round import GREEDY, PLAIN, Method, verification_of
 
 KERNELS = Path(operations.__file__).parent
 SAMPLED = [method for method in Method if method is not Method.greedy]
 ONE_BY_ONE = pytest.mark.parametrize("method", always(Method.block, Method.typical, on_a_gpu=SAMPLED), ids=str)
-
-
-def round_of(seed: int = 1, masked: bool = True, settings: list = MIXED) -> KernelRound:
-    return kernel_round(settings, LENGTHS, 300, torch.bfloat16, masked=masked, seed=seed, padded=True)
-
-
-def rows(num_rows: int, seed: int = 1) -> tuple[torch.Tensor, Sampling, custom_ops.Streams]:
-    logits = 3 * torch.randn(num_rows, 70, generator=torch.Generator().manual_seed(seed))
-    sampling = sampling_of(*(MIXED * num_rows)[:num_rows])
-    return logits.bfloat16().to(DEVICE), moved(sampling, DEVICE), moved(streams_of(num_rows, seed), DEVICE)
-
-
-def verified(batch: KernelRound, verification: Verification, counters: torch.Tensor | None) -> VerificationResult:
-    return custom_ops.verify(
-        batch.target_logits, batch.draft, batch.sampling, verification, batch.streams, batch.mask, counters
-    )
-
-
-def with_own_sampling(batch: KernelRound) -> KernelRound:
-    """Drafts that say with which sampling they were drawn: half the temperature, so that the law is another."""
-    own = batch.sampling.each(lambda field: field.clone())
-    draft = replace(batch.draft, mask=None, sampling=replace(own, temperature=own.temperature / 2))
-    return replace(batch, mask=None, draft=draft)
 
 
 def cut_trees() -> KernelRound:
@@ -108,17 +84,6 @@ def test_operations_keep_to_their_schemas(calls):
     }
     for operation, arguments, named in calls:
         torch.library.opcheck(operation, arguments, named)
-
-
-def every_argument() -> list[KernelRound]:
-    """Rounds of one size, then of others, in which each argument changes tokens somewhere."""
-    mapped = torch.randperm(300, generator=torch.Generator().manual_seed(2))[:200]
-    return [
-        *map(round_of, range(1, 9)),
-        with_own_sampling(round_of(9)),
-        kernel_round(MIXED, LENGTHS, 300, torch.bfloat16, mapped, seed=10),
-        kernel_round(MIXED[:4], LENGTHS[:4], 300, seed=11),
-    ]
 
 
 @ONE_BY_ONE

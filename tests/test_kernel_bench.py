@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from experiments import bench_kernels
 from harness.kernel_bench import bench
 from harness.kernel_bench.case import Case, Truncation, Work
+from harness.kernel_bench.cases import cases_of
 from harness.kernel_bench.check import Disagreement, spread_over
 from harness.kernel_bench.config import BenchConfig, Preset
 from harness.kernel_bench.measure import extra_memory, num_launches
@@ -37,6 +39,7 @@ from kernels.reference.truncation import process
 from tests.own_process import output_of
 
 CPU = torch.device("cpu")
+RESULTS = Path(__file__).parents[1] / "results" / "kernel_bench_h200"
 SMOKE = ["--preset=smoke", "--device=cpu", "--repeats=2"]
 
 
@@ -277,3 +280,12 @@ def test_gathering_changes_no_token():
         for draft in (inputs.draft, gathered(inputs.draft))
     ]
     assert torch.equal(*found)
+
+
+def test_goals_are_set_for_cases_of_one_preset():
+    """A case that is renamed must not lose its goal."""
+    with (RESULTS / "goals.csv").open(encoding="utf-8", newline="") as file:
+        goals = list(csv.DictReader(file))
+    names = {case.name for case in cases_of(Preset.noise)}
+    assert goals and {text for goal in goals for text in (goal["case"], goal["of_case"]) if text} <= names
+    assert len({goal["case"] for goal in goals}) == len(goals)
