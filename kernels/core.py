@@ -69,6 +69,7 @@ def triton_core(workspace: Workspace | None = None) -> Core:
     """
     from .defer import defer
     from .draw import coupled_draw, draw
+    from .draw_children import draw_children
     from .logprobs import logprobs
     from .verify import verify
 
@@ -83,6 +84,7 @@ def triton_core(workspace: Workspace | None = None) -> Core:
         partial(coupled_draw, workspace=workspace),
         defer,
         partial(logprobs, workspace=workspace),
+        partial(draw_children, workspace=workspace),
         workspace=workspace,
     )
 

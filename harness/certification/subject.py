@@ -50,12 +50,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from harness.certification.implementations import NAMED
 from harness.settings.schema import SettingsError
 from kernels.contract import DraftSampling, Drawn, VerificationMethod, VerificationResult
 from kernels.core import Core, core_for, reference_core
-from kernels.methods import Method, TreeMethod
+from kernels.methods import TREES_ON_KERNELS, Method, TreeMethod
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ class Functions:
     draw: Callable[..., Drawn]
     coupled_draw: Callable[..., Drawn]
     features: Features = field(default_factory=Features)
+    draw_children: Callable[..., Tensor] | None = None
+    """As kernels.reference.draw_children.draw_children, which draws the trees of a subject that has none."""
 
 
 def _as_subject(core: Core) -> Functions:
@@ -128,11 +131,12 @@ def _as_subject(core: Core) -> Functions:
         core.draw,
         core.coupled_draw,
         Features(
-            methods=frozenset([*VerificationMethod, *(TreeMethod if is_reference else ())]),
+            methods=frozenset([*VerificationMethod, *(TreeMethod if is_reference else TREES_ON_KERNELS)]),
             row_stats=True,
             masks=True,
             own_methods=is_reference,
         ),
+        core.draw_children,
     )
 
 

@@ -6,6 +6,7 @@ The children of a node are drawn together, into the place of the first of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -42,8 +43,14 @@ def shapes_of(table: SlotTable, slots: Tensor) -> tuple[Tensor, Tensor]:
     return parents[index], counts[index]
 
 
-def propose_trees(table: SlotTable, slots: Tensor) -> Trees:
-    """Draft in every slot, with the logits in the cache."""
+def propose_trees(table: SlotTable, slots: Tensor, draw: Callable[..., Tensor] = draw_children) -> Trees:
+    """Draft in every slot, with the logits in the cache.
+
+    Args:
+        table: of the requests.
+        slots: [R] int64.
+        draw: what draws the children of a node.
+    """
     case, models = table.case, table.models
     parents, counts = shapes_of(table, slots)
     num_rows, width = parents.shape
@@ -73,7 +80,7 @@ def propose_trees(table: SlotTable, slots: Tensor) -> Trees:
         streams = table.streams(slots[begins], levels[begins, place + 1] - 1)
         draws = at_branch[begins].gather(1, order)
         given = sampling_rows(sampling, begins)
-        drawn = draw_children(logits, given, streams, case.siblings, draws, models.draft_to_target, **masked)
+        drawn = draw(logits, given, streams, case.siblings, draws, models.draft_to_target, **masked)
         for child in range(order.shape[1]):
             mine = (num_siblings > child).nonzero()[:, 0]
             rows, places = begins[mine], order[mine, child]
@@ -88,7 +95,7 @@ def propose_trees(table: SlotTable, slots: Tensor) -> Trees:
 def simulate_tree_round(subject: Subject, table: SlotTable, slots: Tensor) -> None:
     """One round of some slots."""
     case, models, width = table.case, table.models, table.depth
-    trees = propose_trees(table, slots)
+    trees = propose_trees(table, slots, getattr(subject, "draw_children", None) or draw_children)
     present = torch.arange(width + 1, device=table.device) <= trees.num_draft_tokens[:, None]
     states = trees.states[present]
     draft = Draft(

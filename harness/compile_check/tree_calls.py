@@ -23,10 +23,11 @@ from harness.compile_check.core_calls import (
     streams_of,
 )
 from kernels.contract import Draft, RowStats, SiblingDraws, Verification
+from kernels.draw_children import draw_children
 from kernels.methods import TREES_ON_KERNELS, TreeMethod
 from kernels.verify import verify
 
-NUM_NODES = 32
+NUM_NODES, NUM_CHILDREN = 32, 4
 
 
 def _verify(
@@ -61,6 +62,20 @@ def _verify(
     verify(logits, draft, sampling, Verification(method), streams_of(NUM_REQUESTS), mask=mask)
 
 
+def _draw_children(
+    dtype: torch.dtype,
+    *,
+    vocab_size: int = VOCAB_SIZE,
+    siblings: SiblingDraws = SiblingDraws.distinct,
+    truncates: bool = False,
+    masked: bool = False,
+) -> None:
+    logits, mask = torch.empty(NUM_REQUESTS, vocab_size, dtype=dtype), mask_of(masked, vocab_size, NUM_REQUESTS)
+    branches = torch.zeros(NUM_REQUESTS, NUM_CHILDREN, dtype=torch.int64)
+    sampling = sampling_of(NUM_REQUESTS, truncates)
+    draw_children(logits, sampling, streams_of(NUM_REQUESTS), siblings, branches, mask=mask)
+
+
 def trees(dtype: torch.dtype) -> Iterator[Launch]:
     """Every method for trees that runs on kernels, and both kinds of siblings."""
     name = str(dtype).removeprefix("torch.")
@@ -68,6 +83,8 @@ def trees(dtype: torch.dtype) -> Iterator[Launch]:
         for siblings in method.traits.siblings:
             call = partial(_verify, method, dtype, siblings=siblings)
             yield f"verify {method.value}, {siblings.value} siblings, {name}", call
+    for siblings in SiblingDraws:
+        yield f"draw {siblings.value} children, {name}", partial(_draw_children, dtype, siblings=siblings)
 
 
 def other_trees(dtype: torch.dtype) -> Iterator[Launch]:
@@ -87,6 +104,15 @@ def other_trees(dtype: torch.dtype) -> Iterator[Launch]:
         for words, chosen in options.items():
             if not (words == "one-hot drafts" and len(method.traits.siblings) == 1):
                 yield f"verify {method.value}, {words}", partial(_verify, method, dtype, **_fitting(method), **chosen)
+    children: dict[str, dict[str, Any]] = {
+        "odd vocabulary": {"vocab_size": ODD_VOCAB_SIZE},
+        "toy vocabulary": {"vocab_size": TOY_VOCAB_SIZE},
+        "truncated": {"truncates": True},
+        "masked": {"masked": True},
+        "masked and truncated, odd vocabulary": {"masked": True, "truncates": True, "vocab_size": ODD_VOCAB_SIZE},
+    }
+    for words, chosen in children.items():
+        yield f"draw children, {words}", partial(_draw_children, dtype, **chosen)
 
 
 def _fitting(method: TreeMethod) -> dict[str, Any]:

@@ -183,10 +183,11 @@ class DraftLogits:
         assert batch.core.draw_children is not None, "engines with a tree have a core that draws children"
         for rows, children, at_branch in level.families:
             drawn_from, size = logits[:, rows], len(rows)
+            places = (slice(0, num_rows), children[:, 0])
             if not is_greedy:
-                places = (slice(0, num_rows), children[:, 0])
                 self._logits[places] = drawn_from.to(self._logits.dtype)
                 drawn_from = self._logits[places]
+            kept = RowStats.empty(num_rows * size, device=logits.device) if self._keeps_stats else None
             each = _repeated(batch.streams, size)
             given = batch.sampling.each(partial(torch.repeat_interleave, repeats=size))
             drawn = batch.core.draw_children(
@@ -196,7 +197,11 @@ class DraftLogits:
                 siblings,
                 at_branch.repeat(num_rows, 1),
                 self.draft_to_target,
+                row_stats=kept,
             )
+            if kept is not None:
+                for name in ("maximum", "normalizer", "threshold"):
+                    getattr(self._stats, name)[places] = getattr(kept, name).view(num_rows, size)
             found = drawn.view(num_rows, size, -1)
             if level.depth:
                 is_node = token_ids[:, level.nodes[rows]] != NO_TOKEN
@@ -208,9 +213,12 @@ class DraftLogits:
         num_rows, num_nodes = token_ids.shape
         counts = torch.full((num_rows,), num_nodes, dtype=torch.int64, device=token_ids.device)
         shape: dict[str, Any] = {"parents": tree.parents.expand(num_rows, -1), "siblings": tree.siblings}
+        shape["shape"] = tree.shape
         if self.draft_sampling is DraftSampling.greedy:
             return Draft(token_ids, counts, **shape)
-        return Draft(token_ids, counts, self._logits[:num_rows], draft_to_target=self.draft_to_target, **shape)
+        stats = self._stats.at(slice(0, num_rows)) if self._keeps_stats else None
+        map_ = self.draft_to_target
+        return Draft(token_ids, counts, self._logits[:num_rows], draft_to_target=map_, row_stats=stats, **shape)
 
 
 def _repeated(streams: Streams, times: int) -> Streams:

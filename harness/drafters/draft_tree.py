@@ -65,6 +65,7 @@ class DraftTree:
 
     def __init__(self, parents: Tree, siblings: SiblingDraws, device: torch.device | str = "cpu") -> None:
         self.siblings = siblings
+        self.shape = parents
         self.node_depths = depths_of(parents)
         """[N], 1 follows the context."""
         self.depth = max(self.node_depths)

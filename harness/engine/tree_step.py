@@ -1,7 +1,7 @@
 """A step whose drafts are trees of one fixed shape: the target reads all nodes at once, and the accepted path is kept.
 
 After verification the accepted nodes are moved together, in the caches and in what the drafter gets, as if they had
-been drafted as a chain. Runs operation by operation, on the reference core.
+been drafted as a chain. Runs operation by operation.
 
 Shapes: as in step.py, with K nodes of a tree of depth D.
 """
@@ -38,7 +38,7 @@ class TreeStep(Step):
         drafter = step.drafter
         if not isinstance(drafter, DraftsTrees) or step.core.draw_children is None or step.joins:
             raise ValueError(
-                "expected a drafter of trees, the reference core and graphs=False where drafts are trees, found a "
+                "expected a drafter of trees, a core that draws them and graphs=False where drafts are trees, found a "
                 f"{type(drafter).__name__}, the core {step.core.name} and graphs={step.joins}"
             )
         return cls(**vars(step), tree=drafter.tree)

@@ -191,7 +191,7 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
     ),
     (
         lambda cell: cell.drafts_tree and bool(cell.backend.graphs or cell.backend.fused),
-        "drafting.tree={drafting.tree} runs on the reference core, without CUDA graphs and fused layers; use "
+        "drafting.tree={drafting.tree} runs without CUDA graphs and fused layers; use "
         "backend.graphs=false backend.fused=false",
     ),
     (

@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..contract import NO_TOKEN, Sampling, Streams, TokenMask
+from ..contract import NO_TOKEN, RowStats, Sampling, Streams, TokenMask
 from ..methods import SiblingDraws
 from ..streams import Purpose, uniform
 from .choose import choose
 from .token_mask import without_forbidden
-from .truncation import processed
+from .truncation import keep_row_stats, processed
 
 
 def draw_children(
@@ -24,6 +24,7 @@ def draw_children(
     branches: Tensor,
     draft_to_target: Tensor | None = None,
     mask: TokenMask | None = None,
+    row_stats: RowStats | None = None,
 ) -> Tensor:
     """Draw n tokens per row, each with one uniform number; a single child of branch 0 is what `draw` draws.
 
@@ -36,6 +37,7 @@ def draw_children(
         branches: [N, n] int64, what tells each child from other nodes of its depth (tree_shape.branches).
         draft_to_target: [V_draft] int64, or None when the ids are the target's.
         mask: `rows` [N], of the target's token ids; None when the rows are free.
+        row_stats: fields [N], written in place: the statistics of the rows, for verification.
 
     Returns:
         [N, n] int64, ids of the target's vocabulary; NO_TOKEN where a row has no further token for a distinct child, or
@@ -44,6 +46,8 @@ def draw_children(
     if mask is not None:
         logits = without_forbidden(logits, mask, draft_to_target)
     rows, num_children = processed(logits, sampling), branches.shape[1]
+    if row_stats is not None:
+        keep_row_stats(rows, sampling, row_stats)
     found = torch.full(branches.shape, NO_TOKEN, device=logits.device)
     drawn = ((sampling.temperature > 0) & ~rows.invalid).nonzero()[:, 0]
     weights = rows.probs(drawn)

@@ -24,6 +24,7 @@ from harness.settings.device import resolve_graphs
 from harness.settings.identity import key_without
 from harness.settings.sections import LogprobsMode
 from kernels.core import reference_core
+from kernels.methods import TREES_ON_KERNELS
 
 
 def depth_of(cell: CellConfig) -> Depth | None:
@@ -82,6 +83,12 @@ class EngineOfCell:
     def runs_own_method(self) -> bool:
         """Whether it verifies by a method of the user's own, which the reference core alone runs."""
         return "verification.method" in self._cell.imported
+
+    @property
+    def verifies_trees_by_reference(self) -> bool:
+        """Whether its drafts are trees that the kernels do not verify, or there are no kernels for its device."""
+        has_kernels = self._models.loaded.device.type == "cuda"
+        return self._cell.drafts_tree and not (has_kernels and self._cell.verification.method in TREES_ON_KERNELS)
 
     @property
     def uses_graphs(self) -> bool:
@@ -166,5 +173,5 @@ class EngineOfCell:
             tree=cell.drafting.parents if cell.drafts_tree else None,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
-        needs_reference = self.runs_own_method or cell.drafts_tree
+        needs_reference = self.runs_own_method or self.verifies_trees_by_reference
         return Engine(target, drafter, settings, reference_core() if needs_reference else None, self._depth)

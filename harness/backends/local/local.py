@@ -198,7 +198,8 @@ class LocalBackend:
         if self.engine_of_cell.runs_own_method and self.target.device.type == "cuda":
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
         if self.cell.drafts_tree and self.target.device.type == "cuda":
-            notes.append(f"drafting.tree={self.cell.drafting.tree}: reference core, no CUDA graphs, no fused layers")
+            core = "reference core, " if self.engine_of_cell.verifies_trees_by_reference else ""
+            notes.append(f"drafting.tree={self.cell.drafting.tree}: {core}no CUDA graphs, no fused layers")
         return tuple(notes)
 
 
