@@ -183,17 +183,10 @@ class RoundState(NamedTuple):
     """[R * (K + 1), C] int32, that leader's id in its row."""
 
 
-class TreeWalk(NamedTuple):
+class WalkState(NamedTuple):
     """How far the walk of each request through its tree has come; see kernels.tree_step. Node 0 is the context, node
-    i + 1 draft token i."""
+    i + 1 draft token i. A step reads one state and writes another: its last programs may run after the decision."""
 
-    parents: Tensor
-    """[R, K] int64; see kernels.contract.Draft."""
-    parent_stride: int
-    path: Tensor
-    """[R, K] int64, where the accepted draft tokens go."""
-    arrivals: Tensor
-    """[R] int32, programs that have finished their part of the step; 0 between launches."""
     modes: Tensor
     """[R] int32, what the request's next step does: see kernels.tree_step."""
     nodes: Tensor
@@ -206,10 +199,22 @@ class TreeWalk(NamedTuple):
     """[R] int32, the place of the draft row that its children were drawn from; -1 without children."""
     factors: Tensor
     """[R] float64, c of [p - c q]+, what is left of the target's row p after these rejections."""
+    num_removed: Tensor
+    """[R] int32, children in TreeWalk.removed."""
+
+
+class TreeWalk(NamedTuple):
+    """What all steps of the walks of a round share."""
+
+    parents: Tensor
+    """[R, K] int64; see kernels.contract.Draft."""
+    parent_stride: int
+    path: Tensor
+    """[R, K] int64, where the accepted draft tokens go."""
+    arrivals: Tensor
+    """[R] int32, programs that have finished their part of the step; 0 between launches."""
     removed: Tensor
     """[R, K] int64, the children that were rejected."""
-    num_removed: Tensor
-    """[R] int32."""
     masses: Tensor
     """[R, C] float64, sum of [p - c q]+ in each chunk."""
     rests: Tensor

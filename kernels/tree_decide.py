@@ -105,36 +105,37 @@ def _sum_draft_row(draft, at, rows, row, temperature, CHUNKS_PADDED: tl.constexp
 
 
 @triton.jit
-def _keep_accepted(tokens, walk, output, request, level, accepted, token_ids, count, columns):
+def _keep_accepted(tokens, walk, following, output, request, level, accepted, token_ids, count, columns):
     """Go on at the child that was accepted: its row is read next."""
     row = request.to(tl.int64)
     tl.store(walk.path + row * tokens.width + level, accepted.to(tl.int64))
     tl.store(output.token_ids + row * (tokens.width + 1) + level, entry(token_ids, columns, accepted))
-    tl.store(walk.modes + request, READ)
-    tl.store(walk.nodes + request, accepted + 1)
-    tl.store(walk.levels + request, level + 1)
-    tl.store(walk.places + request, -1)
+    tl.store(following.modes + request, READ)
+    tl.store(following.nodes + request, accepted + 1)
+    tl.store(following.levels + request, level + 1)
+    tl.store(following.places + request, -1)
     first = first_child(tokens, walk, request, accepted + 1, count, columns)
-    tl.store(walk.first_children + request, first)
-    tl.store(walk.factors + request, 0.0)
-    tl.store(walk.num_removed + request, 0)
+    tl.store(following.first_children + request, first)
+    tl.store(following.factors + request, 0.0)
+    tl.store(following.num_removed + request, 0)
 
 
 @triton.jit
-def _keep_rejected(walk, request, mode, node, level, before, first, factor, num_removed):
+def _keep_rejected(following, request, mode, node, level, before, first, factor, num_removed):
     """Stay at the node, of which rows are weighed next."""
-    tl.store(walk.modes + request, mode)
-    tl.store(walk.nodes + request, node)
-    tl.store(walk.levels + request, level)
-    tl.store(walk.places + request, before)
-    tl.store(walk.first_children + request, first)
-    tl.store(walk.factors + request, factor)
-    tl.store(walk.num_removed + request, num_removed)
+    tl.store(following.modes + request, mode)
+    tl.store(following.nodes + request, node)
+    tl.store(following.levels + request, level)
+    tl.store(following.places + request, before)
+    tl.store(following.first_children + request, first)
+    tl.store(following.factors + request, factor)
+    tl.store(following.num_removed + request, num_removed)
 
 
 @triton.jit
 def conclude_step(
-    target, draft, tokens, temperature, count, stream, slot, rows, walk, output, request, cursor, kept, draft_at,
+    target, draft, tokens, temperature, count, stream, slot, rows, walk, following, output, request, cursor, kept,
+    draft_at,
     compares, columns,
     FIRST: tl.constexpr, READS_DRAFT: tl.constexpr, SUMS_DRAFTS: tl.constexpr, IS_DISTINCT: tl.constexpr,
     TRUNCATED: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
@@ -142,8 +143,9 @@ def conclude_step(
     """Test the next child of a node whose rows have been read, and leave what follows; or draw the next token.
 
     Args:
+        following: the WalkState of the next step.
         cursor: (mode, node, level, place of the child rejected last, place of the draft row, c, number of rejected
-            ones), as kernels.arguments.TreeWalk keeps them.
+            ones), as kernels.arguments.WalkState keeps them.
         kept: number of the target row's statistics.
         draft_at: offset of the draft row's statistics.
         compares: whether there is a draft row.
@@ -208,11 +210,11 @@ def conclude_step(
             next_mode = tl.full((), WEIGH, tl.int32)
             before = tokens.width
     if accepted < NO_CHILD:
-        _keep_accepted(tokens, walk, output, request, level, accepted, token_ids, count, columns)
+        _keep_accepted(tokens, walk, following, output, request, level, accepted, token_ids, count, columns)
     elif next_mode != DONE:
-        _keep_rejected(walk, request, next_mode, node, level, before, first, factor, num_removed)
+        _keep_rejected(following, request, next_mode, node, level, before, first, factor, num_removed)
     else:
-        tl.store(walk.modes + request, DONE)
+        tl.store(following.modes + request, DONE)
         flagged = (tl.sum((drafted & (usable == 0)).to(tl.int32), axis=0) > 0) | (normalizer != normalizer)
         flagged = flagged | (tl.load(tokens.counts + request) > tokens.width)
         purpose = tl.where(tl.sum(drafted.to(tl.int32), axis=0) > 0, RESIDUAL, BONUS)

@@ -32,7 +32,7 @@ from .tree_weigh import open_node, weigh_node
 
 @triton.jit
 def _tree_step_kernel(
-    target, draft, tokens, temperatures, cutting, streams, rows, walk, output,
+    target, draft, tokens, temperatures, cutting, streams, rows, walk, state, following, output,
     FIRST: tl.constexpr,
     READS_DRAFT: tl.constexpr,
     SUMS_DRAFTS: tl.constexpr,
@@ -70,13 +70,13 @@ def _tree_step_kernel(
         if OVERLAPS:
             gdc_wait()
         is_present = count >= 0
-        mode = tl.load(walk.modes + request, mask=is_present, other=DONE, cache_modifier=".cg")
-        node = tl.load(walk.nodes + request, mask=is_present, other=0, cache_modifier=".cg")
-        level = tl.load(walk.levels + request, mask=is_present, other=0, cache_modifier=".cg")
-        before = tl.load(walk.places + request, mask=is_present, other=-1, cache_modifier=".cg")
-        first = tl.load(walk.first_children + request, mask=is_present, other=-1, cache_modifier=".cg")
-        factor = tl.load(walk.factors + request, mask=is_present, other=0.0, cache_modifier=".cg")
-        num_removed = tl.load(walk.num_removed + request, mask=is_present, other=0, cache_modifier=".cg")
+        mode = tl.load(state.modes + request, mask=is_present, other=DONE, cache_modifier=".cg")
+        node = tl.load(state.nodes + request, mask=is_present, other=0, cache_modifier=".cg")
+        level = tl.load(state.levels + request, mask=is_present, other=0, cache_modifier=".cg")
+        before = tl.load(state.places + request, mask=is_present, other=-1, cache_modifier=".cg")
+        first = tl.load(state.first_children + request, mask=is_present, other=-1, cache_modifier=".cg")
+        factor = tl.load(state.factors + request, mask=is_present, other=0.0, cache_modifier=".cg")
+        num_removed = tl.load(state.num_removed + request, mask=is_present, other=0, cache_modifier=".cg")
     removed = (walk.removed + request.to(tl.int64) * tokens.width, num_removed)
     is_served = (count >= 0) & (mode != DONE)
     is_complete = False
@@ -141,10 +141,12 @@ def _tree_step_kernel(
     if is_complete:
         cursor = (mode, node, level, before, first, factor, num_removed)
         conclude_step(
-            target, draft, tokens, temperature, count, stream, slot, rows, walk, output, request, cursor, kept,
-            draft_at, compares, columns,
+            target, draft, tokens, temperature, count, stream, slot, rows, walk, following, output, request, cursor,
+            kept, draft_at, compares, columns,
             FIRST, READS_DRAFT, SUMS_DRAFTS, IS_DISTINCT, TRUNCATED, CHUNK, CHUNKS_PADDED,
         )  # fmt: skip
+    elif (mode == DONE) & (count >= 0) & (group == 0):
+        tl.store(following.modes + request, DONE)
     elif FIRST:
         if is_padding(count, cutting) & (group == 0):
             write_padding(target, tokens, output, request, count, WIDTH_PADDED)

@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .arguments import RowBuffers, TreeWalk
+from .arguments import RowBuffers, TreeWalk, WalkState
 from .contract import Draft
 from .draft_stats import read_statistics
 from .methods import SiblingDraws
@@ -42,17 +42,18 @@ def tree_walk(draft: Draft, shape: Shape, workspace: Workspace) -> TreeWalk:
         parent_stride=draft.parents.stride(0),
         path=torch.empty(num_requests, width, dtype=torch.int64, device=device),
         arrivals=workspace.buffer("walk_arrivals", num_requests, torch.int32, device, zeroed=True),
-        modes=scratch("modes", num_requests, torch.int32),
-        nodes=scratch("nodes", num_requests, torch.int32),
-        levels=scratch("levels", num_requests, torch.int32),
-        places=scratch("places", num_requests, torch.int32),
-        first_children=scratch("first_children", num_requests, torch.int32),
-        factors=scratch("factors", num_requests, torch.float64),
         removed=scratch("removed", num_requests * width, torch.int64),
-        num_removed=scratch("num_removed", num_requests, torch.int32),
         masses=scratch("masses", num_cells, torch.float64),
         rests=scratch("rests", num_cells, torch.float64),
     )
+
+
+def _walk_state(name: str, num_requests: int, device: torch.device, workspace: Workspace) -> WalkState:
+    def scratch(field: str, dtype: torch.dtype) -> Tensor:
+        return workspace.buffer(f"walk_{field}_{name}", num_requests, dtype, device)
+
+    dtypes = dict.fromkeys(WalkState._fields, torch.int32) | {"factors": torch.float64}
+    return WalkState(**{field: scratch(field, dtype) for field, dtype in dtypes.items()})
 
 
 def _all_rows(round_: Round) -> RowBuffers:
@@ -98,6 +99,8 @@ def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk) -> None:
     num_groups = triton.cdiv(shape.num_chunks, parts)
     group = 16 // round_.target.logits.element_size()
     sums_drafts = int(shape.sums_drafts)
+    device, workspace = round_.tokens.token_ids.device, round_.workspace
+    states = [_walk_state(name, shape.num_requests, device, workspace) for name in ("even", "odd")]
     for step in range(num_steps):
         _tree_step_kernel[(num_groups * (1 + sums_drafts) * shape.num_requests,)](
             round_.target,
@@ -108,6 +111,8 @@ def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk) -> None:
             round_.streams,
             round_.rows,
             walk,
+            states[step % 2],
+            states[(step + 1) % 2],
             round_.output,
             FIRST=step == 0,
             READS_DRAFT=round_.draft.logits is not None,

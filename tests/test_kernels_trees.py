@@ -139,6 +139,27 @@ def test_tokens_that_cannot_be_verified_are_left_out_and_flagged():
     assert found.invalid.tolist()[:5] == [True, True, True, False, True]
 
 
+def test_a_step_that_is_decided_lets_its_late_programs_do_nothing(monkeypatch: pytest.MonkeyPatch):
+    """Those of the draft row, of which a step that weighs needs none. Would catch a program that takes what the
+    decision left for the next step for its own: it would be counted there."""
+    kernel, workspace, steps = tree_walk._tree_step_kernel, Workspace(), []
+
+    class Checked:
+        def __getitem__(self, grid):
+            def launch(*arguments, **constants):
+                kernel[grid](*arguments, **constants)
+                assert workspace.busy_counters() == []
+                steps.append(constants["SUMS_DRAFTS"])
+
+            return launch
+
+    monkeypatch.setattr(tree_walk, "_tree_step_kernel", Checked())
+    batch = tree_round([PLAIN] * 3, [branching(2, 1), (-1, -1), (-1, 0)], 300, DISTINCT, error=1.5, padded=True, seed=3)
+    found = batch.found(workspace)
+    assert_same(found, batch.expected())
+    assert steps == [1] * 5 and found.num_accepted.any() and not found.num_accepted.all()
+
+
 def test_the_shape_that_is_promised_saves_launches(monkeypatch: pytest.MonkeyPatch):
     """And a request whose walk is longer than that of the shape is flagged, with nothing accepted."""
     steps = []
