@@ -137,19 +137,24 @@ def truncated_pass_registers(is_short: bool, num_warps: int, capability: int) ->
     return 128 if num_warps == 16 else 255
 
 
-def tree_step_registers(rows: RowTraits, is_first: bool, capability: int) -> int:
-    """Limit for kernels.tree_step, of programs of up to 4 warps.
+def tree_step_registers(rows: RowTraits, is_first: bool) -> int:
+    """Limit for kernels.tree_step, of programs of up to 4 warps; not chosen by measurement.
 
     Args:
         rows: how they are read.
         is_first: the step that only reads.
-        capability: of the GPU times ten.
     """
     if rows.joins or rows.is_masked or rows.is_mapped:
-        return 168 if is_first or capability == 90 else 224
+        return 168 if is_first else 224
     return 80 if is_first else 128
 
 
 def draw_children_registers(is_aligned: bool, is_masked: bool, capability: int) -> int:
-    """Limit for kernels.draw_children, of programs of up to 4 warps; arguments as of `tree_step_registers`."""
+    """Limit for kernels.draw_children, of programs of up to 4 warps; not chosen by measurement.
+
+    Args:
+        is_aligned: rows are read 16 bytes at a time from their beginning.
+        is_masked: some may have a mask.
+        capability: of the GPU times ten.
+    """
     return 168 if capability == 90 or (is_aligned and not is_masked) else 224

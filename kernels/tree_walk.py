@@ -19,7 +19,7 @@ from .draft_stats import read_statistics
 from .methods import SiblingDraws
 from .passes import SECOND_PASS_UNROLL, overlaps
 from .register_limits import tree_step_registers
-from .round import Round, capability
+from .round import Round
 from .tree_shape import longest_walk
 from .tree_step import _tree_step_kernel
 from .workspace import SHORT_CHUNK, Shape, Workspace
@@ -129,5 +129,5 @@ def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk) -> None:
             OVERLAPS=overlaps(),
             launch_pdl=overlaps() and step > 0,
             num_warps=parts,
-            maxnreg=tree_step_registers(round_.row_traits, step == 0, capability()),
+            maxnreg=tree_step_registers(round_.row_traits, step == 0),
         )
