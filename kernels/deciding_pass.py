@@ -158,11 +158,11 @@ def _deciding_pass_kernel(
         row = request.to(tl.int64) * (tokens.width + 1)
         if SUMS_DRAFTS:
             cell = row + (row * 0 + tokens.num_requests) * (tokens.width + 1)
-            draft_maximum, draft_normalizer, _ = _combine_rows(
+            found = _combine_rows(
                 rows, cell, columns, tl.where(columns < count, temperature, 0.0) != 0, temperature, CHUNKS_PADDED
             )
-            of_draft = draft_maximum, tl.full(draft_maximum.shape, -float("inf"), tl.float32), draft_normalizer
-            proposed = draft_logprob(draft_logits, draft_maximum, draft_normalizer, of_draft[1], temperature)
+            of_draft = found[0], tl.full(found[0].shape, -float("inf"), tl.float32), found[1]
+            proposed = draft_logprob(draft_logits, of_draft[0], of_draft[2], of_draft[1], temperature)
         proposed = tl.where(compared, proposed, 0.0)
         maximum, normalizer, argmax = _combine_rows(rows, row, columns, columns <= count, temperature, CHUNKS_PADDED)
         stats = (
@@ -193,10 +193,10 @@ def _deciding_pass_kernel(
         )  # fmt: skip
         if is_mine:
             chunks = group * PARTS + tl.arange(0, PARTS)
-            masses, _ = weigh_chunks(
+            masses = weigh_chunks(
                 target, draft, opened, chunks, stream[0], stream[1] + position,
                 METHOD, True, False, PARTS, CHUNK, GROUP, UNROLL,
-            )  # fmt: skip
+            )[0]  # fmt: skip
             if METHOD == "block":
                 places = (request.to(tl.int64) * state.num_positions + position) * rows.num_chunks + chunks
             else:
