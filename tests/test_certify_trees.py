@@ -8,13 +8,13 @@ from harness.certification.evaluate import CaseVerdict, Conditions, evaluate, la
 from harness.certification.goodness_of_fit import detectable_variation
 from harness.certification.subject import Features, reference
 from harness.certification.tree_cases import SHAPES, WAYS, tree_cases, tree_controls
-from kernels.methods import TREE_METHODS
+from kernels.methods import TREE_METHODS, DraftSampling
 
 DEVICE = torch.device("cpu")
 CONDITIONS = Conditions(CertifyConfig(samples=20_000, batch=5_000), Size.small, 1e-8, DEVICE)
 
 
-@pytest.mark.parametrize("case", tree_cases(False)[4::2], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", tree_cases(False)[::2], ids=lambda case: case.name)
 def test_right_rules_pass(case):
     """Drafts by the real sampler and streams, slots used again. The others run in `make certify`."""
     found = evaluate(reference(DEVICE), case, CONDITIONS)
@@ -29,12 +29,18 @@ def test_controls_are_rejected(control):
 
 def test_every_way_is_certified_with_every_shape_and_only_by_who_verifies_trees():
     cases = tree_cases(True)
-    assert len({case.name for case in cases}) == len(cases) == 55
+    assert len({case.name for case in cases}) == len(cases) == 63
     for way in WAYS:
-        mine = [case for case in cases if (case.verification.method, case.draft_sampling, case.siblings) == way]
+        mine = [
+            case
+            for case in cases
+            if (case.verification.method, case.draft_sampling, case.siblings) == way and case.dynamic_tree is None
+        ]
         assert {case.trees[0] for case in mine if len(case.trees) == 1} == set(SHAPES.values())
         assert {case.dtype for case in mine if len(case.trees) > 1} == {"float32", "bfloat16", "float16"}
     assert {method for method, _, _ in WAYS} == set(TREE_METHODS)
+    certain = {method for method, traits in TREE_METHODS.items() if DraftSampling.greedy in traits.draft_samplings}
+    assert {case.verification.method for case in cases if case.dynamic_tree} == certain
     assert all(case.lacking(Features()) == f"no method {case.verification.method.value}" for case in cases)
     assert all(case.lacking(reference(DEVICE).features) is None for case in cases)
 

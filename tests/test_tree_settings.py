@@ -10,13 +10,13 @@ from harness.metrics.columns import SETTINGS
 from harness.records.files import identity
 from harness.report.cell_names import depth_text, drafts_text
 from harness.settings.cell import CellConfig, InvalidCombinationError
-from harness.settings.drafting import DraftingConfig, SiblingsChoice
+from harness.settings.drafting import DraftingConfig, DraftSamplingChoice, SiblingsChoice
 from harness.settings.identity import determinants, plain_values
 from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sections import DecodingConfig, VerificationConfig
-from harness.settings.tree import branching, depths_of, is_chain, read_tree, tree_name
+from harness.settings.tree import DynamicTree, branching, depths_of, is_chain, read_tree, tree_name
 from harness.settings.usage import normal_form
-from kernels.methods import SiblingDraws
+from kernels.methods import DraftSampling, SiblingDraws
 from tests.synthetic_cells import CONFIG, analysed, cell_record, request_record, round_record
 
 
@@ -47,7 +47,14 @@ def test_a_shape_has_one_name(shape, parents, name):
     assert tree_name(parents) == name and read_tree(name, 5, 32) == parents
     assert is_chain(name) == (shape == "chain")
     given = DraftingConfig(5, tree=shape)
-    assert (given.tree, given.num_speculative_tokens, given.parents) == (name, len(parents), parents)
+    assert (given.tree, given.num_speculative_tokens, given.tree_shape) == (name, len(parents), parents)
+
+
+def test_a_dynamic_tree_has_its_bounds_as_a_name():
+    """Would catch bounds in another order, and a K that is not the most nodes of a round."""
+    given = DraftingConfig(5, tree=" dynamic:16-5-4")
+    assert (given.tree, given.num_speculative_tokens) == ("dynamic:16-5-4", 16)
+    assert given.tree_shape == DynamicTree(num_nodes=16, depth=5, width=4) and not is_chain(given.tree)
 
 
 def test_depths_follow_from_parents():
@@ -67,6 +74,10 @@ def test_depths_follow_from_parents():
         ("[-1,2,0]", "found 2 for token 1"),
         ("[-2]", "found -2 for token 0"),
         (str([-1] * 33), "found 33"),
+        ("dynamic:8", "expected chain, .* dynamic:NODES-DEPTH-WIDTH .* found 'dynamic:8'"),
+        ("dynamic:33-5-8", "1 to 32 draft tokens, found 33"),
+        ("dynamic:4-5-2", "DEPTH and WIDTH from 1 to NODES"),
+        ("dynamic:8-2-2", "NODES at most WIDTH"),
     ],
 )
 def test_what_is_no_tree_is_refused(shape, message):
@@ -84,6 +95,8 @@ def test_what_is_no_tree_is_refused(shape, message):
         ({"tree": None}, "verification=recursive verifies trees, .* verification=probabilistic, which it is on chains"),
         ({"kind": "ngram"}, "drafter=ngram proposes one token for a position, .* eagle, eagle3, mtp, draft_model"),
         ({"method": "kseq", "siblings": SiblingsChoice.distinct}, "kseq does not take distinct siblings"),
+        ({"tree": "dynamic:4-2-2", "sampling": DraftSamplingChoice.sampled}, "so that they are certain and not drawn"),
+        ({"tree": "dynamic:4-2-2", "method": "kseq"}, "kseq takes drafts that are drawn, .*=recursive"),
     ],
 )
 def test_what_does_not_go_with_a_tree_is_refused(changes, message):
@@ -124,6 +137,14 @@ def test_siblings_are_distinct_unless_the_method_takes_independent_ones_alone():
     assert cell().siblings is SiblingDraws.distinct
     assert cell(method="kseq").siblings is SiblingDraws.independent
     assert cell(siblings=SiblingsChoice.independent).siblings is SiblingDraws.independent
+
+
+def test_the_tokens_of_a_dynamic_tree_are_certain():
+    """Would catch a method that compares them with the probability that the drafter gave them."""
+    dynamic = cell("dynamic:6-3-2")
+    assert dynamic.draft_sampling is DraftSampling.greedy and not dynamic.has_draft_cache
+    assert len(ids(dynamic, cell("dynamic:6-2-2"), cell("2-2"), cell("2-2", sampling=DraftSamplingChoice.greedy))) == 4
+    assert len(ids(dynamic, cell("dynamic:6-3-2", sampling=DraftSamplingChoice.greedy, num_tokens=9))) == 1
 
 
 def test_a_sweep_over_shapes_takes_names_and_lists():

@@ -92,7 +92,7 @@ def tiny_engine(
         sampling=sampling,
         verification=Verification(method),
         limits=Limits(max_new_tokens, eos_token_ids),
-        tree=None if tree is None else tuple(tree.parents.tolist()),
+        drafts_trees=tree is not None,
         **options,
     )
     return Engine(target, drafter, settings, depth=depth)

@@ -118,7 +118,7 @@ def toy_engine(
         sampling=sampling or SamplingSettings(temperature),
         verification=Verification(method),
         limits=Limits(max_new_tokens, eos_token_ids),
-        tree=None if tree is None else tuple(tree.parents.tolist()),
+        drafts_trees=tree is not None,
         **options,
     )
     if tree is not None:

@@ -20,6 +20,7 @@ from harness.certification.toy_models import (
     Profile,
     ToyModels,
 )
+from harness.settings.tree import DynamicTree
 from kernels import methods
 from kernels.contract import DraftSampling, SiblingDraws, Verification, VerificationMethod
 
@@ -91,6 +92,8 @@ class Case:
     trees: tuple[tuple[int, ...], ...] = ()
     """Trees of drafts of a request's rounds, again and again: the parent of each draft token, -1 for the context.
     `lengths` are their sizes. Empty for chains."""
+    dynamic_tree: DynamicTree | None = None
+    """Trees of the tokens that the drafter finds most probable; `lengths` is their size. None for others."""
     siblings: SiblingDraws = SiblingDraws.independent
     depth_rule: DepthRule | None = None
     """Keeps fewer drafts than `lengths`; only with models whose vocabularies are the same."""
@@ -100,9 +103,13 @@ class Case:
         return max(self.lengths)
 
     @property
+    def drafts_trees(self) -> bool:
+        return bool(self.trees) or self.dynamic_tree is not None
+
+    @property
     def is_ragged(self) -> bool:
         """Whether rounds of a batch differ in their number of drafts."""
-        return len(self.lengths) > 1 or self.depth_rule is not None
+        return len(self.lengths) > 1 or self.depth_rule is not None or self.dynamic_tree is not None
 
     @property
     def is_spread(self) -> bool:
@@ -119,6 +126,7 @@ class Case:
         parts += [self.depth_rule.value] if self.depth_rule else []
         parts += [f"{self.siblings.value} siblings"] if self.trees and self.cached else []
         parts += [f"tree {' '.join(map(str, tree))}" for tree in self.trees if len(self.trees) == 1]
+        parts += [f"tree {self.dynamic_tree.name}"] if self.dynamic_tree else []
         parts += ["padded slots"] if self.padded_slots else []
         parts += ["padded rows"] if self.padded_rows else []
         parts += ["stats not kept"] if not self.row_stats and self.cached else []

@@ -119,7 +119,7 @@ def evaluate(subject: Subject, job: Case | Control, conditions: Conditions) -> O
     if isinstance(job, Control):
         case, subject, is_control = job.case, job.alter(project_core(conditions.device)), True
         samples = config.samples or control_samples(conditions.size)
-        if case.trees and not config.samples and conditions.size is Size.small:
+        if case.drafts_trees and not config.samples and conditions.size is Size.small:
             samples = TREE_SMALL_SAMPLES
     else:
         case, samples, is_control = job, _samples(job, conditions), False
@@ -163,7 +163,7 @@ def _samples(case: Case, conditions: Conditions) -> int:
     if case.is_spread:
         return SPREAD_SMALL_SAMPLES if conditions.size is Size.small else SPREAD_FULL_SAMPLES
     if conditions.size is Size.small:
-        return TREE_SMALL_SAMPLES if case.trees else SMALL_SAMPLES
+        return TREE_SMALL_SAMPLES if case.drafts_trees else SMALL_SAMPLES
     law = laws(case)
     df = int((law > 0).sum()) - len(law)
     return samples_needed(VARIATION, conditions.level, df, FULL_POWER)

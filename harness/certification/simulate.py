@@ -171,7 +171,7 @@ def simulate(subject: Subject, case: Case, num_samples: int, batch: int, seed: i
     num_batches = -(-num_samples // (batch * REQUESTS_PER_SLOT))
     num_slots = -(-num_samples // (num_batches * REQUESTS_PER_SLOT * BATCH_STEP)) * BATCH_STEP
     counts, tallies = None, None
-    play = simulate_tree_round if case.trees else simulate_round
+    play = simulate_tree_round if case.drafts_trees else simulate_round
     for index in range(num_batches):
         table = SlotTable(case, num_slots, index * num_slots * REQUESTS_PER_SLOT, seed, device)
         slots = table.order

@@ -12,7 +12,7 @@ from harness.certification.cases import ALONE, DTYPES, SAMPLED, TRUNCATIONS, Cas
 from harness.certification.controls import Control, altered
 from harness.certification.subject import Subject
 from harness.certification.toy_models import CONTROL, MASKED, NARROW_DRAFT
-from harness.settings.tree import Tree, branching
+from harness.settings.tree import DynamicTree, Tree, branching
 from kernels.contract import Draft, DraftSampling, Sampling, Streams, Verification, VerificationResult
 from kernels.methods import TREE_METHODS, SiblingDraws, TreeMethod
 from kernels.reference.recursive import walk_recursively
@@ -25,6 +25,7 @@ SHAPES = {"1-1": branching(1, 1), "2-1": branching(2, 1), "2-2": branching(2, 2)
 UNEVEN = (-1, 0, -1, 0, 1)
 RAGGED = (SHAPES["2-2"], SHAPES["1-1"], (), UNEVEN, SHAPES["2-1"], (-1, -1, -1))
 """In one batch: none among them, one of depth 3, and one of depth 1."""
+DYNAMIC, DEEP = DynamicTree(5, 3, 2), DynamicTree(8, 4, 3)
 INDEPENDENT, DISTINCT = SiblingDraws
 WAYS = (
     *((method, SAMPLED, siblings) for method, traits in TREE_METHODS.items() for siblings in traits.siblings),
@@ -39,9 +40,26 @@ def _case(method: TreeMethod, sampling: DraftSampling, siblings: SiblingDraws, t
     return replace(case, trees=trees, siblings=siblings, lengths=tuple(len(tree) for tree in trees))
 
 
+def _dynamic_case(method: TreeMethod, bounds: DynamicTree = DYNAMIC) -> Case:
+    case = _case(method, DraftSampling.greedy, DISTINCT, ())
+    return replace(case, dynamic_tree=bounds, lengths=(bounds.num_nodes,))
+
+
+def dynamic_cases(is_full: bool) -> list[Case]:
+    """Trees that the draft rows choose, which differ by context; requests that cut and greedy ones beside them."""
+    recursive, traversal = (_dynamic_case(method) for method in (TreeMethod.recursive, TreeMethod.traversal))
+    mixed = TRUNCATIONS["mixed"]
+    cut = replace(recursive, models=mixed[0], truncation="mixed", profiles=mixed[1])
+    if not is_full:
+        return [traversal, cut]
+    others = [_dynamic_case(TreeMethod.recursive, bounds) for bounds in (DynamicTree(3, 3, 1), DEEP)]
+    narrow = [replace(case, models=NARROW_DRAFT) for case in (recursive, traversal)]
+    return [recursive, traversal, cut, replace(cut, verification=traversal.verification), *others, *narrow]
+
+
 def tree_cases(is_full: bool) -> list[Case]:
     """Every way to draft and verify trees, ragged ones in a batch; truncation and grammar; in full each shape alone."""
-    cases = [_case(*way, RAGGED) for way in WAYS]
+    cases = [*dynamic_cases(is_full), *(_case(*way, RAGGED) for way in WAYS)]
     mixed = TRUNCATIONS["mixed"]
     cut = [_case(method, SAMPLED, DISTINCT, RAGGED) for method in (TreeMethod.recursive, TreeMethod.traversal)]
     cases += [replace(case, models=mixed[0], truncation="mixed", profiles=mixed[1]) for case in cut]
@@ -89,11 +107,22 @@ def _shared_noise(subject: Subject) -> Subject:
     return altered(subject, verify=verify)
 
 
+def _as_is(subject: Subject) -> Subject:
+    """Verified by the reference: the case is what is wrong."""
+    from kernels.reference.verify import verify
+
+    return altered(subject, verify=verify)
+
+
 def tree_controls() -> list[Control]:
     """Every control; siblings are drawn without replacement."""
 
     def case(method: TreeMethod) -> Case:
         return replace(_case(method, SAMPLED, DISTINCT, (SHAPES["2-2"],)), models=CONTROL, profiles=(ALONE,))
+
+    def as_if_drawn(method: TreeMethod) -> Case:
+        """Dynamic trees, verified with the rows that their tokens are the best of."""
+        return replace(_dynamic_case(method), cached=True, models=CONTROL, profiles=(ALONE,))
 
     recursive, traversal = case(TreeMethod.recursive), case(TreeMethod.traversal)
     bare = _walked_by(
@@ -106,4 +135,6 @@ def tree_controls() -> list[Control]:
         Control("traversal, distinct siblings verified as independent", traversal, _verified_as_independent),
         Control("recursive, the residual is not normalised", recursive, bare),
         Control("recursive, siblings share their uniform", recursive, _shared_noise),
+        Control("recursive, the most probable tokens verified as if drawn", as_if_drawn(TreeMethod.recursive), _as_is),
+        Control("traversal, the most probable tokens verified as if drawn", as_if_drawn(TreeMethod.traversal), _as_is),
     ]

@@ -16,6 +16,7 @@ from harness.certification.contract_checks import copied_inputs, num_overwritten
 from harness.certification.slot_table import NOT_A_TOKEN, WATCHED_ROUNDS, SlotTable
 from harness.certification.subject import Subject
 from kernels.contract import NO_TOKEN, Draft, DraftSampling, Sampling, TokenMask, VerificationResult
+from kernels.dynamic_tree import Candidates, best_children
 from kernels.reference.draw_children import draw_children
 from kernels.reference.tree_shape import branches, depths, first_siblings
 from kernels.reference.truncation import sampling_rows
@@ -92,10 +93,42 @@ def propose_trees(table: SlotTable, slots: Tensor, draw: Callable[..., Tensor] =
     return Trees(parents, counts, token_ids, states)
 
 
+def propose_dynamic_trees(table: SlotTable, slots: Tensor, draw: Callable[..., Tensor] = draw_children) -> Trees:
+    """Choose in every slot the tokens that the drafter finds most probable, and put the rows that they are the best of
+    where the rows of drawn ones would be.
+
+    Args: as of `propose_trees`.
+    """
+    models, bounds = table.models, table.case.dynamic_tree
+    assert bounds is not None
+    map_, size = models.draft_to_target, len(slots)
+    candidates, states = Candidates(), table.states[slots][:, None]
+    for depth in range(bounds.depth):
+        if depth:
+            beam = candidates.next_beam(bounds.width)
+            numbers = table.numbers_of(beam.token_ids).clamp(min=0)
+            states = models.next_states(states.gather(1, beam.above).flatten(), numbers.flatten()).view(size, -1)
+        found, logprobs = best_children(table.draft_rows[states.flatten()], bounds.width, draw)
+        if map_ is not None:
+            found = torch.where(found == NO_TOKEN, NO_TOKEN, map_[found.clamp(min=0)])
+        candidates.add(found.view(size, -1, bounds.width), logprobs.view(size, -1, bounds.width))
+    chosen = candidates.best(bounds.num_nodes)
+    token_ids, parents = chosen.token_ids, chosen.parents
+    token_ids = torch.where(token_ids == NO_TOKEN, NOT_A_TOKEN, token_ids)
+    nodes = [table.states[slots]]
+    for place, above in enumerate(parents.unbind(dim=1)):
+        numbers = table.numbers_of(token_ids[:, place]).clamp(min=0)
+        before = torch.stack(nodes, dim=1).gather(1, above[:, None] + 1)[:, 0]
+        table.cache[slots, place] = table.draft_rows[before].to(table.cache.dtype)
+        nodes.append(models.next_states(before, numbers))
+    return Trees(parents, chosen.num_draft_tokens, token_ids, torch.stack(nodes, dim=1))
+
+
 def simulate_tree_round(subject: Subject, table: SlotTable, slots: Tensor) -> None:
     """One round of some slots."""
     case, models, width = table.case, table.models, table.depth
-    trees = propose_trees(table, slots, getattr(subject, "draw_children", None) or draw_children)
+    propose = propose_trees if case.dynamic_tree is None else propose_dynamic_trees
+    trees = propose(table, slots, getattr(subject, "draw_children", None) or draw_children)
     present = torch.arange(width + 1, device=table.device) <= trees.num_draft_tokens[:, None]
     states = trees.states[present]
     draft = Draft(

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from harness.constraint.masks import words_of
-from harness.drafters.draft_tree import DraftTree, Level
 from harness.drafters.protocol import Batch
 from harness.models.cost import Cost
 from kernels.contract import (
@@ -32,7 +31,11 @@ from kernels.contract import (
     TokenMask,
 )
 from kernels.depth import confidence, num_confident
+from kernels.dynamic_tree import best_children
 from kernels.streams import Purpose
+
+if TYPE_CHECKING:
+    from harness.drafters.draft_tree import DraftTree, Level
 
 
 class Caching(NamedTuple):
@@ -207,6 +210,20 @@ class DraftLogits:
                 is_node = token_ids[:, level.nodes[rows]] != NO_TOKEN
                 found = torch.where(is_node[:, :, None], found, NO_TOKEN)
             token_ids[:, children.flatten()] = found.flatten(1)
+
+    def best_children(self, logits: Tensor, batch: Batch, width: int) -> tuple[Tensor, Tensor]:
+        """The most probable children of nodes, [B, P, V_draft]; nothing is cached, since they are certain.
+
+        Returns:
+            ([B, P, width] int64 ids of the target's vocabulary, NO_TOKEN where there is none; [B, P, width] float32 log
+            probabilities at temperature 1, -inf there).
+        """
+        assert batch.core.draw_children is not None, "engines with a tree have a core that draws children"
+        token_ids, logprobs = best_children(logits.flatten(0, 1), width, batch.core.draw_children)
+        if self.draft_to_target is not None:
+            token_ids = torch.where(token_ids == NO_TOKEN, NO_TOKEN, self.draft_to_target[token_ids.clamp_min(0)])
+        size = (*logits.shape[:2], width)
+        return token_ids.view(size), logprobs.view(size)
 
     def draft_of_tree(self, token_ids: Tensor, batch: Batch, tree: DraftTree) -> Draft:
         """The proposals of a round of some rows, [B, N] int64 as `draw_children` left them."""

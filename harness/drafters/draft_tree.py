@@ -3,21 +3,27 @@
 Nodes 0 to N - 1 are the draft tokens. A drafter reads only the nodes that have children. They lie in its cache by
 depth, and within a depth by number.
 
-Shapes: N draft tokens; of a level P nodes, M nodes that were read up to it; of a family F nodes with n children each.
+Shapes: B rows, N draft tokens; of a level P nodes, M nodes that were read up to it; of a family F nodes with n children
+each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from harness.models.tree_places import TreePlaces, ancestors
+from harness.drafters.protocol import Batch
+from harness.drafters.tree_growth import NodesToRead
+from harness.models.tree_places import ancestors
 from harness.settings.tree import Tree, depths_of
-from kernels.contract import SiblingDraws
+from kernels.contract import NO_TOKEN, Draft, SiblingDraws
 from kernels.reference.tree_shape import branches, depths
+
+if TYPE_CHECKING:
+    from harness.drafters.draft_logits import DraftLogits
 
 
 class Family(NamedTuple):
@@ -46,19 +52,6 @@ class Level(NamedTuple):
     """[P, M] bool, the nodes that each one sees, among those that were read up to here."""
     families: tuple[Family, ...]
 
-    @property
-    def num_read(self) -> int:
-        """M, nodes that were read up to this level."""
-        return self.sees.shape[1]
-
-    def tree_places(self, starts: Tensor) -> TreePlaces:
-        """The places of a forward over the nodes.
-
-        Args:
-            starts: [B] int64, place in each slot of the first node that the drafter reads.
-        """
-        return TreePlaces(starts, self.places, self.sees)
-
 
 class DraftTree:
     """The shape that every request's draft has."""
@@ -84,6 +77,14 @@ class DraftTree:
     def num_nodes(self) -> int:
         """N."""
         return len(self.node_depths)
+
+    def grow(self, batch: Batch, logits: DraftLogits) -> FixedGrowth:
+        """See TreeShape."""
+        return FixedGrowth(self, batch, logits)
+
+    def sees_of(self, draft: Draft) -> Tensor:
+        """See TreeShape."""
+        return self.sees
 
     def _levels(self, parents: Tree, read: list[int], sees: Tensor) -> Iterator[Level]:
         at_branch = branches(depths(torch.tensor([parents])))[0].tolist()
@@ -111,3 +112,27 @@ class DraftTree:
 
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+class FixedGrowth:
+    """The trees of one round, all of one shape; see harness.drafters.tree_growth.Growth."""
+
+    def __init__(self, tree: DraftTree, batch: Batch, logits: DraftLogits) -> None:
+        self._tree, self._batch, self._logits = tree, batch, logits
+        self._token_ids = torch.full((batch.num_rows, tree.num_nodes), NO_TOKEN, device=batch.lengths.device)
+        self._level = tree.levels[0]
+
+    def level(self, depth: int) -> NodesToRead:
+        level = self._level = self._tree.levels[depth]
+        above = level.above.expand(self._batch.num_rows, -1)
+        return NodesToRead(self._token_ids[:, level.nodes].clamp_min(0), above, level.places, level.sees)
+
+    def add(self, logits: Tensor) -> None:
+        self._logits.draw_children(logits, self._token_ids, self._batch, self._level, self._tree.siblings)
+
+    @property
+    def places(self) -> Tensor:
+        return self._tree.place_of.expand(self._batch.num_rows, -1)
+
+    def draft(self) -> Draft:
+        return self._logits.draft_of_tree(self._token_ids, self._batch, self._tree)

@@ -36,11 +36,13 @@ from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.draft_tree import DraftTree
+from harness.drafters.dynamic_tree import DynamicTreeShape
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.suffix import SuffixDrafter
 from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter
+from harness.drafters.tree_growth import TreeShape
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
 from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
@@ -55,6 +57,7 @@ from harness.settings.cell import CellConfig
 from harness.settings.drafting import CacheDtype
 from harness.settings.imported import ImportPath
 from harness.settings.models import DrafterConfig, DrafterKind, Weights
+from harness.settings.tree import DynamicTree
 from kernels.contract import DraftSampling
 
 KEY = "drafter.kind"
@@ -90,7 +93,7 @@ class DrafterSetup(NamedTuple):
     """How drafts are drawn; greedy drafts are one-hot, `Draft.logits` is None."""
     shape: DrafterShape
     caching: Caching
-    tree: DraftTree | None = None
+    tree: TreeShape | None = None
     """The shape of its drafts; None for chains, and always for a drafter of the user's own."""
 
 
@@ -138,11 +141,18 @@ def build_drafter(cell: CellConfig, target: TargetModel, loaded: LoadedHead | No
     Raises:
         ValueError: a drafter of the user's own fails while it is made, or lacks a part of the protocol.
     """
-    parents = cell.drafting.parents if cell.drafts_tree else None
-    tree = None if parents is None else DraftTree(parents, cell.siblings, target.device)
+    tree = tree_of(cell, target.device)
     setup = DrafterSetup(cell.drafter, target, loaded, cell.draft_sampling, shape, caching_of(cell), tree)
     build = drafter_spec(cell.drafter.kind).build
     return _built(cell.drafter.kind, build, setup) if isinstance(cell.drafter.kind, ImportPath) else build(setup)
+
+
+def tree_of(cell: CellConfig, device: torch.device) -> TreeShape | None:
+    """The shape of a cell's trees; None for chains."""
+    shape = cell.drafting.tree_shape if cell.drafts_tree else None
+    if isinstance(shape, DynamicTree):
+        return DynamicTreeShape(shape)
+    return None if shape is None else DraftTree(shape, cell.siblings, device)
 
 
 def drafter_spec(kind: DrafterKind | ImportPath) -> DrafterSpec:

@@ -1,7 +1,7 @@
-"""Drafters of fixed trees: a head or a language model reads the tree level by level and draws each node's children.
+"""Drafters of trees: a head or a language model reads the tree level by level, and gives each node's children.
 
-All requests draft the same shape. A node lies in the drafter's cache after the context, sees the context and its
-ancestors, and has the position of its depth.
+A node lies in the drafter's cache after the context, sees the context and its ancestors, and has the position of its
+depth. Which nodes there are is the shape's matter (harness.drafters.tree_growth).
 
 Shapes: B rows, N draft tokens, D the depth of the tree, P nodes of a level.
 """
@@ -16,18 +16,18 @@ from torch import Tensor
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED, Caching
 from harness.drafters.draft_model import DraftModelDrafter
-from harness.drafters.draft_tree import DraftTree, Level
 from harness.drafters.protocol import Batch
+from harness.drafters.tree_growth import NodesToRead, TreeShape
 from harness.models.head import Head
 from harness.models.target import TargetModel
-from kernels.contract import NO_TOKEN, Draft, DraftSampling
+from kernels.contract import Draft, DraftSampling
 
 
 @runtime_checkable
 class DraftsTrees(Protocol):
     """The methods of a drafter of trees that `Drafter` does not have."""
 
-    tree: DraftTree
+    tree: TreeShape
 
     def keep_path(self, starts: Tensor, path: Tensor) -> None:
         """Move what the cache holds of the accepted path together; called between verification and `extend`.
@@ -47,7 +47,7 @@ class TreeHeadDrafter(ChainDrafter):
         head: Head,
         draft_sampling: DraftSampling,
         shape: DrafterShape,
-        tree: DraftTree,
+        tree: TreeShape,
         caching: Caching = AS_DRAFTED,
     ) -> None:
         super().__init__(head, draft_sampling, shape, caching)
@@ -57,18 +57,18 @@ class TreeHeadDrafter(ChainDrafter):
         """Draft the tree of each row; the logits that siblings are drawn from stay in the cache."""
         hidden = self._hidden[: batch.num_rows].unsqueeze(1)
         features = self._features[: batch.num_rows].unsqueeze(1)
-        token_ids = _no_tokens(batch, self.tree)
+        growth = self.tree.grow(batch, self._logits)
+        growth.add(self.head.logits(hidden))
         # pair t reads token x_{t + 1}: draft tokens of depth 1, at position n, belong to pair n - 1
         starts = batch.lengths - 1
-        for level in self.tree.levels:
-            if level.depth:
-                pairs = _positions(starts + (level.depth - 1), level)
-                view = self._cache.view(batch.rows, pairs, batch.length - 1 + level.num_read, level.tree_places(starts))
-                read = token_ids[:, level.nodes].clamp_min(0)
-                output = self.head(read, features[:, level.above], pairs, view)
-                hidden, features = output.hidden, output.next_features
-            self._logits.draw_children(self.head.logits(hidden), token_ids, batch, level, self.tree.siblings)
-        return self._logits.draft_of_tree(token_ids, batch, self.tree)
+        for depth in range(1, self.tree.depth):
+            level = growth.level(depth)
+            pairs = _positions(starts + (depth - 1), level)
+            view = self._cache.view(batch.rows, pairs, batch.length - 1 + level.num_read, level.tree_places(starts))
+            output = self.head(level.token_ids, level.of_parents(features), pairs, view)
+            features = output.next_features
+            growth.add(self.head.logits(output.hidden))
+        return growth.draft()
 
     def keep_path(self, starts: Tensor, path: Tensor) -> None:
         """Nothing is kept; see the class."""
@@ -82,7 +82,7 @@ class TreeModelDrafter(DraftModelDrafter):
         model: TargetModel,
         draft_sampling: DraftSampling,
         shape: DrafterShape,
-        tree: DraftTree,
+        tree: TreeShape,
         caching: Caching = AS_DRAFTED,
     ) -> None:
         super().__init__(model, draft_sampling, shape, caching)
@@ -90,32 +90,25 @@ class TreeModelDrafter(DraftModelDrafter):
 
     def propose(self, batch: Batch) -> Draft:
         """Draft the tree of each row; the logits that siblings are drawn from stay in the cache."""
-        token_ids, starts = _no_tokens(batch, self.tree), batch.lengths
-        for level in self.tree.levels:
-            if level.depth:
-                read, positions = token_ids[:, level.nodes].clamp_min(0), _positions(starts + (level.depth - 1), level)
-                length, places = batch.length + level.num_read, level.tree_places(starts)
-            else:
-                positions, read, length = self._last_tokens(batch)
-                places = None
-            view = self._cache.view(batch.rows, positions, length, places)
-            hidden = self.model.forward(read, positions, view).hidden
-            if level.depth == 0:
-                hidden = hidden[:, -1:]
-            self._logits.draw_children(self.model.logits(hidden), token_ids, batch, level, self.tree.siblings)
-        return self._logits.draft_of_tree(token_ids, batch, self.tree)
+        growth, starts = self.tree.grow(batch, self._logits), batch.lengths
+        positions, read, length = self._last_tokens(batch)
+        hidden = self.model.forward(read, positions, self._cache.view(batch.rows, positions, length)).hidden
+        growth.add(self.model.logits(hidden[:, -1:]))
+        for depth in range(1, self.tree.depth):
+            level = growth.level(depth)
+            positions = _positions(starts + (depth - 1), level)
+            view = self._cache.view(batch.rows, positions, batch.length + level.num_read, level.tree_places(starts))
+            growth.add(self.model.logits(self.model.forward(level.token_ids, positions, view).hidden))
+        draft = growth.draft()
+        self._places = growth.places
+        return draft
 
     def keep_path(self, starts: Tensor, path: Tensor) -> None:
         """Move the nodes of the path that it has read together, after the context."""
-        places = torch.where(path < 0, -1, self.tree.place_of[path.clamp_min(0)])
+        places = torch.where(path < 0, -1, self._places.gather(1, path.clamp_min(0)))
         self._cache.keep_path(starts, places)
 
 
-def _no_tokens(batch: Batch, tree: DraftTree) -> Tensor:
-    """[B, N] int64 NO_TOKEN: nothing has been drawn yet."""
-    return torch.full((batch.num_rows, tree.num_nodes), NO_TOKEN, device=batch.lengths.device)
-
-
-def _positions(starts: Tensor, level: Level) -> Tensor:
+def _positions(starts: Tensor, level: NodesToRead) -> Tensor:
     """[B, P] int64, the same for all nodes of a level."""
-    return starts.unsqueeze(1).expand(-1, len(level.nodes)).contiguous()
+    return starts.unsqueeze(1).expand(-1, level.token_ids.shape[1]).contiguous()

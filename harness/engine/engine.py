@@ -78,7 +78,7 @@ class Engine:
             logprobs=settings.logprobs,
             joins=settings.graphs,
         )
-        self.step = step if settings.tree is None else TreeStep.of(step)
+        self.step = TreeStep.of(step) if settings.drafts_trees else step
         self._by_slot: tuple[MovesSlots, ...] = ()
         """What is kept of slots; empty where they do not move, since steps of fixed sizes compute empty ones anyway."""
         if not settings.graphs and not self._overlaps and isinstance(drafter, MovesSlots):
@@ -240,7 +240,7 @@ class Engine:
         self._read_s = now
         deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
         slots = [sequence.slot for sequence in deciding]
-        decided = rounds_of(rows, step.launched.output.draft.token_ids.shape[1], slots, self.settings.draft_depths)
+        decided = rounds_of(rows, step.launched.output.draft.token_ids.shape[1], slots, self.settings.drafts_trees)
         outcomes = outcomes_of(step.launched, decided)
         if not any(round_.is_invalid for round_ in decided.values()):
             # before the host commits, since the device waits for it; output of a request that ends here is discarded

@@ -215,7 +215,7 @@ def rounds_of(
     decided: SequenceOf[list[int]],
     num_speculative_tokens: int,
     slots: Iterable[int],
-    depths: SequenceOf[int] | None = None,
+    of_trees: bool = False,
 ) -> dict[int, Round]:
     """The rounds of some slots that a step decided about, from the rows that it left (see StepOutput.decided).
 
@@ -223,10 +223,10 @@ def rounds_of(
         decided: by slot.
         num_speculative_tokens: K of the step.
         slots: those that are read.
-        depths: [K] of a tree's draft tokens; None where drafts are chains.
+        of_trees: whether drafts are trees.
     """
     width = num_speculative_tokens + 1
-    num_before = width + num_speculative_tokens * (1 if depths is None else 2)
+    num_before = width + num_speculative_tokens * (3 if of_trees else 1)
     found = {}
     for slot in slots:
         row = decided[slot]
@@ -235,8 +235,9 @@ def rounds_of(
         emitted, drafted = row[: num_accepted + 1], row[width : width + max(num_drafted, 0)]
         logprobs = row[end : end + (len(row) - end) // width * len(emitted)]
         found[slot] = Round(emitted, drafted, bool(invalid), logprobs, num_drafted < 0)
-        if depths is not None:
-            path = row[num_before - num_speculative_tokens : num_before][:num_accepted]
+        if of_trees:
+            begin = width + num_speculative_tokens
+            path, depths = row[begin : begin + num_accepted], row[begin + num_speculative_tokens : num_before]
             found[slot] = _of_tree(found[slot], depths, path)
     return found
 

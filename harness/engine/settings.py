@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from harness.engine.request import Limits
 from harness.engine.token_logprobs import LogprobsSettings
 from harness.settings.sampling import SamplingSettings
-from harness.settings.tree import Tree, depths_of
+from harness.settings.tree import DynamicTree, Tree
 from kernels.contract import Verification
 
 
@@ -43,19 +42,18 @@ class EngineSettings:
     with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `constrained` without `graphs`."""
     constrained: bool = False
     """Requests may have grammar states, so that the host may take part in steps; those of others run as without."""
-    tree: Tree | None = None
-    """Shape of the drafts, of K tokens, that the drafter has too; None for chains. Not with `graphs`, `constrained` or
-    anything that measures drafts."""
+    drafts_trees: bool = False
+    """Drafts are trees of K tokens at most, of the drafter's own shape. Not with `graphs`, `constrained` or measures of
+    drafts."""
     prompt_tokens_beside_rounds: int | None = None
     """Prompt tokens of a step in which others decode, at most, in whole rows and at least one; None for no limit. With
     `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding alone."""
 
-    @cached_property
-    def draft_depths(self) -> tuple[int, ...] | None:
-        """[K] of a tree's draft tokens, 1 follows the context; None for chains."""
-        return None if self.tree is None else depths_of(self.tree)
 
+def draft_slack(num_speculative_tokens: int, tree: Tree | DynamicTree | None = None) -> int:
+    """Tokens that a slot must hold beyond prompt and output: two rounds, both of which may prove superfluous.
 
-def draft_slack(num_speculative_tokens: int) -> int:
-    """Tokens that a slot must hold beyond prompt and output: two rounds, both of which may prove superfluous."""
-    return 2 * (num_speculative_tokens + 1)
+    A dynamic tree is chosen from more nodes than it has, which the drafter's slots must hold.
+    """
+    num_read = tree.num_read if isinstance(tree, DynamicTree) else 0
+    return 2 * (max(num_speculative_tokens, num_read) + 1)

@@ -21,6 +21,7 @@ from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.engine.token_logprobs import LogprobsSettings, packed_logprobs
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput
+from harness.models.tree_places import TreePlaces
 from kernels.contract import Deferred, Draft, Streams, TokenMask, Verification, VerificationResult
 from kernels.core import Core
 from kernels.depth import without_idle_columns
@@ -30,8 +31,9 @@ class StepOutput(NamedTuple):
     """What a step leaves on the device."""
 
     decided: Tensor
-    """[B, T + K + 3] int64: emitted tokens; draft tokens; of trees also K nodes of the accepted path, -1 beyond it;
-    number accepted; number drafted (-1: nothing was decided); invalid; log-probabilities, if any (packed_logprobs)."""
+    """[B, T + K + 3] int64: emitted tokens; draft tokens; of trees also K nodes of the accepted path, -1 beyond it, and
+    the K depths of the draft tokens; number accepted; number drafted (-1: nothing was decided); invalid;
+    log-probabilities, if any (packed_logprobs)."""
     logits: Tensor
     """[B * T, V], T rows a slot."""
     draft: Draft
@@ -52,6 +54,8 @@ class Part(NamedTuple):
     length: int
     """Highest position + 1."""
     has_prompts: bool
+    tree: TreePlaces | None = None
+    """Of rows whose tokens are nodes of trees."""
 
 
 class Drafted(NamedTuple):
@@ -135,7 +139,7 @@ class Step:
         """The target's forward over the drafts and the prompts, and the logits that verification reads."""
         parts = self._parts(inputs, drafted)
         outputs = [self._forward(part) for part in parts]
-        hidden = _flat([output.hidden for output in outputs])
+        hidden = torch.cat([output.hidden.flatten(0, 1) for output in outputs])
         width = drafted.draft.token_ids.shape[1] + 1
         firsts = self.cache.slot_ids[: inputs.decides.numel()] * (width if inputs.has_rounds else 0)
         first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, firsts)
@@ -199,12 +203,12 @@ class Step:
         state.rounds[:num_rows] += counts >= 0
         return StepOutput(self.decided(verified), scored.logits, verified.draft, verdict.compared)
 
-    def decided(self, verified: Verified) -> Tensor:
-        """What is copied to the host; see StepOutput."""
+    def decided(self, verified: Verified, *of_trees: Tensor) -> Tensor:
+        """What is copied to the host; see StepOutput. `of_trees`: [B, K] each."""
         verdict, draft = verified.verdict, verified.draft
         numbers = torch.stack([verdict.num_accepted, draft.num_draft_tokens, verdict.invalid.long()], dim=1)
-        path, logprobs = ([] if each is None else [each] for each in (verdict.path, verified.logprobs))
-        return torch.cat([verdict.token_ids, draft.token_ids, *path, numbers, *logprobs], dim=1)
+        logprobs = [] if verified.logprobs is None else [verified.logprobs]
+        return torch.cat([verdict.token_ids, draft.token_ids, *of_trees, numbers, *logprobs], dim=1)
 
     def _begin(self, inputs: StepInputs) -> None:
         """Apply the host's input for slots that begin a request, and the tokens of prompts."""
@@ -263,7 +267,7 @@ class Step:
         ]
 
     def _forward(self, part: Part) -> TargetOutput:
-        view = self.cache.view(part.rows, part.positions, part.length)
+        view = self.cache.view(part.rows, part.positions, part.length, part.tree)
         return self.target.forward(part.token_ids, part.positions, view, self.drafter.aux_layers)
 
     def _next_ids(
@@ -288,8 +292,3 @@ class Step:
 def _positions(starts: Tensor, num_columns: int) -> Tensor:
     """[R, num_columns], counting up from each row's start."""
     return starts.unsqueeze(1) + torch.arange(num_columns, device=starts.device)
-
-
-def _flat(tensors: list[Tensor]) -> Tensor:
-    """[tokens of all parts, ...] from [R, T, ...] each."""
-    return torch.cat([tensor.flatten(0, 1) for tensor in tensors])

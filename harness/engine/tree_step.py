@@ -1,9 +1,9 @@
-"""A step whose drafts are trees of one fixed shape: the target reads all nodes at once, and the accepted path is kept.
+"""A step whose drafts are trees: the target reads all nodes at once, and the accepted path is kept.
 
 After verification the accepted nodes are moved together, in the caches and in what the drafter gets, as if they had
 been drafted as a chain. Runs operation by operation.
 
-Shapes: as in step.py, with K nodes of a tree of depth D.
+Shapes: as in step.py, with K nodes of a tree of depth D at most.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from harness.drafters.draft_tree import DraftTree
 from harness.drafters.tree import DraftsTrees
+from harness.drafters.tree_growth import TreeShape
 from harness.engine.slots import ENDS_PROMPT, StepInputs
 from harness.engine.step import Drafted, Part, Scored, Step, Verified
 from harness.models.target import TargetOutput
@@ -24,9 +24,9 @@ from kernels.contract import VerificationResult
 
 @dataclass(frozen=True)
 class TreeStep(Step):
-    """The parts of a step whose drafter drafts `tree`."""
+    """The parts of a step whose drafter drafts trees of a shape."""
 
-    tree: DraftTree
+    tree: TreeShape
 
     @classmethod
     def of(cls, step: Step) -> TreeStep:
@@ -46,19 +46,23 @@ class TreeStep(Step):
     def _parts(self, inputs: StepInputs, drafted: Drafted) -> list[Part]:
         parts = super()._parts(inputs, drafted)
         if inputs.has_rounds:
-            part = parts[0]
+            part, starts = parts[0], drafted.batch.lengths - 1
+            sees = self.tree.sees_of(drafted.draft)
+            places = torch.arange(part.token_ids.shape[1], device=starts.device)
             # places without a token read token 0, which no node sees
-            positions = part.positions[:, :1] + part.positions.new_tensor((0, *self.tree.node_depths))
-            parts[0] = part._replace(token_ids=part.token_ids.clamp_min(0), positions=positions)
+            parts[0] = part._replace(
+                token_ids=part.token_ids.clamp_min(0),
+                positions=(starts.unsqueeze(1) + depths_seen(sees)).contiguous(),
+                tree=TreePlaces(starts, places, sees),
+            )
         return parts
 
-    def _forward(self, part: Part) -> TargetOutput:
-        if part.has_prompts:
-            return super()._forward(part)
-        starts = part.positions[:, 0]
-        tree = TreePlaces(starts, torch.arange(part.token_ids.shape[1], device=starts.device), self.tree.sees)
-        view = self.cache.view(part.rows, part.positions, part.length, tree)
-        return self.target.forward(part.token_ids, part.positions, view, self.drafter.aux_layers)
+    def decided(self, verified: Verified, *of_trees: Tensor) -> Tensor:
+        path, draft = verified.verdict.path, verified.draft
+        assert path is not None
+        # nothing is drafted in a step that only reads prompts
+        depths = path if draft.parents is None else depths_seen(self.tree.sees_of(draft))[..., 1:].expand(path.shape)
+        return super().decided(verified, path, depths)
 
     def emitting_rows(self, logits: Tensor, verdict: VerificationResult) -> Tensor:
         rows = logits.view(*verdict.token_ids.shape, -1)
@@ -81,6 +85,7 @@ class TreeStep(Step):
             token_ids=part.token_ids.gather(1, order),
             positions=starts.unsqueeze(1) + torch.arange(width, device=starts.device),
             length=part.length - part.token_ids.shape[1] + width,
+            tree=None,
         )
         # tokens of prompts are numbered after those of the rounds, which are fewer along the path
         fewer = len(starts) * (part.token_ids.shape[1] - width)
@@ -92,6 +97,11 @@ class TreeStep(Step):
         )
         kept = verified._replace(verdict=replace(verdict, token_ids=verdict.token_ids[:, :width]))
         super().extend(inputs.with_ends(ends), in_order, kept)
+
+
+def depths_seen(sees: Tensor) -> Tensor:
+    """[..., T] int64, depth of each token that sees itself and what is above it; 0 is the last of the context."""
+    return sees.sum(dim=-1) - 1
 
 
 def _in_order(verdict: VerificationResult) -> Tensor:

@@ -42,7 +42,8 @@ SETTINGS: dict[str, Column] = {
         "with its least value; empty where every round drafts K",
     ),
     "tree": _text(
-        "shape of the tree that is drafted: children level by level, or a list of parents; its nodes are the K draft "
+        "shape of the tree that is drafted: children level by level, a list of parents, or dynamic:NODES-DEPTH-WIDTH, "
+        "which the drafter chooses in each round; its nodes are the K draft "
         "tokens, and a position is a depth; empty for chains",
     ),
     "siblings": _text(

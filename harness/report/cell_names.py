@@ -16,7 +16,7 @@ from harness.metrics.definitions import LABEL_NOTES
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.guarantee import RANDOM_WEIGHTS
 from harness.settings.models import Weights, checkpoint_name, drafter_traits
-from harness.settings.tree import is_chain
+from harness.settings.tree import is_chain, is_dynamic
 
 MINUS = " − "
 
@@ -100,6 +100,13 @@ TREES = (
 )
 
 
+DYNAMIC_TREES = (
+    "dynamic:NODES-DEPTH-WIDTH: each round drafts the NODES that the drafter finds most probable, chosen from WIDTH "
+    "nodes a level with WIDTH children each. A depth that a round's tree does not reach is no rejection: its rates are "
+    "over the rounds that reach it, which draft rows chose. Compare lengths, which are over all depths."
+)
+
+
 DEPTHS = (
     "depth: rounds draft as many tokens as named, K at most. A position that was not drafted is no rejection: its "
     "rates are over the rounds that drafted it, which draft rows or the planner may have chosen, and lengths are over "
@@ -113,6 +120,7 @@ def label_notes(cells: Sequence[CellResult]) -> list[str]:
     notes = [text for label, text in LABEL_NOTES.items() if any(label in cell["labels"] for cell in cells)]
     notes += [OWN_SAMPLING] if any(cell.has_own_sampling for cell in cells) else []
     notes += [TREES] if any(cell["tree"] and not is_chain(cell["tree"]) for cell in cells) else []
+    notes += [DYNAMIC_TREES] if any(is_dynamic(cell["tree"]) for cell in cells) else []
     notes += [DEPTHS] if any(cell["depth"] for cell in cells) else []
     return list(dict.fromkeys([*notes, *(note for cell in cells for note in _profile_note(cell))]))
 

@@ -19,11 +19,12 @@ from harness.settings.drafting import (
     siblings_of,
 )
 from harness.settings.imported import ImportPath, is_import_path
-from harness.settings.models import DRAFTERS, DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
 from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
 from harness.settings.server import ServerConfig
+from harness.settings.tree_combinations import TREE_COMBINATIONS
 from harness.settings.workload import WorkloadConfig
-from kernels.methods import TREE_METHODS, DraftSampling, SiblingDraws
+from kernels.methods import DraftSampling, SiblingDraws
 
 
 class InvalidCombinationError(ValueError):
@@ -81,7 +82,7 @@ class CellConfig:
         choice = self.drafting.sampling
         if choice is not DraftSamplingChoice.auto:
             return DraftSampling[choice.name]
-        if not self.drafter.has_model:
+        if not self.drafter.has_model or self.drafts_dynamic_tree:
             return DraftSampling.greedy
         if self.is_served and not isinstance(self.verification.method, ImportPath):
             of_engine = self.server.traits.drafts_of(self.verification.method)
@@ -109,6 +110,11 @@ class CellConfig:
         return not self.is_baseline and self.drafting.tree is not None
 
     @property
+    def drafts_dynamic_tree(self) -> bool:
+        """Whether the drafter chooses the nodes of each round's tree."""
+        return self.drafts_tree and self.drafting.has_dynamic_tree
+
+    @property
     def siblings(self) -> SiblingDraws:
         """How the children of a node of a tree are drawn, with `auto` resolved."""
         choice = self.drafting.siblings
@@ -133,10 +139,6 @@ def _lacks_method(cell: CellConfig) -> bool:
     method = cell.verification.method
     found = None if isinstance(method, ImportPath) else cell.server.traits.drafts_of(method)
     return cell.is_served and cell.draft_sampling not in (found or ())
-
-
-_TREE_METHODS = ", ".join(method.value for method in TREE_METHODS)
-_TREE_DRAFTERS = ", ".join(kind.value for kind, traits in DRAFTERS.items() if traits.drafts_trees)
 
 
 def _lacks_weights(cell: CellConfig) -> bool:
@@ -170,43 +172,7 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "server={server.engine.value} does not verify {draft_sampling.value} drafts by "
         "verification={verification.method.value}; harness/backends/server/README.md lists what each engine does",
     ),
-    (
-        lambda cell: not cell.drafts_tree and bool(cell.verification.traits.siblings),
-        "verification={verification.method.value} verifies trees, found drafting.tree=null; set drafting.tree "
-        "(chain: K tokens in a row), or use verification={verification.traits.on_chains.value}, which it is on chains",
-    ),
-    (
-        lambda cell: cell.drafts_tree and not cell.verification.traits.siblings,
-        "verification={verification.method.value} verifies chains, found drafting.tree={drafting.tree}; use "
-        f"verification= one of {_TREE_METHODS}, or drafting.tree=null",
-    ),
-    (
-        lambda cell: cell.drafts_tree and not cell.drafter.traits.drafts_trees,
-        "drafter={drafter.kind.value} proposes one token for a position, found drafting.tree={drafting.tree}; use "
-        f"drafter= one of {_TREE_DRAFTERS}",
-    ),
-    (
-        lambda cell: cell.drafts_tree and cell.backend.kind != "local",
-        "drafting.tree={drafting.tree} needs backend=local, found backend.kind={backend.kind}",
-    ),
-    (
-        lambda cell: cell.drafts_tree and bool(cell.backend.graphs or cell.backend.fused),
-        "drafting.tree={drafting.tree} runs without CUDA graphs and fused layers; use "
-        "backend.graphs=false backend.fused=false",
-    ),
-    (
-        lambda cell: cell.drafts_tree and cell.constraint.policy is not None,
-        "drafting.tree={drafting.tree} cannot be followed across the end of reasoning, found "
-        "constraint.policy={constraint.policy.value}; use constraint.policy=null or drafting.tree=null",
-    ),
-    (
-        lambda cell: cell.drafts_tree and cell.draws_unrounded,
-        "drafting.tree={drafting.tree} is drawn from the stored logits; use drafting.drawn_from=stored",
-    ),
-    (
-        lambda cell: cell.drafts_tree and cell.siblings not in cell.verification.traits.siblings,
-        "verification={verification.method.value} does not take {siblings.value} siblings; use drafting.siblings=auto",
-    ),
+    *TREE_COMBINATIONS,
     (
         lambda cell: cell.drafting.num_speculative_tokens == 0,
         "drafting.num_speculative_tokens=0 proposes nothing with drafter={drafter.kind.value}; the run without drafts "

@@ -9,7 +9,7 @@ from enum import Enum
 from harness.settings.depth import CONFIDENCE, PLANNER, DepthTable, depths_name, read_depths
 from harness.settings.models import require
 from harness.settings.step_times import StepTimes, read_step_times
-from harness.settings.tree import Tree, read_tree, tree_name
+from harness.settings.tree import DynamicTree, Tree, is_dynamic, num_nodes_of, read_shape, tree_name
 from kernels.methods import MethodTraits, SiblingDraws
 
 MAX_SPECULATIVE_TOKENS = 32
@@ -65,8 +65,9 @@ class DraftingConfig:
     """Draw drafts from the logits as they are stored in the cache, or as the drafter gave them, before rounding; the
     second is biased under the methods that compare with the draft distribution."""
     tree: str | None = None
-    """Draft a tree instead of a chain: chain (of K), the number of children level by level such as 3-2-1, or a list of
-    parents such as [-1,-1,0,0], where -1 follows the context."""
+    """Draft a tree instead of a chain: chain (of K), the number of children level by level such as 3-2-1, a list of
+    parents such as [-1,-1,0,0], where -1 follows the context, or dynamic:NODES-DEPTH-WIDTH such as dynamic:16-5-4, the
+    nodes that the drafter finds most probable, anew in each round."""
     siblings: SiblingsChoice = SiblingsChoice.auto
     """How the children of a node are drawn: distinct (without replacement) or independent; auto is distinct unless the
     verification method takes independent ones alone."""
@@ -105,11 +106,11 @@ class DraftingConfig:
                 raise ValueError(f"drafting.step_times: {error}") from error
         if self.tree is not None:
             try:
-                parents = read_tree(self.tree, self.num_speculative_tokens, MAX_SPECULATIVE_TOKENS)
+                shape = read_shape(self.tree, self.num_speculative_tokens, MAX_SPECULATIVE_TOKENS)
             except ValueError as error:
                 raise ValueError(f"drafting.tree: {error}") from error
             # a tree has one name, and its nodes are the draft tokens
-            self.tree, self.num_speculative_tokens = tree_name(parents), len(parents)
+            self.tree, self.num_speculative_tokens = tree_name(shape), num_nodes_of(shape)
 
     def _read_depth(self, text: str) -> None:
         """Set the fields that `depth` names, so that a depth has one name."""
@@ -142,11 +143,16 @@ class DraftingConfig:
         return None if self.step_times is None else read_step_times(self.step_times, self.num_speculative_tokens)
 
     @property
-    def parents(self) -> Tree | None:
-        """Parent of each draft token; None for chains."""
+    def has_dynamic_tree(self) -> bool:
+        """Whether the drafter chooses the nodes of each round's tree."""
+        return self.tree is not None and is_dynamic(self.tree)
+
+    @property
+    def tree_shape(self) -> Tree | DynamicTree | None:
+        """Parent of each draft token, or what bounds them; None for chains."""
         if self.tree is None:
             return None
-        return read_tree(self.tree, self.num_speculative_tokens, MAX_SPECULATIVE_TOKENS)
+        return read_shape(self.tree, self.num_speculative_tokens, MAX_SPECULATIVE_TOKENS)
 
 
 def siblings_of(method: MethodTraits) -> SiblingDraws:

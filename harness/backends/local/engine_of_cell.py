@@ -147,7 +147,7 @@ class EngineOfCell:
     def _build(self, target: TargetModel, loaded_head: LoadedHead | None) -> Engine:
         cell, num_tokens, num_slots = self._cell, self.num_speculative_tokens, self._cell.backend.max_concurrency
         is_measured = not cell.is_baseline and not cell.drafts_tree
-        capacity = self._limit + draft_slack(num_tokens)
+        capacity = self._limit + draft_slack(num_tokens, cell.drafting.tree_shape if cell.drafts_tree else None)
         shape = DrafterShape(num_slots, capacity, num_tokens, target.vocab_size)
         drafter = build_drafter(cell, target, loaded_head, shape)
         decoding = cell.decoding
@@ -170,7 +170,7 @@ class EngineOfCell:
             constrained=self._is_constrained,
             round_terms=cell.measurement.round_terms and is_measured,
             multi_draft_terms=cell.measurement.multi_draft_terms and is_measured and cell.has_draft_cache,
-            tree=cell.drafting.parents if cell.drafts_tree else None,
+            drafts_trees=cell.drafts_tree,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
         needs_reference = self.runs_own_method or self.verifies_trees_by_reference

@@ -1,0 +1,68 @@
+"""Which settings are an invalid combination with trees of drafts, or without them.
+
+A part of the table of harness.settings.cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from harness.settings.models import DRAFTERS
+from kernels.methods import TREE_METHODS, DraftSampling
+
+if TYPE_CHECKING:
+    from harness.settings.cell import CellConfig
+
+_TREE_METHODS = ", ".join(method.value for method in TREE_METHODS)
+_TREE_DRAFTERS = ", ".join(kind.value for kind, traits in DRAFTERS.items() if traits.drafts_trees)
+TREE_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
+    (
+        lambda cell: not cell.drafts_tree and bool(cell.verification.traits.siblings),
+        "verification={verification.method.value} verifies trees, found drafting.tree=null; set drafting.tree "
+        "(chain: K tokens in a row), or use verification={verification.traits.on_chains.value}, which it is on chains",
+    ),
+    (
+        lambda cell: cell.drafts_tree and not cell.verification.traits.siblings,
+        "verification={verification.method.value} verifies chains, found drafting.tree={drafting.tree}; use "
+        f"verification= one of {_TREE_METHODS}, or drafting.tree=null",
+    ),
+    (
+        lambda cell: cell.drafts_tree and not cell.drafter.traits.drafts_trees,
+        "drafter={drafter.kind.value} proposes one token for a position, found drafting.tree={drafting.tree}; use "
+        f"drafter= one of {_TREE_DRAFTERS}",
+    ),
+    (
+        lambda cell: cell.drafts_tree and cell.backend.kind != "local",
+        "drafting.tree={drafting.tree} needs backend=local, found backend.kind={backend.kind}",
+    ),
+    (
+        lambda cell: cell.drafts_tree and bool(cell.backend.graphs or cell.backend.fused),
+        "drafting.tree={drafting.tree} runs without CUDA graphs and fused layers; use "
+        "backend.graphs=false backend.fused=false",
+    ),
+    (
+        lambda cell: cell.drafts_tree and cell.constraint.policy is not None,
+        "drafting.tree={drafting.tree} cannot be followed across the end of reasoning, found "
+        "constraint.policy={constraint.policy.value}; use constraint.policy=null or drafting.tree=null",
+    ),
+    (
+        lambda cell: cell.drafts_tree and cell.draws_unrounded,
+        "drafting.tree={drafting.tree} is drawn from the stored logits; use drafting.drawn_from=stored",
+    ),
+    (
+        lambda cell: cell.drafts_dynamic_tree and cell.draft_sampling is not DraftSampling.greedy,
+        "drafting.tree={drafting.tree} chooses tokens by their probability, so that they are certain and not drawn; "
+        "use drafting.sampling=greedy (or auto)",
+    ),
+    (
+        lambda cell: cell.drafts_dynamic_tree and DraftSampling.greedy not in cell.verification.traits.draft_samplings,
+        "verification={verification.method.value} takes drafts that are drawn, and those of "
+        "drafting.tree={drafting.tree} are certain; use verification=recursive or traversal, or a fixed tree",
+    ),
+    (
+        lambda cell: cell.drafts_tree and cell.siblings not in cell.verification.traits.siblings,
+        "verification={verification.method.value} does not take {siblings.value} siblings; use drafting.siblings=auto",
+    ),
+)
+"""See INVALID_COMBINATIONS."""
