@@ -56,6 +56,17 @@ def script_of(seed, depth, max_tokens):
     return Script(depth, tuple(accepted) if depth else (), tuple(sizes), "stop" if has_end else "length")
 
 
+def endless(script, max_tokens):
+    """The same answer without its end: steps of one accepted token go on to the limit."""
+    accepted, sizes = list(script.accepted), list(script.sizes)
+    if sum(sizes) < max_tokens and accepted:
+        accepted[-1] = sizes[-1] - 1
+    while sum(sizes) < max_tokens:
+        accepted.append(min(1, script.depth))
+        sizes.append(min(accepted[-1] + 1, max_tokens - sum(sizes)))
+    return replace(script, accepted=tuple(accepted), sizes=tuple(sizes), finish_reason="length")
+
+
 @dataclass
 class ScriptedServer:
     """Serves in a thread of its own while it is entered."""
@@ -76,6 +87,8 @@ class ScriptedServer:
     """A limit of its own."""
     detail: str = "detailed"
     """How much vLLM tells of each answer: detailed, summary."""
+    merges: bool = False
+    """Sends two steps of every answer in one chunk, as vLLM does where its front end falls behind."""
     reasoning_tokens: int | None = None
     """Output tokens up to the end of reasoning, the marker included; None: there is none."""
     port: int = 0
@@ -144,6 +157,10 @@ class ScriptedServer:
     async def stream(self, request, body, fault):
         """Send an answer, event by event; a fault shows at the third."""
         script = script_of(body["seed"], self.depth, min(body["max_tokens"], self.max_tokens))
+        if body.get("ignore_eos"):
+            script = endless(script, min(body["max_tokens"], self.max_tokens))
+        if self.merges:
+            script = replace(script, sizes=(*script.sizes[:2], sum(script.sizes[2:4]), *script.sizes[4:]))
         if fault == "silent":
             script = replace(script, accepted=(), sizes=(1,) * script.num_tokens)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

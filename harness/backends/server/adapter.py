@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from harness.backends.server.chunk_steps import ChunkSteps
 from harness.backends.server.counters import Counters
+from harness.backends.server.load_result import Answered
 from harness.backends.server.reply import Reply
 from harness.backends.server.rounds import Steps
 from harness.records.counts import DraftCounts, Knowledge
@@ -112,6 +114,10 @@ class Adapter:
         Raises:
             MalformedAnswer: it contradicts itself.
         """
+        return None
+
+    def chunk_steps(self, answered: Sequence[Answered], counts: DraftCounts) -> ChunkSteps | None:
+        """The steps of all answers of a block, where chunks show them and answers do not tell; None where not."""
         return None
 
     def counts(self, added: Counters) -> DraftCounts | None:

@@ -41,6 +41,7 @@ def recorded(
     max_new_tokens: int,
     check: AnswerCheck | None = None,
     known: Knowledge | None = None,
+    counts: DraftCounts | None = None,
 ) -> Recorded:
     """Turn answers into records; one that contradicts itself becomes a failure.
 
@@ -50,16 +51,18 @@ def recorded(
         max_new_tokens: limit of every request.
         check: finds the end of reasoning and validates answers; None where that is not asked for.
         known: how well earlier answers of the block are known; None if there are none.
+        counts: the server's own of the whole block, where its answers tell nothing of drafts: chunks may show them.
 
     Raises:
         RefusedArm: an answer shows that the server is not what its cell says.
     """
     clock = played.clock
     told: list[_Told] = []
+    steps = None if counts is None else adapter.chunk_steps(played.answered, counts)
     failures: list[Failure] = []
     for item in played.answered:
         try:
-            told.append((item, adapter.drafts(item.reply)))
+            told.append((item, adapter.drafts(item.reply) if steps is None else steps[item.question.key]))
         except _CONTRADICTIONS as error:
             failures.append(_failure(item, error))
     told = _with_silent(told, known)

@@ -8,6 +8,10 @@ CACHED_PROMPTS = "the server took prompt tokens from its prefix cache: their pre
 DISAGREE = "the server's answers and its counters tell of different numbers of draft tokens; the answers are recorded"
 OTHER_CLIENTS = "the server gave more tokens than it was asked for here: others used it meanwhile"
 SERVER_SAMPLES = "the server was not told top_k, min_p and penalties: its defaults, or those of the model, apply"
+CHUNKS_ARE_STEPS = (
+    "the server tells of its drafts by counters alone; every chunk of an answer was taken for a step, because all of "
+    "them are as many, and hold as many tokens at each position, as the counters say"
+)
 ENDED_EARLY = (
     "the server ended answers for their length before decoding.max_new_tokens: it has a lower limit, such as "
     "max_new_tokens in the model's generation_config.json"

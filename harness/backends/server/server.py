@@ -93,13 +93,10 @@ class ServerBackend:
         except ValueError as error:
             if self._url is None:
                 raise
-            return BackendRun((), 0.0, failures=tuple(self._gone(item, error) for item in conversations))
+            gone = ((item.prompt.prompt_id, 0, item.sample) for item in conversations)
+            return BackendRun((), 0.0, failures=tuple(Failure("ServerGone", str(error), request=key) for key in gone))
         self.adapter.refuse(self._evidence)
         return self._generate(conversations, on_request, start_s, keep, on_round)
-
-    @staticmethod
-    def _gone(conversation: Conversation, error: ValueError) -> Failure:
-        return Failure("ServerGone", str(error), request=(conversation.prompt.prompt_id, 0, conversation.sample))
 
     def weights(self) -> Mapping[str, str]:
         """What stands for the weights of each model, by role: digests of folders on this machine, names of others."""
@@ -228,6 +225,9 @@ class ServerBackend:
         except CountersReset as error:
             failures.append(Failure(type(error).__name__, str(error)))
         counts = self.adapter.counts(added)
+        if found.knowledge is None and not failures:
+            found = self._recorded(played, taken, counts)
+            self._notes |= {notes.CHUNKS_ARE_STEPS: None} if found.knowledge else {}
         self._check_drafts(found, counts, taken)
         failures += self._check_tokens(played)
         self._look_at(played, added, found.requests, taken.num_output_tokens)
@@ -243,9 +243,9 @@ class ServerBackend:
             failures=tuple(failures),
         )
 
-    def _recorded(self, played: LoadResult, taken: HandedOver) -> Recorded:
+    def _recorded(self, played: LoadResult, taken: HandedOver, counts: DraftCounts | None = None) -> Recorded:
         limit, check = self.cell.decoding.max_new_tokens, self.prompts.answer_check
-        return recorded(played, self.adapter, limit, check, taken.knowledge)
+        return recorded(played, self.adapter, limit, check, taken.knowledge, counts)
 
     def _reported(self, played: LoadResult) -> dict[str, float]:
         return self.adapter.reported([item.reply for item in played.answered])

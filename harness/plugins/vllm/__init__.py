@@ -5,7 +5,8 @@
     llm.collective_rpc("start_recording", args=("FOLDER", "block"))    # for `rejection-lab replay FOLDER`
 
 `register` is the entry point in vLLM's group of general plug-ins. It is silent unless REJECTION_LAB_VERIFICATION names
-a verification, which every worker then has from its first request on.
+a verification, which every worker then has from its first request on, or REJECTION_LAB_CHUNKS=steps asks for a chunk
+for every step of a stream.
 """
 
 from harness.plugins.vllm.register import register

@@ -6,22 +6,31 @@ import os
 from importlib import import_module
 from typing import Any
 
-from harness.plugins.vllm.signatures import RUNNER, checked_version
+from harness.plugins.vllm.chunks import send_every_step
+from harness.plugins.vllm.signatures import RUNNER, check_streamed, checked_version
 from harness.plugins.vllm.worker import NAMES, WorkerExtension
 
 ASKED = "REJECTION_LAB_VERIFICATION"
 """Environment variable: the verification that every worker has from its first request on."""
+CHUNKS = "REJECTION_LAB_CHUNKS"
+"""Environment variable: `steps` has the front end send every step of a stream as a chunk."""
 
 
 def register() -> None:
-    """Nothing, unless ASKED is set: then every worker gets that verification at the end of its warm-up.
+    """Nothing, unless ASKED is set: then every worker gets that verification at the end of its warm-up; or CHUNKS.
 
     May be called several times in a process, as vLLM does.
 
     Raises:
-        ValueError: ASKED names no verification.
+        ValueError: ASKED names no verification, or CHUNKS no way to send chunks.
         RefusedVersion: vLLM is not one that the plug-in may run in.
     """
+    chunks = os.environ.get(CHUNKS)
+    if chunks not in (None, "", "steps"):
+        raise ValueError(f"{CHUNKS}: expected steps, found {chunks!r}")
+    if chunks:
+        check_streamed()
+        send_every_step()
     name = os.environ.get(ASKED)
     if not name:
         return

@@ -34,6 +34,10 @@ RECORDED = {
     "add_requests": (RUNNER, "GPUModelRunner.add_requests"),
 }
 """What a recording wraps; checked when one begins."""
+STREAMED = {
+    name: ("vllm.v1.engine.output_processor", f"RequestOutputCollector.{name}") for name in ("put", "get", "get_nowait")
+}
+"""What hands a stream's outputs to the front end; checked where every step is to be sent."""
 VERIFIED = (
     "target_logits draft_logits draft_sampled cu_num_logits pos idx_mapping expanded_idx_mapping expanded_local_pos "
     "temperature seed num_speculative_steps synthetic_conditional_rates use_fp64 use_block_verification"
@@ -61,6 +65,9 @@ class Version:
     recorded: Mapping[str, str] = field(default_factory=dict)
     """Names of the parameters of each of RECORDED; empty for a version that recordings were not written for."""
 
+    streamed: Mapping[str, str] = field(default_factory=dict)
+    """Names of the parameters of each of STREAMED; empty for a version whose front end was not read."""
+
     def check_recorded(self) -> None:
         """Raise RefusedVersion unless the rounds of this version can be recorded."""
         if not self.recorded:
@@ -86,6 +93,7 @@ VERSIONS = {
             "sample": "self hidden_states input_batch grammar_output",
             "add_requests": "self scheduler_output",
         },
+        streamed={"put": "self output", "get": "self", "get_nowait": "self"},
     ),
     "0.33.0": Version(
         {
@@ -105,16 +113,23 @@ VERSIONS = {
 }
 
 
+def check_streamed() -> None:
+    """Raise RefusedVersion unless the front end of the vLLM of this process is one that was read."""
+    name = _installed()
+    version = VERSIONS.get(name)
+    if version is None or not version.streamed:
+        known = ", ".join(name for name, each in VERSIONS.items() if each.streamed)
+        raise RefusedVersion(f"a chunk for every step: expected vLLM {known}, found {name}")
+    _check(STREAMED, version.streamed)
+
+
 def checked_version() -> Version:
     """What is known of the vLLM of this process.
 
     Raises:
         RefusedVersion: it is unknown, was only read, or has other parameters than were read.
     """
-    try:
-        name = metadata.version("vllm").partition("+")[0]
-    except metadata.PackageNotFoundError:
-        raise RefusedVersion(f"expected vLLM {_names()}, found none") from None
+    name = _installed()
     version = VERSIONS.get(name)
     if version is None:
         raise RefusedVersion(
@@ -138,6 +153,13 @@ def _check(functions: Mapping[str, tuple[str, str]], parameters: Mapping[str, st
             raise RefusedVersion(
                 f"vLLM {metadata.version('vllm')}: expected {path} to take ({parameters[function]}), found ({found})"
             )
+
+
+def _installed() -> str:
+    try:
+        return metadata.version("vllm").partition("+")[0]
+    except metadata.PackageNotFoundError:
+        raise RefusedVersion(f"expected vLLM {_names()}, found none") from None
 
 
 def _names() -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from harness.backends.server.adapter import Adapter, Evidence, RefusedArm, positions_of_constant_depth
+from harness.backends.server.chunk_steps import ChunkSteps, steps_of_chunks
 from harness.backends.server.counters import Counters
+from harness.backends.server.load_result import Answered
 from harness.backends.server.reply import MalformedAnswer, Reply
 from harness.backends.server.rounds import Steps
 from harness.backends.server.vllm_cpu.start import MENDED
@@ -130,6 +133,10 @@ class VllmAdapter(Adapter):
             positions_of_constant_depth(steps, drafted, self.num_tokens),
             tuple(sum(histogram[position:]) for position in range(1, len(histogram))),
         )
+
+    def chunk_steps(self, answered: Sequence[Answered], counts: DraftCounts) -> ChunkSteps | None:
+        # sends a chunk a step, but merges steps where its front end falls behind
+        return steps_of_chunks(answered, counts, self.num_tokens)
 
     def counts(self, added: Counters) -> DraftCounts | None:
         drafts, drafted, accepted = (
