@@ -15,6 +15,7 @@ import random
 import signal
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from aiohttp import web
@@ -87,8 +88,8 @@ class ScriptedServer:
     """A limit of its own."""
     detail: str = "detailed"
     """How much vLLM tells of each answer: detailed, summary."""
-    merges: bool = False
-    """Sends two steps of every answer in one chunk, as vLLM does where its front end falls behind."""
+    chunks_of: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple
+    """Steps of an answer -> its chunks, by their tokens."""
     reasoning_tokens: int | None = None
     """Output tokens up to the end of reasoning, the marker included; None: there is none."""
     port: int = 0
@@ -159,8 +160,7 @@ class ScriptedServer:
         script = script_of(body["seed"], self.depth, min(body["max_tokens"], self.max_tokens))
         if body.get("ignore_eos"):
             script = endless(script, min(body["max_tokens"], self.max_tokens))
-        if self.merges:
-            script = replace(script, sizes=(*script.sizes[:2], sum(script.sizes[2:4]), *script.sizes[4:]))
+        script = replace(script, sizes=self.chunks_of(script.sizes))
         if fault == "silent":
             script = replace(script, accepted=(), sizes=(1,) * script.num_tokens)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
