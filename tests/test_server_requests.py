@@ -305,7 +305,7 @@ def test_answers_that_are_kept_leave_memory_and_nothing_else_changes(format_, fa
     monkeypatch.setattr(fault_points, "on_reached", count)
     monkeypatch.setattr(CellCheckpoint, "keep", keep)
 
-    def quiet(played, adapter, max_new_tokens, check, known):
+    def quiet(played, adapter, max_new_tokens, check, known, counts):
         """Also checks the knowledge of a silent last answer after all others were handed over."""
         if len(played.answered) == 12:
             last = played.answered[-1]
@@ -314,7 +314,7 @@ def test_answers_that_are_kept_leave_memory_and_nothing_else_changes(format_, fa
             alone.append(
                 recorded(replace(played, answered=[last]), silent, max_new_tokens, None, whole).knowledge is whole
             )
-        return recorded(played, adapter, max_new_tokens, check, known)
+        return recorded(played, adapter, max_new_tokens, check, known, counts)
 
     monkeypatch.setattr(server_module, "recorded", quiet)
     found, alone = [], []
