@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from harness.drafters.ngram import lookup
+from harness.drafters.ngram import lookup, merged
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Batch
-from kernels.contract import Sampling, Streams
+from kernels.contract import NO_TOKEN, Sampling, Streams
 from kernels.core import reference_core
 from kernels.depth import confidence, num_confident
+from tests.draft_paths import paths_of
 
 
 @pytest.mark.parametrize(
@@ -27,8 +28,8 @@ def test_lookup(sequence, longest, shortest, num_tokens, expected):
     rows = torch.full((2, 16), 1)
     rows[1, : len(sequence)] = torch.tensor(sequence)
     token_ids, counts = lookup(rows, torch.tensor([1, len(sequence)]), longest, shortest, num_tokens)
-    assert counts[1] == len(expected) and token_ids[1, : len(expected)].tolist() == expected
-    assert token_ids.shape == (2, num_tokens) and counts[0] == 0
+    assert counts[1] == len(expected) and token_ids[1, 0, : len(expected)].tolist() == expected
+    assert token_ids.shape == (2, 1, num_tokens) and counts[0] == 0
 
 
 def test_lookup_agrees_with_a_search_one_by_one():
@@ -37,19 +38,38 @@ def test_lookup_agrees_with_a_search_one_by_one():
     rows = torch.randint(3, (200, 24), generator=generator)
     lengths = torch.randint(1, 25, (200,), generator=generator)
     token_ids, counts = lookup(rows, lengths, 4, 2, 5)
+    several, numbers = lookup(rows, lengths, 4, 2, 5, num_matches=3)
     for row, length in enumerate(lengths.tolist()):
-        expected = slow_lookup(rows[row, :length].tolist(), 4, 2, 5)
-        assert token_ids[row, : counts[row]].tolist() == expected
-    assert 0 < counts.count_nonzero() < 200
+        expected = (slow_lookup(rows[row, :length].tolist(), 4, 2, 5) + [[]] * 3)[:3]
+        assert token_ids[row, 0, : counts[row, 0]].tolist() == expected[0]
+        assert [several[row, match, :number].tolist() for match, number in enumerate(numbers[row])] == expected
+    assert 0 < counts.count_nonzero() < 200 and int((numbers > 0).all(dim=1).sum()) > 20
+
+
+def test_a_tree_of_continuations_has_each_beginning_once():
+    """The first one whole, then what the others add. Would catch a node under another parent, and a tree that is cut
+    in front of the one that is worth most."""
+    generator = torch.Generator().manual_seed(1)
+    found, counts = torch.randint(3, (300, 4, 3), generator=generator), torch.randint(4, (300, 4), generator=generator)
+    token_ids, parents, num_nodes = merged(found, counts, 6)
+    for row in range(300):
+        wanted = {}
+        for continuation, number in zip(found[row].tolist(), counts[row].tolist(), strict=True):
+            wanted |= {tuple(continuation[:end]): None for end in range(1, number + 1)}
+        paths = paths_of(token_ids[row].tolist(), parents[row].tolist(), int(num_nodes[row]))
+        assert paths == list(wanted)[:6]
+    assert {0, 6} <= set(num_nodes.tolist())
+    assert bool((token_ids[num_nodes == 4, 4:] == NO_TOKEN).all() and (parents[num_nodes == 4, 4:] == -1).all())
 
 
 def slow_lookup(sequence, longest, shortest, num_tokens):
-    size = len(sequence)
+    """What follows every occurrence of the end of the sequence, the best one first."""
+    size, found = len(sequence), {}
     for width in range(min(longest, size - 1), shortest - 1, -1):
         for start in range(size - width - 1, -1, -1):
             if sequence[start : start + width] == sequence[size - width :]:
-                return sequence[start + width :][:num_tokens]
-    return []
+                found.setdefault(start + width, sequence[start + width :][:num_tokens])
+    return list(found.values())
 
 
 def test_baseline_proposes_nothing():

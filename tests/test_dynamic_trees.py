@@ -11,6 +11,7 @@ import torch
 
 from harness.drafters.draft_tree import DraftTree
 from harness.drafters.dynamic_tree import DynamicTreeShape
+from harness.drafters.ngram import NgramDrafter, NgramTreeDrafter
 from harness.settings.sampling import SamplingSettings
 from harness.settings.tree import DynamicTree, branching
 from kernels.contract import NO_TOKEN, DraftSampling, SiblingDraws
@@ -18,6 +19,7 @@ from kernels.dynamic_tree import Candidates, best_children
 from kernels.methods import TreeMethod
 from kernels.reference.draw_children import draw_children
 from kernels.reference.tree_shape import depths
+from tests.draft_paths import paths_of
 from tests.test_engine_law import DRAFT, FALSE_ALARM, NUM_TOKENS, TARGET, fit
 from tests.test_engine_trees import perfect, tiny, tokens
 from tests.tiny_engines import tiny_engine
@@ -41,14 +43,6 @@ def chosen_by(rows, bounds):
         found, logprobs = best_children(rows[last.flatten()], bounds.width, draw_children)
         candidates.add(found.view(*last.shape, -1), logprobs.view(*last.shape, -1))
     return candidates.best(bounds.num_nodes)
-
-
-def paths_of(token_ids, parents, num_draft_tokens):
-    """Token paths of a tree's nodes, in their order."""
-    found = []
-    for token, parent in zip(token_ids[:num_draft_tokens], parents, strict=False):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
 
 
 def best_paths(logprobs_after, bounds):
@@ -107,7 +101,12 @@ def baseline():
 
 @pytest.mark.parametrize(
     ("kind", "method"),
-    [("eagle", TreeMethod.recursive), ("eagle3", TreeMethod.traversal), ("mtp", TreeMethod.recursive)],
+    [
+        ("eagle", TreeMethod.recursive),
+        ("eagle3", TreeMethod.traversal),
+        ("mtp", TreeMethod.recursive),
+        ("ngram", TreeMethod.traversal),
+    ],
 )
 def test_at_temperature_0_the_tokens_are_the_baselines(kind, method, baseline):
     engine = tiny(kind, tree=dynamic(8, 4, 3), sampling=COLD, method=method, draft_sampling=GREEDY)
@@ -215,3 +214,23 @@ def test_evidence_is_counted_by_the_depths_of_each_rounds_tree():
         assert [int(levels[node]) for node in item.path] == list(range(1, len(item.path) + 1))
         deepest.add(item.num_draft_positions)
     assert len(deepest) > 1
+
+
+def test_the_continuations_of_several_matches_are_accepted_without_bias():
+    """Drafts from the request's own text: a tree accepts more than its first match, and the law is the target's."""
+
+    def run(tree, method, requests):
+        drafter = NgramDrafter(3, 1) if tree is None else NgramTreeDrafter(3, 1, tree)
+        engine = toy_engine(
+            TARGET, DRAFT, method, GREEDY, drafter=drafter, tree=tree, num_speculative_tokens=3,
+            max_new_tokens=NUM_TOKENS, num_slots=1500,
+        )  # fmt: skip
+        done = engine.run(requests, lambda answer: None).requests
+        rounds = [item for record in done for item in record.rounds]
+        return [record.output_token_ids for record in done], sum(item.num_accepted_tokens for item in rounds)
+
+    prompt = (0, 1, 0, 2, 0, 1, 1, 0)
+    requests = toy_requests(6000, prompt=prompt)
+    found, num_accepted = run(dynamic(6, 3, 3), TreeMethod.traversal, requests)
+    assert fit(found, TARGET, NUM_TOKENS) > FALSE_ALARM
+    assert num_accepted > 1.2 * run(None, TreeMethod.traversal.traits.on_chains, requests)[1] > 0

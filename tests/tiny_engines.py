@@ -9,11 +9,11 @@ import torch
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
-from harness.drafters.draft_tree import DraftTree
-from harness.drafters.ngram import NgramDrafter
+from harness.drafters.ngram import NgramDrafter, NgramTreeDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter
+from harness.drafters.tree_growth import TreeShape
 from harness.engine.depth import Depth
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
@@ -59,7 +59,7 @@ def tiny_engine(
     method: VerificationMethod | TreeMethod | None = None,
     sampling: SamplingSettings = DEFAULT_SAMPLING,
     eos_token_ids: frozenset[int] = frozenset(),
-    tree: DraftTree | None = None,
+    tree: TreeShape | None = None,
     min_confidence: float = 0.0,
     depth: Depth | None = None,
     **options: Any,
@@ -73,7 +73,7 @@ def tiny_engine(
     if kind == "none":
         drafter = NoDrafter()
     elif kind == "ngram":
-        drafter = NgramDrafter(3, 1)
+        drafter = NgramDrafter(3, 1) if tree is None else NgramTreeDrafter(3, 1, tree)
     elif kind == "draft_model":
         model = random_target(seed=9, num_hidden_layers=1)
         if tree is None:

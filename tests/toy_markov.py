@@ -12,10 +12,10 @@ from torch import Tensor
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED, Caching
-from harness.drafters.draft_tree import DraftTree
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.tree import TreeHeadDrafter
+from harness.drafters.tree_growth import TreeShape
 from harness.engine.depth import Depth
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
@@ -96,7 +96,7 @@ def toy_engine(
     num_speculative_tokens: int = 0,
     max_new_tokens: int,
     num_slots: int,
-    tree: DraftTree | None = None,
+    tree: TreeShape | None = None,
     temperature: float = 1.0,
     eos_token_ids: frozenset[int] = NO_EOS,
     sampling: SamplingSettings | None = None,
@@ -121,7 +121,7 @@ def toy_engine(
         drafts_trees=tree is not None,
         **options,
     )
-    if tree is not None:
+    if tree is not None and drafter is None:
         drafter = TreeHeadDrafter(ToyHead(draft, draft_ids), draft_sampling, shape, tree, caching)
     if drafter is None and num_speculative_tokens:
         drafter = ChainDrafter(ToyHead(draft, draft_ids), draft_sampling, shape, caching)

@@ -4,7 +4,10 @@ Source: prompt lookup decoding (A. Saxena, 2023), as in transformers' and vLLM's
 one-hot. A row whose suffix has not occurred before gets no draft tokens in that round. All rows are looked up at once,
 on the device that holds their tokens.
 
-Shapes: B rows, C capacity of a row, K draft tokens.
+A tree has the continuations of several occurrences, merged where they begin alike: those of the first one, then what
+each further one adds, until the tree is full.
+
+Shapes: B rows, C capacity of a row, K draft tokens; of a tree N nodes of depth D at most, W occurrences.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from harness.drafters.dynamic_tree import DynamicTreeShape
 from harness.drafters.protocol import Batch, StatelessDrafter
-from kernels.contract import Draft
+from kernels.contract import NO_TOKEN, Draft
 
 
 def lookup(
@@ -24,17 +28,19 @@ def lookup(
     longest: int,
     shortest: int,
     num_tokens: int,
+    num_matches: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """The tokens after the most recent earlier occurrence of the longest matching suffix of each row.
+    """The tokens after earlier occurrences of the end of each row: the longest suffix first, then the most recent.
 
     Args:
         token_ids: what a row holds beyond its length is not looked at.
         lengths: number of tokens of each row, at least 1.
         longest, shortest: lengths of the suffixes that are looked up.
         num_tokens: K.
+        num_matches: W.
 
     Returns:
-        ([B, K] int64 token ids, [B] int64 number of them that exist).
+        ([B, W, K] int64 token ids, [B, W] int64 number of them that exist; 0 where there is no further occurrence).
     """
     capacity = token_ids.shape[1]
     places = torch.arange(capacity, device=token_ids.device)
@@ -49,11 +55,52 @@ def lookup(
         matched += unbroken
     # the longest suffix wins, then the most recent place
     score = torch.where(matched >= shortest, matched * capacity + places, -1)
-    best = score.amax(dim=1, keepdim=True)
+    best = score.amax(dim=1, keepdim=True) if num_matches == 1 else score.topk(num_matches, dim=1).values
     first = torch.where(best >= 0, best % capacity + 1, lengths.unsqueeze(1))
-    count = (lengths.unsqueeze(1) - first).clamp(max=num_tokens).squeeze(1)
-    wanted = first + torch.arange(num_tokens, device=token_ids.device)
-    return token_ids.gather(1, wanted.clamp(max=capacity - 1)), count
+    count = (lengths.unsqueeze(1) - first).clamp(max=num_tokens)
+    wanted = first.unsqueeze(2) + torch.arange(num_tokens, device=token_ids.device)
+    found = token_ids.gather(1, wanted.clamp(max=capacity - 1).flatten(1))
+    return found.view(wanted.shape), count
+
+
+def merged(
+    # [B, W, D] int64
+    continuations: Tensor,
+    # [B, W] int64
+    counts: Tensor,
+    num_nodes: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A tree of continuations, in which those that begin alike share the nodes of their beginning.
+
+    Args:
+        continuations: the most important one first.
+        counts: tokens of each that exist.
+        num_nodes: N.
+
+    Returns:
+        ([B, N] int64 token ids, NO_TOKEN beyond those there are; [B, N] int64 their parents as `Draft.parents`; [B]
+        int64 number of nodes).
+    """
+    num_rows, num_matches, depth = continuations.shape
+    exists = torch.arange(depth, device=counts.device) < counts[:, :, None]
+    equal = (continuations[:, :, None] == continuations[:, None]) & exists[:, :, None] & exists[:, None]
+    # [B, W, D], the first continuation with the same tokens up to there
+    owner = equal.long().cumprod(dim=3).argmax(dim=2)
+    is_new = exists & (owner == torch.arange(num_matches, device=counts.device)[:, None])
+    number = is_new.flatten(1).long().cumsum(dim=1) - 1
+    is_kept = is_new.flatten(1) & (number < num_nodes)
+    above = owner[:, :, :-1] * depth + torch.arange(depth - 1, device=counts.device)
+    parents = torch.full_like(owner, -1)
+    parents[:, :, 1:] = number.gather(1, above.flatten(1)).view(above.shape)
+    # one place more takes what is not kept
+    places = torch.where(is_kept, number, num_nodes)
+    found = continuations.new_full((2, num_rows, num_nodes + 1), NO_TOKEN)
+    found[0].scatter_(1, places, continuations.flatten(1))
+    found[1].scatter_(1, places, parents.flatten(1))
+    num_found = is_kept.sum(dim=1)
+    is_node = torch.arange(num_nodes, device=counts.device) < num_found[:, None]
+    token_ids, parents = torch.where(is_node, found[:, :, :-1], NO_TOKEN)
+    return token_ids, parents, num_found
 
 
 class NgramDrafter(StatelessDrafter):
@@ -64,5 +111,26 @@ class NgramDrafter(StatelessDrafter):
         self.shortest = shortest
 
     def propose(self, batch: Batch) -> Draft:
-        found = lookup(batch.token_ids, batch.lengths, self.longest, self.shortest, batch.num_speculative_tokens)
-        return Draft(*found)
+        found, counts = lookup(
+            batch.token_ids, batch.lengths, self.longest, self.shortest, batch.num_speculative_tokens
+        )
+        return Draft(found[:, 0], counts[:, 0])
+
+
+class NgramTreeDrafter(NgramDrafter):
+    """The same with the continuations of several occurrences, as many as the tree is wide."""
+
+    def __init__(self, longest: int, shortest: int, tree: DynamicTreeShape) -> None:
+        super().__init__(longest, shortest)
+        self.tree = tree
+
+    def propose(self, batch: Batch) -> Draft:
+        bounds = self.tree.bounds
+        # a slot that holds fewer tokens has fewer occurrences
+        num_matches = min(bounds.width, batch.token_ids.shape[1])
+        found, counts = lookup(batch.token_ids, batch.lengths, self.longest, self.shortest, bounds.depth, num_matches)
+        token_ids, parents, num_nodes = merged(found, counts, bounds.num_nodes)
+        return Draft(token_ids, num_nodes, parents=parents)
+
+    def keep_path(self, starts: Tensor, path: Tensor) -> None:
+        """Nothing is kept."""

@@ -37,7 +37,7 @@ from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.draft_tree import DraftTree
 from harness.drafters.dynamic_tree import DynamicTreeShape
-from harness.drafters.ngram import NgramDrafter
+from harness.drafters.ngram import NgramDrafter, NgramTreeDrafter
 from harness.drafters.none import NoDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.suffix import SuffixDrafter
@@ -220,6 +220,14 @@ def _with_draft_model(setup: DrafterSetup) -> Drafter:
     return DraftModelDrafter(model, sampling, shape, setup.caching)
 
 
+def _ngram(setup: DrafterSetup) -> Drafter:
+    longest, shortest = setup.config.ngram_max, setup.config.ngram_min
+    if setup.tree is None:
+        return NgramDrafter(longest, shortest)
+    assert isinstance(setup.tree, DynamicTreeShape), "its trees are those that it finds"
+    return NgramTreeDrafter(longest, shortest, setup.tree)
+
+
 def _load_draft_model(folder: Path, target: TargetModel) -> TargetModel:
     model = load_target(folder, device=target.device, dtype=target.dtype, name=folder.name)
     check_draft_model(model, target)
@@ -263,7 +271,7 @@ _SPECS = {
     ),
     DrafterKind.mtp: DrafterSpec(_chain, load_mtp, lambda config, target: random_mtp(target)),
     DrafterKind.draft_model: DrafterSpec(_with_draft_model, _load_draft_model, _random_draft_model),
-    DrafterKind.ngram: DrafterSpec(lambda setup: NgramDrafter(setup.config.ngram_max, setup.config.ngram_min)),
+    DrafterKind.ngram: DrafterSpec(_ngram),
     DrafterKind.suffix: DrafterSpec(
         lambda setup: SuffixDrafter(setup.config.suffix_min, setup.config.suffix_factor),
         can_be_captured=False,

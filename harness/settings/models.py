@@ -50,7 +50,10 @@ DRAFTERS = {
     DrafterKind.mtp: DrafterTraits(has_model=True, drafts_trees=True, in_target=True),
     DrafterKind.draft_model: DrafterTraits(has_model=True, drafts_trees=True, settings=("shape",)),
     DrafterKind.ngram: DrafterTraits(
-        is_one_hot=True, settings=("ngram_max", "ngram_min"), name="{kind} ({ngram_min} to {ngram_max})"
+        is_one_hot=True,
+        drafts_trees=True,
+        settings=("ngram_max", "ngram_min"),
+        name="{kind} ({ngram_min} to {ngram_max})",
     ),
     DrafterKind.suffix: DrafterTraits(
         is_one_hot=True,

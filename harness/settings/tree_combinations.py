@@ -33,6 +33,11 @@ TREE_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         f"drafter= one of {_TREE_DRAFTERS}",
     ),
     (
+        lambda cell: cell.drafts_tree and cell.drafter.traits.is_one_hot and not cell.drafts_dynamic_tree,
+        "drafter={drafter.kind.value} proposes what it finds, in trees of no fixed shape; use "
+        "drafting.tree=dynamic:NODES-DEPTH-WIDTH, found drafting.tree={drafting.tree}",
+    ),
+    (
         lambda cell: cell.drafts_tree and cell.backend.kind != "local",
         "drafting.tree={drafting.tree} needs backend=local, found backend.kind={backend.kind}",
     ),
