@@ -1,7 +1,12 @@
 """results/plugin_vllm_h200: the tables of its page are those of the tracked measurements."""
 
 import importlib.util
+import json
+import shutil
+from collections import Counter
 from pathlib import Path
+
+from experiments.replay import main as replay_command
 
 FOLDER = Path(__file__).parents[1] / "results" / "plugin_vllm_h200"
 
@@ -13,3 +18,20 @@ def test_the_page_holds_the_tables_of_the_measurements():
     page = (FOLDER / "README.md").read_text()
     found = module.tables(FOLDER / "measured.jsonl").split("\n\n")
     assert len(found) == 2 and all(table in page for table in found)
+
+
+def test_the_page_holds_what_the_recording_gives_and_the_session_measured(tmp_path):
+    shutil.copy(FOLDER / "recording" / "block.recording", tmp_path)
+    assert replay_command([str(tmp_path)]) == 0
+    rows = [line.split(" | ") for line in (tmp_path / "tables" / "replay.md").read_text().splitlines()]
+    replayed = {row[1]: row[3] for row in rows if row[0] == "| 1"}
+    drafts, accepted = Counter(), Counter()
+    for row in map(json.loads, (FOLDER / "recording" / "session.jsonl").read_text().splitlines()):
+        if row["event"] == "run":
+            drafts[row["arm"]] += row["drafts"]
+            accepted[row["arm"]] += row["accepted"]
+    page = (FOLDER / "README.md").read_text()
+    assert f"| strict | {replayed['strict']} | not run |" in page
+    for ours, own in (("probabilistic", "standard"), ("block", "block")):
+        told = [f"{1 + accepted[arm] / drafts[arm]:.2f} ({drafts[arm]:,}" for arm in (f"vllm:{own}", ours)]
+        assert f"| {ours} | {replayed[ours]} | vLLM's {own} {told[0]} drafts), ours {told[1]}) |" in page
