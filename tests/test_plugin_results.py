@@ -6,7 +6,9 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from experiments.replay import main as replay_command
+from harness.backends.recordings.cells import write_cells
+from harness.replay.estimators import replayed_rules
+from harness.replay.write import read_replay
 
 FOLDER = Path(__file__).parents[1] / "results" / "plugin_vllm_h200"
 
@@ -22,8 +24,8 @@ def test_the_page_holds_the_tables_of_the_measurements():
 
 def test_the_page_holds_what_the_recording_gives_and_the_session_measured(tmp_path):
     shutil.copy(FOLDER / "recording" / "block.recording", tmp_path)
-    assert replay_command([str(tmp_path)]) == 0
-    rows = [line.split(" | ") for line in (tmp_path / "tables" / "replay.md").read_text().splitlines()]
+    write_cells(tmp_path)
+    rows = [line.split(" | ") for line in read_replay(tmp_path, replayed_rules()).markdown.splitlines()]
     replayed = {row[1]: row[3] for row in rows if row[0] == "| 1"}
     drafts, accepted = Counter(), Counter()
     for row in map(json.loads, (FOLDER / "recording" / "session.jsonl").read_text().splitlines()):
@@ -34,4 +36,4 @@ def test_the_page_holds_what_the_recording_gives_and_the_session_measured(tmp_pa
     assert f"| strict | {replayed['strict']} | not run |" in page
     for ours, own in (("probabilistic", "standard"), ("block", "block")):
         told = [f"{1 + accepted[arm] / drafts[arm]:.2f} ({drafts[arm]:,}" for arm in (f"vllm:{own}", ours)]
-        assert f"| {ours} | {replayed[ours]} | vLLM's {own} {told[0]} drafts), ours {told[1]}) |" in page
+        assert f"| {ours} | {replayed[ours]} | vLLM's {own} {told[0]}), ours {told[1]}) |" in page
