@@ -48,6 +48,18 @@ def test_certain_siblings_have_the_targets_law(method):
     assert variation(rule_of(method), SHAPES["2-2"], DISTINCT, is_one_hot=True) < EXACT
 
 
+def test_of_certain_siblings_recursive_and_traversal_accept_as_many():
+    """The methods' table says that they follow the same law."""
+    lengths = [
+        output_law(models_of(shape), shape, rule_of(method), DISTINCT, is_one_hot=True)[1]
+        for shape in (SHAPES["2-2"], SHAPES["uneven"])
+        for method, traits in TREE_METHODS.items()
+        if traits.is_strict_on_one_hot
+    ]
+    assert len(lengths) == 4 and lengths[0] > 1
+    assert lengths[0] == pytest.approx(lengths[1], abs=EXACT) and lengths[2] == pytest.approx(lengths[3], abs=EXACT)
+
+
 @pytest.mark.parametrize("method", [TreeMethod.recursive, TreeMethod.traversal], ids=lambda method: method.value)
 def test_drafters_that_lack_tokens_change_nothing(method):
     models = TreeModels(3, 2, seed=5, zeros=True)

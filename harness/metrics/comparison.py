@@ -32,8 +32,8 @@ WITHIN_GROUP = (
 SAME_LAW = (
     "same law: the methods cannot differ here, so noise is not reported as a difference. At temperature 0 every method "
     "but synthetic keeps exactly the target's argmax tokens; with one-hot (greedy) drafts strict, coupled, "
-    "probabilistic and block accept with the same probability; block with K = 1 is probabilistic; strict and typical "
-    "share no noise with the drafts, so that coupled drafts are sampled ones to them."
+    "probabilistic and block accept with the same probability, and so do recursive and traversal; block with K = 1 is "
+    "probabilistic; strict and typical share no noise with the drafts, so that coupled drafts are sampled ones to them."
 )
 
 
