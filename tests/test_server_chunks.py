@@ -1,9 +1,11 @@
 """Rounds read from the chunks of a server that tells of its drafts by counters alone, as vLLM 0.25 does."""
 
 import asyncio
+import os
 import sys
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -15,6 +17,7 @@ from harness.records.counts import Knowledge
 from tests.scripted_server import ScriptedServer, endless
 from tests.test_server_backend import DEPTH, MAX_TOKENS, cell_on, run_on, scripts_of
 
+SITE = os.environ.get("REJECTION_LAB_VLLM_SITE", "")
 TAKEN = "every chunk of an answer was taken for a step"
 
 
@@ -144,6 +147,16 @@ def test_the_plug_in_sends_every_step(front_end):
 
     assert asyncio.run(asyncio.wait_for(read(), 10)) == [[1], [2, 3], [4], None, [5]]
     assert front_end.RequestOutputCollector.__mro__[1] is Collector
+
+
+@pytest.mark.skipif(not SITE, reason="REJECTION_LAB_VLLM_SITE names no folder with vLLM 0.25.1")
+def test_what_is_replaced_has_these_names_in_vllm():
+    """Would catch a collector that vLLM does not have, or does not look up where it is replaced."""
+    engine = Path(SITE, "vllm", "v1", "engine")
+    collector = (engine / "output_processor.py").read_text().partition("class RequestOutputCollector:")[2]
+    for name in ("def put(self, output:", "async def get(self)", "def get_nowait(self)", "self.output:"):
+        assert name in collector.partition("\n@dataclass")[0]
+    assert "queue = RequestOutputCollector(" in (engine / "async_llm.py").read_text()
 
 
 def test_the_plug_in_refuses_a_front_end_that_it_does_not_know(front_end, monkeypatch):
