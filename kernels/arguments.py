@@ -203,6 +203,44 @@ class WalkState(NamedTuple):
     """[R] int32, children in TreeWalk.removed."""
 
 
+class TraversalState(NamedTuple):
+    """Where the traversal of each request through its tree stands; see kernels.traversal_step. Of the node whose rows
+    the next step weighs [R], and of each node on the path to it [R, K + 1]."""
+
+    modes: Tensor
+    """[R] int32, what is weighed: see kernels.traversal."""
+    nodes: Tensor
+    """[R] int32."""
+    first_children: Tensor
+    """[R] int32, the place of the draft row that its children were drawn from; -1 without children."""
+    factors: Tensor
+    """[R] float64, c of the weights."""
+    begins: Tensor
+    """[R] int32, the first of its deleted children in TreeWalk.removed."""
+    levels: Tensor
+    """[R] int32, its depth."""
+    num_removed: Tensor
+    """[R] int32, entries of TreeWalk.removed."""
+    stack_nodes: Tensor
+    """[R, K + 1] int32, by depth."""
+    stack_places: Tensor
+    """[R, K + 1] int32, the child that was deleted last; -1 while none was."""
+    stack_begins: Tensor
+    """[R, K + 1] int32, as `begins`."""
+    chances: Tensor
+    """[R, K + 1] float64, a."""
+    kappas: Tensor
+    """[R, K + 1] float64."""
+    stack_factors: Tensor
+    """[R, K + 1] float64, c."""
+    rests: Tensor
+    """[R, K + 1] float64, D of the next child's law."""
+    weights: Tensor
+    """[R, K + 1] float64, w of the node itself among its parent's weights."""
+    laws: Tensor
+    """[R, K + 1] float64, its probability under its law."""
+
+
 class TreeWalk(NamedTuple):
     """What all steps of the walks of a round share."""
 

@@ -187,7 +187,7 @@ TREE_METHODS = {
     ),
 }
 
-TREES_ON_KERNELS = frozenset({TreeMethod.recursive})
+TREES_ON_KERNELS = frozenset({TreeMethod.recursive, TreeMethod.traversal})
 """By which the kernels verify trees; the others they take for chains alone, and the reference core has them all."""
 
 

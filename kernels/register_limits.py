@@ -149,6 +149,19 @@ def tree_step_registers(rows: RowTraits, is_first: bool) -> int:
     return 80 if is_first else 128
 
 
+def traversal_step_registers(rows: RowTraits, is_first: bool) -> int:
+    """Limit for kernels.traversal_step, of programs of up to 4 warps; not chosen by measurement.
+
+    Args:
+        rows: how they are read.
+        is_first: the step that only walks.
+    """
+    if is_first:
+        return 168
+    # the walk at the end of a step keeps much more than the loop that weighs
+    return 255 if rows.joins or rows.is_masked or rows.is_mapped else 224
+
+
 def draw_children_registers(is_aligned: bool, is_masked: bool, capability: int) -> int:
     """Limit for kernels.draw_children, of programs of up to 4 warps; not chosen by measurement.
 

@@ -1,8 +1,9 @@
-"""Verification of trees by kernels: a launch for each step of the longest walk (kernels.tree_step).
+"""Verification of trees by kernels: a launch for each step of the longest walk (kernels.tree_step, traversal_step).
 
 A walk asks about a draft token at most once, and each step but the first follows one that was asked about; so there are
 at most K + 1 steps, and one more where rows are cut. `Draft.shape` tells how many fewer suffice: the numbers on the
-device cannot be read in time. Where rows may be cut, the statistics of all target rows are found first.
+device cannot be read in time. Where rows may be cut, the statistics of all target rows are found first. Traversal
+always needs them; each of its steps but the first weighs a deletion, of K at most, and one more the accepted node.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import torch
 import triton
 from torch import Tensor
 
-from .arguments import RowBuffers, TreeWalk, WalkState
+from .arguments import RowBuffers, TraversalState, TreeWalk, WalkState
 from .contract import Draft
 from .draft_stats import read_statistics
-from .methods import SiblingDraws
+from .methods import SiblingDraws, TreeMethod
 from .passes import SECOND_PASS_UNROLL, overlaps
-from .register_limits import tree_step_registers
+from .register_limits import traversal_step_registers, tree_step_registers
 from .round import Round
+from .traversal_step import _traversal_step_kernel
 from .tree_shape import longest_walk
 from .tree_step import _tree_step_kernel
 from .workspace import SHORT_CHUNK, Shape, Workspace
@@ -57,7 +59,7 @@ def _walk_state(name: str, num_requests: int, device: torch.device, workspace: W
 
 
 def _all_rows(round_: Round) -> RowBuffers:
-    """The statistics of the target rows of a round whose requests may be cut; of rows that belong to no node nothing.
+    """The statistics of the target rows of the requests that a round serves; of rows that belong to no node nothing.
 
     Row r * (K + 1) + i belongs to node i of request r.
     """
@@ -66,7 +68,7 @@ def _all_rows(round_: Round) -> RowBuffers:
     counts = tokens.counts.clamp(max=tokens.width)
     if round_.serves is not None:
         cuts = (sampling.top_k > 0) | (sampling.top_p < 1) | (sampling.min_p > 0)
-        counts = torch.where(cuts & (sampling.temperature > 0), counts, -1)
+        counts = torch.where((cuts & (sampling.temperature > 0)) == round_.serves, counts, -1)
     nodes = torch.arange(num_nodes, device=device)
     first_rows = round_.target.first_rows
     if first_rows is None:
@@ -74,22 +76,26 @@ def _all_rows(round_: Round) -> RowBuffers:
     is_node = nodes <= counts[:, None]
     rows = torch.where(is_node, first_rows[:, None] + nodes, 0).flatten()
     shape = Shape(tokens.num_requests * num_nodes, width=0, vocab_size=round_.shape.vocab_size, num_positions=1)
-    each = replace(sampling, is_mixed=False).each(lambda field: field.repeat_interleave(num_nodes))
+    given = replace(sampling, truncates=round_.truncates, is_mixed=False)
+    each = given.each(lambda field: field.repeat_interleave(num_nodes))
     unread = torch.where(is_node, 0, -1).flatten()
     return read_statistics(round_.target._replace(first_rows=rows), each, unread, shape, round_.workspace)
 
 
-def launch_walk(round_: Round, draft: Draft, walk: TreeWalk) -> None:
+def launch_walk(round_: Round, draft: Draft, walk: TreeWalk, method: TreeMethod) -> None:
     """Walk every request of a round.
 
     Args:
         round_: the arguments; of `shape` only the requests and the vocabulary.
         draft: with parents.
         walk: from `tree_walk`.
+        method: one of kernels.methods.TREES_ON_KERNELS.
     """
+    traverses = method is TreeMethod.traversal
     for kind in round_.kinds:
-        rows = _all_rows(kind) if kind.truncates else kind.rows
-        _launch_steps(kind._replace(rows=rows), draft, walk)
+        rows = _all_rows(kind) if kind.truncates or traverses else kind.rows
+        launch = _launch_traversal if traverses else _launch_steps
+        launch(kind._replace(rows=rows), draft, walk)
 
 
 def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk) -> None:
@@ -130,4 +136,57 @@ def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk) -> None:
             launch_pdl=overlaps() and step > 0,
             num_warps=parts,
             maxnreg=tree_step_registers(round_.row_traits, step == 0),
+        )
+
+
+def _traversal_state(num_requests: int, width: int, device: torch.device, workspace: Workspace) -> TraversalState:
+    """Room for the walks of a round; what it holds has no meaning yet."""
+    by_request = ("modes", "nodes", "first_children", "factors", "begins", "levels", "num_removed")
+    floats = {"factors", "chances", "kappas", "stack_factors", "rests", "weights", "laws"}
+
+    def scratch(field: str) -> Tensor:
+        size = num_requests * (1 if field in by_request else width + 1)
+        dtype = torch.float64 if field in floats else torch.int32
+        return workspace.buffer(f"traversal_{field}", size, dtype, device)
+
+    return TraversalState(**{field: scratch(field) for field in TraversalState._fields})
+
+
+def _launch_traversal(round_: Round, draft: Draft, walk: TreeWalk) -> None:
+    shape, width = round_.shape, round_.tokens.width
+    reads_draft = round_.draft.logits is not None
+    # one-hot children are deleted without a step
+    num_steps = 2 + (width if reads_draft else 0)
+    parts = 1 if shape.chunk == SHORT_CHUNK else min(PARTS, triton.next_power_of_2(shape.num_chunks))
+    num_groups = triton.cdiv(shape.num_chunks, parts)
+    group = 16 // round_.target.logits.element_size()
+    device = round_.tokens.token_ids.device
+    state = _traversal_state(shape.num_requests, width, device, round_.workspace)
+    for step in range(num_steps):
+        _traversal_step_kernel[(num_groups * shape.num_requests,)](
+            round_.target,
+            round_.draft,
+            round_.tokens,
+            round_.sampling.temperature,
+            round_.cutting,
+            round_.streams,
+            round_.rows,
+            walk,
+            state,
+            round_.output,
+            FIRST=step == 0,
+            READS_DRAFT=reads_draft,
+            IS_DISTINCT=reads_draft and draft.siblings is SiblingDraws.distinct,
+            TRUNCATED=round_.truncates,
+            NUM_GROUPS=num_groups,
+            PARTS=parts,
+            CHUNK=shape.chunk,
+            GROUP=group,
+            UNROLL=min(SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
+            CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
+            WIDTH_PADDED=triton.next_power_of_2(width + 1),
+            OVERLAPS=overlaps(),
+            launch_pdl=overlaps() and step > 0,
+            num_warps=parts,
+            maxnreg=traversal_step_registers(round_.row_traits, step == 0),
         )

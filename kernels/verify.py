@@ -179,7 +179,9 @@ def verify(
             # The kernels of rows that nothing is cut from would not cut the draft's.
             sampling = replace(sampling, truncates=True, is_mixed=False)
         draft = with_own_sampling(draft, sampling, streams, workspace)
-    sums_drafts = reads_draft and draft.row_stats is None and _sums_drafts(draft, target_logits, sampling)
+    # traversal returns to rows, whose statistics it needs from the start
+    may_sum = reads_draft and draft.row_stats is None and method is not TreeMethod.traversal
+    sums_drafts = may_sum and _sums_drafts(draft, target_logits, sampling)
     if sums_drafts:
         draft = replace(draft, row_stats=_stats_to_be(draft, workspace))
     elif reads_draft and draft.row_stats is None:
@@ -235,8 +237,8 @@ def verify(
         shape=shape,
         workspace=workspace,
     )
-    if walk is None:
+    if walk is None or not isinstance(method, TreeMethod):
         launch(round_)
         return verdict
-    launch_walk(round_, draft, walk)
+    launch_walk(round_, draft, walk, method)
     return replace(verdict, path=walk.path)

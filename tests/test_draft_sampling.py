@@ -144,7 +144,7 @@ def test_a_token_outside_is_still_flagged():
 
 
 def test_traversal_takes_both_on_a_chain():
-    """On the reference core, the only one that runs it."""
+    """On the reference core; the kernels run what it is there."""
     target, draft, streams = round_of(sampling_of([0.6]), seed=4)
     draft.token_ids[0, 1:] = -1
     call = sampling_of([0.9]), Verification(TreeMethod.traversal), streams

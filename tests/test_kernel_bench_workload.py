@@ -125,6 +125,10 @@ def test_rows_of_trees_are_counted_by_hand():
     # targets 1 + 2 + 3, rows of drafts 1 + 2 + 2, rejected 2 + (1 + 1) + (0 + 1)
     assert count_tree_rows(case, draft, found) == (21 + 9 + 2 * 5, 6 + 5 + 2 * 5)
     assert count_tree_rows(replace(case, temperature=0.0), draft, found) == (21, 6)
+    # traversal deletes 2 3 0 4 5 1, then 2 3 0 4, then 2: inner nodes are 0 and 1, and 0
+    traversed = replace(case, method=TreeMethod.traversal)
+    assert count_tree_rows(traversed, draft, found) == (21 + 9 + 2 * 11, 9 + 8 + 2 * 11)
+    assert count_tree_rows(replace(traversed, temperature=0.0), draft, found) == (21, 9)
 
 
 def test_the_reference_verifies_the_trees_of_a_case():

@@ -20,6 +20,9 @@ from tests.random_round import GREEDY, PLAIN, Setting, sampling_of
 INDEPENDENT, DISTINCT = SiblingDraws
 SHAPES: list[Tree | None] = [branching(3, 2), branching(4), (), None, branching(1, 2), (-1, 0, -1, 0, 2, 2, 5)]
 SIBLINGS = pytest.mark.parametrize("siblings", SiblingDraws, ids=lambda siblings: siblings.value)
+METHODS = pytest.mark.parametrize(
+    "method", sorted(TREES_ON_KERNELS, key=lambda method: method.value), ids=lambda method: method.value
+)
 CUT: list[Setting] = [(0.7, 0, 0.9, 0.0), GREEDY, (1.3, 30, 0.8, 0.02)]
 
 
@@ -96,11 +99,12 @@ def peaked_round(siblings: SiblingDraws) -> TreeRound:
     return TreeRound(target.flatten(0, 1), draft, plain, streams_of(count, 4))
 
 
-def test_what_is_left_of_a_draft_row_is_summed_where_little_is():
+@METHODS
+def test_what_is_left_of_a_draft_row_is_summed_where_little_is(method: TreeMethod):
     """The rest of 1e-9 after two siblings: a difference of probabilities would be rounding alone."""
     batch = peaked_round(DISTINCT)
     batch = TreeRound(*(moved(each, DEVICE) for each in (batch.rows, batch.draft, batch.sampling, batch.streams)))
-    found = checked(batch)
+    found = checked(batch, method)
     accepted = found.path[:, 0].tolist()
     assert 2 in accepted and 3 in accepted and -1 in accepted
 
@@ -120,7 +124,8 @@ def test_a_tree_of_another_method_is_refused(method: TreeMethod):
         batch.found(method=method)
 
 
-def test_tokens_that_cannot_be_verified_are_left_out_and_flagged():
+@METHODS
+def test_tokens_that_cannot_be_verified_are_left_out_and_flagged(method: TreeMethod):
     """An id outside the vocabulary, one that its row cannot have drawn, a distinct sibling that repeats another, a
     row without a distribution; a place without a token is no fault."""
     count, vocab_size = 6, 8
@@ -135,7 +140,7 @@ def test_tokens_that_cannot_be_verified_are_left_out_and_flagged():
     plain = Sampling.same_for_all(count, 1.0, 0, 1.0, 0.0)
     draft = Draft(token_ids, torch.full((count,), 2), cache, parents=torch.full((count, 2), -1), siblings=DISTINCT)
     parts = (target.flatten(0, 1), draft, plain, streams_of(count, 2))
-    found = checked(TreeRound(*(moved(each, DEVICE) for each in parts)))
+    found = checked(TreeRound(*(moved(each, DEVICE) for each in parts)), method)
     assert found.invalid.tolist()[:5] == [True, True, True, False, True]
 
 

@@ -119,6 +119,8 @@ def _full() -> list[Case]:
     cases += [replace(DRAW, truncation=truncation) for truncation in Truncation]
     cases += [replace(TREE, siblings=SiblingDraws.independent), replace(TREE, draft_sampling=DraftSampling.greedy)]
     cases += [replace(TREE, num_requests=count) for count in (1, 16, 256)]
+    traversed = replace(TREE, method=TreeMethod.traversal)
+    cases += [traversed, replace(traversed, num_requests=16), replace(traversed, draft_sampling=DraftSampling.greedy)]
     cases += [replace(TREE, temperature=temperature) for temperature in TEMPERATURES]
     cases += [replace(TREE, truncation=Truncation.top_p), replace(TREE, vocab_size=ODD)]
     return [*cases, *(replace(DRAW, work=Work.coupled_draw, num_requests=count) for count in (16, 256))]

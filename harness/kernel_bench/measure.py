@@ -15,6 +15,7 @@ One-hot proposals, and rules that emit from the target, need no pair: the chunk 
 the token lies. Synthetic acceptance needs no row but the one that it emits from. Without statistics
 each draft row up to a rejection is read once more. Single logits are not counted. Of a tree the rows of the nodes that
 the walk visits are needed, without statistics also the draft rows of their children, and a pair at each rejected child.
+Traversal also visits the nodes that it deletes, whose rows it needs where they have children.
 
 Shapes: R requests.
 """
@@ -34,7 +35,7 @@ from harness.kernel_bench.case import Case, Work
 from harness.kernel_bench.check import check_drawn, check_verdict
 from harness.kernel_bench.records import Measurement
 from harness.kernel_bench.rows import sampling_of, streams_of
-from harness.kernel_bench.tree_workload import make_tree_round, num_rejected
+from harness.kernel_bench.tree_workload import deleted_nodes, make_tree_round, num_rejected
 from harness.kernel_bench.workload import draw_logits, make_round, verification_of
 from harness.timing.clock import Clock, captured
 from kernels.contract import (
@@ -48,6 +49,7 @@ from kernels.contract import (
     VerificationResult,
 )
 from kernels.core import Core
+from kernels.methods import TreeMethod
 from kernels.streams import Purpose
 
 Method = VerificationMethod
@@ -64,14 +66,19 @@ class RowCounts(NamedTuple):
 def count_tree_rows(case: Case, draft: Draft, found: VerificationResult) -> RowCounts:
     """The rows of a case of trees, whose draft rows have no statistics."""
     assert found.path is not None
-    visited = int(found.num_accepted.sum()) + case.num_requests
+    deleted = []
+    if case.method is TreeMethod.traversal:
+        deleted = deleted_nodes(case, draft, found.path, found.num_accepted)
+    returned_from = sum(node in case.parents for node in deleted)
+    visited = int(found.num_accepted.sum()) + case.num_requests + returned_from
     if draft.logits is None or case.temperature == 0:
         return RowCounts(case.num_target_rows, visited)
     inner = sum(node in case.parents for node in range(-1, case.width))
     above = torch.tensor([node in case.parents for node in range(case.width)], device=found.path.device)
     accepted = torch.arange(case.width, device=above.device) < found.num_accepted[:, None]
-    drafted = case.num_requests + int((above[found.path.clamp(min=0)] & accepted).sum())
-    pairs = 2 * num_rejected(case, draft, found.path, found.num_accepted)
+    drafted = case.num_requests + int((above[found.path.clamp(min=0)] & accepted).sum()) + returned_from
+    is_traversed = case.method is TreeMethod.traversal
+    pairs = 2 * (len(deleted) if is_traversed else num_rejected(case, draft, found.path, found.num_accepted))
     return RowCounts(case.num_target_rows + inner * case.num_requests + pairs, visited + drafted + pairs)
 
 

@@ -17,6 +17,7 @@ from harness.agreement.round_inputs import RoundInputs
 from harness.kernel_bench.case import Case
 from harness.kernel_bench.drafter_error import error_for
 from harness.kernel_bench.rows import drafted_rows, rows_of, sampling_of, streams_of
+from harness.settings.tree import Tree
 from kernels.contract import NO_TOKEN, Draft, DraftSampling
 from kernels.reference.draw_children import draw_children
 from kernels.reference.tree_shape import branches, depths
@@ -72,3 +73,18 @@ def num_rejected(case: Case, draft: Draft, path: Tensor, num_accepted: Tensor) -
         for node, stop in zip([-1, *accepted[:length]], [*accepted[:length], case.width], strict=True):
             rejected += sum(parents[place] == node and token_ids[place] != NO_TOKEN for place in range(stop))
     return rejected
+
+
+def deleted_nodes(case: Case, draft: Draft, path: Tensor, num_accepted: Tensor) -> list[int]:
+    """Nodes that traversal deletes over the batch: those before the accepted one, children before their parent."""
+    order, tokens, deleted = _children_first(case.parents, -1), draft.token_ids.tolist(), []
+    for token_ids, accepted, length in zip(tokens, path.tolist(), num_accepted.tolist(), strict=True):
+        before = order[: order.index(accepted[length - 1] if length else -1)]
+        deleted += [node for node in before if token_ids[node] != NO_TOKEN]
+    return deleted
+
+
+def _children_first(parents: Tree, node: int) -> list[int]:
+    """A node and all below it, siblings in their order."""
+    children = [place for place, parent in enumerate(parents) if parent == node]
+    return [*(below for child in children for below in _children_first(parents, child)), node]

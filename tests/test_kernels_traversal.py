@@ -1,0 +1,88 @@
+"""Traversal verification through the kernels against the reference on the same streams."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from harness.settings.tree import Tree, branching
+from kernels.contract import SiblingDraws, TokenMask
+from kernels.methods import TreeMethod
+from tests.kernel_rounds import DEVICE, UNCUT, always, random_words
+from tests.kernel_tree_rounds import assert_same, checked, tree_round
+from tests.random_round import GREEDY, PLAIN, Setting
+
+INDEPENDENT, DISTINCT = SiblingDraws
+TRAVERSAL = TreeMethod.traversal
+CUT: list[Setting] = [(0.7, 0, 0.9, 0.0), GREEDY, (1.3, 30, 0.8, 0.02)]
+RAGGED: list[Tree | None] = [branching(3, 2), branching(4), (), None, branching(1, 2), (-1, 0, -1, 0, 2, 2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("siblings", "one_hot"),
+    [(INDEPENDENT, False), (DISTINCT, False), (INDEPENDENT, True)],
+    ids=["independent", "distinct", "one-hot"],
+)
+def test_ragged_trees(siblings: SiblingDraws, one_hot: bool):
+    """Sampled beside greedy requests, a padded slot, packed rows; inner nodes that fail after their children. Would
+    catch the chance of another node, a stack that forgets what is above, and a token that is deleted twice."""
+    lengths = set()
+    for seed in range(2):
+        batch = tree_round(UNCUT, RAGGED, 15, siblings, one_hot=one_hot, error=2.0, seed=seed)
+        found = checked(batch, TRAVERSAL)
+        assert not found.invalid.any() and found.path[3].tolist() == [-1] * found.path.shape[1]
+        lengths |= set(found.num_accepted.tolist())
+    assert lengths >= {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"),
+    always((2051, torch.bfloat16), on_a_gpu=[(5000, torch.float32), (128_255, torch.bfloat16)]),
+    ids=str,
+)
+def test_rows_of_several_chunks(vocab_size: int, dtype: torch.dtype):
+    """Rows that begin anywhere, and draft rows whose statistics are found first."""
+    batch = tree_round([(0.7, 0, 1.0, 0.0)], [branching(2, 1)], vocab_size, DISTINCT, dtype, error=1.2, seed=5)
+    checked(batch, TRAVERSAL)
+
+
+@pytest.mark.parametrize("one_hot", [False, True], ids=["cached", "one-hot"])
+def test_rows_that_are_cut(one_hot: bool):
+    """Beside rows that are not, in launches of their own."""
+    shapes: list[Tree | None] = [branching(2, 1), (-1,), (-1, -1)]
+    batch = tree_round(CUT, shapes, 40, DISTINCT, one_hot=one_hot, error=0.5, seed=2)
+    checked(replace(batch, sampling=replace(batch.sampling, is_mixed=True)), TRAVERSAL)
+
+
+def test_masked_rows():
+    """A forbidden child is rejected, and no forbidden token drawn."""
+    batch = tree_round([PLAIN] * 3, [branching(2, 2), (-1, -1), (-1, 0)], 40, DISTINCT, seed=8)
+    words = random_words(8, 40, torch.Generator().manual_seed(1)).to(DEVICE)
+    rows = (2 + torch.arange(len(batch.rows), device=DEVICE) % 7) % 8
+    assert batch.draft.logits is not None
+    of_cache = torch.full(batch.draft.logits.shape[:2], -1, device=DEVICE)
+    mask = TokenMask(words, torch.where(rows < 2, -1, rows))
+    checked(replace(batch, mask=mask, draft=replace(batch.draft, mask=TokenMask(words, of_cache))), TRAVERSAL)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("settings", [UNCUT, [*UNCUT[:3], *CUT]], ids=["uncut", "cutting"])
+@pytest.mark.parametrize("siblings", [*SiblingDraws, None], ids=["independent", "distinct", "one-hot"])
+def test_large_trees_in_a_graph(settings: list[Setting], siblings: SiblingDraws | None):
+    """Twelve requests of 32 nodes over a vocabulary of 128,256, captured once and played for other streams."""
+    from kernels.workspace import Workspace
+
+    shape, count = branching(4, 1, 2, 1, 1), 12
+    batch = tree_round(
+        (settings * 2)[:count], [shape] * count, 128_256, siblings or DISTINCT, torch.bfloat16, siblings is None, seed=1
+    )
+    workspace = Workspace()
+    assert_same(batch.found(workspace, TRAVERSAL), batch.expected(TRAVERSAL))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = batch.found(workspace, TRAVERSAL)
+    for position in (3, 70_000):
+        batch.streams.positions.fill_(position)
+        graph.replay()
+        assert_same(found, batch.expected(TRAVERSAL))
+    assert workspace.busy_counters() == []
