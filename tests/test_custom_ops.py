@@ -180,8 +180,9 @@ def test_one_request_has_room_in_its_counters():
 
 
 @pytest.mark.usefixtures("on_kernels")
-def test_walks_of_trees_have_room_in_their_counters():
-    batch, verification = cut_trees(), Verification(TreeMethod.recursive)
+@pytest.mark.parametrize("method", [TreeMethod.recursive, TreeMethod.traversal], ids=lambda method: method.value)
+def test_walks_of_trees_have_room_in_their_counters(method: TreeMethod):
+    batch, verification = cut_trees(), Verification(method)
     counters = counters_for(4, batch.draft.token_ids.shape[1], DEVICE)
     for given in (counters, counters):
         assert_same_tree(verified(batch, verification, given), batch.expected(verification))

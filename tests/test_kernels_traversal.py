@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from harness.settings.tree import Tree, branching
-from kernels.contract import SiblingDraws, TokenMask
+from kernels.contract import Draft, Sampling, SiblingDraws, TokenMask
 from kernels.methods import TreeMethod
-from tests.kernel_rounds import DEVICE, UNCUT, always, random_words
-from tests.kernel_tree_rounds import assert_same, checked, tree_round
+from tests.kernel_rounds import DEVICE, UNCUT, always, moved, random_words, streams_of
+from tests.kernel_tree_rounds import TreeRound, assert_same, checked, tree_round
 from tests.random_round import GREEDY, PLAIN, Setting
 
 INDEPENDENT, DISTINCT = SiblingDraws
@@ -33,6 +33,22 @@ def test_ragged_trees(siblings: SiblingDraws, one_hot: bool):
         assert not found.invalid.any() and found.path[3].tolist() == [-1] * found.path.shape[1]
         lengths |= set(found.num_accepted.tolist())
     assert lengths >= {0, 1, 2}
+
+
+def test_a_certain_sibling_that_repeats_another_has_no_chance():
+    """Would catch one that is tested with the probability that its twin has used up."""
+    count = 12
+    target = torch.randn(count, 4, 6, generator=torch.Generator().manual_seed(2))
+    draft = Draft(
+        torch.tensor([[3, 3, 2]]).repeat(count, 1),
+        torch.full((count,), 3),
+        parents=torch.full((count, 3), -1),
+        siblings=INDEPENDENT,
+    )
+    plain = Sampling.same_for_all(count, 1.0, 0, 1.0, 0.0)
+    parts = (target.flatten(0, 1), draft, plain, streams_of(count, 9))
+    found = checked(TreeRound(*(moved(each, DEVICE) for each in parts)), TRAVERSAL)
+    assert {0, 2} <= set(found.path[:, 0].tolist()) and 1 not in found.path[:, 0].tolist()
 
 
 @pytest.mark.parametrize(
