@@ -1,4 +1,4 @@
-"""The smallest value with less than a target weight above it, among packed logits or over a whole row.
+"""The smallest value with less than a target weight above it, among packed logits.
 
 Four probes at a time divide the order of the values, not the values: integer keys that order as the logits do.
 """
@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-
-from .device_weights import scale, weigh
-from .row_words import load_logits
-from .token_mask import only_allowed
 
 
 @triton.jit
@@ -87,38 +83,5 @@ def radix_select(logits, weights, above, target, lowest, highest, SHIFT: tl.cons
             summed(tl.where(logits > probed_value(lowest, highest, 3, SHIFT), weights, 0.0)),
             summed(tl.where(logits > probed_value(lowest, highest, 4, SHIFT), weights, 0.0)),
             target,
-        )  # fmt: skip
-    return highest
-
-
-@triton.jit
-def radix_select_of_row(
-    row_logits, vocab_size, in_words, mask, maximum, temperature, counting, target, lowest, highest,
-    SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """`radix_select` over a whole row, with counts or masses; every pass leaves a fifth of the interval of keys."""
-    THREADS: tl.constexpr = LANES // GROUP
-    high, low = scale(temperature)
-    while lowest < highest:
-        first_probe = probed_value(lowest, highest, 1, SHIFT)
-        second_probe = probed_value(lowest, highest, 2, SHIFT)
-        third_probe = probed_value(lowest, highest, 3, SHIFT)
-        fourth_probe = probed_value(lowest, highest, 4, SHIFT)
-        above_first = tl.full((THREADS,), 0.0, tl.float64)
-        above_second = tl.full((THREADS,), 0.0, tl.float64)
-        above_third = tl.full((THREADS,), 0.0, tl.float64)
-        above_fourth = tl.full((THREADS,), 0.0, tl.float64)
-        for first in tl.range(0, vocab_size, LANES):
-            offsets = first + tl.arange(0, LANES)
-            values = load_logits(row_logits, offsets, vocab_size, in_words)
-            values = only_allowed(values, offsets, vocab_size, mask, GROUP)
-            logits = tl.reshape(values, (THREADS, GROUP))
-            weights = tl.where(counting, 1.0, weigh(logits, maximum, high, low))
-            above_first += summed(tl.where(logits > first_probe, weights, 0.0))
-            above_second += summed(tl.where(logits > second_probe, weights, 0.0))
-            above_third += summed(tl.where(logits > third_probe, weights, 0.0))
-            above_fourth += summed(tl.where(logits > fourth_probe, weights, 0.0))
-        lowest, highest = narrow(
-            lowest, highest, 0.0, above_first, above_second, above_third, above_fourth, target
         )  # fmt: skip
     return highest

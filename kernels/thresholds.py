@@ -7,17 +7,19 @@ Top-k and top-p ask for the same thing of different weights W, counts or masses 
 and min-p needs no search. What survives are the tokens at or above the largest of the three, ties included. The search:
 
 1. one pass over the row: the maximum M, the mass S, and the largest logit that each thread has seen. The smallest of
-   the 32 in a warp has some 1,000 tokens of a row at or above it: the guess where a first window begins;
-2. another pass, over a row that is in the L2 cache by now, marks the groups of tokens that reach into the window: of 16
-   bytes each, or of two tokens in a short row. Its tokens are packed into a few registers of each thread
-   (kernels.logit_window), and if the window holds the threshold, the search ends among them. Else the next window
-   begins below it, as deep as the mean distance of the tokens above lets expect about as many again;
-3. a row whose threshold lies too deep for that, such as a flat one at a high temperature, is searched by whole passes.
+   the 32 in a warp has some 1,000 tokens of a row at or above it: the guess where a first window begins. M and S also
+   tell where the threshold would lie if the logits were normal;
+2. unless that is far below the guess: another pass, over a row that is in the L2 cache by now, marks the groups of
+   tokens that reach into the window: of 16 bytes each, or of two tokens in a short row. Its tokens are packed into a
+   few registers of each thread (kernels.logit_window), and if the window holds the threshold, the search ends among
+   them. Else the next window begins below it, as deep as the mean distance of the tokens above lets expect about as
+   many again;
+3. a row whose threshold lies too deep for that, such as a flat one at a high temperature, is searched by whole passes
+   (kernels.row_select), one to four of them in most rows.
 
-Every step of a search (kernels.radix_select) weighs the tokens above four probes at once, and leaves a fifth of the
-interval that the threshold lies in. It divides the order of the values themselves, and ends at an exact value of the
-row. The guesses affect time only. Top-k, top-p and min-p take turns at the same code, because a program runs
-it once or twice, and fetching it costs time. The reference twin is kernels.reference.thresholds.
+Every step of a search weighs the tokens above four probes at once. It divides the order of the values themselves, and
+ends at an exact value of the row. The guesses affect time only. Top-k, top-p and min-p take turns at the same code,
+because a program runs it once or twice, and fetching it costs time. The reference twin is kernels.reference.thresholds.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ import triton.language as tl
 
 from .device_weights import divisor, scale, weigh
 from .logit_window import list_groups, load_groups, pack, unpack
-from .radix_select import ordered_key, radix_select, radix_select_of_row, summed, value_of
+from .radix_select import ordered_key, radix_select, summed, value_of
+from .row_select import normal_quantile, scores_of_normal_row, select_of_row
 from .row_words import load_logits
 from .token_mask import only_allowed
 
@@ -75,6 +78,8 @@ def search_windows(
     SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """(whether it was found, key of the smallest logit with less than `target` above it, mass at or above it).
+
+    Where it was not found: a key that it does not lie above, and the weight of the tokens above that key.
 
     Args:
         guess: where the first window begins, float32.
@@ -147,7 +152,7 @@ def search_windows(
                 weight = tl.where(counting, 1.0, weigh(smallest, maximum, high, low)).to(tl.float64)
                 is_too_deep = target - reached > weight * (2 * WANTED)
                 windows = tl.where(is_too_deep | (highest < least), 0, windows)
-    return is_found, key, mass
+    return is_found, tl.where(is_found != 0, key, highest), tl.where((is_found != 0) | ~counting, mass, number)
 
 
 @triton.jit
@@ -172,34 +177,47 @@ def min_p_threshold(maximum, temperature, min_p):
 
 @triton.jit
 def search(
-    row_logits, vocab_size, in_words, mask, guess, maximum, mass, temperature, top_k, top_p, min_p, scratch,
+    row_logits, vocab_size, in_words, mask, guess, maximum, mass, most, temperature, cuts, scratch,
     SHIFT: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """(threshold, mass of the survivors) of a row that is truncated."""
+    """(threshold, mass of the survivors) of a row that is truncated.
+
+    `cuts` are addresses of top-k, top-p and min-p: what is loaded in its turn takes no registers before.
+    """
     threshold = tl.full((), -float("inf"), tl.float32)
     for turn in tl.range(0, 3):
         counting = turn == 0
         floor = threshold
+        top_k, top_p = tl.load(cuts[0], mask=counting, other=0), tl.load(cuts[1], mask=turn == 1, other=1.0)
+        top_k = tl.where(top_k < most, top_k, 0)
         if turn == 2:
+            min_p = tl.load(cuts[2])
             floor = min_p_threshold(maximum, temperature, min_p)
-        if ((turn == 0) & (top_k > 0)) | ((turn == 1) & (top_p < 1)) | ((turn == 2) & (floor > threshold)):
+        if (top_k > 0) | (top_p < 1) | ((turn == 2) & (floor > threshold)):
             least = ordered_key(threshold, SHIFT)
             is_found = tl.full((), 0, tl.int32)
             if turn < 2:
                 target = tl.where(counting, top_k.to(tl.float64), top_p.to(tl.float64) * mass)
-                is_found, key, mass_above = search_windows(
-                    row_logits, vocab_size, in_words, mask, tl.maximum(guess, threshold), maximum, temperature,
-                    counting, target, least, scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
-                )  # fmt: skip
+                score, largest, deviation = scores_of_normal_row(mass, most, counting, target)
+                depth = (largest - score) * deviation * divisor(temperature).to(tl.float32)
+                key, weight = ordered_key(maximum, SHIFT), tl.full((), 0.0, tl.float64)
+                # Not so deep that many more tokens than a window has room for lie above.
+                deepest = -normal_quantile(tl.minimum(8.0 * (LANES // GROUP) / most.to(tl.float32), 0.5))
+                if (score > deepest) | (threshold > -float("inf")):
+                    is_found, key, weight = search_windows(
+                        row_logits, vocab_size, in_words, mask, tl.maximum(guess, threshold), maximum, temperature,
+                        counting, target, least, scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                    )  # fmt: skip
                 if is_found == 0:
                     if turn == 1:
                         least = tl.maximum(least, lightest_key(maximum, mass, temperature, top_p, vocab_size, SHIFT))
-                    key = radix_select_of_row(
-                        row_logits, vocab_size, in_words, mask, maximum, temperature, counting, target, least,
-                        ordered_key(maximum, SHIFT), SHIFT, LANES, GROUP,
+                    key, weight = select_of_row(
+                        row_logits, vocab_size, in_words, mask, maximum, temperature, counting, target, least, key,
+                        weight, maximum - depth, 0.12 * depth, SHIFT, LANES, GROUP,
                     )  # fmt: skip
+                    is_found = ((weight > 0) & (turn == 1)).to(tl.int32)
                 floor = value_of(key, SHIFT)
-                mass = tl.where(is_found != 0, mass_above, mass)
+                mass = tl.where(is_found != 0, weight, mass)
                 threshold = floor
             if is_found == 0:
                 mass, _, threshold = row_sums(

@@ -143,9 +143,12 @@ def _truncated_rows_kernel(
                     normalizer = normalizer / normalizer
                 elif cuts:
                     threshold, normalizer = search(
-                        row_logits, target.vocab_size, target.in_words, mask, guess, maximum, normalizer, temperature,
-                        top_k, top_p, min_p, scratch, SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                        row_logits, target.vocab_size, target.in_words, mask, guess, maximum, normalizer, most,
+                        temperature, (top_ks + request, top_ps + request, min_ps + request), scratch,
+                        SHIFT, LANES, GROUP, DEPTH, UNROLL,
                     )  # fmt: skip
+            # Loaded again, it takes no register while the row is searched.
+            temperature = tl.load(temperatures + request, volatile=True)
             entropy = tl.full((), 0.0, tl.float64)
             if METHOD == "typical":
                 if temperature > 0:

@@ -94,8 +94,21 @@ def rows_of_few(num_rows: int, dtype: torch.dtype) -> Tensor:
     return rows.to(dtype)
 
 
+def rows_in_clumps(num_rows: int, dtype: torch.dtype) -> Tensor:
+    """Far from normal: a token far above, clumps far apart, zeros of both signs, and the least finite values.
+
+    Would catch a search that takes estimates for bounds, or does not end where two keys have one value.
+    """
+    rows = large_rows(num_rows, torch.float32)
+    rows[:, ::3] -= 1000.0
+    rows[:, 1::6], rows[:, 4::12], rows[:, 5::12] = -20_000.0, 0.0, -0.0
+    rows[:, 2::24] = torch.finfo(dtype).min
+    rows[:, 7] = 20.0
+    return rows.to(dtype)
+
+
 @pytest.mark.parametrize("dtype", always(torch.bfloat16, on_a_gpu=[torch.float32, torch.float16]), ids=str)
-@pytest.mark.parametrize("rows", [large_rows, rows_with_a_plateau, rows_of_few], ids=["normal", "plateau", "few"])
+@pytest.mark.parametrize("rows", [large_rows, rows_with_a_plateau, rows_of_few, rows_in_clumps])
 def test_the_same_tokens_survive_of_a_large_vocabulary(rows, dtype: torch.dtype):
     from kernels.draw import draw
 
