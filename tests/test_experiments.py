@@ -45,6 +45,7 @@ PROMISED = {
     "demo_server": (("draft_model", "eagle", "eagle3"), (4,), (0.0,), ("probabilistic",)),
     "adaptive_depth": (("eagle3",), (1, 2, 3, 4, 6, 8), (1.0,), ("probabilistic",)),
     "tree_shapes": (("eagle3",), (1, 2, 3, 4, 6, 8), (0.0, 1.0), ("recursive", "traversal")),
+    "dynamic_trees": (("eagle3",), (8, 16), (0.0, 0.6, 1.0), ("recursive",)),
 }
 """Cells that each experiment must have: drafters, depths, temperatures, methods."""
 NUM_CELLS = {
@@ -68,6 +69,7 @@ NUM_CELLS = {
     "demo_server": 8,
     "adaptive_depth": 33,
     "tree_shapes": 58,
+    "dynamic_trees": 30,
 }
 """Of the experiments whose files say it."""
 
