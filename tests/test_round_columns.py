@@ -25,7 +25,7 @@ ODD = {
         (-1.0, 0.0, 0.0),
         (0.0, 0.0, 3.0),
     ),
-    "position_bounds": (None, (0.5,), (0.5, 0.5, 0.5), (2.0, 0.5, 0.5)),
+    "position_bounds": (None, (0.5,), (0.5, 0.5, 0.5), (2.0, 0.5, 0.5), (0.5, float("nan"), 0.5), (0.0, -0.1, 0.5)),
     "path": (None, (0,), (1, 0)),
     "cut_reason": (None, CutReason.eos, CutReason.grammar),
     "is_whole": (None, True, False),
@@ -46,6 +46,7 @@ def usual_columns(random):
         "arrival_s": np.cumsum(random.random(NUM_ROUNDS)).tolist(),
         "share_s": random.random(NUM_ROUNDS).tolist(),
         "expected_accepted": [None, *[(0.5, 1.0, 3.0)] * (NUM_ROUNDS - 1)],
+        "position_bounds": [None, *[(0.5, 0.5, 1.0)] * (NUM_ROUNDS - 1)],
     }
     for item in fields(RoundRecord):
         if item.name not in columns and random.random() < 0.3:

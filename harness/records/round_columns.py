@@ -18,12 +18,12 @@ from harness.records.request import EXPECTED_METHODS, ROUNDING, RoundRecord
 _SETTERS = {item.name: RoundRecord.__dict__[item.name].__set__ for item in fields(RoundRecord)}
 """Sets a field of a round without its constructor."""
 _DEFAULTS = {item.name: item.default for item in fields(RoundRecord) if item.default is not MISSING}
-_USUAL = ("num_cut_tokens", "num_held_steps", "position_bounds", "path", "num_draft_positions")
+_USUAL = ("num_cut_tokens", "num_held_steps", "path", "num_draft_positions")
 """Columns that hold the default in every usual round."""
 _LOOKED_AT = frozenset(
     {
         *("num_proposed_tokens", "num_draft_tokens", "num_accepted_tokens", "num_output_tokens", "cut_reason"),
-        *("arrival_s", "share_s", "expected_accepted", "num_free_tokens"),
+        *("arrival_s", "share_s", "expected_accepted", "num_free_tokens", "position_bounds"),
         # any value of their type is consistent, if `_USUAL` hold
         *("host_us", "is_whole"),
         *_USUAL,
@@ -89,6 +89,7 @@ def _are_consistent(columns: Mapping[str, Sequence[Any]]) -> bool:
         and min(shares) >= 0
         and ({*free} == {None} or (None not in free and min(free) >= 0 and all(map(le, free, proposed))))
         and _are_expected(columns.get("expected_accepted") or (), proposed)
+        and _are_bounds(columns.get("position_bounds") or (), drafted)
     )
 
 
@@ -104,4 +105,19 @@ def _are_expected(expected: Sequence[tuple[float, ...] | None], proposed: Sequen
         and all(map(isfinite, flat))
         and min(flat) >= -ROUNDING
         and all(map(le, map(max, rows), most))
+    )
+
+
+def _are_bounds(bounds: Sequence[tuple[float, ...] | None], drafted: Sequence[int]) -> bool:
+    """Whether the bounds of every round that has some are shares, one for each token that counts."""
+    rows = [values for values in bounds if values is not None]
+    if not rows:
+        return True
+    numbers = [number for number, values in zip(drafted, bounds, strict=True) if values is not None]
+    flat = tuple(chain.from_iterable(rows))
+    return (
+        [*map(len, rows)] == numbers
+        and all(map(isfinite, flat))
+        and min(flat, default=0) >= 0
+        and max(flat, default=0) <= 1 + ROUNDING
     )

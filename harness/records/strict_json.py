@@ -282,9 +282,11 @@ _DECODER = json.JSONDecoder(**_HOOKS)
 _DECODER_OF_FINITE = json.JSONDecoder(**{**_HOOKS, "parse_float": None})
 _FORM = bytes.maketrans(b"123456789E", b"000000000e")
 _LARGE_EXPONENT = re.compile(rb"e\+?000")
+_LARGE_NUMBER = re.compile(rb"[\[,: -]0[.0]*e\+?000")
+"""An exponent is found sooner; digests of weights, which are text, have an e before digits too."""
 
 
 def _may_overflow(content: bytes) -> bool:
     """Whether a number may be beyond float64; none is with fewer than 200 digits and an exponent below 100."""
     form = content.translate(_FORM)
-    return b"0" * 200 in form or _LARGE_EXPONENT.search(form) is not None
+    return b"0" * 200 in form or bool(_LARGE_EXPONENT.search(form) and _LARGE_NUMBER.search(form))
