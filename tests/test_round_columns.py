@@ -98,6 +98,7 @@ def test_columns_give_what_the_constructor_gives(monkeypatch):
     ("before", "after"),
     [
         ('"arrival_s": [', '"arrival_s": [1e999, '),
+        ('"arrival_s": [', '"arrival_s": [\n1e999, '),
         ('"share_s": [', '"share_s": [NaN, '),
         ('"seed": ', '"seed": 1' + "0" * 400 + ".0, " + '"more": '),
         ('"seed": ', '"seed": 1, "seed": '),

@@ -282,7 +282,7 @@ _DECODER = json.JSONDecoder(**_HOOKS)
 _DECODER_OF_FINITE = json.JSONDecoder(**{**_HOOKS, "parse_float": None})
 _FORM = bytes.maketrans(b"123456789E", b"000000000e")
 _LARGE_EXPONENT = re.compile(rb"e\+?000")
-_LARGE_NUMBER = re.compile(rb"[\[,: -]0[.0]*e\+?000")
+_LARGE_NUMBER = re.compile(rb"[\s\[,:-]0[.0]*e\+?000")
 """An exponent is found sooner; digests of weights, which are text, have an e before digits too."""
 
 
