@@ -6,14 +6,18 @@ import sys
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from harness.backends.server.chunk_steps import steps_of_chunks
+from harness.backends.server.load_result import Answered
+from harness.backends.server.reply import SPREAD, Chunk, Reply
+from harness.backends.server.rounds import Steps
 from harness.plugins.vllm import register
 from harness.plugins.vllm.chunks import COLLECTOR
 from harness.plugins.vllm.signatures import RefusedVersion
-from harness.records.counts import Knowledge
+from harness.records.counts import DraftCounts, Knowledge
 from tests.scripted_server import ScriptedServer, endless
 from tests.test_server_backend import DEPTH, MAX_TOKENS, cell_on, run_on, scripts_of
 
@@ -84,6 +88,20 @@ def test_chunks_that_the_counters_do_not_confirm_leave_counts_by_block(tmp_path,
     assert record.knowledge is Knowledge.blocks and not record.failures
     assert row["num_drafts"] == num_more + sum(len(script.accepted) for script in scripts.values())
     assert not any(TAKEN in text for text in record.fallbacks)
+
+
+@pytest.mark.parametrize("has_ids", [True, False], ids=["ids", "text"])
+def test_tokens_that_were_spread_over_chunks_are_no_steps(has_ids):
+    """With K = 1 they fit the counters whatever the steps were. Would catch tokens of another step."""
+    reply = Reply(finish_reason="length", parts={"usage": {"completion_tokens": 7}})
+    reply.chunks = [
+        Chunk(float(at), (1,) * size if has_ids else None, "a", None) for at, size in enumerate((1, 2, 2, 1, 1))
+    ]
+    arrivals, note = reply.arrivals()
+    answered = Answered(SimpleNamespace(key=("a", 0, 0)), reply, 0.0, arrivals)
+    found = steps_of_chunks([answered], DraftCounts(4, 4, 2, (4,), (2,)), depth=1)
+    assert (note == SPREAD) is not has_ids
+    assert found == ({("a", 0, 0): Steps((1,) * 4, (1, 1, 0, 0))} if has_ids else None)
 
 
 class Collector:

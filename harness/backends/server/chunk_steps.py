@@ -22,7 +22,7 @@ def steps_of_chunks(answered: Sequence[Answered], counts: DraftCounts, depth: in
     """The steps of every answer; None where the chunks are not the steps that the server counted.
 
     Where an answer ends in a stop token, it cannot be seen whether its last step accepted that token or drew it: then
-    nothing is told either.
+    nothing is told either; nor where the server sends text without token ids.
 
     Args:
         answered: all answers of a block, none of which has failed.
@@ -31,6 +31,9 @@ def steps_of_chunks(answered: Sequence[Answered], counts: DraftCounts, depth: in
     """
     sizes = {item.question.key: [event.num_output_tokens for event in item.arrivals] for item in answered}
     if any(item.reply.finish_reason != "length" for item in answered):
+        return None
+    # without token ids the tokens of a chunk may be a share of the whole answer's
+    if not all(item.reply.token_ids for item in answered):
         return None
     if any(chunks[0] != 1 or max(chunks) > depth + 1 for chunks in sizes.values()):
         return None
