@@ -102,8 +102,9 @@ TREES = (
 
 DYNAMIC_TREES = (
     "dynamic:NODES-DEPTH-WIDTH: each round drafts the NODES that the drafter finds most probable, chosen from WIDTH "
-    "nodes a level with WIDTH children each. A depth that a round's tree does not reach is no rejection: its rates are "
-    "over the rounds that reach it, which draft rows chose. Compare lengths, which are over all depths."
+    "nodes a level with WIDTH children each (ngram: the continuations of WIDTH occurrences). A depth that "
+    "a round's tree does not reach is no rejection: its rates are over the rounds that reach it, which the drafter "
+    "chose. Compare lengths, which are over all depths."
 )
 
 
