@@ -82,6 +82,8 @@ def masked_calls() -> Iterator[Launch]:
     yield from other_masked_shapes(torch.bfloat16)
 
 
+PARTS = 4
+"""Of a share, which processes take in turn: as many as leave no process alone for long at the end."""
 SHARES: tuple[tuple[int, Callable[[], Iterator[Launch]]], ...] = (
     (TARGETS[0], masked_calls),
     (TARGETS[0], truncated_calls),
@@ -89,8 +91,7 @@ SHARES: tuple[tuple[int, Callable[[], Iterator[Launch]]], ...] = (
     (TARGETS[0], core_calls),
     (TARGETS[0], layer_calls),
 )
-"""The calls whose kernels can be compiled, in shares that processes take in turn, the longest first; everything for the
-first target."""
+"""The calls whose kernels can be compiled, the longest share first; everything for the first target."""
 
 
 def calls_of(number: int, everything: bool) -> list[Launch]:
@@ -99,18 +100,22 @@ def calls_of(number: int, everything: bool) -> list[Launch]:
     return [(name, launch) for name, launch in calls() if everything or name in CHOSEN[target]]
 
 
-def compile_share(number: int, everything: bool) -> list[CompiledVariant]:
-    """The variants of one share; one that two shares need is in both."""
-    return compile_for(SHARES[number][0], calls_of(number, everything))
+def compile_part(place: int, everything: bool) -> list[CompiledVariant]:
+    """The variants of one part of a share; one that two parts need is in both."""
+    number, part = divmod(place, PARTS)
+    calls = calls_of(number, everything)
+    first, end = (len(calls) * border // PARTS for border in (part, part + 1))
+    return compile_for(SHARES[number][0], calls[first:end])
 
 
 def compile_shares(everything: bool) -> tuple[list[CompiledVariant], list[str]]:
     """Every variant that was compiled, and a line about everything that is wrong with them."""
     expected = kernels_in(kernels) | kernels_in(fused)
-    num_processes, numbers = min(len(SHARES), os.cpu_count() or 1), range(len(SHARES))
+    places = range(len(SHARES) * PARTS)
+    num_processes = min(len(places), os.cpu_count() or 1)
     with ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn")) as processes:
-        shares = processes.map(partial(compile_share, everything=everything), numbers)
-        found = [variant for share in shares for variant in share]
+        parts = processes.map(partial(compile_part, everything=everything), places)
+        found = [variant for part in parts for variant in part]
     wrong: list[str] = []
     for target in TARGETS:
         variants = [item for item in found if item.target == target]
