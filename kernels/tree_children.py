@@ -32,7 +32,8 @@ def load_children(tokens, walk, request, node, count, columns):
     token_ids = load_token_ids(tokens, request, columns)
     at = walk.parents + request.to(tl.int64) * walk.parent_stride + columns
     parents = tl.load(at, mask=columns < tokens.width, other=-2)
-    is_child = (columns < count) & (parents == node - 1)
+    # a parent is smaller than its child
+    is_child = (columns < count) & (parents == node - 1) & (columns >= node)
     # -1 is a place without a token: no node, and no fault
     return token_ids, is_child, is_child & (token_ids != -1)
 

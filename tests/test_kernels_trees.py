@@ -144,6 +144,31 @@ def test_tokens_that_cannot_be_verified_are_left_out_and_flagged(method: TreeMet
     assert found.invalid.tolist()[:5] == [True, True, True, False, True]
 
 
+@METHODS
+def test_a_token_whose_parent_comes_after_it_is_never_reached(method: TreeMethod):
+    """The verdict is that of a tree without it. Would catch a walk to a token that a later one leads to."""
+    count, vocab_size = 8, 8
+    target = torch.full((count * 4, vocab_size), -20.0)
+    target[:, :3] = torch.tensor([0.0, 0.2, -0.1])
+    plain = Sampling.same_for_all(count, 1.0, 0, 1.0, 0.0)
+
+    def round_of(parents: Tree, token_ids: Tree) -> TreeRound:
+        draft = Draft(
+            torch.tensor([token_ids] * count),
+            torch.full((count,), 3),
+            parents=torch.tensor([parents] * count),
+            siblings=INDEPENDENT,
+        )
+        return TreeRound(*(moved(each, DEVICE) for each in (target, draft, plain, streams_of(count, 6))))
+
+    wrong, without = round_of((1, -1, 2), (0, 1, 2)), round_of((-1, -1, -1), (NO_TOKEN, 1, NO_TOKEN))
+    with pytest.raises(ValueError, match="parent"):
+        wrong.expected(method)
+    found = wrong.found(method=method)
+    assert found.path[:, 0].max() == 1 and found.path[:, 1:].max() == -1
+    assert_same(found, without.expected(method))
+
+
 def test_a_step_that_is_decided_lets_its_late_programs_do_nothing(monkeypatch: pytest.MonkeyPatch):
     """Those of the draft row, of which a step that weighs needs none. Would catch a program that takes what the
     decision left for the next step for its own: it would be counted there."""
