@@ -217,7 +217,7 @@ class ServerBackend:
         generator = LoadGenerator(self.cell, self.adapter, self.prompts, self._url, self._model)
         played = generator.play(conversations, on_request, start_s, keep and interim, on_round)
         found = self._recorded(played, taken)
-        failures = [*played.failures, *found.failures]
+        failures = list(played.failures)
         added = Counters()
         try:
             if before is not None and (found.requests or taken.num_requests):
@@ -225,11 +225,11 @@ class ServerBackend:
         except CountersReset as error:
             failures.append(Failure(type(error).__name__, str(error)))
         counts = self.adapter.counts(added)
-        if found.knowledge is None and not failures:
+        if found.knowledge is None and not (failures or found.failures):
             found = self._recorded(played, taken, counts)
             self._notes |= {notes.CHUNKS_ARE_STEPS: None} if found.knowledge else {}
         self._check_drafts(found, counts, taken)
-        failures += self._check_tokens(played)
+        failures += (*found.failures, *self._check_tokens(played))
         self._look_at(played, added, found.requests, taken.num_output_tokens)
         if found.requests:
             self._know(found.knowledge or (Knowledge.arrivals if counts is None else Knowledge.blocks))
