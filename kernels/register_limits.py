@@ -137,16 +137,18 @@ def truncated_pass_registers(is_short: bool, num_warps: int, capability: int) ->
     return 128 if num_warps == 16 else 255
 
 
-def tree_step_registers(rows: RowTraits, is_first: bool) -> int:
+def tree_step_registers(rows: RowTraits, is_first: bool, capability: int) -> int:
     """Limit for kernels.tree_step, of programs of up to 4 warps; not chosen by measurement.
 
     Args:
         rows: how they are read.
         is_first: the step that only reads.
+        capability: of the GPU times ten.
     """
     if rows.joins or rows.is_masked or rows.is_mapped:
-        return 168 if is_first else 224
-    return 80 if is_first else 128
+        # two programs have room on a multiprocessor with 224 as with 255
+        return 168 if is_first else 255
+    return 128 if not is_first else 96 if capability >= 120 else 80
 
 
 def traversal_step_registers(rows: RowTraits, is_first: bool) -> int:

@@ -20,7 +20,7 @@ from .draft_stats import read_statistics
 from .methods import SiblingDraws, TreeMethod
 from .passes import SECOND_PASS_UNROLL, overlaps
 from .register_limits import traversal_step_registers, tree_step_registers
-from .round import Round
+from .round import Round, capability
 from .traversal_step import _traversal_step_kernel
 from .tree_shape import longest_walk
 from .tree_step import _tree_step_kernel
@@ -135,7 +135,7 @@ def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk) -> None:
             OVERLAPS=overlaps(),
             launch_pdl=overlaps() and step > 0,
             num_warps=parts,
-            maxnreg=tree_step_registers(round_.row_traits, step == 0),
+            maxnreg=tree_step_registers(round_.row_traits, step == 0, capability()),
         )
 
 
