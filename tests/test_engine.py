@@ -180,6 +180,18 @@ def test_a_row_of_nan_is_counted_and_does_not_stop_the_run():
     assert all(0 <= token < 5 for record in run.requests for token in record.output_token_ids)
 
 
+@pytest.mark.parametrize("drafting", [DraftSampling.greedy, DraftSampling.coupled])
+def test_a_drafter_of_nan_is_no_drafter_that_is_never_right(drafting):
+    """Would catch drafts that are verified without their rows: token 0 of a broken row was a draft like any other."""
+    broken = DRAFT.clone()
+    broken[3] = float("nan")
+    subject = toy_engine(
+        TARGET, broken, VerificationMethod.strict, drafting, num_speculative_tokens=2, max_new_tokens=20, num_slots=4
+    )
+    with pytest.raises(ValueError, match="finite logits of the drafter, found a row without a distribution"):
+        subject.run(toy_requests(4), lambda record: None)
+
+
 def test_same_seed_same_tokens_and_another_seed_others():
     once, again = outputs(engine(), toy_requests(8)), outputs(engine(), toy_requests(8))
     other = outputs(engine(), toy_requests(8, first_seed=1000))

@@ -24,6 +24,7 @@ from kernels.contract import (
     NO_TOKEN,
     Draft,
     DraftSampling,
+    Drawn,
     RowStats,
     Sampling,
     SiblingDraws,
@@ -85,6 +86,9 @@ class DraftLogits:
         self._min_confidence = caching.min_confidence
         self._confidences = torch.zeros(size[:2] if self._min_confidence else nothing[:2], device=device)
         """[S, K] of the draft rows."""
+        self._is_broken = torch.zeros(size[0], dtype=torch.bool, device=device)
+        """[S] whether a free row of the round had no distribution. Drafts that are verified without their rows need it:
+        the token drawn then looks like any other."""
 
     @property
     def num_bytes(self) -> int:
@@ -119,17 +123,20 @@ class DraftLogits:
         if self._min_confidence:
             self._confidences[: batch.num_rows, step] = confidence(logits)
         if batch.masks is None:
-            return self._draw(logits, batch, step, None)
-        token_ids = self._draw(logits, batch, step, batch.masks.before(step, self._own_words))
+            drawn = self._draw(logits, batch, step, None)
+            if self.draft_sampling is not DraftSampling.sampled:
+                broken = self._is_broken[: batch.num_rows]
+                broken.copy_(drawn.invalid if step == 0 else broken | drawn.invalid)
+            return drawn.token_ids
+        token_ids = self._draw(logits, batch, step, batch.masks.before(step, self._own_words)).token_ids
         batch.masks.after(token_ids)
         return token_ids
 
-    def _draw(self, logits: Tensor, batch: Batch, step: int, mask: TokenMask | None) -> Tensor:
+    def _draw(self, logits: Tensor, batch: Batch, step: int, mask: TokenMask | None) -> Drawn:
         streams = replace(batch.streams, positions=batch.streams.positions + step)
         if self.draft_sampling is DraftSampling.greedy:
             greedy = _greedy(batch.sampling)
-            drawn = batch.core.draw(logits, greedy, streams, Purpose.draft, self.draft_to_target, mask=mask)
-            return drawn.token_ids
+            return batch.core.draw(logits, greedy, streams, Purpose.draft, self.draft_to_target, mask=mask)
         places = (slice(0, batch.num_rows), step)
         self._logits[places] = logits
         drawn_from = self._logits[places] if self.drawn_rows is None else logits
@@ -138,9 +145,9 @@ class DraftLogits:
         map_, sampling = self.draft_to_target, batch.sampling
         if self.draft_sampling is DraftSampling.coupled:
             vocab_size = self._target_vocab_size
-            return batch.core.coupled_draw(drawn_from, sampling, streams, vocab_size, map_, mask=mask).token_ids
+            return batch.core.coupled_draw(drawn_from, sampling, streams, vocab_size, map_, mask=mask)
         stats = self._stats.at(places) if self._keeps_stats else None
-        return batch.core.draw(drawn_from, sampling, streams, Purpose.draft, map_, stats, mask=mask).token_ids
+        return batch.core.draw(drawn_from, sampling, streams, Purpose.draft, map_, stats, mask=mask)
 
     def has_ended(self, batch: Batch, step: int) -> bool:
         """Whether the draft of every row ends at or before a step; always False on a GPU, which would have to wait."""
@@ -160,6 +167,8 @@ class DraftLogits:
             token_ids = pad(token_ids, (0, batch.num_speculative_tokens - num_tokens))
         else:
             counts = torch.full((num_rows,), num_tokens, dtype=torch.int64, device=token_ids.device)
+        if batch.masks is None and self.draft_sampling is not DraftSampling.sampled:
+            counts = _flagged(counts, self._is_broken[:num_rows], token_ids.shape[1])
         if self.draft_sampling is DraftSampling.greedy:
             return Draft(token_ids, counts)
         rows = slice(0, num_rows)
@@ -247,3 +256,21 @@ def _repeated(streams: Streams, times: int) -> Streams:
 def _greedy(sampling: Sampling) -> Sampling:
     """The same requests at temperature 0, where there is nothing to cut."""
     return replace(sampling, temperature=torch.zeros_like(sampling.temperature), truncates=False)
+
+
+def _flagged(counts: Tensor, is_broken: Tensor, num_speculative_tokens: int) -> Tensor:
+    """[B] draft tokens of each row; on a GPU, which is not waited for, more than K for a broken one.
+
+    The kernels flag such a count as invalid, and the request fails as with a broken row of the target.
+
+    Raises:
+        ValueError: a row is broken, and is not on a GPU.
+    """
+    if is_broken.is_cuda:
+        return torch.where(is_broken, num_speculative_tokens + 1, counts)
+    if is_broken.any():
+        raise ValueError(
+            "expected finite logits of the drafter, found a row without a distribution (NaN, +inf or all -inf); check "
+            "the drafter's weights, and backend.dtype"
+        )
+    return counts

@@ -232,7 +232,8 @@ def rounds_of(
         row = decided[slot]
         end = num_before + 3
         num_accepted, num_drafted, invalid = row[end - 3 : end]
-        emitted, drafted = row[: num_accepted + 1], row[width : width + max(num_drafted, 0)]
+        # more than K tells of rows without a distribution, which the flag says
+        emitted, drafted = row[: num_accepted + 1], row[width : width + min(max(num_drafted, 0), width - 1)]
         logprobs = row[end : end + (len(row) - end) // width * len(emitted)]
         found[slot] = Round(emitted, drafted, bool(invalid), logprobs, num_drafted < 0)
         if of_trees:
