@@ -1,6 +1,7 @@
 """The replay of runs: on the built-in models, from the command, and what it refuses."""
 
 import gzip
+import io
 import json
 import math
 import re
@@ -143,14 +144,23 @@ def test_a_wrong_parameter_is_named(zoo_run, arguments, message, capsys):
 
 
 def test_terms_that_contradict_their_record_are_refused(copied_run, capsys):
-    """Terms of another cell under a cell's name, and expected lengths that do not follow from the terms."""
+    """Terms of another cell under a cell's name, and expected lengths that do not follow from the terms.
+
+    Would also catch edited terms that are consistent in themselves and that the digests of their run could show.
+    """
     cells = sorted((copied_run / "cells").glob(f"*{TERMS_SUFFIX}"))
     content = cells[0].read_bytes()
     shutil.copy(cells[1], cells[0])
     assert command.main([str(copied_run)]) == 2
     assert f"{cells[0].name}: terms are of cell" in capsys.readouterr().err
 
+    with np.load(io.BytesIO(content)) as terms:
+        np.savez(cells[0], **terms)
+    assert command.main([str(copied_run)]) == 2
+    assert f"{cells[0].name}: expected the file as the run wrote it" in capsys.readouterr().err
+
     cells[0].write_bytes(content)
+    shutil.rmtree(copied_run / "checkpoints")
     path = cells[0].with_name(cells[0].name.replace(TERMS_SUFFIX, ".json.gz"))
     record = json.loads(gzip.decompress(path.read_bytes()))
     for request in record["requests"]:

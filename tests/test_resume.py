@@ -12,7 +12,7 @@ from harness.metrics.cell import read_results
 from harness.metrics.comparison import comparisons_frame
 from harness.records import fault_points
 from harness.records.checkpoint import Checkpoint, read_checkpoint
-from harness.records.files import UnwritableError
+from harness.records.files import UnwritableError, read_cell, write_cell
 from harness.records.provenance import provenance
 from harness.report.missing_values import OTHER_SESSIONS, missing_value_notes
 from harness.report.warnings import warnings
@@ -190,6 +190,24 @@ def test_a_record_that_was_edited_is_set_aside(tmp_path, undisturbed):
     told, _ = run(tmp_path)
     assert told.num_requests == NUM_PROMPTS and any(str(path) in note for note in told.notes)
     assert not differences(undisturbed, tmp_path) and path.with_name(path.name + ".damaged").exists()
+
+
+def test_a_record_whose_times_were_edited_is_refused_wherever_it_is_read(tmp_path):
+    """Would catch a speedup over times that nobody measured, in a record that is consistent in itself."""
+    run(tmp_path)
+    for path in sorted((tmp_path / "cells").iterdir()):
+        untouched = path.read_bytes()
+        record = read_cell(path)
+        write_cell(replace(record, wall_s=record.wall_s / 10), path.parent)
+        for place in (tmp_path, path.parent, path):
+            with pytest.raises(ValueError, match="as the run wrote it") as error:
+                read_results(place)
+            assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
+        path.write_bytes(untouched)
+    assert len(read_results(tmp_path).cells) == 3
+    write_cell(replace(record, wall_s=record.wall_s / 10), path.parent)
+    copytree(tmp_path / "cells", tmp_path / "elsewhere" / "cells")
+    assert len(read_results(tmp_path / "elsewhere").cells) == 3
 
 
 def test_what_was_measured_with_something_else_is_started_anew_or_marked(tmp_path, undisturbed, monkeypatch):

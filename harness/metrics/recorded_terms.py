@@ -12,6 +12,7 @@ from pathlib import Path
 from harness.metrics.cell import CellResult, analyse
 from harness.records import InconsistentRecordError
 from harness.records.acceptance_terms import RoundTerms, check_terms_of, read_terms, terms_path
+from harness.records.finished import WrittenFiles
 from harness.records.runs import CELLS, Run, read_runs
 
 
@@ -30,7 +31,8 @@ def read_recording(path: Path) -> tuple[list[CellResult], tuple[Recorded, ...]]:
         All cells, so that sampled estimates of others can be set beside a replay, and those that have terms.
 
     Raises:
-        ValueError: no cell has terms that hold a draft, or a file is inconsistent or does not belong to its record.
+        ValueError: no cell has terms that hold a draft, or a file is inconsistent, not as the run wrote it, or
+            does not belong to its record.
     """
     runs = read_runs(path)
     cells = analyse(runs)
@@ -48,7 +50,9 @@ def read_recording(path: Path) -> tuple[list[CellResult], tuple[Recorded, ...]]:
 def recorded_cells(runs: Sequence[Run], cells: Sequence[CellResult]) -> list[Recorded]:
     """Those of the cells of some runs that have terms; raises ValueError for terms that are not of their record."""
     folders = {run.name: _cells_folder(run) for run in runs}
-    return [Recorded(cell, terms) for cell in cells if (terms := _terms_of(cell, folders[cell["run"]])) is not None]
+    written = {name: WrittenFiles(folder) for name, folder in folders.items()}
+    found = ((cell, _terms_of(cell, folders[cell["run"]], written[cell["run"]])) for cell in cells)
+    return [Recorded(cell, terms) for cell, terms in found if terms is not None]
 
 
 def _cells_folder(run: Run) -> Path:
@@ -56,7 +60,7 @@ def _cells_folder(run: Run) -> Path:
     return inside if inside.is_dir() else run.folder
 
 
-def _terms_of(cell: CellResult, folder: Path) -> RoundTerms | None:
+def _terms_of(cell: CellResult, folder: Path, written: WrittenFiles) -> RoundTerms | None:
     path = terms_path(folder, cell.record.cell_id)
     if cell.is_baseline or not path.is_file():
         return None
@@ -65,4 +69,5 @@ def _terms_of(cell: CellResult, folder: Path) -> RoundTerms | None:
         check_terms_of(terms, cell.record)
     except InconsistentRecordError as error:
         raise ValueError(f"{path}: {error}") from error
+    written.check(path)
     return terms

@@ -15,7 +15,8 @@ import pandas as pd
 
 from harness.metrics.columns import TEXT_COLUMNS, column_names
 from harness.records.csv_table import number, read_rows
-from harness.records.runs import CELLS, SUFFIX
+from harness.records.files import SUFFIX
+from harness.records.runs import CELLS
 from harness.records.strict_json import at
 
 CELLS_TABLE = Path("tables") / "cells.csv"

@@ -191,6 +191,10 @@ def failure_from_json(data: Any) -> Failure:
     return failure
 
 
+SUFFIX = ".json.gz"
+"""How the name of a record ends, after the cell's id."""
+
+
 def write_cell(cell: CellRecord, folder: Path) -> Path:
     """Write a cell to `folder`/<cell_id>.json.gz, atomically; returns the path."""
     kept = (item.name for item in fields(CellRecord) if item.name != "requests")
@@ -200,7 +204,7 @@ def write_cell(cell: CellRecord, folder: Path) -> Path:
         if not data[name]:
             del data[name]
     data["requests"] = [request_to_json(item) for item in cell.requests]
-    path = folder / f"{cell.cell_id}.json.gz"
+    path = folder / f"{cell.cell_id}{SUFFIX}"
     write_atomically(path, gzip.compress(json.dumps(data, allow_nan=False).encode(), compresslevel=6, mtime=0))
     return path
 

@@ -5,13 +5,14 @@ This module knows where records lie; it does not know what they mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.records import InconsistentRecordError
-from harness.records.files import read_cell
+from harness.records.files import SUFFIX, read_cell
+from harness.records.finished import WrittenFiles
 from harness.records.schema import SCHEMA_VERSION, CellRecord, unreadable
 from harness.records.strict_json import at, parse_json, typed
 
@@ -23,7 +24,6 @@ READABLE_MANIFESTS = tuple(range(1, SCHEMA_VERSION + 1))
 CELLS = "cells"
 REPORT = "report.md"
 TABLES = "tables"
-SUFFIX = ".json.gz"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ def read_runs(path: Path) -> list[Run]:
         path: a run folder (run.json and cells/), a cells folder, one cell file, or a folder of run folders.
 
     Raises:
-        ValueError: nothing there, no cells, or a file that is not a record; the message names the path.
+        ValueError: nothing there, no cells, or a file that is not a record or not as the run wrote it; the message
+            names the path.
     """
     if not path.exists():
         raise ValueError(
@@ -63,13 +64,13 @@ def read_runs(path: Path) -> list[Run]:
         )
     if path.is_file():
         name = path.parent.parent.name if path.parent.name == CELLS else path.parent.name
-        return [Run(name, path.parent, {}, (read_cell(path),))]
+        return [Run(name, path.parent, {}, _read_cells([path]))]
     if is_run(path):
         return _with_cells(path, [_read_run(path)])
     files = sorted(path.glob(f"*{SUFFIX}"))
     if files:
         name = path.parent.name if path.name == CELLS else path.name
-        return [Run(name, path, {}, tuple(read_cell(file) for file in files))]
+        return [Run(name, path, {}, _read_cells(files))]
     folders = sorted(item for item in path.iterdir() if is_run(item))
     if not folders:
         raise ValueError(f"{path}: no cell records here; expected {MANIFEST} with {CELLS}/, *{SUFFIX}, or run folders")
@@ -111,10 +112,20 @@ def _read_run(folder: Path) -> Run:
         name=folder.resolve().name,
         folder=folder,
         manifest=manifest,
-        cells=tuple(read_cell(there[cell_id]) for cell_id in found),
+        cells=_read_cells([there[cell_id] for cell_id in found]),
         missing=tuple(cell_id for cell_id in listed if cell_id not in there),
         unlisted=tuple(cell_id for cell_id in there if cell_id not in listed),
     )
+
+
+def _read_cells(files: Sequence[Path]) -> tuple[CellRecord, ...]:
+    """Read records of one folder; those of which the run has kept a digest must have it."""
+    records = tuple(read_cell(file) for file in files)
+    if files:
+        written = WrittenFiles(files[0].parent)
+        for file in files:
+            written.check(file)
+    return records
 
 
 _FIELDS: Mapping[str, Any] = {

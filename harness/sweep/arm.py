@@ -16,11 +16,11 @@ from harness.backends.backend import Backend, BackendRun, Facts, OnRequest
 from harness.compose.run_plan import Resume
 from harness.records.acceptance_terms import collect_terms, terms_path, write_terms
 from harness.records.counts import Knowledge
-from harness.records.files import identity, read_cell, write_cell
+from harness.records.files import SUFFIX, identity, read_cell, write_cell
 from harness.records.gpu_samples import GpuSamples
 from harness.records.parts import ConversationKey, Part
 from harness.records.provenance import provenance
-from harness.records.runs import CELLS, SUFFIX
+from harness.records.runs import CELLS
 from harness.records.schema import Block, CellRecord
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import labels

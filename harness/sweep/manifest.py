@@ -10,8 +10,8 @@ from pathlib import Path
 
 from harness.compose.run_plan import RunPlan
 from harness.records.fault_points import reached
-from harness.records.files import identity, write_atomically
-from harness.records.runs import CELLS, MANIFEST, SUFFIX, read_manifest
+from harness.records.files import SUFFIX, identity, write_atomically
+from harness.records.runs import CELLS, MANIFEST, read_manifest
 from harness.records.schema import SCHEMA_VERSION
 from harness.settings.identity import plain_values
 

@@ -8,7 +8,6 @@ This module does not know how a cell is run.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,35 +16,18 @@ from typing import Any
 from harness.compose.run_plan import Resume
 from harness.records.checkpoint import Checkpoint, read_checkpoint, whole_file
 from harness.records.fault_points import reached
-from harness.records.files import read_cell, write_atomically
+from harness.records.files import SUFFIX, read_cell, write_atomically
+from harness.records.finished import CHECKPOINTS, PARTS, Finished, digest_of
 from harness.records.parts import ConversationKey, Part, settled
 from harness.records.provenance import measured_with
-from harness.records.runs import CELLS, SUFFIX
+from harness.records.runs import CELLS
 from harness.records.schema import CellRecord, Failure
 from harness.records.strict_json import at, shown, typed
 
-CHECKPOINTS = "checkpoints"
-PARTS = ".parts"
 ASIDE = ".damaged"
 
 Note = Callable[[str], None]
 """Tells the user something."""
-
-
-@dataclass(frozen=True)
-class _Finished:
-    """What stands for the parts once the record is written."""
-
-    cell_id: str
-    config: Mapping[str, Any]
-    files: Mapping[str, str]
-    """Names and digests."""
-    provenances: tuple[Mapping[str, Any], ...]
-
-    def __post_init__(self) -> None:
-        """Check that the record is one of the files."""
-        if f"{self.cell_id}{SUFFIX}" not in self.files:
-            raise ValueError(f"expected the record of cell {shown(self.cell_id)} among its files, found none")
 
 
 @dataclass
@@ -99,7 +81,7 @@ class CellCheckpoint:
         content = {
             "cell_id": record.cell_id,
             "config": record.config,
-            "files": {path.name: _digest(path) for path in files},
+            "files": {path.name: digest_of(path) for path in files},
             "provenances": list(record.provenances),
         }
         write_atomically(self.file.path, whole_file({"finished": content}))
@@ -177,7 +159,7 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
         record = folder / CELLS / Path(name).name
         if not record.is_file():
             note(f"{record}: expected the finished cell, found nothing; it is run again")
-        elif _digest(record) != digest:
+        elif digest_of(record) != digest:
             note(
                 f"{record}: not as the run wrote it; set aside as {_set_aside(record).name}, and the cell is run again"
             )
@@ -217,7 +199,7 @@ def _has_failed_requests(failures: Sequence[Failure]) -> bool:
     return any(item.request is not None for item in failures)
 
 
-def _content(path: Path) -> tuple[list[Part], _Finished | None, Checkpoint, int]:
+def _content(path: Path) -> tuple[list[Part], Finished | None, Checkpoint, int]:
     """The parts of a checkpoint, or what stands for them; the file; and how many bytes at its end are torn."""
     frames, file, num_torn = read_checkpoint(path)
     parts, forgotten, finished = list[Part](), list[tuple[int, str]](), None
@@ -228,7 +210,7 @@ def _content(path: Path) -> tuple[list[Part], _Finished | None, Checkpoint, int]
         elif name == "forgotten":
             forgotten.append(at(f"frame {number}", typed, tuple[int, str], content))
         else:
-            finished = at(f"frame {number}", typed, _Finished, content)
+            finished = at(f"frame {number}", typed, Finished, content)
     kept = [part for part in parts if (part.block.index, part.block.session) not in forgotten]
     return kept, finished, file, num_torn
 
@@ -257,7 +239,3 @@ def _drift(checkpoint: CellCheckpoint, here: Mapping[str, Any]) -> dict[str, tup
 def _set_aside(path: Path) -> Path:
     """Rename a damaged file so that nothing reads it; one of that name gives way."""
     return path.replace(path.with_name(path.name + ASIDE))
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

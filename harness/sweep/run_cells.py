@@ -22,8 +22,8 @@ from typing import Any
 from harness.backends.backend import backend_class
 from harness.compose.run_plan import Resume, RunPlan
 from harness.records.fault_points import reached
-from harness.records.files import UnwritableError, write_cell
-from harness.records.runs import CELLS, SUFFIX
+from harness.records.files import SUFFIX, UnwritableError, write_cell
+from harness.records.runs import CELLS
 from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
 from harness.settings.drafting import CacheDtype

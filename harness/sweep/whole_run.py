@@ -19,12 +19,12 @@ from harness.cli.command_line import FAILED, REQUEUE, SUCCESS, say
 from harness.compose.run_plan import Resume, RunPlan, made_folder
 from harness.models.check_model_configs import check_length
 from harness.records.files import UnwritableError, remove_partial
+from harness.records.finished import CHECKPOINTS
 from harness.records.runs import MANIFEST, read_manifest
 from harness.settings.launcher import LauncherKind
 from harness.sweep.lease import leased
 from harness.sweep.optional_packages import check_optional_packages
 from harness.sweep.progress import progress_on
-from harness.sweep.resume import CHECKPOINTS
 from harness.sweep.stop_signals import StoppedBySignal, ending_with
 from harness.sweep.supervisor import Supervisor
 

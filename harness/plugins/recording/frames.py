@@ -16,7 +16,7 @@ import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 _LENGTH, _CRC, _DIGEST = 8, 4, 32
 _HEADER = _LENGTH + _CRC
@@ -77,16 +77,31 @@ def read_frames(data: bytes, magic: bytes) -> WholeFrames:
     return WholeFrames(contents, place, digest)
 
 
+def is_one_frame(stream: BinaryIO, magic: bytes) -> bool:
+    """Whether an open file holds one whole frame and nothing else, by its first bytes and its size.
+
+    Raises:
+        DamagedFramesError: see `read_frames`.
+    """
+    start, num_bytes = stream.read(len(magic) + _HEADER), stream.seek(0, os.SEEK_END)
+    return start.startswith(magic) and _end_by_header(start, len(magic)) == num_bytes
+
+
 def _end_of_frame(data: bytes, place: int) -> int | None:
     """Where the frame that begins at a place ends; None if it was not written whole."""
+    end = _end_by_header(data, place)
+    return end if end is not None and end <= len(data) else None
+
+
+def _end_by_header(data: bytes, place: int) -> int | None:
+    """Where a frame ends by the length at its begin; None if that was not written whole."""
     header = data[place : place + _HEADER]
     # what was allocated and never written reads as zeros
     if len(header) < _HEADER or not header.strip(b"\0"):
         return None
     if zlib.crc32(header[:_LENGTH]) != int.from_bytes(header[_LENGTH:], "big"):
         raise DamagedFramesError(f"expected the length of a frame at byte {place}, found {header.hex()}")
-    end = place + _HEADER + int.from_bytes(header[:_LENGTH], "big") + _DIGEST
-    return end if end <= len(data) else None
+    return place + _HEADER + int.from_bytes(header[:_LENGTH], "big") + _DIGEST
 
 
 def write_whole(descriptor: int, data: bytes) -> None:

@@ -1,0 +1,80 @@
+"""What stands in the checkpoint of a finished cell: its files and their digests, by which an edited file is found.
+
+Checkpoints lie in checkpoints/ beside the cells/ of a run. This module does not know what a record means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.plugins.recording.frames import is_one_frame
+from harness.records.checkpoint import MAGIC, read_checkpoint
+from harness.records.files import SUFFIX
+from harness.records.strict_json import shown, typed
+
+CHECKPOINTS = "checkpoints"
+PARTS = ".parts"
+"""How the name of a checkpoint ends."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What stands for the parts once the record is written."""
+
+    cell_id: str
+    config: Mapping[str, Any]
+    files: Mapping[str, str]
+    """Names and digests."""
+    provenances: tuple[Mapping[str, Any], ...]
+
+    def __post_init__(self) -> None:
+        """Check that the record is one of the files."""
+        if f"{self.cell_id}{SUFFIX}" not in self.files:
+            raise ValueError(f"expected the record of cell {shown(self.cell_id)} among its files, found none")
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class WrittenFiles:
+    """The digests of the files in a cells folder, as the run wrote them."""
+
+    def __init__(self, folder: Path) -> None:
+        """
+        Args:
+            folder: of records; if no checkpoints lie beside it (an earlier version, a copy), no digest is known.
+        """
+        self._digests: dict[str, list[str]] = {}
+        for path in sorted((folder.absolute().parent / CHECKPOINTS).glob(f"*{PARTS}")):
+            # `run` names a damaged one; one that disappears belongs to a run that goes on
+            with suppress(ValueError, OSError):
+                finished = _finished(path)
+                for name, digest in ({} if finished is None else finished.files).items():
+                    self._digests.setdefault(name, []).append(digest)
+
+    def check(self, path: Path) -> None:
+        """Refuse a file that was changed; raises ValueError with its path."""
+        if path.name in self._digests and digest_of(path) not in self._digests[path.name]:
+            raise ValueError(
+                f"{path}: expected the file as the run wrote it, found another (edited or damaged); bring it back, or "
+                "give the command of the run again, which sets it aside and runs the cell again"
+            )
+
+
+def _finished(path: Path) -> Finished | None:
+    """What a checkpoint has in the place of parts; None where it has parts."""
+    with path.open("rb") as stream:
+        if not is_one_frame(stream, MAGIC):
+            return None
+    ((content,), _, _) = read_checkpoint(path)
+    if not isinstance(content, dict) or [*content] != ["finished"]:
+        return None
+    finished: Finished = typed(Finished, content["finished"])
+    return finished
