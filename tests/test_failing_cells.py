@@ -57,6 +57,9 @@ def test_a_report_compares_nothing_with_a_failed_cell(name, tmp_path):
     assert len(failed) == {"Raises": 1, "BaselineRaises": 1, "CannotBeMade": 3}[name]
     assert not any(cell.baseline.record.has_failed for cell in results.cells if cell.baseline is not None)
     assert frame["speedup"].notna().sum() == {"Raises": 2, "BaselineRaises": 0, "CannotBeMade": 0}[name]
+    with (folder / "tables" / "summary.csv").open() as file:
+        shown = [row["speedup"] for row in csv.DictReader(file) if row["output throughput (tok/s)"] == "n/a"]
+    assert shown == ["n/a"] * len(failed)
     pairs = (folder / "tables" / "paired.csv").read_text()
     assert ("block" in pairs) == (name == "BaselineRaises")
 

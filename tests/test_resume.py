@@ -227,6 +227,9 @@ def test_what_was_measured_with_something_else_is_started_anew_or_marked(tmp_pat
     told, _ = run(mixed, Resume(accepts_drift=True))
     assert told.num_requests == NUM_PROMPTS // 2
     assert load_results(mixed)["labels"].to_list() == ["2 sessions, not the same commit", "", ""]
+    alike, unlike = (warnings(read_results(folder)) for folder in (anew, mixed))
+    assert not any("measured with the same" in line for line in alike)
+    assert any("its cells were not measured with the same commit; --fresh" in line for line in unlike)
     assert [item.provenance for item in read_results(mixed).cells[0].record.blocks] == [0, 1]
     assert not differences(undisturbed, anew) and not differences(undisturbed, mixed)
 

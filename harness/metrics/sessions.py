@@ -20,9 +20,16 @@ def sessions_label(record: CellRecord) -> str:
     """The label of a cell that several processes measured, and what else was not the same; empty for one."""
     if len(record.sessions) < 2:
         return ""
-    found = [measured_with(item) for item in record.provenances]
-    changed = [name for name in found[0] if len({item.get(name) for item in found}) > 1]
+    changed = changed_between([record])
     return f"{len(record.sessions)} sessions" + (f", not the same {', '.join(changed)}" if changed else "")
+
+
+def changed_between(records: Sequence[CellRecord]) -> list[str]:
+    """What some cells, or parts of them, were not measured with alike: commit, versions, GPU and the like."""
+    found = [measured_with(item) for record in records for item in record.provenances]
+    # code of the user's own is not imported for every cell
+    names = dict.fromkeys(name for item in found for name in item)
+    return [name for name in names if len({item[name] for item in found if name in item}) > 1]
 
 
 def scaled_by_session(share_s: Floats, cell: CellRecord) -> Floats:

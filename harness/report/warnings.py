@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from harness.metrics.cell import CellResult, Results
 from harness.metrics.flat_settings import plain_text
 from harness.metrics.intervals import MIN_PROMPTS
+from harness.metrics.sessions import changed_between
+from harness.records.runs import Run
 from harness.report.cell_names import CONTEXT, baseline_name, column_name, context_texts, drafter_name, varying
 from harness.report.entries import DISTURBED
 from harness.report.gpu_notes import gpu_notes
@@ -17,15 +19,7 @@ SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
 
 def warnings(results: Results) -> list[str]:
     """What a reader must know about a report: cells that are missing or were skipped, fallbacks, labels."""
-    found = []
-    for run in results.runs:
-        unfinished = run.manifest.get("num_cells", 0) - len(run.cells)
-        if run.missing or unfinished > 0:
-            found.append(f"run {run.name} is incomplete: {max(unfinished, len(run.missing))} cells have no record")
-        if run.unlisted:
-            found.append(f"run {run.name}: {len(run.unlisted)} records that its manifest does not name were left out")
-        for item in run.manifest.get("skipped", []):
-            found.append(f"skipped {plain_text(item.get('cell'))}: {item.get('reason')}")
+    found = [text for run in results.runs for text in _of_run(run)]
     done = [cell for cell in results.cells if not cell.record.has_failed]
     without = [cell for cell in done if cell.baseline is None]
     if without:
@@ -61,6 +55,25 @@ def warnings(results: Results) -> list[str]:
     found += _by_cells("GPU", [(text, cell) for cell in done for text in gpu_notes(cell)], num_cells)
     labelled = [(text, cell) for cell in done for text in cell["labels"].split("; ") if text]
     return found + _by_cells("label", labelled, num_cells)
+
+
+def _of_run(run: Run) -> list[str]:
+    """What a run lacks, and whether its cells were measured alike."""
+    found = []
+    unfinished = run.manifest.get("num_cells", 0) - len(run.cells)
+    if run.missing or unfinished > 0:
+        found.append(f"run {run.name} is incomplete: {max(unfinished, len(run.missing))} cells have no record")
+    if run.unlisted:
+        found.append(f"run {run.name}: {len(run.unlisted)} records that its manifest does not name were left out")
+    for item in run.manifest.get("skipped", []):
+        found.append(f"skipped {plain_text(item.get('cell'))}: {item.get('reason')}")
+    changed = changed_between(run.cells)
+    if changed:
+        found.append(
+            f"run {run.name}: its cells were not measured with the same {', '.join(changed)}; --fresh measures all "
+            "of them anew"
+        )
+    return found
 
 
 def _share_no_session(cell: CellResult, baseline: CellResult) -> bool:
