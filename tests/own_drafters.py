@@ -48,6 +48,13 @@ class FixedLogits(StatelessDrafter):
         return self._logits.draft(drafted, batch)
 
 
+class CannotBeMade(LastToken):
+    """Fails while it is made."""
+
+    def __init__(self, setup: DrafterSetup) -> None:
+        raise OSError("no such table")
+
+
 class NoDraft(LastToken):
     """Returns token ids instead of a Draft."""
 

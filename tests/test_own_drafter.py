@@ -125,6 +125,17 @@ def test_what_is_no_draft_of_its_batch_is_refused_in_a_line(name, found, tmp_pat
     assert "Traceback" not in errors
 
 
+def test_a_drafter_that_cannot_be_made_fails_its_own_cell_alone(tmp_path, capsys):
+    """Would catch a baseline and drafters of others that fail with it, since a group gets ready together."""
+    broken = "tests.own_drafters:CannotBeMade"
+    assert main([f"drafter.kind={broken},{OURS}", *SMALL, f"output.folder={tmp_path}"]) == 1
+    (found,) = read_runs(tmp_path)
+    failures = {record.config["drafter"]["kind"]: record.failures for record in found.cells}
+    assert {kind: len(items) for kind, items in failures.items()} == {"none": 0, OURS: 0, broken: 1}
+    assert f"{broken} failed while it was made: OSError: no such table" in failures[broken][0].message
+    assert load_results(tmp_path).set_index("drafter").loc[OURS, "speedup"] > 0
+
+
 def test_the_example_of_the_registry_runs_as_pasted():
     """Would catch an example without its imports."""
     text = registry.__doc__

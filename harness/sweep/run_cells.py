@@ -113,9 +113,7 @@ class CellRunner:
                 arm.backend = backend(arm.cell, shared)
                 arm.find_checkpoint(self.folder, prompts, resume, self.progress.note)
         self._leave_out_kept(_not_failed(arms), played)
-        if _going_on(arms):
-            with self._failing(_going_on(arms), played):
-                backend.prepare_together([arm.backend for arm in _going_on(arms)], played)
+        self._get_ready(_going_on(arms), played)
         for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
             arm = arms[turn.arm]
             if not arm.goes_on:
@@ -128,6 +126,26 @@ class CellRunner:
                     record = arm.record(prompts, self.plan.warnings)
                     arm.write(record, self.folder / CELLS)
                     self.finished(arm.place, record.cell_id, False)
+
+    def _get_ready(self, arms: Sequence[Arm], played: Sequence[Conversation]) -> None:
+        """Get arms ready to take turns; those that do not get ready alone either fail, and the others go on."""
+        if not arms:
+            return
+        self.at_stake([arm.place for arm in arms])
+        error = _prepared(arms, played)
+        if error is None:
+            return
+        alone = {} if device_is_lost() else {arm.place: _prepared([arm], played) for arm in arms}
+        errors = {place: found for place, found in alone.items() if found is not None}
+        if len(errors) in (0, len(arms)):
+            with self._failing(arms, played):
+                raise error
+            return
+        for arm in arms:
+            with self._failing([arm], played):
+                if arm.place in errors:
+                    raise errors[arm.place]
+        self._get_ready(_going_on(arms), played)
 
     def _announce(self, target: TargetConfig) -> None:
         if target != self.target:
@@ -208,6 +226,18 @@ class CellRunner:
     def _advance(self, arm: Arm, num_tokens: int) -> None:
         arm.num_told += 1
         self.progress.advance(1, num_tokens)
+
+
+def _prepared(arms: Sequence[Arm], played: Sequence[Conversation]) -> Exception | None:
+    """Get arms of one kind of backend ready; the error if they cannot."""
+    backends = [arm.backend for arm in arms]
+    try:
+        backend_class(arms[0].cell.backend.kind).prepare_together(backends, played)
+    except UnwritableError:
+        raise
+    except Exception as error:
+        return error
+    return None
 
 
 def _going_on(arms: Sequence[Arm]) -> list[Arm]:
