@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from harness.cli.arguments import whole_number
+from harness.cli.arguments import device_names, whole_number
 from harness.cli.command_line import SUCCESS, CommandParser, say
 from harness.cli.settings_help import OVERRIDES, settings_help
 from harness.compose.run_plan import Workers
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--devices",
-        type=lambda text: tuple(text.split(",")),
+        type=device_names,
         default=Workers.devices,
         metavar="A,B",
         help="one worker for each, which sees it alone (CUDA_VISIBLE_DEVICES); cells that are compared stay together "

@@ -74,6 +74,10 @@ def test_help_names_every_group_option_and_setting(capsys):
         (["drafter=eagle", "constraint=mask", "constraint.parser=nowhere:parser"], "No module named 'nowhere'"),
         (["decoding.max_new_tokens=64,1024"], "decoding.max_new_tokens: expected fewer than 1024, the tokens that"),
         (["decoding.max_new_tokens=99", "backend.max_length=99"], "decoding.max_new_tokens: expected fewer than 99"),
+        (["--list", "--devices", "0,00"], "expected each device once, found 0 more than once in '0,00'"),
+        (["--list", "--devices", "x"], "expected numbers or UUIDs of GPUs with commas between them, such as 0,1 or"),
+        (["--list", "--devices", ""], "GPU-1a2b, found ''"),
+        (["--list", "--devices", "0,"], "GPU-1a2b, found '0,'"),
         (["backend.device=cuda:x"], "backend.device: expected auto, cpu, cuda or cuda:N, found cuda:x"),
     ],
 )

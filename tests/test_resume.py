@@ -6,7 +6,7 @@ from shutil import copytree
 
 import pytest
 
-from harness.compose.run_plan import Resume
+from harness.compose.run_plan import Resume, Workers
 from harness.metrics import load_results
 from harness.metrics.cell import read_results
 from harness.metrics.comparison import comparisons_frame
@@ -110,6 +110,19 @@ def test_a_cell_that_was_added_later_says_why_it_has_no_speedup(tmp_path):
     assert [cell.speedup.value > 0 for cell in results.cells] == [True, True, True, False]
     assert any(line.startswith("1 cells") and "other sessions" in line for line in warnings(results))
     assert [line for line in missing_value_notes(results.cells, ["speedup"]) if OTHER_SESSIONS in line]
+
+
+@pytest.mark.parametrize(("num_groups", "cores", "is_told"), [(2, 3, True), (2, 4, False), (1, 3, False)])
+def test_workers_with_more_threads_than_cores_are_told_of(num_groups, cores, is_told, tmp_path, monkeypatch):
+    """Would catch a speedup of cells that disturbed each other, of which the report says nothing."""
+    host = {"torch_threads": 2, "cpu": {"model": "a CPU", "num_cores": cores}}
+    monkeypatch.setattr(arm, "provenance", lambda **known: {**provenance(**known), **host})
+    cells = plan_of(tmp_path).cells
+    others = [replace(cell, decoding=replace(cell.decoding, temperature=0.5)) for cell in cells]
+    cells = (*cells, *others)[: len(cells) * num_groups]
+    run_cells(replace(plan_of(tmp_path), cells=cells, workers=Workers(("0", "1"))), tmp_path, Told(), [])
+    words = f"2 workers with 2 threads each shared {cores} cores"
+    assert any(words in line for line in warnings(read_results(tmp_path))) == is_told
 
 
 def test_nothing_is_run_twice(tmp_path, undisturbed, monkeypatch):

@@ -76,6 +76,20 @@ def whole_number(text: str, least: int | None = None) -> int:
     return int(number)
 
 
+def device_names(text: str) -> tuple[str, ...]:
+    """GPUs such as 0,1 or GPU-1a2b, as CUDA_VISIBLE_DEVICES names them, each once; as a type for argparse."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(re.fullmatch(r"[0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+", name) for name in names):
+        raise ArgumentTypeError(
+            f"expected numbers or UUIDs of GPUs with commas between them, such as 0,1 or GPU-1a2b, found {text!r}"
+        )
+    devices = [str(int(name)) if name.isdigit() else name for name in names]
+    repeated = [name for name in dict.fromkeys(devices) if devices.count(name) > 1]
+    if repeated:
+        raise ArgumentTypeError(f"expected each device once, found {repeated[0]} more than once in {text!r}")
+    return tuple(devices)
+
+
 _METAVARS = {str: "TEXT", int: "N", float: "X", tuple[str, ...]: "A,B", tuple[float, ...]: "X,Y"}
 
 

@@ -26,6 +26,7 @@ from harness.settings.cell import CellConfig
 from harness.settings.guarantee import labels
 from harness.settings.identity import determinants, plain_values
 from harness.settings.sections import BackendConfig
+from harness.sweep.cpu_threads import shared_cores
 from harness.sweep.failures import recorded_config
 from harness.sweep.progress import Progress
 from harness.sweep.resume import CellCheckpoint, Note, find_checkpoint
@@ -43,6 +44,8 @@ class Arm:
     """In the plan."""
     session: str
     """Names this process in the blocks that it runs."""
+    num_workers: int = 1
+    """Processes on this host that run cells at the same time."""
     backend: Backend | None = None
     """None before it is made, and of a cell that has failed, so that nothing keeps its memory."""
     has_failed: bool = False
@@ -150,6 +153,9 @@ class Arm:
             return
         facts = self.backend.facts()
         self._check_weights(facts)
+        measured_by = self._provenance(facts.sampling_core, facts.draft_core)
+        crowded = shared_cores(self.num_workers, facts.backend.device, measured_by)
+        facts = replace(facts, fallbacks=(*facts.fallbacks, *crowded))
         ended = [item.key for item in run.requests]
         ended += [item.request for item in run.failures if item.request is not None]
         last_s = max((item.events[-1].arrival_s for item in run.requests), default=start_s)
@@ -177,7 +183,7 @@ class Arm:
                     else map(_key, all_played)
                 ),
                 clock_s=last_s if all_played is None else start_s + run.wall_s,
-                provenance=self._provenance(facts.sampling_core, facts.draft_core),
+                provenance=measured_by,
                 facts=plain_values(asdict(facts)),
                 requests=run.requests,
                 terms=run.terms,

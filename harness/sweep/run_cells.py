@@ -93,7 +93,9 @@ class CellRunner:
         resume = self.plan.resume
         cells, played = group.cells, list[Conversation]()
         self._announce(cells[0].target)
-        arms = [Arm(cell, group.first_place + index, self.session) for index, cell in enumerate(cells)]
+        # a group stays on one worker
+        workers = min(len(self.plan.workers.devices), len(groups_of(self.plan.cells)))
+        arms = [Arm(cell, group.first_place + index, self.session, workers) for index, cell in enumerate(cells)]
         with self._failing([arm for arm in arms if arm.place not in {*finished, *failures}], played):
             played = group.played
         for arm in arms:
