@@ -148,7 +148,7 @@ def _truncated_rows_kernel(
                         SHIFT, LANES, GROUP, DEPTH, UNROLL,
                     )  # fmt: skip
             # Loaded again, it takes no register while the row is searched.
-            temperature = tl.load(temperatures + request, volatile=True)
+            temperature = tl.load(temperatures + request, cache_modifier=".cg")
             entropy = tl.full((), 0.0, tl.float64)
             if METHOD == "typical":
                 if temperature > 0:
