@@ -7,10 +7,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
-from harness.cli.command_line import PROGRAM, SUCCESS, WRONG_SETTINGS, say, word_to_complete
-from harness.settings.schema import did_you_mean
+from harness.cli.ending import INTERRUPTED, SUCCESS, WRONG_SETTINGS, to_be_queued_again
 
 COMMANDS = {
     "run": "run",
@@ -42,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return SUCCESS
     name = ALIASES.get(name, name)
     if name not in COMMANDS:
+        from harness.cli.command_line import PROGRAM, say
+        from harness.settings.schema import did_you_mean
+
         say(f"error: unknown command {name!r}{did_you_mean(name, list(COMMANDS))}; {PROGRAM} --help lists all")
         return WRONG_SETTINGS
     return _main_of(name, others)
@@ -49,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def overview() -> str:
     """The help of the program: every command with one line."""
+    from harness.cli.command_line import PROGRAM
+
     width = max(map(len, COMMANDS))
     lines = [f"  {name.ljust(width)}  {_first_line(module)}" for name, module in COMMANDS.items()]
     return "\n".join([
@@ -66,12 +71,23 @@ def _first_line(module: str) -> str:
 
 
 def _main_of(name: str, arguments: Sequence[str]) -> int:
-    code: int = importlib.import_module(f"experiments.{COMMANDS[name]}").main(arguments)
+    # a job that its scheduler ends while it imports is queued again, too
+    with to_be_queued_again() if name == "run" else nullcontext():
+        try:
+            code: int = importlib.import_module(f"experiments.{COMMANDS[name]}").main(arguments)
+        except KeyboardInterrupt:
+            # during the import; a command that has begun catches its own
+            print("interrupted", file=sys.stderr)
+            code = INTERRUPTED
+        except SystemExit as stop:
+            code = int(stop.code or SUCCESS)
     return code
 
 
 def _complete() -> int:
     """Answer bash: the names of commands, or what the command on the line takes."""
+    from harness.cli.command_line import word_to_complete
+
     words = os.environ["COMP_LINE"].split()
     word = word_to_complete()
     if len(words) < 2 or (len(words) == 2 and word):

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.agreement.config import AgreementConfig
-from harness.cli.command_line import FAILED, SUCCESS, CommandParser, say
+from harness.cli.command_line import CommandParser, say
+from harness.cli.ending import FAILED, SUCCESS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli.command_line import FAILED, SUCCESS, CommandParser, say
+from harness.cli.command_line import CommandParser, say
+from harness.cli.ending import FAILED, SUCCESS
 from harness.kernel_bench.config import BenchConfig
 from harness.kernel_bench.records import KernelResults
 

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.certification.config import CertifyConfig
-from harness.cli.command_line import FAILED, SUCCESS, WRONG_SETTINGS, CommandParser, say
+from harness.cli.command_line import CommandParser, say
+from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,7 +19,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli.command_line import FAILED, SUCCESS, CommandParser, say
+from harness.cli.command_line import CommandParser, say
+from harness.cli.ending import FAILED, SUCCESS
 from harness.server_certification.config import CertifyServerConfig
 
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from harness.cli.command_line import FAILED, SUCCESS, CommandParser, say
+from harness.cli.command_line import CommandParser, say
+from harness.cli.ending import FAILED, SUCCESS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from harness.cli.arguments import whole_number
-from harness.cli.command_line import SUCCESS, CommandParser, say
+from harness.cli.command_line import CommandParser, say
+from harness.cli.ending import SUCCESS
 from harness.cli.settings_help import OVERRIDES, settings_help
 from harness.compose.run_plan import RunPlan, cell_table, made_folder
 from harness.settings.schema import SettingsError, group_options

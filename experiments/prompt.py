@@ -22,7 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from harness.cli.command_line import SUCCESS, CommandParser, say
+from harness.cli.command_line import CommandParser, say
+from harness.cli.ending import SUCCESS
 from harness.cli.settings_help import settings_help
 from harness.records.request import RequestRecord
 from harness.report.token_colours import (

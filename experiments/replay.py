@@ -18,7 +18,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli.command_line import SUCCESS, WRONG_SETTINGS, CommandParser, say
+from harness.cli.command_line import CommandParser, say
+from harness.cli.ending import SUCCESS, WRONG_SETTINGS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli.command_line import SUCCESS, WRONG_SETTINGS, CommandParser, say
+from harness.cli.command_line import CommandParser, say
+from harness.cli.ending import SUCCESS, WRONG_SETTINGS
 from harness.records.runs import named
 from harness.settings.schema import SettingsError
 

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.cli.command_line import FAILED, SUCCESS, CommandParser
+from harness.cli.command_line import CommandParser
+from harness.cli.ending import FAILED, SUCCESS
 from harness.settings.schema import SettingsError
 
 

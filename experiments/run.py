@@ -23,7 +23,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.cli.arguments import device_names, whole_number
-from harness.cli.command_line import SUCCESS, CommandParser, say
+from harness.cli.command_line import CommandParser, say
+from harness.cli.ending import SUCCESS
 from harness.cli.settings_help import OVERRIDES, settings_help
 from harness.compose.run_plan import Workers
 from harness.settings.launcher import LauncherKind

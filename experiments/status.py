@@ -15,7 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli.command_line import FAILED, SUCCESS, WRONG_SETTINGS, CommandParser
+from harness.cli.command_line import CommandParser
+from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 from harness.records.run_status import DONE, RUNNING, RunStatus, read_status
 from harness.records.runs import RUNS
 from harness.settings.schema import SettingsError

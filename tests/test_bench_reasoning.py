@@ -3,7 +3,7 @@
 import json
 
 from experiments.bench_reasoning import main
-from harness.cli.command_line import SUCCESS
+from harness.cli.ending import SUCCESS
 from harness.profiling.reasoning_cost import MARKER, PARSERS
 
 

@@ -11,7 +11,7 @@ import torch
 from harness.backends.local.cell_memory import CellMemory, check_memory
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
-from harness.cli.command_line import FAILED
+from harness.cli.ending import FAILED
 from harness.compose.compose import compose_plan
 from harness.models import free_memory
 from harness.models.free_memory import Need, check_fits, free_bytes

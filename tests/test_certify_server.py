@@ -8,7 +8,7 @@ import torch
 
 from experiments import certify_server as command
 from harness.certification.goodness_of_fit import detectable_variation, fit
-from harness.cli.command_line import FAILED, SUCCESS, WRONG_SETTINGS
+from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 from harness.models.target import load_target
 from harness.server_certification.certify_server import certify_server
 from harness.server_certification.config import CertifyServerConfig

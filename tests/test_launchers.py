@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import run as command
-from harness.cli.command_line import REQUEUE
+from harness.cli.ending import REQUEUE
 from harness.compose.compose import compose_plan
 from harness.records.run_status import read_status
 from harness.records.runs import read_runs

@@ -1,10 +1,15 @@
 """What the process of `run` itself loads, and when."""
 
+import subprocess
+import sys
 import threading
 from importlib.util import find_spec
 
+import pytest
+
+from harness.cli.ending import INTERRUPTED, REQUEUE
 from harness.sweep import whole_run
-from tests.own_process import output_of
+from tests.own_process import ROOT, output_of
 from tests.supervised_runs import plan_on
 
 
@@ -54,3 +59,21 @@ def test_threads_are_chosen_before_torch_is_there():
         "    print(os.environ.get(VARIABLE))"
     )
     assert output_of(code).split() == ["1", "None", "7"]
+
+
+@pytest.mark.parametrize("module", ["experiments.run", "hydra"])
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", REQUEUE), ("SIGUSR1", REQUEUE), ("SIGINT", INTERRUPTED)])
+def test_a_signal_during_the_imports_has_its_exit_code_and_one_line(name, code, module):
+    """Would catch a job that its scheduler ends just after the start and does not queue again, and a traceback."""
+    program = (
+        "import os, signal, sys\n"
+        "class Sends:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.{name})\n"
+        "sys.meta_path.insert(0, Sends())\n"
+        "from experiments.__main__ import main\n"
+        "sys.exit(main(['run', '--list']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code and not done.stdout
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("interrupted")

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from harness.cli.command_line import REQUEUE
+from harness.cli.ending import REQUEUE
 from harness.records.files import write_atomically
 from harness.sweep import supervisor, whole_run
 from harness.sweep.channel import Channel

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from experiments import demo_server
 from harness.backends.server.vllm_cpu.environment import installed
 from harness.backends.server.vllm_cpu.start import expand
-from harness.cli.command_line import FAILED
+from harness.cli.ending import FAILED
 from harness.compose.compose import compose_plan
 from harness.metrics.cell import read_results
 from harness.models.mtp import copy_without_mtp

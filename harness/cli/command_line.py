@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from harness.cli.arguments import add_settings, flags_of, read_settings
+from harness.cli.ending import FAILED, INTERRUPTED, SUCCESS, WRONG_SETTINGS
 from harness.settings.schema import SettingsError, all_settings, did_you_mean, group_options
 
 PROGRAM = "rejection-lab"
-SUCCESS, FAILED, WRONG_SETTINGS, REQUEUE, INTERRUPTED = 0, 1, 2, 75, 130
-"""Exit codes of every command: done; the work failed, or its verdict is no; wrong arguments; ended by SIGTERM or
-SIGUSR1, to be started again (EX_TEMPFAIL of sysexits.h); interrupted by a key."""
 MAX_WIDTH = 120
 """Of a line of help."""
 
@@ -99,7 +97,9 @@ class CommandParser(argparse.ArgumentParser):
             return code
         except SystemExit as stop:  # argparse has printed the help
             return int(stop.code or SUCCESS)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
+            # with a text it has been told already
+            say("" if stop.args else "interrupted")
             return INTERRUPTED
         except BrokenPipeError:
             # the reader has seen enough; without this the interpreter complains when it flushes at exit

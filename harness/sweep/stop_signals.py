@@ -71,21 +71,6 @@ class StopSignals:
 
 
 @contextmanager
-def ending_with(code: int) -> Iterator[None]:
-    """SIGTERM and SIGUSR1 end the process with an exit code; SystemExit goes through what is under way."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(code)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
 def blocked(number: signal.Signals) -> Iterator[None]:
     """A process that is started here never gets this signal, which a terminal sends to all of its processes."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})

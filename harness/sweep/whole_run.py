@@ -8,14 +8,15 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from harness.cli.command_line import FAILED, REQUEUE, SUCCESS, say
+from harness.cli.command_line import say
+from harness.cli.ending import FAILED, REQUEUE, SUCCESS
 from harness.compose.run_plan import Resume, RunPlan, made_folder
 from harness.models.check_model_configs import check_length
 from harness.records.files import UnwritableError, remove_partial
@@ -25,7 +26,7 @@ from harness.settings.launcher import LauncherKind
 from harness.sweep.lease import leased
 from harness.sweep.optional_packages import check_optional_packages
 from harness.sweep.progress import progress_on
-from harness.sweep.stop_signals import StoppedBySignal, ending_with
+from harness.sweep.stop_signals import StoppedBySignal
 from harness.sweep.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         from harness.report.tracking import check_tracker
 
         check_tracker(plan.tracking)
-    with made_folder(plan.folder), leased(plan.folder), nullcontext() if in_this_process else ending_with(REQUEUE):
+    with made_folder(plan.folder), leased(plan.folder):
         remove_partial(plan.folder)
         say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
         say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.warnings)
@@ -93,7 +94,10 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         try:
             (run_here if in_this_process else run_plan)(plan, finished)
         except (Exception, KeyboardInterrupt) as error:
-            say(f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'stopped'}: {_kept(plan, finished)}")
+            kept = f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'stopped'}: {_kept(plan, finished)}"
+            say(kept)
+            if isinstance(error, KeyboardInterrupt):
+                error.args = error.args or (kept,)
             if isinstance(error, StoppedBySignal) and not error.is_key:
                 raise SystemExit(REQUEUE) from error
             is_at_once = isinstance(error, StoppedBySignal) and error.is_at_once
