@@ -65,6 +65,11 @@ def status_lines(name: str, status: RunStatus) -> list[str]:
     if status.is_alive and status.left_s is not None:
         hours = status.left_s * status.num_devices / 3600
         lines.append(f"left: about {duration(status.left_s)}, {hours:.2f} device-hours")
+    if not status.is_alive and left:
+        goes_on = "the same command goes on where the run was stopped"
+        lines.append(f"{goes_on}: {status.command}" if status.command else goes_on)
+    if not status.is_alive and status.num_failed:
+        lines.append("what has failed is run again with --retry-failed")
     return lines
 
 

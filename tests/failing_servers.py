@@ -145,6 +145,25 @@ class Hangs(FailingServer):
             signal.pause()
 
 
+class LoadsForEver(FailingServer):
+    """Opens the pipe while its models load, or in the first turn before the first round, as the environment says."""
+
+    @staticmethod
+    def prepare_together(backends, conversations) -> None:
+        if os.environ["LOADS"] == "before the first turn":
+            LoadsForEver.load()
+
+    def generate(self, conversations, on_request=None, start_s=0.0, on_round=None) -> BackendRun:
+        self.load()
+        raise AssertionError
+
+    @staticmethod
+    def load() -> None:
+        open(os.environ["TELL"], "w").close()
+        while True:
+            signal.pause()
+
+
 class GoesOnWhenStopped(FailingServer):
     """Opens the pipe, and finishes the next request once it has been asked to stop."""
 

@@ -67,6 +67,18 @@ def test_a_run_that_was_killed_is_not_called_running(tmp_path, capsys):
     assert "killed" in shown and "running" not in shown and "left:" not in shown
 
 
+def test_a_run_that_was_killed_says_how_it_goes_on(tmp_path, capsys):
+    """Would catch a user who starts anew, because nothing says that the run goes on, on which devices, with what."""
+    plan = plan_on("KilledIfAsked", tmp_path, devices=("0",))
+    Supervisor(plan, Counting(), []).run()
+    status = read_status(tmp_path)
+    replace(status, state=RUNNING, num_finished=1, started="before").write(tmp_path)
+    assert command.main([str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert "killed" in shown and "the same command goes on where the run was stopped: command --devices 0\n" in shown
+    assert "--retry-failed" not in shown
+
+
 def test_a_pid_that_was_given_again_is_not_the_run(tmp_path):
     """Would catch a run that is called running because some later process has its pid."""
     assert STATUS_OF_A_RUN.is_alive and not replace(STATUS_OF_A_RUN, started="0").is_alive

@@ -48,6 +48,26 @@ def test_a_signal_ends_the_run_after_the_request_under_way(number, is_key, tmp_p
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.parametrize(
+    ("where", "words"), [("before the first turn", "models are still loading"), ("in a turn", "the round under way")]
+)
+def test_models_that_load_for_long_do_not_hold_up_the_end(where, words, tmp_path, begun, monkeypatch):
+    """Would catch Ctrl-C that seems to do nothing until all weights are loaded and all steps compiled."""
+
+    class Told(Counting):
+        def note(self, text):
+            notes.append(text)
+
+    notes = []
+    monkeypatch.setenv("LOADS", where)
+    signal_when(begun, signal.SIGINT)
+    with pytest.raises(StoppedBySignal) as stopped:
+        Supervisor(plan_on("LoadsForEver", tmp_path), Told(), []).run()
+    assert stopped.value.is_key and not stopped.value.is_at_once
+    assert [words in note for note in notes if "stopping" in note] == [True]
+    assert not list(tmp_path.glob("cells/*"))
+
+
 def test_a_request_that_goes_on_for_long_does_not_hold_up_the_end(tmp_path, begun):
     """Would catch a run that its scheduler kills because it waited for the end of a request."""
     display = Counting()

@@ -35,16 +35,19 @@ def test_what_ends_a_worker_fails_its_cell_and_another_worker_does_the_rest(name
 
 
 def test_a_cell_that_failed_before_its_worker_died_is_counted_once(tmp_path, monkeypatch):
-    """Would catch requests that are left out again by the next worker, a failure that takes another's place, and one
-    of this run that is retried like one of an earlier run."""
+    """Would catch requests that are left out again by the next worker, a failure that takes another's place, one of
+    this run that is retried like one of an earlier run, and one that every worker tells again."""
     monkeypatch.setenv("ONCE", str(tmp_path / "once"))
     display = Counting()
+    notes: list[str] = []
+    display.note = notes.append
     run_plan = replace(plan_on("RaisesAndIsKilled", tmp_path), resume=Resume(retries_failed=True))
     Supervisor(run_plan, display, []).run()
     assert (tmp_path / "once").stat().st_size == 1
     records = records_of(tmp_path)
     assert [records[method].failures[0].error for method in ("strict", "block")] == ["RuntimeError", "WorkerDiedError"]
     assert display.num_requests == display.total > 0
+    assert [note.partition(":")[0] for note in notes if "fail" in note] == ["failed", "failed"]
 
 
 def test_a_run_from_the_start_keeps_what_its_own_workers_did(tmp_path):

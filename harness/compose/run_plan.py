@@ -77,6 +77,12 @@ class RunPlan:
     """Where results are sent beside the report."""
 
     @property
+    def command_to_go_on(self) -> str:
+        """The command for the next session of the run: on the same devices, without what holds for one session."""
+        devices = ",".join(name for name in self.workers.devices if name is not None)
+        return f"{self.command} --devices {devices}" if devices else self.command
+
+    @property
     def skipped_lines(self) -> list[str]:
         """One line for each combination that was left out, for the console."""
         return [

@@ -25,7 +25,7 @@ from harness.report.number_format import Number, count
 from harness.report.table import NONE, Entry, Table
 from harness.settings.guarantee import labels
 from harness.settings.identity import plain_values
-from harness.sweep.run_cells import label
+from harness.sweep.cell_label import label
 from harness.timing.measured import Timing
 
 JSON, MARKDOWN = "round_profile.json", "round_profile.md"

@@ -22,6 +22,7 @@ from typing import Any
 PACKAGES = ("rejection-lab", "torch", "triton", "transformers", "tokenizers", "numpy", "pandas")
 ROOT = Path(__file__).resolve().parents[2]
 _TIMEOUT_S = 10
+UNKNOWN = "not known"
 
 
 def provenance(
@@ -78,15 +79,17 @@ def measured_with(found: Mapping[str, Any]) -> dict[str, str]:
         part if isinstance(part := found.get(name), Mapping) else {} for name in ("git", "cpu", "packages", "imported")
     )
     gpu = found.get("gpu")
-    device = {"CPU": cpu.get("model")} if gpu is None else {"GPU": gpu.get("name") if isinstance(gpu, Mapping) else gpu}
-    return {
-        "commit": str(git.get("commit")),
-        "changes since the commit": str(git.get("diff")),
-        "python": str(found.get("python")),
-        **{name: str(value) for name, value in (*packages.items(), *device.items())},
-        "threads of torch": str(found.get("torch_threads")),
-        **{name: str(digest) for name, digest in imported.items()},
+    device = cpu.get("model") if gpu is None else gpu.get("name") if isinstance(gpu, Mapping) else gpu
+    values = {
+        "commit": (git.get("commit"), UNKNOWN),
+        "changes since the commit": (git.get("diff"), "none"),
+        "python": (found.get("python"), UNKNOWN),
+        **{name: (value, "not installed") for name, value in packages.items()},
+        "device": (device, UNKNOWN),
+        "threads of torch": (found.get("torch_threads"), UNKNOWN),
+        **{name: (digest, UNKNOWN) for name, digest in imported.items()},
     }
+    return {name: without if value is None else str(value) for name, (value, without) in values.items()}
 
 
 def _output(*command: str) -> str | None:

@@ -15,7 +15,7 @@ from harness.records.strict_json import parse_json, shown, typed
 
 STATUS = "status.json"
 RUNNING, DONE, STOPPED = "running", "done", "stopped"
-_OF_LATER_VERSIONS = {"own_device_s", "num_waiting", "loading_s"}
+_OF_LATER_VERSIONS = {"own_device_s", "num_waiting", "loading_s", "command"}
 """Fields that the first version did not write."""
 SILENT_S = 120.0
 """A run that has not written for so long has ended, if its process cannot be asked."""
@@ -48,6 +48,8 @@ class RunStatus:
     """Workers that a cluster has not started yet."""
     loading_s: float = 0.0
     """Part of `elapsed_s` before the first turn."""
+    command: str = ""
+    """That goes on with the run; empty in files of an earlier version."""
     updated_unix_s: float = field(default_factory=time.time)
     pid: int = field(default_factory=lambda: ProcessName.here().pid)
     host: str = field(default_factory=lambda: ProcessName.here().host)

@@ -26,10 +26,11 @@ from harness.settings.cell import CellConfig
 from harness.settings.guarantee import labels
 from harness.settings.identity import determinants, plain_values
 from harness.settings.sections import BackendConfig
+from harness.sweep.cell_label import label
 from harness.sweep.cpu_threads import shared_cores
 from harness.sweep.failures import recorded_config
 from harness.sweep.progress import Progress
-from harness.sweep.resume import CellCheckpoint, Note, find_checkpoint
+from harness.sweep.resume import CellCheckpoint, Drift, Note, find_checkpoint
 from harness.sweep.turns import Turn
 from harness.timing.gpu_watch import own_gpu, watched
 from harness.workload.conversations import Conversation
@@ -67,7 +68,9 @@ class Arm:
         # a kind of the user's own need not know its weights before
         weights = self.backend.weights() if hasattr(self.backend, "weights") else None
         key = identity(determinants(self.backend.resolved(self.cell), prompts, weights))
-        self._checkpoint = find_checkpoint(folder, key, self.session, self._provenance(), resume, note)
+        self._checkpoint = find_checkpoint(
+            folder, key, self.session, self._provenance(), resume, lambda text: note(f"{label(self.cell)}: {text}")
+        )
         if self._checkpoint.config is not None:
             self._bring_up_to_date(self._checkpoint.config, folder / CELLS)
 
@@ -87,6 +90,11 @@ class Arm:
     def finished_id(self) -> str | None:
         """Of the record, where there is one."""
         return None if self._checkpoint is None else self._checkpoint.cell_id
+
+    @property
+    def drift(self) -> Drift | None:
+        """What earlier sessions measured the cell with that is not the same here, where there is something."""
+        return None if self._checkpoint is None else self._checkpoint.drift
 
     @property
     def goes_on(self) -> bool:
@@ -114,6 +122,9 @@ class Arm:
         # a kind of the user's own need not know of these
         taken = signature(self.backend.generate).parameters
         ends: dict[str, Any] = {"on_round": progress.round_ended} if "on_round" in taken else {}
+        if not ends:
+            # from here on a signal waits for the end of a request
+            progress.round_ended()
         if not self._is_warm:
             self.backend.generate(turn.conversations[: self.cell.measurement.num_warmup_requests], **ends)
         self._is_warm = True

@@ -9,7 +9,7 @@ This module does not know how a cell is run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from harness.records.fault_points import reached
 from harness.records.files import SUFFIX, read_cell, write_atomically
 from harness.records.finished import CHECKPOINTS, PARTS, Finished, digest_of
 from harness.records.parts import ConversationKey, Part, settled
-from harness.records.provenance import measured_with
+from harness.records.provenance import UNKNOWN, measured_with
 from harness.records.runs import CELLS
 from harness.records.schema import CellRecord, Failure
 from harness.records.strict_json import at, shown, typed
@@ -28,6 +28,26 @@ ASIDE = ".damaged"
 
 Note = Callable[[str], None]
 """Tells the user something."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What earlier sessions measured a cell with that is not the same here."""
+
+    differing: tuple[tuple[str, str, str], ...]
+    """Name, what was found, and what is here."""
+    is_accepted: bool
+    """Whether the cell goes on, marked; else it is started anew."""
+
+    def told(self, cells: str) -> str:
+        """A line on the cells that it concerns."""
+        words = "; ".join(f"{name}: found {found}, expected {here}" for name, found, here in self.differing)
+        if self.is_accepted:
+            return f"going on with cells that were measured with others, and marking them: {cells} ({words})"
+        return (
+            f"starting cells anew, since they were measured with others: {cells} ({words}); --accept-drift goes on "
+            "with them and marks them"
+        )
 
 
 @dataclass
@@ -48,6 +68,8 @@ class CellCheckpoint:
     """That of the record, where there is one."""
     clock_s: float = 0.0
     """What the records' clock showed at the end of the last part."""
+    drift: Drift | None = None
+    """Between earlier sessions and this one."""
 
     def keep(self, part: Part) -> None:
         """Add a part; on disk when this returns, and not in memory, which a long cell would fill."""
@@ -118,16 +140,10 @@ def find_checkpoint(
     same = [checkpoint for checkpoint, drift in zip(found, drifts, strict=True) if not drift]
     if same:
         return same[-1]
-    if found:
-        words = "; ".join(f"{name}: {before}, now {now}" for name, (before, now) in drifts[-1].items())
-        if options.accepts_drift:
-            note(f"going on with {found[-1].file.path.name}, which was measured with others: {words}")
-            return found[-1]
-        note(
-            f"starting a cell anew, since {found[-1].file.path.name} was measured with others: {words} "
-            "(--accept-drift goes on with it and marks the cell)"
-        )
-    return CellCheckpoint(folder, key, Checkpoint(folder / CHECKPOINTS / f"{key}-{session}{PARTS}"))
+    drift = Drift(drifts[-1], options.accepts_drift) if found else None
+    if found and options.accepts_drift:
+        return replace(found[-1], drift=drift)
+    return CellCheckpoint(folder, key, Checkpoint(folder / CHECKPOINTS / f"{key}-{session}{PARTS}"), drift=drift)
 
 
 def _checkpoints(folder: Path, key: str) -> list[Path]:
@@ -140,7 +156,7 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
     try:
         parts, finished, file, num_torn = _content(path)
     except ValueError as error:
-        note(f"{path}: {error}; set aside as {_set_aside(path).name}, and its cell is started anew")
+        note(f"{path}: {error}; set aside as {_set_aside(path).name}, and the cell is started anew")
         return None
     if num_torn:
         note(f"{path}: the last {num_torn} bytes are of a part that was not written whole; they are cut off")
@@ -158,7 +174,7 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
     for name, digest in finished.files.items():
         record = folder / CELLS / Path(name).name
         if not record.is_file():
-            note(f"{record}: expected the finished cell, found nothing; it is run again")
+            note(f"{record}: expected the finished cell, found nothing; the cell is run again")
         elif digest_of(record) != digest:
             note(
                 f"{record}: not as the run wrote it; set aside as {_set_aside(record).name}, and the cell is run again"
@@ -183,14 +199,14 @@ def _starts_anew(checkpoint: CellCheckpoint, own_sessions: str, note: Note) -> b
         failed = [part for part in checkpoint.earlier if _has_failed_requests(part.failures)]
         others = [part for part in failed if not own_sessions or not part.block.session.startswith(own_sessions)]
         if others:
-            note(f"requests had failed in {len(others)} blocks of a cell, which are run again")
+            note(f"requests had failed in {len(others)} blocks, which are run again")
             checkpoint.run_again(others)
         return False
     record = read_cell(checkpoint.folder / CELLS / f"{checkpoint.cell_id}{SUFFIX}")
     is_own = own_sessions and any(session.startswith(own_sessions) for session in record.sessions)
     if is_own or not _has_failed_requests(record.failures):
         return False
-    note("requests of a finished cell had failed; it is run again")
+    note("it was finished, and requests had failed; it is run again")
     checkpoint.file.path.unlink()
     return True
 
@@ -223,17 +239,17 @@ def _entry(frame: Any) -> tuple[str, Any]:
     return entry
 
 
-def _drift(checkpoint: CellCheckpoint, here: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """What a checkpoint was measured with that is not the same here, unless some part is: name -> (then, now)."""
+def _drift(checkpoint: CellCheckpoint, here: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    """What a checkpoint was measured with that is not the same here, unless some part is: name, found, expected."""
     now, found = measured_with(here), dict[str, tuple[str, str]]()
     for provenance in checkpoint.provenances:
         before = measured_with(provenance)
         differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if not differing:
             # what was mixed with this was accepted then
-            return {}
-        found |= {name: (str(before.get(name)), str(now.get(name))) for name in differing}
-    return found
+            return ()
+        found |= {name: (before.get(name, UNKNOWN), now.get(name, UNKNOWN)) for name in differing}
+    return tuple((name, *values) for name, values in found.items())
 
 
 def _set_aside(path: Path) -> Path:

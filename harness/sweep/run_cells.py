@@ -26,15 +26,15 @@ from harness.records.files import SUFFIX, UnwritableError, write_cell
 from harness.records.runs import CELLS
 from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
-from harness.settings.drafting import CacheDtype
-from harness.settings.guarantee import RANDOM_WEIGHTS, labels
 from harness.settings.identity import key_without, plain_values
 from harness.settings.models import TargetConfig, Weights
 from harness.settings.usage import normal_form
 from harness.sweep.arm import Arm
+from harness.sweep.cell_label import label, label_of_several
 from harness.sweep.failures import DeviceLostError, device_is_lost, failed_id, failed_record, failure_of
 from harness.sweep.manifest import Manifest
 from harness.sweep.progress import Progress
+from harness.sweep.resume import Drift
 from harness.sweep.turns import Group, groups_of, interleave
 from harness.workload.conversations import Conversation, fingerprint
 
@@ -103,7 +103,7 @@ class CellRunner:
                 self._fail(arm, failures[arm.place], played, failures[arm.place].reason)
             elif played:
                 # --retry-failed and --fresh mean earlier runs, not what this run has finished
-                self._recall_failure(arm, Resume() if arm.place in finished else resume, played)
+                self._recall_failure(arm, Resume() if arm.place in finished else resume, played, arm.place in finished)
         if not played:
             return
         prompts = fingerprint(item.prompt for item in played if item.sample == 0)
@@ -114,6 +114,7 @@ class CellRunner:
             with self._failing([arm], played):
                 arm.backend = backend(arm.cell, shared)
                 arm.find_checkpoint(self.folder, prompts, resume, self.progress.note)
+        self._tell_drift(arms)
         self._leave_out_kept(_not_failed(arms), played)
         self._get_ready(_going_on(arms), played)
         for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
@@ -156,6 +157,15 @@ class CellRunner:
                 f"{what} {target.name}; on a GPU the first turn of a cell also compiles and captures its steps"
             )
         self.target = target
+
+    def _tell_drift(self, arms: Sequence[Arm]) -> None:
+        """Say once for all cells that it concerns what earlier sessions measured with and this one does not."""
+        found: dict[Drift, list[CellConfig]] = {}
+        for arm in arms:
+            if arm.drift is not None:
+                found.setdefault(arm.drift, []).append(arm.cell)
+        for drift, cells in found.items():
+            self.progress.note(drift.told(label_of_several(cells, len(arms))))
 
     def _leave_out_kept(self, arms: Sequence[Arm], played: Sequence[Conversation]) -> None:
         """List what earlier sessions have finished, and take what they have done out of the work that is left."""
@@ -208,8 +218,8 @@ class CellRunner:
         write_cell(record, self.folder / CELLS)
         self.finished(arm.place, record.cell_id, True)
 
-    def _recall_failure(self, arm: Arm, resume: Resume, played: Sequence[Conversation]) -> None:
-        """Leave a cell that failed in an earlier session as it is, or forget its failure."""
+    def _recall_failure(self, arm: Arm, resume: Resume, played: Sequence[Conversation], is_told: bool) -> None:
+        """Leave a cell that failed before as it is, or forget its failure."""
         # it may have failed without its prompts
         found = [failed_id(arm.cell, known) for known in (played, ())]
         paths = {cell_id: self.folder / CELLS / f"{cell_id}{SUFFIX}" for cell_id in found}
@@ -221,7 +231,8 @@ class CellRunner:
                 path.unlink(missing_ok=True)
             return
         arm.has_failed = True
-        self.progress.note(f"failed before: {label(arm.cell)}; --retry-failed runs it again")
+        if not is_told:
+            self.progress.note(f"failed before: {label(arm.cell)}; --retry-failed runs it again")
         self.progress.leave_out(sum(len(item.prompt.turns) for item in played))
         self.finished(arm.place, cell_id, True)
 
@@ -248,18 +259,6 @@ def _going_on(arms: Sequence[Arm]) -> list[Arm]:
 
 def _not_failed(arms: Sequence[Arm]) -> list[Arm]:
     return [arm for arm in arms if not arm.has_failed]
-
-
-def label(cell: CellConfig) -> str:
-    """A cell in a few words, for the progress display."""
-    weights = "".join(f" [{item}]" for item in labels(cell) if RANDOM_WEIGHTS in item)
-    if cell.is_baseline:
-        return f"baseline T={cell.decoding.temperature:g}{weights}"
-    num_tokens, method = cell.drafting.num_speculative_tokens, cell.verification.method.value
-    cache = "" if cell.drafting.cache_dtype is CacheDtype.auto else f" {cell.drafting.cache_dtype.value}"
-    cache += " unrounded" if cell.draws_unrounded else ""
-    tree = "" if cell.drafting.tree is None else f" tree={cell.drafting.tree}"
-    return f"{cell.drafter.kind.value} K={num_tokens}{tree} T={cell.decoding.temperature:g} {method}{cache}{weights}"
 
 
 def refuse_repeated(cells: Sequence[CellConfig]) -> None:

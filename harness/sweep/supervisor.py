@@ -243,6 +243,7 @@ class Supervisor:
         """Give a worker the next group, or let it end."""
         if self._tasks and not self._is_stopping:
             task = worker.task = self._tasks.pop(0)
+            worker.label = ""
             worker.at_stake = task.places
             worker.send("run", *task.hand_over())
         else:
@@ -286,7 +287,9 @@ class Supervisor:
         if self._signals.first is not None and not self._is_stopping:
             self._is_stopping = True
             again = "; Ctrl-C again stops at once" if self._signals.first == signal.SIGINT else ""
-            self._progress.note(f"stopping after the round under way{again}")
+            plays = any(worker.label for worker in self._workers)
+            what = "after the round under way" if plays else "before the first round: models are still loading"
+            self._progress.note(f"stopping {what}{again}")
             for worker in list(self._workers):
                 worker.process.stop()
                 if worker.task is None:

@@ -48,16 +48,16 @@ def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
     """
     faulthandler.enable()
     reports = Reports(channel)
-    for number in SCHEDULER_SIGNALS:
-        signal.signal(number, reports.stop)
-    tasks: SimpleQueue[list[Any] | None] = SimpleQueue()
-    threading.Thread(target=_listen, args=(channel, tasks, reports), daemon=True).start()
-    if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = device
-    choose_threads(plan.cells)
-    session = plan.resume.own_sessions + secrets.token_hex(4)
-    runner = CellRunner(plan, plan.folder, reports, reports.finished, reports.at_stake, session=session)
     try:
+        for number in SCHEDULER_SIGNALS:
+            signal.signal(number, reports.stop)
+        tasks: SimpleQueue[list[Any] | None] = SimpleQueue()
+        threading.Thread(target=_listen, args=(channel, tasks, reports), daemon=True).start()
+        if device is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = device
+        choose_threads(plan.cells)
+        session = plan.resume.own_sessions + secrets.token_hex(4)
+        runner = CellRunner(plan, plan.folder, reports, reports.finished, reports.at_stake, session=session)
         groups = groups_of(plan.cells)
         try:
             refuse_repeated(plan.cells)
@@ -67,6 +67,7 @@ def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
             return
         while (task := tasks.get()) is not None:
             index, failures, finished = task
+            reports.is_loading = True
             runner.run_group(groups[index], told_failures(failures), finished)
             channel.send("done")
         if reports.is_stopping:
@@ -94,7 +95,9 @@ def _listen(channel: Channel, tasks: SimpleQueue[list[Any] | None], reports: Rep
         if name == "run":
             tasks.put(values)
             continue
-        reports.is_stopping |= name == "stop"
+        if name == "stop":
+            # wherever that thread is
+            signal.pthread_kill(int(threading.main_thread().ident or 0), signal.SIGTERM)
         tasks.put(None)
         if name == "end":
             return
@@ -105,13 +108,17 @@ class Reports(Progress):
     """Sends what a display and the supervisor want to know, and raises `Stopped` between rounds once asked to."""
 
     channel: Channel
+    is_loading: bool = True
+    """Whether no round of the turn under way has ended, so that there is nothing to be kept."""
     is_stopping: bool = False
     has_stopped: bool = False
     """Whether only servers are left to be ended."""
 
     def stop(self, number: int, frame: FrameType | None) -> None:
         """The handler of signals."""
-        self.is_stopping = True
+        is_first, self.is_stopping = not self.is_stopping, True
+        if is_first and self.is_loading:
+            raise Stopped
 
     def stopped(self) -> None:
         """The process is about to end; the supervisor closes the channel once it has heard so."""
@@ -121,13 +128,14 @@ class Reports(Progress):
     def at_stake(self, places: Sequence[int]) -> None:
         """These cells have failed if this process dies now."""
         self._send("at_stake", places)
-        self.round_ended()
+        self._end_if_asked()
 
     def finished(self, place: int, cell_id: str, has_failed: bool) -> None:
         """The record of a cell is there."""
         self._send("finished", place, cell_id, has_failed)
 
     def cell(self, label: str, index: int, num_cells: int) -> None:
+        self.is_loading = True
         self._send("cell", label, index, num_cells)
 
     def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
@@ -151,5 +159,9 @@ class Reports(Progress):
             raise Stopped from error
 
     def round_ended(self) -> None:
+        self.is_loading = False
+        self._end_if_asked()
+
+    def _end_if_asked(self) -> None:
         if self.is_stopping:
             raise Stopped

@@ -1,0 +1,28 @@
+"""What a cell is called while it runs: a few words for the display, and for what happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.settings.cell import CellConfig
+from harness.settings.drafting import CacheDtype
+from harness.settings.guarantee import RANDOM_WEIGHTS, labels
+
+
+def label(cell: CellConfig) -> str:
+    """A cell in a few words."""
+    weights = "".join(f" [{item}]" for item in labels(cell) if RANDOM_WEIGHTS in item)
+    if cell.is_baseline:
+        return f"baseline T={cell.decoding.temperature:g}{weights}"
+    num_tokens, method = cell.drafting.num_speculative_tokens, cell.verification.method.value
+    cache = "" if cell.drafting.cache_dtype is CacheDtype.auto else f" {cell.drafting.cache_dtype.value}"
+    cache += " unrounded" if cell.draws_unrounded else ""
+    tree = "" if cell.drafting.tree is None else f" tree={cell.drafting.tree}"
+    return f"{cell.drafter.kind.value} K={num_tokens}{tree} T={cell.decoding.temperature:g} {method}{cache}{weights}"
+
+
+def label_of_several(cells: Sequence[CellConfig], num_cells: int) -> str:
+    """Some of so many cells in words."""
+    if 1 < len(cells) == num_cells:
+        return f"all {num_cells} cells"
+    return "; ".join(map(label, cells))
