@@ -30,7 +30,7 @@ from .row_words import load_logits, read_in_words
 from .sample_next import chunk_masses, find_token, load_chunks
 from .second_pass import weigh_chunks
 from .token_mask import mask_row, mask_rows, only_allowed
-from .workspace import SHORT_CHUNK, Shape, Workspace
+from .workspace import Shape, Workspace
 
 PARTS = 4
 """Chunks that a program reads, one for each of its warps."""
@@ -215,10 +215,8 @@ def draw_children(
         buffers = read_statistics(rows, sampling, every, shape, workspace, row_stats)
     else:
         buffers = workspace.row_buffers(shape, device, row_stats)
-    parts = 1 if shape.chunk == SHORT_CHUNK else min(PARTS, triton.next_power_of_2(shape.num_chunks))
-    num_groups = triton.cdiv(shape.num_chunks, parts)
-    group = 16 // logits.element_size()
-    _draw_children_kernel[(num_groups * num_rows,)](
+    settings = shape.chunk_settings(shape.parts(PARTS), logits.dtype, UNROLL)
+    _draw_children_kernel[(settings["NUM_GROUPS"] * num_rows,)](
         rows,
         sampling.temperature,
         stream_state(streams),
@@ -233,13 +231,7 @@ def draw_children(
         no_draft(),
         IS_DISTINCT=siblings is SiblingDraws.distinct,
         TRUNCATED=sampling.truncates,
-        NUM_GROUPS=num_groups,
-        PARTS=parts,
-        CHUNK=shape.chunk,
-        GROUP=group,
-        UNROLL=min(UNROLL, shape.chunk // (32 * group)),
-        CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
-        num_warps=parts,
         maxnreg=draw_children_registers(rows.is_aligned, mask is not None, capability()),
+        **settings,
     )
     return children

@@ -119,11 +119,11 @@ class Candidates:
         # among equal values the first wins, which is never a child of another
         order = values.sort(dim=1, descending=True, stable=True).indices[:, :num_nodes]
         is_kept = values.gather(1, order) > -torch.inf
-        nobody = values.shape[1]
-        order = torch.where(is_kept, order, nobody).sort(dim=1).values
-        index, is_node = order.clamp(max=nobody - 1), order < nobody
+        no_node = values.shape[1]
+        order = torch.where(is_kept, order, no_node).sort(dim=1).values
+        index, is_node = order.clamp(max=no_node - 1), order < no_node
         numbers = torch.arange(order.shape[1], device=order.device).expand_as(order)
-        number_of = order.new_full((len(order), nobody + 1), -1).scatter_(1, order, numbers)
+        number_of = order.new_full((len(order), no_node + 1), -1).scatter_(1, order, numbers)
         above = parents.gather(1, index)
         above = torch.where(is_node & (above >= 0), number_of.gather(1, above.clamp_min(0)), -1)
         return ChosenTree(

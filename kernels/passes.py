@@ -90,7 +90,7 @@ def decides_late(round_: Round) -> bool:
     shape = round_.shape
     if round_.draft.logits is None or round_.truncates or round_.is_masked or shape.chunk == SHORT_CHUNK:
         return False
-    num_sums = triton.next_power_of_2(shape.width + 1) * triton.next_power_of_2(shape.num_chunks)
+    num_sums = triton.next_power_of_2(shape.width + 1) * shape.chunks_padded
     return shape.num_requests <= LATE_REQUESTS.get(round_.method, 0) and num_sums <= MAX_CHUNK_SUMS
 
 
@@ -109,7 +109,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
         "SKIPS": method.traits.stops_at_first_failure and shape.width > 0 and decides,
         "READS_DRAFT": round_.draft.logits is not None,
         "CHUNK": shape.chunk,
-        "CHUNKS_PADDED": triton.next_power_of_2(shape.num_chunks),
+        "CHUNKS_PADDED": shape.chunks_padded,
         "WIDTH_PADDED": triton.next_power_of_2(shape.width + 1),
         "EMITS": emits,
         "EMITS_FROM_TARGET": method.traits.emits_from_target,
@@ -122,7 +122,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
     parts = FIRST_PASS_WARPS
     if is_short or not emits:
         # A row of few chunks has no work for more; but to draw from a long chunk takes them all.
-        parts = min(parts, triton.next_power_of_2(shape.num_chunks))
+        parts = min(parts, shape.chunks_padded)
     drafted = int(shape.width > 0)
     apart = int(drafted and not is_short and decides)
     many = MANY_PROGRAMS if drafted else MANY_DRAWING_PROGRAMS
@@ -230,7 +230,7 @@ def _deciding_pass(round_: Round) -> None:
     """Decide, sum what the next tokens are drawn from, and draw them; after a first pass that only summed."""
     shape = round_.shape
     parts = 4 if shape.num_requests <= LATE_REQUESTS_OF_4_WARPS else 8
-    parts = min(parts, triton.next_power_of_2(shape.num_chunks))
+    parts = min(parts, shape.chunks_padded)
     grid, shared = _second_launch(round_, parts)
     _deciding_pass_kernel[grid](
         round_.target,
@@ -257,21 +257,14 @@ def _second_launch(round_: Round, parts: int) -> tuple[tuple[int, int], dict[str
         parts: chunks that a program weighs, one for each of its warps.
     """
     shape, traits = round_.shape, round_.row_traits
-    num_groups = triton.cdiv(shape.num_chunks, parts)
-    group = 16 // round_.target.logits.element_size()
     # a step of a laden row loads more than tokens
     is_laden = traits.is_masked or traits.joins or traits.has_lead
-    shared = {
+    unroll = LADEN_UNROLL if is_laden else SECOND_PASS_UNROLL
+    settings = shape.chunk_settings(parts, round_.target.logits.dtype, unroll)
+    shared = settings | {
         "METHOD": round_.method.value,
-        "NUM_GROUPS": num_groups,
-        "PARTS": parts,
-        "CHUNK": shape.chunk,
-        "GROUP": group,
-        "UNROLL": min(LADEN_UNROLL if is_laden else SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
-        "CHUNKS_PADDED": triton.next_power_of_2(shape.num_chunks),
         "WIDTH_PADDED": triton.next_power_of_2(shape.width + 1),
         "OVERLAPS": overlaps(),
         "launch_pdl": overlaps(),
-        "num_warps": parts,
     }
-    return (num_groups * shape.num_requests, shape.num_positions), shared
+    return (settings["NUM_GROUPS"] * shape.num_requests, shape.num_positions), shared

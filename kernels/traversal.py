@@ -39,6 +39,29 @@ def _load_level(field, at, inside, other):
 
 
 @triton.jit
+def _judge_node(
+    target, draft, tokens, temperature, count, slot, rows, walk, request, node, columns,
+    READS_DRAFT: tl.constexpr, IS_DISTINCT: tl.constexpr,
+):  # fmt: skip
+    """A node and its children: (first child or -1, the tokens' ids, which are children, maximum, normalizer and
+    threshold of its row, its argmax, those of the draft row, what `judge_children` finds)."""
+    row = request.to(tl.int64) * (tokens.width + 1) + node
+    first = first_child(tokens, walk, request, node, count, columns)
+    token_ids, _, drafted = load_children(tokens, walk, request, node, count, columns)
+    maximum, normalizer, threshold = load_stats(rows, row)
+    argmax = tl.load(rows.argmax + row, cache_modifier=".cg")
+    draft_stats = (maximum, normalizer, threshold)
+    if READS_DRAFT:
+        _, draft_at = draft_row(draft, slot, tl.maximum(first, 0))
+        draft_stats = load_draft_stats(draft, draft_at, (first >= 0) & (temperature != 0))
+    judged = judge_children(
+        target, draft, tokens, temperature, request, slot, node, first, token_ids, drafted, columns,
+        (maximum, normalizer, threshold, argmax), draft_stats, READS_DRAFT, IS_DISTINCT,
+    )  # fmt: skip
+    return first, token_ids, drafted, (maximum, normalizer, threshold), argmax, draft_stats, judged
+
+
+@triton.jit
 def go_on(
     target, draft, tokens, temperature, count, stream, slot, rows, walk, state, output, request, mode, columns,
     FIRST: tl.constexpr, READS_DRAFT: tl.constexpr, IS_DISTINCT: tl.constexpr, TRUNCATED: tl.constexpr,
@@ -111,18 +134,11 @@ def go_on(
         next_mode = tl.full((), DONE, tl.int32)
     while next_mode == GOES_ON:
         node, place = entry(nodes, columns, level), entry(places, columns, level)
-        first = first_child(tokens, walk, request, node, count, columns)
-        token_ids, _, drafted = load_children(tokens, walk, request, node, count, columns)
-        maximum, normalizer, threshold = load_stats(rows, whole_row + node)
-        argmax = tl.load(rows.argmax + whole_row + node, cache_modifier=".cg")
-        draft_stats = (maximum, normalizer, threshold)
-        if READS_DRAFT:
-            _, draft_at = draft_row(draft, slot, tl.maximum(first, 0))
-            draft_stats = load_draft_stats(draft, draft_at, (first >= 0) & (temperature != 0))
-        usable, target_probs, draft_probs = judge_children(
-            target, draft, tokens, temperature, request, slot, node, first, token_ids, drafted, columns,
-            (maximum, normalizer, threshold, argmax), draft_stats, READS_DRAFT, IS_DISTINCT,
+        _, token_ids, _, stats, _, _, judged = _judge_node(
+            target, draft, tokens, temperature, count, slot, rows, walk, request, node, columns, READS_DRAFT,
+            IS_DISTINCT,
         )  # fmt: skip
+        usable, target_probs, draft_probs = judged
         child = first_of(columns, usable & (columns > place))
         chance, kappa = entry(chances, columns, level), entry(kappas, columns, level)
         if child < NO_CHILD:
@@ -154,7 +170,7 @@ def go_on(
                 uniform_number = entry(accept_uniforms(stream, level - 1, columns), columns, node - 1)
                 passes = uniform_number < chance
             if passes:
-                needs_masses = (temperature != 0) & (normalizer == normalizer) & (is_weighed == 0)
+                needs_masses = (temperature != 0) & (stats[1] == stats[1]) & (is_weighed == 0)
                 next_mode = tl.where(needs_masses, WEIGH_LAST, DONE)
                 next_factor = entry(factors, columns, level)
             else:
@@ -230,23 +246,13 @@ def _finish(
     tl.store(walk.path + row * tokens.width + columns - 1, (nodes - 1).to(tl.int64), mask=accepted)
     path_tokens = tl.load(tokens.token_ids + row * tokens.stride + nodes - 1, mask=accepted, other=-1)
     tl.store(output.token_ids + row * (tokens.width + 1) + columns - 1, path_tokens, mask=accepted)
-    first = first_child(tokens, walk, request, node, count, columns)
-    token_ids, _, drafted = load_children(tokens, walk, request, node, count, columns)
-    maximum, normalizer, threshold = load_stats(rows, row * (tokens.width + 1) + node)
-    argmax = tl.load(rows.argmax + row * (tokens.width + 1) + node, cache_modifier=".cg")
-    draft_stats = (maximum, normalizer, threshold)
-    if READS_DRAFT:
-        _, draft_at = draft_row(draft, slot, tl.maximum(first, 0))
-        draft_stats = load_draft_stats(draft, draft_at, (first >= 0) & (temperature != 0))
-    usable, _, _ = judge_children(
-        target, draft, tokens, temperature, request, slot, node, first, token_ids, drafted, columns,
-        (maximum, normalizer, threshold, argmax), draft_stats, READS_DRAFT, IS_DISTINCT,
-    )  # fmt: skip
-    flagged = (tl.sum((drafted & (usable == 0)).to(tl.int32), axis=0) > 0) | (normalizer != normalizer)
+    first, _, drafted, stats, argmax, draft_stats, judged = _judge_node(
+        target, draft, tokens, temperature, count, slot, rows, walk, request, node, columns, READS_DRAFT, IS_DISTINCT
+    )
+    flagged = (tl.sum((drafted & (judged[0] == 0)).to(tl.int32), axis=0) > 0) | (stats[1] != stats[1])
     flagged = flagged | (tl.load(tokens.counts + request) > tokens.width)
     purpose = tl.where(tl.sum(drafted.to(tl.int32), axis=0) > 0, RESIDUAL, BONUS)
     seed, position, round_index = stream
-    stats = (maximum, normalizer, threshold)
     opened = open_node(
         target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, READS_DRAFT
     )

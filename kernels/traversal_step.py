@@ -26,7 +26,7 @@ from .conclude import is_last, is_padding, load_stats, served_count, write_paddi
 from .device_streams import load_stream
 from .traversal import BEGIN, DONE, WEIGH_REST, go_on
 from .tree_decide import load_draft_stats
-from .tree_weigh import open_node, weigh_node
+from .tree_weigh import weigh_share
 
 
 @triton.jit
@@ -77,19 +77,11 @@ def _traversal_step_kernel(
             if READS_DRAFT:
                 _, draft_at = draft_row(draft, slot, tl.maximum(first, 0))
                 draft_stats = load_draft_stats(draft, draft_at, first >= 0)
-            opened = open_node(
-                target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, READS_DRAFT
-            )
-            chunks = group * PARTS + tl.arange(0, PARTS)
-            masses, rests = weigh_node(
-                target, draft, opened, removed, chunks, mode == WEIGH_REST,
+            weigh_share(
+                target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, removed,
+                rows, walk, group, mode == WEIGH_REST,
                 READS_DRAFT, TRUNCATED, IS_DISTINCT, PARTS, CHUNK, GROUP, UNROLL,
             )  # fmt: skip
-            cells = request.to(tl.int64) * rows.num_chunks + chunks
-            tl.store(walk.masses + cells, masses, mask=chunks < rows.num_chunks)
-            if IS_DISTINCT:
-                if mode == WEIGH_REST:
-                    tl.store(walk.rests + cells, rests, mask=chunks < rows.num_chunks)
             is_complete = is_last(walk.arrivals + request, NUM_GROUPS)
     if is_complete:
         go_on(

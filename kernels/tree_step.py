@@ -27,7 +27,7 @@ from .device_streams import load_stream
 from .token_mask import target_mask_row
 from .tree_children import first_child
 from .tree_decide import DONE, READ, WEIGH_REST, conclude_step, load_draft_stats
-from .tree_weigh import open_node, weigh_node
+from .tree_weigh import weigh_share
 
 
 @triton.jit
@@ -124,19 +124,11 @@ def _tree_step_kernel(
             draft_stats = stats
             if READS_DRAFT:
                 draft_stats = load_draft_stats(draft, draft_at, compares)
-            opened = open_node(
-                target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, READS_DRAFT
-            )
-            chunks = group * PARTS + tl.arange(0, PARTS)
-            masses, rests = weigh_node(
-                target, draft, opened, removed, chunks, mode == WEIGH_REST,
+            weigh_share(
+                target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, removed,
+                rows, walk, group, mode == WEIGH_REST,
                 READS_DRAFT, TRUNCATED, IS_DISTINCT, PARTS, CHUNK, GROUP, UNROLL,
             )  # fmt: skip
-            at = request.to(tl.int64) * rows.num_chunks + chunks
-            tl.store(walk.masses + at, masses, mask=chunks < rows.num_chunks)
-            if IS_DISTINCT:
-                if mode == WEIGH_REST:
-                    tl.store(walk.rests + at, rests, mask=chunks < rows.num_chunks)
             is_complete = is_last(walk.arrivals + request, NUM_GROUPS)
     if is_complete:
         cursor = (mode, node, level, before, first, factor, num_removed)

@@ -9,6 +9,7 @@ always needs them; each of its steps but the first weighs a deletion, of K at mo
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import triton
@@ -24,7 +25,7 @@ from .round import Round, capability
 from .traversal_step import _traversal_step_kernel
 from .tree_shape import longest_walk
 from .tree_step import _tree_step_kernel
-from .workspace import SHORT_CHUNK, Shape, Workspace
+from .workspace import Shape, Workspace
 
 PARTS = 4
 """Chunks that a program reads, one for each of its warps."""
@@ -98,17 +99,26 @@ def launch_walk(round_: Round, draft: Draft, walk: TreeWalk, method: TreeMethod)
         launch(kind._replace(rows=rows), draft, walk)
 
 
+def _step_settings(round_: Round) -> dict[str, Any]:
+    """Settings that the steps of both methods share."""
+    shape = round_.shape
+    return shape.chunk_settings(shape.parts(PARTS), round_.target.logits.dtype, SECOND_PASS_UNROLL) | {
+        "READS_DRAFT": round_.draft.logits is not None,
+        "TRUNCATED": round_.truncates,
+        "WIDTH_PADDED": triton.next_power_of_2(round_.tokens.width + 1),
+        "OVERLAPS": overlaps(),
+    }
+
+
 def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk) -> None:
     shape, width = round_.shape, round_.tokens.width
     num_steps = 1 + (width if draft.shape is None else longest_walk(draft.shape)) + round_.truncates
-    parts = 1 if shape.chunk == SHORT_CHUNK else min(PARTS, triton.next_power_of_2(shape.num_chunks))
-    num_groups = triton.cdiv(shape.num_chunks, parts)
-    group = 16 // round_.target.logits.element_size()
+    settings = _step_settings(round_)
     sums_drafts = int(shape.sums_drafts)
     device, workspace = round_.tokens.token_ids.device, round_.workspace
     states = [_walk_state(name, shape.num_requests, device, workspace) for name in ("even", "odd")]
     for step in range(num_steps):
-        _tree_step_kernel[(num_groups * (1 + sums_drafts) * shape.num_requests,)](
+        _tree_step_kernel[(settings["NUM_GROUPS"] * (1 + sums_drafts) * shape.num_requests,)](
             round_.target,
             round_.draft,
             round_.tokens,
@@ -121,21 +131,11 @@ def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk) -> None:
             states[(step + 1) % 2],
             round_.output,
             FIRST=step == 0,
-            READS_DRAFT=round_.draft.logits is not None,
             SUMS_DRAFTS=sums_drafts,
             IS_DISTINCT=draft.siblings is SiblingDraws.distinct,
-            TRUNCATED=round_.truncates,
-            NUM_GROUPS=num_groups,
-            PARTS=parts,
-            CHUNK=shape.chunk,
-            GROUP=group,
-            UNROLL=min(SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
-            CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
-            WIDTH_PADDED=triton.next_power_of_2(width + 1),
-            OVERLAPS=overlaps(),
             launch_pdl=overlaps() and step > 0,
-            num_warps=parts,
             maxnreg=tree_step_registers(round_.row_traits, step == 0, capability()),
+            **settings,
         )
 
 
@@ -157,13 +157,11 @@ def _launch_traversal(round_: Round, draft: Draft, walk: TreeWalk) -> None:
     reads_draft = round_.draft.logits is not None
     # one-hot children are deleted without a step
     num_steps = 2 + (width if reads_draft else 0)
-    parts = 1 if shape.chunk == SHORT_CHUNK else min(PARTS, triton.next_power_of_2(shape.num_chunks))
-    num_groups = triton.cdiv(shape.num_chunks, parts)
-    group = 16 // round_.target.logits.element_size()
+    settings = _step_settings(round_)
     device = round_.tokens.token_ids.device
     state = _traversal_state(shape.num_requests, width, device, round_.workspace)
     for step in range(num_steps):
-        _traversal_step_kernel[(num_groups * shape.num_requests,)](
+        _traversal_step_kernel[(settings["NUM_GROUPS"] * shape.num_requests,)](
             round_.target,
             round_.draft,
             round_.tokens,
@@ -175,18 +173,8 @@ def _launch_traversal(round_: Round, draft: Draft, walk: TreeWalk) -> None:
             state,
             round_.output,
             FIRST=step == 0,
-            READS_DRAFT=reads_draft,
             IS_DISTINCT=reads_draft and draft.siblings is SiblingDraws.distinct,
-            TRUNCATED=round_.truncates,
-            NUM_GROUPS=num_groups,
-            PARTS=parts,
-            CHUNK=shape.chunk,
-            GROUP=group,
-            UNROLL=min(SECOND_PASS_UNROLL, shape.chunk // (32 * group)),
-            CHUNKS_PADDED=triton.next_power_of_2(shape.num_chunks),
-            WIDTH_PADDED=triton.next_power_of_2(width + 1),
-            OVERLAPS=overlaps(),
             launch_pdl=overlaps() and step > 0,
-            num_warps=parts,
             maxnreg=traversal_step_registers(round_.row_traits, step == 0),
+            **settings,
         )

@@ -89,3 +89,26 @@ def weigh_node(
                 covered = without_tokens(covered, token_ids, removed)
                 rests += tl.sum(tl.reshape(covered, (PARTS, LANES, GROUP)), axis=2).to(tl.float64)
     return tl.sum(sums, axis=1), tl.sum(rests, axis=1)
+
+
+@triton.jit
+def weigh_share(
+    target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, removed, rows, walk,
+    group, with_rest,
+    READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, IS_DISTINCT: tl.constexpr, PARTS: tl.constexpr,
+    CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Leave the masses of a program's share of the chunks in the walk's memory; arguments as above."""
+    opened = open_node(
+        target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, READS_DRAFT
+    )
+    chunks = group * PARTS + tl.arange(0, PARTS)
+    masses, rests = weigh_node(
+        target, draft, opened, removed, chunks, with_rest,
+        READS_DRAFT, TRUNCATED, IS_DISTINCT, PARTS, CHUNK, GROUP, UNROLL,
+    )  # fmt: skip
+    cells = request.to(tl.int64) * rows.num_chunks + chunks
+    tl.store(walk.masses + cells, masses, mask=chunks < rows.num_chunks)
+    if IS_DISTINCT:
+        if with_rest:
+            tl.store(walk.rests + cells, rests, mask=chunks < rows.num_chunks)

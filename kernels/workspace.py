@@ -64,6 +64,34 @@ class Shape:
     def num_chunks(self) -> int:
         return -(-(self.vocab_size + MAX_LEAD * self.has_lead) // self.chunk)
 
+    @property
+    def chunks_padded(self) -> int:
+        """`num_chunks` up to a power of two."""
+        return 1 << (self.num_chunks - 1).bit_length()
+
+    def parts(self, most: int) -> int:
+        """Chunks that a program takes, one for each of its warps: no more than a row has, and one of a short row."""
+        return 1 if self.chunk == SHORT_CHUNK else min(most, self.chunks_padded)
+
+    def chunk_settings(self, parts: int, dtype: torch.dtype, unroll: int) -> dict[str, int]:
+        """Settings of a kernel whose programs weigh `parts` chunks each, a warp for each.
+
+        Args:
+            parts: a power of two.
+            dtype: of the logits.
+            unroll: steps of a chunk that are unrolled, unless it has fewer.
+        """
+        group = 16 // dtype.itemsize
+        return {
+            "NUM_GROUPS": -(-self.num_chunks // parts),
+            "PARTS": parts,
+            "CHUNK": self.chunk,
+            "GROUP": group,
+            "UNROLL": min(unroll, self.chunk // (32 * group)),
+            "CHUNKS_PADDED": self.chunks_padded,
+            "num_warps": parts,
+        }
+
 
 class Workspace:
     """Named buffers of one device, and constants that were copied to it once."""

@@ -9,7 +9,7 @@ from harness.settings.tree import Tree, branching
 from kernels.contract import Draft, Sampling, SiblingDraws, TokenMask
 from kernels.methods import TreeMethod
 from tests.kernel_rounds import DEVICE, UNCUT, always, moved, random_words, streams_of
-from tests.kernel_tree_rounds import TreeRound, assert_same, checked, tree_round
+from tests.kernel_tree_rounds import TreeRound, checked, tree_round
 from tests.random_round import GREEDY, PLAIN, Setting
 
 INDEPENDENT, DISTINCT = SiblingDraws
@@ -79,26 +79,3 @@ def test_masked_rows():
     of_cache = torch.full(batch.draft.logits.shape[:2], -1, device=DEVICE)
     mask = TokenMask(words, torch.where(rows < 2, -1, rows))
     checked(replace(batch, mask=mask, draft=replace(batch.draft, mask=TokenMask(words, of_cache))), TRAVERSAL)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("settings", [UNCUT, [*UNCUT[:3], *CUT]], ids=["uncut", "cutting"])
-@pytest.mark.parametrize("siblings", [*SiblingDraws, None], ids=["independent", "distinct", "one-hot"])
-def test_large_trees_in_a_graph(settings: list[Setting], siblings: SiblingDraws | None):
-    """Twelve requests of 32 nodes over a vocabulary of 128,256, captured once and played for other streams."""
-    from kernels.workspace import Workspace
-
-    shape, count = branching(4, 1, 2, 1, 1), 12
-    batch = tree_round(
-        (settings * 2)[:count], [shape] * count, 128_256, siblings or DISTINCT, torch.bfloat16, siblings is None, seed=1
-    )
-    workspace = Workspace()
-    assert_same(batch.found(workspace, TRAVERSAL), batch.expected(TRAVERSAL))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = batch.found(workspace, TRAVERSAL)
-    for position in (3, 70_000):
-        batch.streams.positions.fill_(position)
-        graph.replay()
-        assert_same(found, batch.expected(TRAVERSAL))
-    assert workspace.busy_counters() == []

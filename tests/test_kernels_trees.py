@@ -227,9 +227,10 @@ def test_the_longest_walk_is_that_of_some_answers():
 
 
 @pytest.mark.gpu
+@METHODS
 @pytest.mark.parametrize("settings", [UNCUT, [*UNCUT[:3], *CUT]], ids=["uncut", "cutting"])
 @pytest.mark.parametrize("siblings", [*SiblingDraws, None], ids=["independent", "distinct", "one-hot"])
-def test_large_trees_in_a_graph(settings: list[Setting], siblings: SiblingDraws | None):
+def test_large_trees_in_a_graph(method: TreeMethod, settings: list[Setting], siblings: SiblingDraws | None):
     """Twelve requests of 32 nodes over a vocabulary of 128,256, captured once and played for other streams."""
     shape, count = branching(4, 1, 2, 1, 1), 12
     batch = tree_round(
@@ -237,14 +238,14 @@ def test_large_trees_in_a_graph(settings: list[Setting], siblings: SiblingDraws 
     )
     batch = replace(batch, draft=replace(batch.draft, shape=shape))
     workspace = Workspace()
-    assert_same(batch.found(workspace), batch.expected())
+    assert_same(batch.found(workspace, method), batch.expected(method))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = batch.found(workspace)
+        found = batch.found(workspace, method)
     for position in (3, 70_000):
         batch.streams.positions.fill_(position)
         graph.replay()
-        assert_same(found, batch.expected())
+        assert_same(found, batch.expected(method))
     assert workspace.busy_counters() == []
 
 

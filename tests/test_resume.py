@@ -206,7 +206,7 @@ def test_a_record_that_was_edited_is_set_aside(tmp_path, undisturbed):
 
 
 def test_a_record_whose_times_were_edited_is_refused_wherever_it_is_read(tmp_path):
-    """Would catch a speedup over times that nobody measured, in a record that is consistent in itself."""
+    """Would catch a speedup over times that were not measured, in a record that is consistent in itself."""
     run(tmp_path)
     for path in sorted((tmp_path / "cells").iterdir()):
         untouched = path.read_bytes()
