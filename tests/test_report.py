@@ -14,17 +14,20 @@ from harness.metrics.columns import column_names
 from harness.metrics.frame import load_results
 from harness.records.files import write_cell
 from harness.records.runs import read_runs
+from harness.records.schema import Failure
 from harness.report.console import WIDTH, paired_lines, print_summary
 from harness.report.warnings import warnings
 from harness.report.write import column_dictionary, default_output, own_files, write_results
 from tests.own_process import output_of
 from tests.synthetic_cells import (
     analysed,
+    baseline_settings,
     cell_record,
     config,
     request_record,
     round_record,
     shortened_cell,
+    simulated_cell,
     simulated_run,
 )
 
@@ -139,6 +142,24 @@ def test_summary_shows_the_length_of_full_drafts_beside_the_expected_one():
     assert "over the drafts that count in full" in " ".join(stream.getvalue().split())
     (paired,) = paired_lines(cells)
     assert paired.startswith("block − strict: length +1.00 [+1.00, +1.00], same drafts +1.00 ")
+
+
+def test_a_cell_that_failed_early_is_a_row_among_those_it_was_to_be_compared_with():
+    """Would catch a block of its own for a cell whose backend had not found out its settings, and a mark that nothing
+    explains."""
+    baseline = simulated_cell(baseline_settings(), (), num_prompts=6)
+    strict = simulated_cell(config(verification__method="strict"), (0.6, 0.5, 0.4), num_prompts=6)
+    settings = config(verification__method="block")
+    settings["backend"] = {**settings["backend"], "fused": None, "dtype": "auto"}
+    failed = cell_record((), 0.0, {**settings, "dtype": "auto"}, failures=(Failure("RuntimeError", "no memory"),))
+    cells = analysed(baseline, strict, failed)
+    vars(cells[1])["drift"] = 0.3
+    stream = io.StringIO()
+    print_summary(cells, stream)
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["method", "baseline", "strict", "block"]
+    assert " [disturbed]" in lines[3] and " [failed]" in lines[4] and not lines[5]
+    assert any(line.startswith("disturbed: ") for line in lines)
 
 
 def test_a_time_without_variation_has_no_interval_in_the_summary():

@@ -14,7 +14,9 @@ from harness.records import fault_points
 from harness.records.checkpoint import Checkpoint, read_checkpoint
 from harness.records.files import UnwritableError, read_cell, write_cell
 from harness.records.provenance import provenance
+from harness.report.cell_names import SESSIONS
 from harness.report.missing_values import OTHER_SESSIONS, missing_value_notes
+from harness.report.tables.summary import summary_table
 from harness.report.warnings import warnings
 from harness.settings.cell import MeasurementConfig
 from harness.sweep import arm
@@ -112,17 +114,22 @@ def test_a_cell_that_was_added_later_says_why_it_has_no_speedup(tmp_path):
     assert [line for line in missing_value_notes(results.cells, ["speedup"]) if OTHER_SESSIONS in line]
 
 
-@pytest.mark.parametrize(("num_groups", "cores", "is_told"), [(2, 3, True), (2, 4, False), (1, 3, False)])
-def test_workers_with_more_threads_than_cores_are_told_of(num_groups, cores, is_told, tmp_path, monkeypatch):
-    """Would catch a speedup of cells that disturbed each other, of which the report says nothing."""
+@pytest.mark.parametrize(
+    ("num_groups", "cores", "words"),
+    [(2, 3, "with 2 threads each shared 3 cores"), (2, 4, "at the same time on a host of 4 cores"), (1, 3, "")],
+)
+def test_workers_that_share_the_cores_of_a_host_are_told_of(num_groups, cores, words, tmp_path, monkeypatch):
+    """Would catch a speedup of cells that disturbed each other, of which the report and its tables say nothing."""
     host = {"torch_threads": 2, "cpu": {"model": "a CPU", "num_cores": cores}}
     monkeypatch.setattr(arm, "provenance", lambda **known: {**provenance(**known), **host})
     cells = plan_of(tmp_path).cells
     others = [replace(cell, decoding=replace(cell.decoding, temperature=0.5)) for cell in cells]
     cells = (*cells, *others)[: len(cells) * num_groups]
     run_cells(replace(plan_of(tmp_path), cells=cells, workers=Workers(("0", "1"))), tmp_path, Told(), [])
-    words = f"2 workers with 2 threads each shared {cores} cores"
-    assert any(words in line for line in warnings(read_results(tmp_path))) == is_told
+    results = read_results(tmp_path)
+    for lines in (warnings(results), summary_table(results.cells).notes):
+        found = [line for line in lines if "2 workers of this run" in line]
+        assert [words in line for line in found] == ([True] if words else [])
 
 
 def test_nothing_is_run_twice(tmp_path, undisturbed, monkeypatch):
@@ -242,6 +249,8 @@ def test_what_was_measured_with_something_else_is_started_anew_or_marked(tmp_pat
     told, _ = run(mixed, Resume(accepts_drift=True))
     assert told.num_requests == NUM_PROMPTS // 2
     assert load_results(mixed)["labels"].to_list() == ["2 sessions, not the same commit", "", ""]
+    noted = [SESSIONS in summary_table(read_results(folder).cells).notes for folder in (anew, mixed)]
+    assert noted == [False, True]
     alike, unlike = (warnings(read_results(folder)) for folder in (anew, mixed))
     assert not any("measured with the same" in line for line in alike)
     assert any("its cells were not measured with the same commit; --fresh" in line for line in unlike)

@@ -12,7 +12,8 @@ from harness.metrics.comparison import comparisons_frame, groups, same_law
 from harness.metrics.definitions import INTERVALS
 from harness.metrics.estimates import Estimate
 from harness.records.runs import read_runs
-from harness.report.entries import DISTURBED, estimate_number, metric_number
+from harness.report.cell_names import DISTURBED
+from harness.report.entries import estimate_number, metric_number
 from harness.report.number_format import count, format_estimate, format_value, without_width_zero
 from harness.report.table import NONE, Table
 from harness.report.tables.methods import PR_NAMES, method_tables, paired_table

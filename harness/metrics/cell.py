@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.metrics.block_drift import block_drift
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate, Estimates, paired_ratio
+from harness.metrics.failed_cells import AXES, with_found_settings
 from harness.metrics.settings_columns import SettingReader, other_settings, settings_columns
 from harness.metrics.sums import cell_sums
 from harness.records.runs import Run, read_runs
@@ -18,9 +19,6 @@ from harness.records.schema import CellRecord
 from harness.records.strict_json import at
 from harness.settings.identity import key_without
 from harness.settings.sections import MeasurementConfig
-
-AXES = ("drafter", "drafting", "verification", "constraint.drafts", "measurement", "draft_sampling", "guarantee")
-"""Settings in which a cell may differ from its baseline."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +114,12 @@ def analyse(runs: Sequence[Run]) -> list[CellResult]:
     """Compute the sums of every cell and find its baseline."""
     cells = []
     for run in runs:
-        columns = [settings_columns(record, run.name) for record in run.cells]
-        others = other_settings(columns, [record.config for record in run.cells])
+        records = with_found_settings(run.cells)
+        columns = [settings_columns(record, run.name) for record in records]
+        others = other_settings(columns, [record.config for record in records])
         alone = [
             CellResult(record, settings | {"other_settings": other}, _estimates(record))
-            for record, settings, other in zip(run.cells, columns, others, strict=True)
+            for record, settings, other in zip(records, columns, others, strict=True)
         ]
         baselines: dict[str, CellResult] = {}
         for cell in alone:

@@ -13,12 +13,15 @@ from typing import Any
 from harness.metrics.cell import CellResult
 from harness.metrics.comparison import Group, method_rank
 from harness.metrics.definitions import LABEL_NOTES
+from harness.records.shared_cores import beside_other_workers
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.guarantee import RANDOM_WEIGHTS
 from harness.settings.models import Weights, checkpoint_name, drafter_traits
 from harness.settings.tree import is_chain, is_dynamic
 
 MINUS = " − "
+DISTURBED = "disturbed"
+"""Marks the times of a cell whose speed changed between its blocks."""
 
 _TEXT_AND_NUMBER = re.compile(r"(\D*)(\d+(?:\.\d+)?)?")
 
@@ -115,10 +118,31 @@ DEPTHS = (
 )
 
 
+SESSIONS = (
+    "sessions: so many processes measured the cell, one after the other, since the run or a worker ended and another "
+    "went on; what was not the same in them is named. Times of different sessions do not compare: speedups and ratios "
+    "of times use the prompts that both cells measured in one session."
+)
+
+
+REQUESTS_FAILED = "requests failed: these got no answer; the numbers of the cell are those of the others."
+
+
+DISTURBED_NOTE = (
+    f"{DISTURBED}: the speed of the cell over its baseline changed between its blocks by more than its prompts explain."
+)
+
+
 def label_notes(cells: Sequence[CellResult]) -> list[str]:
-    """What the labels of some cells mean, where their acceptance profiles come from, whether requests had sampling
-    parameters of their own, and how trees and depths that differ are counted."""
+    """What the labels and marks of some cells mean, which workers disturbed each other, where their acceptance profiles
+    come from, whether requests had sampling parameters of their own, and how trees and depths that differ are counted.
+    """
     notes = [text for label, text in LABEL_NOTES.items() if any(label in cell["labels"] for cell in cells)]
+    found = " ".join(label for cell in cells for label in cell["labels"].split("; "))
+    notes += [SESSIONS] if re.search(r"\d sessions", found) else []
+    notes += [REQUESTS_FAILED] if re.search(r"\d requests failed", found) else []
+    notes += [DISTURBED_NOTE] if any(is_disturbed(cell) for cell in cells) else []
+    notes += [f"times: {text}." for cell in cells for text in beside_other_workers(cell.record.fallbacks)]
     notes += [OWN_SAMPLING] if any(cell.has_own_sampling for cell in cells) else []
     notes += [TREES] if any(cell["tree"] and not is_chain(cell["tree"]) for cell in cells) else []
     notes += [DYNAMIC_TREES] if any(is_dynamic(cell["tree"]) for cell in cells) else []
@@ -135,6 +159,11 @@ def _profile_note(cell: CellResult) -> list[str]:
     sources = {item.value: item.source for item in AcceptanceProfile}
     rates = ", ".join(f"{rate:g}" for rate in config["synthetic_rates"])
     return [f"profile {name}: acceptance rates {rates} by position; {sources.get(name, 'source not known here')}."]
+
+
+def is_disturbed(cell: CellResult) -> bool:
+    """Whether its speed changed between the blocks of its run by more than its prompts explain."""
+    return cell.drift is not None
 
 
 def label_suffix(cell: CellResult) -> str:

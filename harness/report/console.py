@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import IO, TYPE_CHECKING
 
@@ -15,9 +16,11 @@ from harness.metrics.comparison import expected_difference, groups, same_law
 from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
 from harness.report.cell_names import (
+    DISTURBED,
     baseline_name,
     depth_text,
     drafter_name,
+    is_disturbed,
     label_notes,
     label_suffix,
     shared_title,
@@ -137,14 +140,16 @@ def _table(block: Sequence[CellResult], *, with_depth: bool, width: int) -> Rich
 
 def _texts(cell: CellResult, *, with_depth: bool) -> list[str]:
     """One line of a block."""
-    timed = [str(estimate_number(cell, name)) for name in ("output_tokens_per_s", "speedup")]
+    # the method's mark says it for both, in less room
+    timed = [str(replace(estimate_number(cell, name), note="")) for name in ("output_tokens_per_s", "speedup")]
+    mark = f" [{DISTURBED}]" if is_disturbed(cell) else ""
     if cell.is_baseline:
-        return [baseline_name(cell), *[NONE] * (5 + with_depth), *timed]
+        return [baseline_name(cell) + mark, *[NONE] * (5 + with_depth), *timed]
     positions = range(1, cell.estimates.sums.num_positions + 1)
     rates = [cell.estimate(f"acceptance_rate_per_pos_{position}").value for position in positions]
     expected = [cell.estimate(f"expected_length_{method}").value for method in EXPECTED_METHODS]
     return [
-        cell["verification"] + label_suffix(cell),
+        cell["verification"] + label_suffix(cell) + mark,
         cell.drafts,
         *([str(cell["num_speculative_tokens"])] if with_depth else []),
         format_value(cell.estimate("acceptance_rate").value, "percent"),
@@ -164,7 +169,8 @@ def paired_lines(block: Sequence[CellResult]) -> list[str]:
             alike = [cell for cell in group.cells if cell.drafts == drafts]
             pairs = [pair for pair in pairwise(alike) if not same_law(*pair) and all(map(_has_drafts, pair))]
             lines += [_paired_line(first, second, with_depth=len(depths) > 1) for first, second in pairs]
-    law = len(block) > 1 and _has_drafts(block[0]) and all(same_law(block[0], cell) for cell in block[1:])
+    done = [cell for cell in block if _has_drafts(cell)]
+    law = len(done) > 1 and all(same_law(done[0], cell) for cell in done[1:])
     if law and len(depths) == 1:
         lines.append("same law: these methods accept with the same probability here")
     return lines

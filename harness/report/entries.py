@@ -8,12 +8,9 @@ from typing import Any
 from harness.metrics.cell import CellResult
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate
-from harness.report.cell_names import drafter_name
+from harness.report.cell_names import DISTURBED, drafter_name, is_disturbed
 from harness.report.number_format import PLAIN, Number, without_width_zero
 from harness.report.table import Entry
-
-DISTURBED = "disturbed"
-"""Follows the times of a cell whose speed changed between its blocks."""
 
 
 def setting(value: Any) -> Entry:
@@ -53,8 +50,3 @@ def metric_number(
     shown = estimate if item.of_tokens else without_width_zero(estimate)
     note = DISTURBED if not item.of_tokens and any(map(is_disturbed, cells)) else ""
     return Number(*shown, style=style or item.style, signed=signed, sign=sign, note=note)
-
-
-def is_disturbed(cell: CellResult) -> bool:
-    """Whether its speed changed between the blocks of its run by more than its prompts explain."""
-    return cell.drift is not None

@@ -95,7 +95,10 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     duration_s = sum(cell.wall_s for cell in run.cells)
     beside_s = sum(cell.beside_s for cell in run.cells)
     beside = "" if math.isnan(beside_s) else f", {beside_s:.1f} s beside the clock"
-    yield "Run", f"`{run.name}`, {len(run.cells)} of {num_planned} cells, {duration_s:.1f} s measured{beside}"
+    num_failed = sum(cell.has_failed for cell in run.cells)
+    failed = f", {num_failed} failed" if num_failed else ""
+    num_done = len(run.cells) - num_failed
+    yield "Run", f"`{run.name}`, {num_done} of {num_planned} cells{failed}, {duration_s:.1f} s measured{beside}"
     if run.manifest.get("started"):
         yield "Started", str(run.manifest["started"])
     if run.manifest.get("command"):

@@ -9,8 +9,15 @@ from harness.metrics.flat_settings import plain_text
 from harness.metrics.intervals import MIN_PROMPTS
 from harness.metrics.sessions import changed_between
 from harness.records.runs import Run
-from harness.report.cell_names import CONTEXT, baseline_name, column_name, context_texts, drafter_name, varying
-from harness.report.entries import DISTURBED
+from harness.report.cell_names import (
+    CONTEXT,
+    DISTURBED,
+    baseline_name,
+    column_name,
+    context_texts,
+    drafter_name,
+    varying,
+)
 from harness.report.gpu_notes import gpu_notes
 from harness.report.missing_values import UNKNOWN
 
@@ -28,7 +35,7 @@ def warnings(results: Results) -> list[str]:
     if apart:
         found.append(
             f"{len(apart)} cells were measured in other sessions than their baseline, so no speedup; --fresh measures "
-            "them together"
+            f"them together ({_names(apart, len(results.cells))})"
         )
     few = [cell for cell in done if cell.estimates.num_prompts < 2]
     if few:

@@ -22,12 +22,12 @@ from harness.records.parts import ConversationKey, Part
 from harness.records.provenance import provenance
 from harness.records.runs import CELLS
 from harness.records.schema import Block, CellRecord
+from harness.records.shared_cores import shared_cores
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import labels
 from harness.settings.identity import determinants, plain_values
 from harness.settings.sections import BackendConfig
 from harness.sweep.cell_label import label
-from harness.sweep.cpu_threads import shared_cores
 from harness.sweep.failures import recorded_config
 from harness.sweep.progress import Progress
 from harness.sweep.resume import CellCheckpoint, Drift, Note, find_checkpoint

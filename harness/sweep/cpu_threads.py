@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from harness.settings.cell import CellConfig
 
@@ -24,20 +23,3 @@ def choose_threads(cells: Iterable[CellConfig]) -> None:
     """
     if "torch" not in sys.modules and all(cell.target.is_built_in for cell in cells):
         os.environ.setdefault(VARIABLE, "1")
-
-
-def shared_cores(num_workers: int, device: str, measured_by: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a record must say if the workers of a run have more threads than this host has cores.
-
-    Args:
-        num_workers: that run at the same time on this host.
-        device: on which the cell ran; on a GPU threads wait for that.
-        measured_by: `harness.records.provenance.provenance` of a worker.
-    """
-    num_threads, num_cores = measured_by["torch_threads"], measured_by["cpu"]["num_cores"]
-    if num_workers < 2 or device != "cpu" or not num_threads or not num_cores or num_workers * num_threads <= num_cores:
-        return ()
-    return (
-        f"{num_workers} workers with {num_threads} threads each shared {num_cores} cores, so that their times disturb "
-        "each other; give fewer --devices, or a smaller OMP_NUM_THREADS",
-    )

@@ -5,6 +5,7 @@ Heavy imports are made where they are needed, so that wrong settings are reporte
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from harness.compose.run_plan import Resume, RunPlan, made_folder
 from harness.models.check_model_configs import check_length
 from harness.records.files import UnwritableError, remove_partial
 from harness.records.finished import CHECKPOINTS
+from harness.records.run_status import read_status
 from harness.records.runs import MANIFEST, read_manifest
 from harness.settings.launcher import LauncherKind
 from harness.sweep.lease import leased
@@ -185,7 +187,13 @@ def write_report(
 def _kept(plan: RunPlan, finished: Sequence[str]) -> str:
     """What there is of a run that did not come to its end."""
     if finished:
-        return f"{len(finished)} of {len(plan.cells)} cells were finished; finished cells are kept in {plan.folder}"
+        status = None
+        with suppress(ValueError):
+            status = read_status(plan.folder)
+        num_failed = 0 if status is None or status.pid != os.getpid() else status.num_failed
+        failed = f", {num_failed} failed" if num_failed else ""
+        num_done = f"{len(finished) - num_failed} of {len(plan.cells)}"
+        return f"{num_done} cells were finished{failed}; finished cells are kept in {plan.folder}"
     if (plan.folder / MANIFEST).is_file():
         return f"no cell was finished; {plan.folder} still holds the results of an earlier run"
     if (plan.folder / CHECKPOINTS).is_dir():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from harness.metrics.cell import CellResult
 from harness.metrics.comparison import groups, law
 from harness.metrics.definitions import metric
-from harness.report.entries import is_disturbed
+from harness.report.cell_names import is_disturbed
 from harness.report.figures.axis import DRAFTER, METHOD, VERIFICATION, HeatAxis
 from harness.report.figures.panels import LINE_INCHES, grid, with_title
 from harness.report.figures.sheet import Sheet

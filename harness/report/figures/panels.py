@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.metrics.cell import CellResult
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate
-from harness.report.entries import is_disturbed
+from harness.report.cell_names import is_disturbed
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import Look
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from harness.metrics.cell import CellResult
 from harness.metrics.depth_optimum import Reached, depth_families
 from harness.metrics.estimates import Estimate
-from harness.report.cell_names import CONTEXT, depth_text, varying
-from harness.report.entries import DISTURBED, is_disturbed, settings_of
+from harness.report.cell_names import CONTEXT, DISTURBED, depth_text, is_disturbed, varying
+from harness.report.entries import settings_of
 from harness.report.number_format import Number, without_width_zero
 from harness.report.table import Entry, Table
 
