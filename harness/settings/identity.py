@@ -22,6 +22,8 @@ _ADDED_LATER = (
     "constraint",
     "constraint.drafts",
     "server",
+    "server.max_running",
+    "server.num_waiting",
     "backend.prompt_tokens_beside_rounds",
     "decoding.logprobs",
     "decoding.logprobs_mode",

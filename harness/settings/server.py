@@ -105,6 +105,12 @@ class ServerConfig:
     """Seconds without anything from the server after which a request has failed."""
     start_timeout_s: float = 900.0
     """Seconds that a server may take until it answers."""
+    max_running: int = 1
+    """Servers that a run started and keeps at the same time: with one for each arm that needs its own, arms take turns
+    without starting any anew. They share the memory; those whose turn it is not are idle."""
+    num_waiting: int = 0
+    """Requests that wait at the server for a place beside backend.max_concurrency in flight, so that a place that gets
+    free is taken before the client has seen the answer. Their wait is in TTFT and E2E."""
     log_folder: str = "results/server_logs"
     """Folder for what servers that are started print."""
 
@@ -116,6 +122,8 @@ class ServerConfig:
         is_url = self.url is None or re.fullmatch(r"https?://[^/\s]+(/\S*)?", self.url) is not None
         require(is_url, "server.url", "http://HOST:PORT, or null", self.url)
         require(self.num_retries >= 0, "server.num_retries", "0 or more", self.num_retries)
+        require(self.max_running >= 1, "server.max_running", "1 or more", self.max_running)
+        require(self.num_waiting >= 0, "server.num_waiting", "0 or more", self.num_waiting)
         for name in ("stall_timeout_s", "start_timeout_s"):
             value = getattr(self, name)
             require(0 < value < math.inf, f"server.{name}", "more than 0 seconds", value)

@@ -128,7 +128,7 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     ),
     (("server",), lambda view: view.is_served, "with backend=server"),
     (
-        ("server.command", "server.environment", "server.start_timeout_s", "server.log_folder"),
+        ("server.command", "server.environment", "server.start_timeout_s", "server.log_folder", "server.max_running"),
         lambda view: view.is_served and view.value("server.url") is None,
         "with backend=server that starts a server, and not with server.url",
     ),

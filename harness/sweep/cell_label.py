@@ -12,6 +12,7 @@ from harness.settings.guarantee import RANDOM_WEIGHTS, labels
 def label(cell: CellConfig) -> str:
     """A cell in a few words."""
     weights = "".join(f" [{item}]" for item in labels(cell) if RANDOM_WEIGHTS in item)
+    weights += f" on {cell.server.engine.value}" if cell.is_served else ""
     if cell.is_baseline:
         return f"baseline T={cell.decoding.temperature:g}{weights}"
     num_tokens, method = cell.drafting.num_speculative_tokens, cell.verification.method.value

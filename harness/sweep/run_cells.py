@@ -1,19 +1,19 @@
 """Run the cells of a plan: one loaded target for all of them, the arms interleaved, every finished cell written.
 
-Cells that are to be compared (same target, decoding, workload and backend: the baseline, every drafter, depth and
-method) form a group and run the same conversations. The conversations are split into blocks; the cells take turns block
-by block, forwards in one block and backwards in the next, so that drift of the machine meets all arms alike. What a
-turn leaves is kept at once, and what earlier sessions have kept is not run again. A cell is written when its last block
-is done. A cell that raises an error is written as failed, and the others of its group go on.
+Cells that are to be compared (same target, decoding, workload and backend settings: the baseline, every drafter, depth
+and method, on this engine and on servers) form a group and run the same conversations. The conversations are split into
+blocks; the cells take turns block by block, forwards in one block and backwards in the next, so that drift of the
+machine meets all arms alike. What a turn leaves is kept at once, and what earlier sessions have kept is not run again.
+A cell is written when its last block is done. A cell that raises an error is written as failed, and the others of its
+group go on.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -26,14 +26,13 @@ from harness.records.files import SUFFIX, UnwritableError, write_cell
 from harness.records.runs import CELLS
 from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
-from harness.settings.identity import key_without, plain_values
 from harness.settings.models import TargetConfig, Weights
-from harness.settings.usage import normal_form
 from harness.sweep.arm import Arm
 from harness.sweep.cell_label import label, label_of_several
 from harness.sweep.failures import DeviceLostError, device_is_lost, failed_id, failed_record, failure_of
 from harness.sweep.manifest import Manifest
 from harness.sweep.progress import Progress
+from harness.sweep.refuse_cells import refuse_repeated
 from harness.sweep.resume import Drift
 from harness.sweep.turns import Group, groups_of, interleave
 from harness.workload.conversations import Conversation, fingerprint
@@ -107,16 +106,12 @@ class CellRunner:
         if not played:
             return
         prompts = fingerprint(item.prompt for item in played if item.sample == 0)
-        backend = backend_class(cells[0].backend.kind)
-        with self._failing(_going_on(arms), played):
-            shared = self._shared(cells[0].backend.kind)
-        for arm in _going_on(arms):
-            with self._failing([arm], played):
-                arm.backend = backend(arm.cell, shared)
-                arm.find_checkpoint(self.folder, prompts, resume, self.progress.note)
+        for members in _by_kind(_going_on(arms)):
+            self._make(members, played, prompts)
         self._tell_drift(arms)
         self._leave_out_kept(_not_failed(arms), played)
-        self._get_ready(_going_on(arms), played)
+        for members in _by_kind(_going_on(arms)):
+            self._get_ready(members, played)
         for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
             arm = arms[turn.arm]
             if not arm.goes_on:
@@ -130,8 +125,18 @@ class CellRunner:
                     arm.write(record, self.folder / CELLS)
                     self.finished(arm.place, record.cell_id, False)
 
+    def _make(self, arms: Sequence[Arm], played: Sequence[Conversation], prompts: str) -> None:
+        """Make the backends of arms of one kind, and find what earlier sessions have left of their cells."""
+        kind = arms[0].cell.backend.kind
+        with self._failing(arms, played):
+            shared = self._shared(kind)
+        for arm in _going_on(arms):
+            with self._failing([arm], played):
+                arm.backend = backend_class(kind)(arm.cell, shared)
+                arm.find_checkpoint(self.folder, prompts, self.plan.resume, self.progress.note)
+
     def _get_ready(self, arms: Sequence[Arm], played: Sequence[Conversation]) -> None:
-        """Get arms ready to take turns; those that do not get ready alone either fail, and the others go on."""
+        """Get arms of one kind ready to take turns; those that do not alone either fail, and the others go on."""
         if not arms:
             return
         self.at_stake([arm.place for arm in arms])
@@ -253,47 +258,15 @@ def _prepared(arms: Sequence[Arm], played: Sequence[Conversation]) -> Exception 
     return None
 
 
+def _by_kind(arms: Sequence[Arm]) -> list[list[Arm]]:
+    """The arms of each kind of backend."""
+    kinds = dict.fromkeys(arm.cell.backend.kind for arm in arms)
+    return [[arm for arm in arms if arm.cell.backend.kind == kind] for kind in kinds]
+
+
 def _going_on(arms: Sequence[Arm]) -> list[Arm]:
     return [arm for arm in arms if arm.goes_on]
 
 
 def _not_failed(arms: Sequence[Arm]) -> list[Arm]:
     return [arm for arm in arms if not arm.has_failed]
-
-
-def refuse_repeated(cells: Sequence[CellConfig]) -> None:
-    """Raise ValueError where two cells of a plan are one here: the second record would take the place of the first."""
-    first: dict[str, CellConfig] = {}
-    for cell in cells:
-        found = backend_class(cell.backend.kind).resolved(cell)
-        other = first.setdefault(key_without(normal_form(found)), cell)
-        if other is not cell:
-            raise ValueError(
-                f"two cells differ in {' and '.join(_differences(other, cell))} only, which makes no difference "
-                f"on {found.backend.device} with the rest of the settings, so that they are one; give one value, or "
-                "what makes it count (rejection-lab run --help)"
-            )
-
-
-def refuse_unreadable(groups: Sequence[Group]) -> None:
-    """Raise ValueError or OSError if this host can read the prompts of no group; those of one may still be missing."""
-    errors = list[Exception]()
-    for group in groups:
-        try:
-            _ = group.played
-            return
-        except (ValueError, OSError) as error:
-            errors.append(error)
-    raise errors[0]
-
-
-def _differences(one: CellConfig, other: CellConfig) -> list[str]:
-    """Every setting in which two cells differ, with both values."""
-    first, second = plain_values(asdict(one)), plain_values(asdict(other))
-    return [
-        f"{section}.{name} ({json.dumps(value)}, {json.dumps(second[section][name])})"
-        for section, values in first.items()
-        if isinstance(values, dict)
-        for name, value in values.items()
-        if value != second[section][name]
-    ]

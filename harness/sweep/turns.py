@@ -9,7 +9,12 @@ from typing import NamedTuple
 
 from harness.settings.cell import CellConfig
 from harness.settings.identity import key_without
+from harness.settings.usage import unused_settings
+from harness.settings.view import SettingsView
 from harness.workload.conversations import Conversation, conversations, load_prompts
+
+ARMS_DIFFER_IN = ("drafter", "drafting", "verification", "constraint", "measurement", "backend.kind", "server")
+"""Sections and settings in which the cells of a group may differ."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,22 @@ def groups_of(cells: Sequence[CellConfig]) -> list[Group]:
 
 
 def comparable_groups(cells: Sequence[CellConfig]) -> list[list[CellConfig]]:
-    """The cells of each target, decoding, workload and backend, in the order of the plan."""
+    """The cells of each target, decoding, workload and backend settings, in the order of the plan.
+
+    What generates, an engine of ours or a server, may differ: engines that are compared take turns too.
+    """
+    local = [cell for cell in cells if not cell.is_served]
+    hosts: dict[frozenset[str], dict[str, CellConfig]] = {}
     groups: dict[str, list[CellConfig]] = {}
     for cell in cells:
-        key = key_without(cell, "drafter", "drafting", "verification", "constraint", "measurement")
-        groups.setdefault(key, []).append(cell)
+        host = cell
+        if cell.is_served:
+            # settings of this engine's own do not keep a server from its group
+            unused = frozenset(unused_settings(SettingsView.of_cell(cell)))
+            if unused not in hosts:
+                hosts[unused] = {key_without(item, *ARMS_DIFFER_IN, *unused): item for item in reversed(local)}
+            host = hosts[unused].get(key_without(cell, *ARMS_DIFFER_IN, *unused), cell)
+        groups.setdefault(key_without(host, *ARMS_DIFFER_IN), []).append(cell)
     return list(groups.values())
 
 

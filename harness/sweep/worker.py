@@ -24,7 +24,8 @@ from harness.sweep.channel import Channel
 from harness.sweep.cpu_threads import choose_threads
 from harness.sweep.failures import DeviceLostError, failure_of
 from harness.sweep.progress import Progress
-from harness.sweep.run_cells import CellRunner, refuse_repeated, refuse_unreadable
+from harness.sweep.refuse_cells import refuse_repeated, refuse_unreadable
+from harness.sweep.run_cells import CellRunner
 from harness.sweep.task import failure_message, told_failures
 from harness.sweep.turns import groups_of
 

@@ -132,7 +132,8 @@ class _Run:
         self._handed_over: set[ConversationKey] = set()
         self._handed_over_s = 0.0
         self._on_request = on_request or (lambda _: None)
-        self._slots = asyncio.Semaphore(generator.cell.backend.max_concurrency)
+        cell = generator.cell
+        self._slots = asyncio.Semaphore(cell.backend.max_concurrency + cell.server.num_waiting)
 
     async def play(self, conversations: Sequence[Conversation], first: Sequence[Question | None]) -> None:
         cell, played, start_s = self.generator.cell, self.played, self._start_s

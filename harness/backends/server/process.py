@@ -1,4 +1,4 @@
-"""Starts and stops a server as a child process: one at a time, its log kept, a health check before it is used."""
+"""Starts and stops servers as child processes: so many at a time, logs kept, a health check before one is used."""
 
 from __future__ import annotations
 
@@ -88,24 +88,34 @@ class _Running:
 
 @dataclass
 class Servers:
-    """The server of a run that starts its own: another arm's takes its place where it needs another command."""
+    """The servers of a run that starts its own: those of other arms make room where one needs another command."""
 
     deaths: list[str] = field(default_factory=list)
     """What was noticed about servers that ended by themselves."""
     _running: list[_Running] = field(default_factory=list)
+    """The one that was asked for last is the last."""
 
     def __post_init__(self) -> None:
         # also when Python ends
         weakref.finalize(self, _stop_all, self._running)
 
-    def url(self, launch: Launch, health_path: str, timeout_s: float, log_folder: Path) -> str:
+    def url(self, launch: Launch, health_path: str, timeout_s: float, log_folder: Path, max_running: int = 1) -> str:
         """The address of a healthy server of this launch, started if it does not run.
+
+        Args:
+            launch: how it is started.
+            health_path: what a healthy one answers.
+            timeout_s: how long it may take until it does.
+            log_folder: for what it prints.
+            max_running: servers that may run at the same time; the one that was not asked for longest is stopped.
 
         Raises:
             ValueError: it ended, or did not get healthy in time; the message holds the end of its log.
         """
-        if self._running and self._running[0].launch == launch:
-            running = self._running[0]
+        running = next((item for item in self._running if item.launch == launch), None)
+        if running is not None:
+            self._running.remove(running)
+            self._running.append(running)
             status = running.process.poll()
             if status is None:
                 # one whose engine has died may live on without it
@@ -113,20 +123,22 @@ class Servers:
                     get(running.url + health_path)
                     return running.url
             fault = "was no longer healthy" if status is None else f"ended by itself with status {status}"
-            self.deaths.append(f"the server {fault} and was started again")
-        self.stop()
+            self.deaths.append(f"the server {fault} and was started again; its log is {running.log}")
+            _stop(self._running.pop())
+        while len(self._running) >= max_running:
+            _stop(self._running.pop(0))
         self._running.append(_start(launch, log_folder))
         try:
-            _wait(self._running[0], health_path, timeout_s)
+            _wait(self._running[-1], health_path, timeout_s)
         except ValueError:
-            self.stop()
+            _stop(self._running.pop())
             raise
-        return self._running[0].url
+        return self._running[-1].url
 
     @property
     def log(self) -> str:
-        """What the server has printed so far."""
-        return self._running[0].log.read_text(errors="replace")
+        """What the server that was asked for last has printed so far."""
+        return self._running[-1].log.read_text(errors="replace")
 
     def stop(self) -> None:
         """Stop what runs."""
@@ -187,18 +199,22 @@ def _tail(running: _Running) -> str:
 
 
 def _stop_all(running: list[_Running]) -> None:
-    """End processes with all that they started; the strong way where they take too long."""
     while running:
-        process = running.pop().process
-        for number, timeout_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout_s)
-                break
-        # what it started may outlive it
+        _stop(running.pop())
+
+
+def _stop(running: _Running) -> None:
+    """End a process with all that it started; the strong way where it takes too long."""
+    process = running.process
+    for number, timeout_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+            break
+    # what it started may outlive it
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _free_port() -> int:

@@ -133,7 +133,11 @@ class ServerBackend:
         server = self.cell.server
         if server.url is None:
             found = self.servers.url(
-                self._launch(), self.adapter.health_path, server.start_timeout_s, Path(server.log_folder)
+                self._launch(),
+                self.adapter.health_path,
+                server.start_timeout_s,
+                Path(server.log_folder),
+                server.max_running,
             )
             self._meet(found, self.servers.log)
 
