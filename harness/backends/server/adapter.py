@@ -78,6 +78,10 @@ class Adapter:
         """Arguments of the command line with which the server tells most of its drafts; versions may lack them."""
         return ()
 
+    def weights(self) -> tuple[str, ...]:
+        """Arguments with which the server draws random weights, where the cell's are."""
+        return ()
+
     def served_target(self, path: str, folder: Path) -> str:
         """The target as the engine takes it: its path, or that of a copy.
 

@@ -16,3 +16,7 @@ ENDED_EARLY = (
     "the server ended answers for their length before decoding.max_new_tokens: it has a lower limit, such as "
     "max_new_tokens in the model's generation_config.json"
 )
+WAITED = (
+    "requests waited at the server for a place (server.num_waiting): that wait is in their TTFT and E2E, which do not "
+    "compare with those of an engine of this process"
+)

@@ -16,12 +16,12 @@ from harness.backends.server.answer_records import Recorded, recorded
 from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
 from harness.backends.server.get import NoAnswer, get_json
 from harness.backends.server.handed_over import HandedOver
+from harness.backends.server.launch_of_cell import launch_of_cell
 from harness.backends.server.load_generator import LoadGenerator
 from harness.backends.server.load_result import LoadResult
-from harness.backends.server.process import Launch, Servers, launch_of
-from harness.backends.server.prompts import ServedPrompts, drafter_path, target_path
-from harness.backends.server.vllm_cpu import start
-from harness.backends.server.vllm_cpu.environment import python_of
+from harness.backends.server.process import Servers
+from harness.backends.server.prompts import ServedPrompts
+from harness.backends.server.random_models import draws_weights, served_drafter, served_target
 from harness.backends.server.weights import weights_of
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.request import RequestRecord
@@ -42,7 +42,7 @@ class ServerBackend:
     def __init__(self, cell: CellConfig, shared: Servers) -> None:
         self.cell = cell
         self.servers = shared
-        self.drafter = "" if cell.is_baseline else drafter_path(cell)
+        self.drafter = "" if cell.is_baseline else served_drafter(cell)
         self.adapter: Adapter = ADAPTERS[cell.server.engine](cell, self.drafter)
         self.prompts = ServedPrompts(cell)
         self._knowledge = Knowledge.rounds
@@ -65,7 +65,7 @@ class ServerBackend:
         """
         for backend in backends:
             if backend.cell.server.url is None:
-                backend._launch()
+                launch_of_cell(backend.cell, backend.adapter)
             else:
                 backend._meet(backend.cell.server.url.rstrip("/"), None)
         for conversation in conversations:
@@ -100,14 +100,17 @@ class ServerBackend:
 
     def weights(self) -> Mapping[str, str]:
         """What stands for the weights of each model, by role: digests of folders on this machine, names of others."""
-        models = {"target": target_path(self.cell.target), "drafter": self.drafter}
-        found = {role: weights_of(path) for role, path in models.items() if path}
+        models = {"target": served_target(self.cell), "drafter": self.drafter}
+        # the name of a folder without weights is a digest of their sizes
+        digest = (lambda path: Path(path).name) if draws_weights(self.cell) else weights_of
+        found = {role: digest(path) for role, path in models.items() if path}
         return found | {"target": f"{self.cell.server.engine.value}: {found['target']}"}
 
     def facts(self) -> Facts:
         """What the backend found out about its cell; called after it has generated."""
         engine = f"{self.cell.server.engine.value} {self._evidence.version or '(unknown version)'}"
         found = dict.fromkeys([*self._notes, *self.prompts.notes, *self.servers.deaths])
+        found |= {notes.WAITED: None} if self.cell.server.num_waiting else {}
         if not self.cell.server.traits.takes_all_sampling:
             found[notes.SERVER_SAMPLES] = None
         was_run = self.cell.server.traits.was_run
@@ -133,32 +136,13 @@ class ServerBackend:
         server = self.cell.server
         if server.url is None:
             found = self.servers.url(
-                self._launch(),
+                launch_of_cell(self.cell, self.adapter),
                 self.adapter.health_path,
                 server.start_timeout_s,
                 Path(server.log_folder),
                 server.max_running,
             )
             self._meet(found, self.servers.log)
-
-    def _launch(self) -> Launch:
-        """How the cell's server is started."""
-        adapter, server = self.adapter, self.cell.server
-        assert server.command is not None, "checked when the run was composed"
-        values = {
-            "target": adapter.served_target(target_path(self.cell.target), Path(server.log_folder).resolve()),
-            "drafter": self.drafter,
-            "name": server.model or self.cell.target.name,
-            "max_concurrency": str(self.cell.backend.max_concurrency),
-            "python": "python" if server.environment is None else str(python_of(Path(server.environment))),
-            "vllm_cpu": str(Path(start.__file__)),
-        }
-        several = {
-            "speculation": adapter.speculation(),
-            "reasoning": adapter.reasoning(),
-            "details": adapter.details(),
-        }
-        return launch_of(server.command, values, several, adapter.environment(), adapter.config_file())
 
     def _meet(self, url: str, log: str | None) -> None:
         """Ask a server for its model, version and settings.

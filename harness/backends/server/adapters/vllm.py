@@ -12,6 +12,7 @@ from harness.backends.server.adapter import Adapter, Evidence, RefusedArm, posit
 from harness.backends.server.chunk_steps import ChunkSteps, steps_of_chunks
 from harness.backends.server.counters import Counters
 from harness.backends.server.load_result import Answered
+from harness.backends.server.random_models import draws_weights
 from harness.backends.server.reply import MalformedAnswer, Reply
 from harness.backends.server.rounds import Steps
 from harness.backends.server.vllm_cpu.start import MENDED
@@ -66,9 +67,14 @@ class VllmAdapter(Adapter):
         # refused where nothing drafts
         return () if self.cell.is_baseline else ("--per-request-spec-decode-metrics", "detailed")
 
+    def weights(self) -> tuple[str, ...]:
+        # what random models write has no text
+        return ("--load-format", "dummy", "--skip-tokenizer-init") if draws_weights(self.cell) else ()
+
     def served_target(self, path: str, folder: Path) -> str:
         # refuses the layer behind the last that its model class knows
-        if not self.cell.target.is_built_in or self.cell.drafter.kind is DrafterKind.mtp:
+        is_whole = self.cell.drafter.kind is DrafterKind.mtp or draws_weights(self.cell)
+        if not self.cell.target.is_built_in or is_whole:
             return path
         from harness.models.fingerprint import fingerprint
         from harness.models.mtp import copy_without_mtp
