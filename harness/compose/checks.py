@@ -16,8 +16,8 @@ from harness.models.check_model_configs import check_model_configs
 from harness.models.shape import shape_names
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import GrammarKind
-from harness.settings.models import Weights
 from harness.settings.device import asks_for_gpu
+from harness.settings.models import Weights
 from harness.settings.schema import SettingsError, did_you_mean
 from harness.settings.sections import BACKENDS
 from harness.settings.usage import without_effect

@@ -232,7 +232,8 @@ def size_warning(root: DictConfig, smaller: Mapping[str, Given], of_experiment: 
     changes = []
     for key, item in smaller.items():
         before = of_experiment[key].values if key in of_experiment else (OmegaConf.select(root, key),)
-        changes.append(f"{key}={_text(item.values)} instead of {_text(before)}")
+        # of a group only the options have names
+        changes.append(f"{key}={_text(item.values)}" + ("" if item.is_group else f" instead of {_text(before)}"))
     return f"reduced size, because there is no GPU: {', '.join(changes)}"
 
 

@@ -81,6 +81,7 @@ SETTINGS: dict[str, Column] = {
         "further settings in which cells of the run differ whose columns are the same, as section.name=value; empty "
         "where there are none",
     ),
+    "engine": _text("what generated: local (this project's engine), what serves, or a backend of one's own"),
     "device": _text("where the target ran"),
     "dtype": _text("floating-point type of the target"),
     "seed": Column("", "seed of the run"),

@@ -26,6 +26,8 @@ are easy (tests/test_interval_coverage.py): with 64 and 80 prompts in 94 to 95 %
 86 %. A rate that few prompts contribute to, such as that of a late position, needs twice as many. BCa levels win a
 hundredth at 8 prompts for lengths and lose as much for differences; the bootstrap-t holds even there, but leaves the
 range of the metric."""
+MIN_REPEATS = 3
+"""For an interval of the mean of repeats."""
 MAX_CANDIDATES = 512
 """Order statistics that are looked at for a percentile; with fewer values the resampled percentile is exact."""
 MAX_UNDEFINED = 0.05
@@ -72,6 +74,25 @@ def interval(replicates: Floats, num_prompts: int, confidence: float) -> tuple[f
         return float("nan"), float("nan")
     low, high = np.quantile(defined, expanded_levels(num_prompts, confidence))
     return float(low), float(high)
+
+
+def mean_interval(values: Floats, confidence: float) -> tuple[float, float]:
+    """Student's t interval of the mean of repeats; (nan, nan) below MIN_REPEATS, and where a value is not finite.
+
+    With one degree of freedom it would be 12.7 standard errors wide to each side, and leave the range of a rate.
+
+    Args:
+        values: [n] one of each repeat.
+        confidence: in (0, 1).
+    """
+    from scipy.special import stdtrit
+
+    if len(values) < MIN_REPEATS or not np.isfinite(values).all():
+        return float("nan"), float("nan")
+    error = float(values.std(ddof=1)) / sqrt(len(values))
+    reach = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
+    mean = float(values.mean())
+    return mean - reach, mean + reach
 
 
 def percentile_replicates(values: Floats, prompt_index: NDArray[np.int64], weights: Floats, level: float) -> Floats:

@@ -6,16 +6,13 @@ repeat: the random numbers, the order of the prompts, the machine.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from harness.metrics.cell import CellResult
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate
-
-MIN_REPEATS = 3
-"""For an interval."""
+from harness.metrics.intervals import mean_interval
 
 
 def repeats(cells: Sequence[CellResult]) -> list[tuple[CellResult, ...]]:
@@ -29,21 +26,11 @@ def repeats(cells: Sequence[CellResult]) -> list[tuple[CellResult, ...]]:
 def mean_over_repeats(group: Sequence[CellResult], name: str) -> Estimate:
     """The mean of a metric over repeats with Student's t interval; not available where a repeat does not have it.
 
-    Below `MIN_REPEATS` there is no interval: with one degree of freedom it is 12.7 standard errors wide to each side,
-    and leaves the range of a rate.
-
     Args:
         group: repeats of one cell.
         name: of the metric.
     """
-    from scipy.special import stdtrit
-
     values = np.array([cell.estimate(name).value for cell in group])
     if not np.isfinite(values).all():
         return NOT_AVAILABLE
-    mean = float(values.mean())
-    if len(values) < MIN_REPEATS:
-        return Estimate(mean, math.nan, math.nan)
-    error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    reach = float(stdtrit(len(values) - 1, (1 + group[0].estimates.confidence) / 2)) * error
-    return Estimate(mean, mean - reach, mean + reach)
+    return Estimate(float(values.mean()), *mean_interval(values, group[0].estimates.confidence))

@@ -67,10 +67,17 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "constraint": _constraint(record.config),
         "prompt_tokens": setting("workload").get("prompt_tokens") or 0,
         "max_concurrency": setting("backend.max_concurrency"),
+        "engine": _engine(record.config),
         "device": setting("device"),
         "dtype": setting("dtype"),
         "seed": setting("seed"),
     }
+
+
+def _engine(config: Mapping[str, Any]) -> str:
+    """The kind of backend; of a server what serves. Older records do not name it: it was this engine."""
+    kind = str(config.get("backend", {}).get("kind", "local"))
+    return str(config["server"]["engine"]) if kind == "server" else kind
 
 
 def _failed(record: CellRecord) -> str:

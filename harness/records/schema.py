@@ -22,6 +22,8 @@ SCHEMA_VERSION = 3
 """2: the provenance names the sampling core, and draft_logit_cache_bytes counts the statistics of its rows. 3: how much
 is known of drafts, blocks, several provenances, failures, paths of trees; what 2 has is the same."""
 READABLE_VERSIONS = (2, 3)
+CLIENT_CPU = "client:cpu_s"
+"""Name in `Block.reported` of the time that this process spent on a core while a server answered it."""
 _FILE_NAME = re.compile(r"[\w-]+", re.ASCII)
 
 

@@ -43,6 +43,7 @@ CONTEXT = (
     "constraint",
     "prompt_tokens",
     "max_concurrency",
+    "engine",
     "other_settings",
     "device",
     "dtype",

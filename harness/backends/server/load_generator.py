@@ -140,7 +140,7 @@ class _Run:
         due_s = start_s
         rate, stall_timeout_s = cell.workload.request_rate, cell.server.stall_timeout_s
         async with open_session(stall_timeout_s) as session, played.lag.measured():
-            origin = time.perf_counter() - start_s
+            origin, cpu_s = time.perf_counter() - start_s, time.process_time()
             self._client = Client(
                 session=session,
                 url=self.generator.endpoint,
@@ -152,7 +152,7 @@ class _Run:
                 for conversation, question in zip(conversations, first, strict=True):
                     due_s += 0.0 if rate is None else conversation.gap_s(rate)
                     group.create_task(self._converse(conversation, question, None if rate is None else due_s))
-            played.wall_s = self._client.clock() - start_s
+            played.wall_s, played.cpu_s = self._client.clock() - start_s, time.process_time() - cpu_s
         played.num_skipped_turns = sum(self._skipped.values())
         played.num_retried = self._client.num_retried
 

@@ -41,6 +41,8 @@ class LoadResult:
     num_skipped_turns: int = 0
     num_retried: int = 0
     wall_s: float = 0.0
+    cpu_s: float = 0.0
+    """Time of the client's own process on a core in it."""
     others: list[tuple[float, float]] = field(default_factory=list)
     """(begin, end) of other requests: those taken before, and those in flight beside these, which end now."""
     lag: LoopDelay = field(default_factory=LoopDelay)

@@ -25,7 +25,7 @@ from harness.backends.server.random_models import draws_weights, served_drafter,
 from harness.backends.server.weights import weights_of
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.request import RequestRecord
-from harness.records.schema import Failure
+from harness.records.schema import CLIENT_CPU, Failure
 from harness.settings.cell import CellConfig
 from harness.workload.conversations import Conversation
 
@@ -221,7 +221,7 @@ class ServerBackend:
         self._look_at(played, added, found.requests, taken.num_output_tokens)
         if found.requests:
             self._know(found.knowledge or (Knowledge.arrivals if counts is None else Knowledge.blocks))
-        own = {**played.lag.reported, "client:num_retried": float(played.num_retried)}
+        own = {**played.lag.reported, "client:num_retried": float(played.num_retried), CLIENT_CPU: played.cpu_s}
         return BackendRun(
             requests=found.requests,
             wall_s=played.wall_s,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from harness.metrics.cell import CellResult
 from harness.metrics.definitions import metric
-from harness.metrics.repeats import MIN_REPEATS, mean_over_repeats, repeats
+from harness.metrics.intervals import MIN_REPEATS
+from harness.metrics.repeats import mean_over_repeats, repeats
 from harness.report.cell_names import CONTEXT, summary_order, varying
 from harness.report.entries import metric_number, setting, settings_of
 from harness.report.number_format import Number
