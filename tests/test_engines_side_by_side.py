@@ -1,7 +1,9 @@
 """This engine and a server on the same work: turns, servers that stay up, pairs, one table, and a peer that fails."""
 
+import io
 import json
 import math
+import re
 import sys
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ from harness.metrics.cell import read_results
 from harness.metrics.engines import block_pairs, engine_pairs, ratio_by_blocks
 from harness.metrics.estimates import paired_ratio
 from harness.records.schema import CLIENT_CPU, Block
+from harness.report.console import print_summary
 from harness.report.tables.engines import engine_tables
 from harness.settings.schema import SettingsError
 from harness.sweep.run_cells import run_cells
@@ -220,6 +223,14 @@ def test_a_server_that_was_not_asked_longest_makes_room(tmp_path):
     assert url(launches[0]) == first and url(launches[1]) != second
     servers.stop()
     assert not servers.deaths and len(list(tmp_path.glob("*.log"))) == 4
+
+
+def test_the_console_has_a_line_for_every_pair(both):
+    stream = io.StringIO()
+    print_summary(list(both.cells.values()), stream)
+    text = " ".join(stream.getvalue().split())
+    for what in ("baseline", "eagle3, K = 4, probabilistic"):
+        assert re.search(rf"local / vllm, {what}, T = 0: [\d,.]+ / [\d,.]+ tok/s; ratio .* by 4 blocks", text), text
 
 
 def test_a_run_of_one_engine_has_no_such_table(both):

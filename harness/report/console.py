@@ -30,7 +30,7 @@ from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import missing_value_notes
 from harness.report.number_format import NOT_AVAILABLE, format_estimate, format_value
 from harness.report.table import NONE, Table
-from harness.report.tables.engines import engine_tables
+from harness.report.tables.engines import engine_lines
 from harness.report.tables.reasoning import reasoning_lines
 from harness.report.tables.repeats import repeats_tables
 
@@ -64,8 +64,10 @@ def print_summary(cells: Sequence[CellResult], stream: IO[str] | None = None) ->
     console = _console(stream)
     for block in blocks(cells):
         _print_block(console, block, cells)
-    for table in (*engine_tables(cells), *repeats_tables(cells)):
+    for table in repeats_tables(cells):
         _print_table(console, table)
+    for line in engine_lines(cells):
+        console.print(line, style="cyan", markup=False)
     for text in (LEGEND, *missing_value_notes(cells, SHOWN_METRICS), *label_notes(cells)):
         console.print(text, style="dim", markup=False, highlight=False)
 

@@ -50,3 +50,10 @@ def metric_number(
     shown = estimate if item.of_tokens else without_width_zero(estimate)
     note = DISTURBED if not item.of_tokens and any(map(is_disturbed, cells)) else ""
     return Number(*shown, style=style or item.style, signed=signed, sign=sign, note=note)
+
+
+def same_answers(first: CellResult, second: CellResult) -> str:
+    """Requests of both cells whose output tokens are identical, of those that both have."""
+    left, right = ({item.key: item.output_token_ids for item in cell.record.requests} for cell in (first, second))
+    common = left.keys() & right.keys()
+    return f"{sum(left[key] == right[key] for key in common)} of {len(common)}"

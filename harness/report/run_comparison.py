@@ -18,7 +18,7 @@ from harness.metrics.flat_settings import distinct_values, listed
 from harness.records.runs import Run, read_runs
 from harness.report.cell_matching import RULE, Pair, Side, matching_cells, matching_warnings, why_unmatched
 from harness.report.cell_names import MINUS, baseline_name, drafter_name, drafts_text, label_notes, label_suffix
-from harness.report.entries import metric_number
+from harness.report.entries import metric_number, same_answers
 from harness.report.number_format import Number, count
 from harness.report.table import NONE, Entry, Table
 from harness.settings.usage import used_settings
@@ -165,7 +165,7 @@ def _difference_row(pair: Pair) -> tuple[Entry, ...]:
         _both(_method(first), _method(second)),
         _both(first.drafts or NONE, second.drafts or NONE),
         count(pair.num_common_prompts),
-        _same_answers(first, second),
+        same_answers(first, second),
     ]
     for name in COMPARED:
         if first.is_baseline and metric(name).of_tokens:
@@ -184,12 +184,6 @@ def _difference(first: CellResult, second: CellResult, name: str) -> Number:
     return metric_number(
         paired_difference(first.estimates, second.estimates, name, across_sessions=True), name, signed=True
     )
-
-
-def _same_answers(first: CellResult, second: CellResult) -> str:
-    left, right = ({item.key: item.output_token_ids for item in cell.record.requests} for cell in (first, second))
-    common = left.keys() & right.keys()
-    return f"{sum(left[key] == right[key] for key in common)} of {len(common)}"
 
 
 def _both(first: str, second: str) -> str:

@@ -9,15 +9,23 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from harness.metrics.cell import CellResult
-from harness.metrics.definitions import footnotes
+from harness.metrics.definitions import footnotes, metric
 from harness.metrics.engines import LOCAL, EnginePair, block_pairs, client_share, engine_pairs, ratio_by_blocks
 from harness.metrics.estimates import paired_ratio
 from harness.metrics.intervals import MIN_REPEATS
 from harness.records.provenance import measured_with
 from harness.records.schema import CellRecord
-from harness.report.cell_names import CONTEXT, label_notes, summary_order, varying
-from harness.report.entries import estimate_number, metric_number, setting, settings_of
-from harness.report.number_format import Number, count
+from harness.report.cell_names import (
+    CONTEXT,
+    baseline_name,
+    depth_text,
+    drafter_name,
+    label_notes,
+    summary_order,
+    varying,
+)
+from harness.report.entries import estimate_number, metric_number, same_answers, setting, settings_of
+from harness.report.number_format import Number, count, format_value
 from harness.report.table import NONE, Entry, Table
 
 THROUGHPUT, LENGTH = "output_tokens_per_s", "mean_acceptance_length"
@@ -25,9 +33,9 @@ CLOCK = (
     "Both clocks are those of the process that asks, of whole blocks: on this engine, which runs in that process, from "
     "the first admission until the device is idle; on a server from the first request sent until the last answer has "
     "ended, so that HTTP, JSON and the streaming of chunks are in its time, and its own process can do them beside "
-    "the model. Requests were token ids on both. Tokens of prompts, counters and records are in neither: see beside "
-    "the clock (s). client busy (%): of the server's time, the process that asks on a core; near 100 it is the client "
-    "that is measured."
+    "the model. Tokens of prompts, counters and records are in neither: see beside the clock (s). client busy (%): of "
+    "the server's time, the process that asks on a core; near 100 it is the client that is measured. same answers, at "
+    "temperature 0: requests with identical output tokens."
 )
 RATIOS = (
     "ratio: tok/s of the first engine over those of the second, above 1 the first is faster. By prompts: paired by "
@@ -49,7 +57,8 @@ def engine_tables(cells: Sequence[CellResult]) -> list[Table]:
     shown = list({cell["cell_id"]: cell for pair in pairs for cell in pair}.values())
     extra = [name for name in varying([pair.own for pair in pairs], CONTEXT) if name != "engine"]
     header = [*extra, "T", "drafter", "K", "verification", "engines", "tok/s, first", "tok/s, second"]
-    header += ["ratio by prompts", "ratio by blocks", "blocks", "acceptance length, first", "acceptance length, second"]
+    header += ["ratio by prompts", "ratio by blocks", "blocks"]
+    header += ["acceptance length, first", "acceptance length, second", "same answers"]
     header += ["beside the clock (s), first", "beside the clock (s), second", "client busy (%)", "labels"]
     notes = (RATIOS, CLOCK, *_engine_notes(shown), *_failures(pairs), *footnotes([THROUGHPUT, LENGTH]))
     return [
@@ -62,20 +71,45 @@ def engine_tables(cells: Sequence[CellResult]) -> list[Table]:
     ]
 
 
+def engine_lines(cells: Sequence[CellResult]) -> list[str]:
+    """The same in short, a line for every pair of cells that have not failed."""
+    pairs = sorted(engine_pairs(cells), key=lambda pair: summary_order(pair.own))
+    return [_line(pair) for pair in pairs if not any(cell.record.has_failed for cell in pair)]
+
+
+def _line(pair: EnginePair) -> str:
+    own, peer = pair
+    what = baseline_name(own) if own.is_baseline else f"{drafter_name(own)}, {depth_text(own)}, {own['verification']}"
+    speeds = " / ".join(format_value(cell.estimate(THROUGHPUT).value, metric(THROUGHPUT).style) for cell in pair)
+    by_prompts, by_blocks = _ratios(pair)
+    num_blocks = len(block_pairs(pair))
+    return (
+        f"{own['engine']} / {peer['engine']}, {what}, T = {own['temperature']:g}: {speeds} tok/s; "
+        f"ratio {by_prompts} by prompts, {by_blocks} by {num_blocks} blocks"
+    )
+
+
+def _ratios(pair: EnginePair) -> tuple[Number, Number]:
+    """By prompts and by blocks."""
+    ratio = paired_ratio(pair.peer.estimates, pair.own.estimates, THROUGHPUT)
+    return metric_number(ratio, THROUGHPUT, style="length"), Number(*ratio_by_blocks(pair), style="length")
+
+
 def _row(pair: EnginePair, extra: Sequence[str]) -> tuple[Entry, ...]:
     own, peer = pair
     settings = [*settings_of(own, extra), NONE, NONE]
     if not own.is_baseline:
         settings[-2:] = [setting(own["num_speculative_tokens"]), own["verification"]]
     speeds = [estimate_number(cell, THROUGHPUT) for cell in pair]
-    ratio = paired_ratio(peer.estimates, own.estimates, THROUGHPUT)
-    ratios = [metric_number(ratio, THROUGHPUT, style="length"), Number(*ratio_by_blocks(pair), style="length")]
     lengths: list[Entry] = [NONE if cell.is_baseline else estimate_number(cell, LENGTH) for cell in pair]
     beside = [Number(cell.record.beside_s, style="seconds") for cell in pair]
     busy = Number(client_share(peer.record), style="percent")
+    # with random numbers of their own two engines write other text
+    answers = same_answers(own, peer) if own.is_argmax else NONE
     labels = "; ".join(f"{cell['engine']}: {cell['labels']}" for cell in pair if cell["labels"])
     engines = f"{own['engine']} / {peer['engine']}"
-    return (*settings, engines, *speeds, *ratios, count(len(block_pairs(pair))), *lengths, *beside, busy, labels)
+    num_blocks = count(len(block_pairs(pair)))
+    return (*settings, engines, *speeds, *_ratios(pair), num_blocks, *lengths, answers, *beside, busy, labels)
 
 
 def _engine_notes(cells: Sequence[CellResult]) -> list[str]:
