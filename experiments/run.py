@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = "print one row per cell with intervals; everything else goes to standard error"
     parser.add_argument("--format", choices=("csv", "json", "md"), help=rows)
     parser.add_argument(
-        "--list", "--dry-run", action="store_true", help="print the cells, estimate time and disk, and stop"
+        "--list", "--dry-run", action="store_true", help="print the cells and what is done, estimate the rest, and stop"
     )
     parser.add_argument("--fresh", action="store_true", help="run every cell again, also those that are there")
     parser.add_argument("--retry-failed", action="store_true", help="run again what has failed: cells, and requests")
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from harness.compose.compose import compose_plan
-    from harness.compose.run_plan import Resume, cell_table
+    from harness.compose.run_plan import Resume
 
     plan = replace(
         compose_plan(options.overrides),
@@ -82,10 +82,11 @@ def _run(options: argparse.Namespace) -> int:
             f"{plan.launcher.kind.value}; there, give launcher.num_workers and launcher.gpus_per_worker"
         )
     if options.list:
-        print(cell_table(plan.cells))
-        from harness.sweep.estimate import estimate_lines
+        from harness.sweep.listing import listing
 
-        say(*plan.warnings, *plan.skipped_lines, *estimate_lines(plan.cells))
+        table, lines = listing(plan)
+        print(table)
+        say(*plan.warnings, *plan.skipped_lines, *lines)
         return SUCCESS
     from harness.sweep.whole_run import run_and_report
 

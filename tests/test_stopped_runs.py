@@ -49,7 +49,7 @@ def test_a_signal_ends_the_run_after_the_request_under_way(number, is_key, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("where", "words"), [("before the first turn", "models are still loading"), ("in a turn", "stopping")]
+    ("where", "words"), [("before the first turn", "while models load"), ("in a turn", "stopping")]
 )
 def test_models_that_load_for_long_do_not_hold_up_the_end(where, words, tmp_path, begun, monkeypatch):
     """Would catch Ctrl-C that seems to do nothing until all weights are loaded and all steps compiled."""

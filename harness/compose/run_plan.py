@@ -148,9 +148,10 @@ def _remove_empty(made: Sequence[Path]) -> None:
             path.rmdir()
 
 
-def cell_table(cells: Sequence[CellConfig]) -> str:
-    """One aligned line per cell: `cell_rows`."""
+def cell_table(cells: Sequence[CellConfig], states: Sequence[str] = ()) -> str:
+    """One aligned line per cell: `cell_rows`, and what there is of it, if anything is told of that."""
     lines = [list(row) for row in cell_rows(cells)]
+    lines = [[*line, state] for line, state in zip(lines, ("there is", *states), strict=True)] if states else lines
     widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
     padded = (zip(line, widths, strict=True) for line in lines)
     return "\n".join("  ".join(text.ljust(width) for text, width in line).rstrip() for line in padded)

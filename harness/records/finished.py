@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,10 @@ class Finished:
     files: Mapping[str, str]
     """Names and digests."""
     provenances: tuple[Mapping[str, Any], ...]
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Digest of the weights by role; empty where an earlier version has not kept it."""
+    threads_asked: str | None = None
+    """OMP_NUM_THREADS of the process that wrote the record."""
 
     def __post_init__(self) -> None:
         """Check that the record is one of the files."""
@@ -55,7 +59,7 @@ class WrittenFiles:
         for path in sorted((folder.absolute().parent / CHECKPOINTS).glob(f"*{PARTS}")):
             # `run` names a damaged one; one that disappears belongs to a run that goes on
             with suppress(ValueError, OSError):
-                finished = _finished(path)
+                finished = finished_of(path)
                 for name, digest in ({} if finished is None else finished.files).items():
                     self._digests.setdefault(name, []).append(digest)
 
@@ -68,8 +72,12 @@ class WrittenFiles:
             )
 
 
-def _finished(path: Path) -> Finished | None:
-    """What a checkpoint has in the place of parts; None where it has parts."""
+def finished_of(path: Path) -> Finished | None:
+    """What a checkpoint has in the place of parts; None where it has parts, which are not read.
+
+    Raises:
+        ValueError: it is damaged.
+    """
     with path.open("rb") as stream:
         if not is_one_frame(stream, MAGIC):
             return None

@@ -5,7 +5,7 @@ It reads the tables of earlier runs. It does not know how fast a model could be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from harness.records.csv_table import number, read_rows
 from harness.records.runs import RUNS, TABLES
+from harness.records.without_torch import device_here
 from harness.settings.cell import CellConfig
 from harness.sweep.turns import groups_of
 
@@ -40,23 +41,29 @@ class _Earlier(NamedTuple):
     """Measured time over requests."""
 
 
-def estimate_lines(cells: Sequence[CellConfig], runs: Path = RUNS) -> list[str]:
-    """The time and the disk that a run will take, in words.
+def estimate_lines(
+    cells: Sequence[CellConfig], runs: Path = RUNS, kept: Callable[[CellConfig], int] = lambda cell: 0
+) -> list[str]:
+    """The time and the disk that what is left of a run will take, in words.
 
     Args:
-        cells: of the plan.
+        cells: of the plan that are left.
         runs: folder of earlier runs.
+        kept: requests of a cell that are not run again.
 
     Raises:
         ValueError: the prompts of a file cannot be read.
     """
     groups = groups_of([cell for cell in cells if cell.workload.dataset is None])
-    counted = [(cell, group.num_turns) for group in groups for cell in group.cells]
-    earlier = list(_earlier(runs))
+    counted = [(cell, group.num_turns - kept(cell)) for group in groups for cell in group.cells]
+    earlier, here = list(_earlier(runs)), device_here()
     seconds, devices = [], set()
     for cell, num_requests in counted:
-        like = [item for item in earlier if item.like == _like(cell)]
-        like = like or [item for item in earlier if item.like[:4] == _like(cell)[:4]]
+        device = cell.backend.device.partition(":")[0]
+        device = here.type if device == "auto" and here is not None and cell.backend.kind == "local" else device
+        there = [item for item in earlier if device in ("auto", item.device)]
+        like = [item for item in there if item.like == _like(cell)]
+        like = like or [item for item in there if item.like[:4] == _like(cell)[:4]]
         devices |= {item.device for item in like}
         if like:
             seconds.append(num_requests * median(item.request_s for item in like))
@@ -64,10 +71,14 @@ def estimate_lines(cells: Sequence[CellConfig], runs: Path = RUNS) -> list[str]:
     if seconds:
         lines.append(
             f"time: about {sum(seconds) / 3600:.2g} device-hours for {len(seconds)} of {len(cells)} cells, as earlier "
-            f"cells in {runs} took on {' and '.join(sorted(devices))}; loading and compiling come on top"
+            f"cells in {runs} took on {' and '.join(sorted(devices))}, whatever ran beside them; loading and compiling "
+            "come on top"
         )
     if len(seconds) < len(cells):
-        lines.append(f"time: not known of {len(cells) - len(seconds)} cells: no cell in {runs} is like them")
+        lines.append(
+            f"time: not known of {len(cells) - len(seconds)} cells: none like them has run on such a device in {runs}; "
+            "the run tells it once it has measured"
+        )
     num_tokens = sum(num_requests * cell.decoding.max_new_tokens for cell, num_requests in counted)
     if counted:
         size = f"{num_tokens * BYTES_PER_TOKEN / 1e6:.2g} MB"

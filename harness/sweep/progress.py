@@ -86,7 +86,7 @@ class Progress:
 
     def finish(self) -> None:
         """The run is over, or was given up; nothing moves after this, and a second call does nothing."""
-        if self._is_running:
+        if self._is_running and self._total + self._done:
             elapsed_s = self._clock() - self._started_s
             self.note(f"{self._done}/{self._total} requests, {self._num_tokens} tokens in {duration(elapsed_s)}")
         self._is_running = False

@@ -8,8 +8,9 @@ This module does not know how a cell is run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from harness.records.provenance import UNKNOWN, measured_with
 from harness.records.runs import CELLS
 from harness.records.schema import CellRecord, Failure
 from harness.records.strict_json import at, shown, typed
+from harness.sweep.cpu_threads import VARIABLE as THREADS
 
 ASIDE = ".damaged"
 
@@ -68,12 +70,17 @@ class CellCheckpoint:
     """That of the record, where there is one."""
     clock_s: float = 0.0
     """What the records' clock showed at the end of the last part."""
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Digest of the weights by role, as far as it is known."""
+    threads_asked: str | None = None
+    """See `Finished`."""
     drift: Drift | None = None
     """Between earlier sessions and this one."""
 
     def keep(self, part: Part) -> None:
         """Add a part; on disk when this returns, and not in memory, which a long cell would fill."""
         self.file.append({"part": part.to_json()})
+        self.models = part.facts["models"]
         self.clock_s = max(self.clock_s, part.clock_s)
 
     def run_again(self, parts: Sequence[Part]) -> None:
@@ -92,7 +99,7 @@ class CellCheckpoint:
         Raises:
             ValueError: the file is not as it was written.
         """
-        parts, _, file, _ = _content(self.file.path)
+        parts, _, file, _ = checkpoint_content(self.file.path)
         if file != self.file:
             raise ValueError(f"{file.path}: expected {self.file.num_bytes} bytes of this run, found {file.num_bytes}")
         return settled(parts)
@@ -105,6 +112,8 @@ class CellCheckpoint:
             "config": record.config,
             "files": {path.name: digest_of(path) for path in files},
             "provenances": list(record.provenances),
+            "models": dict(self.models),
+            "threads_asked": os.environ.get(THREADS) if self.cell_id is None else self.threads_asked,
         }
         write_atomically(self.file.path, whole_file({"finished": content}))
         reached("the checkpoint is closed")
@@ -136,7 +145,7 @@ def find_checkpoint(
             options.retries_failed and _starts_anew(checkpoint, options.own_sessions, note)
         ):
             found.append(checkpoint)
-    drifts = [_drift(checkpoint, here) for checkpoint in found]
+    drifts = [drift_of(checkpoint.provenances, measured_with(here)) for checkpoint in found]
     same = [checkpoint for checkpoint, drift in zip(found, drifts, strict=True) if not drift]
     if same:
         return same[-1]
@@ -154,7 +163,7 @@ def _checkpoints(folder: Path, key: str) -> list[Path]:
 def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | None:
     """A checkpoint with its parts, or the record that came of them; None where it was set aside or holds nothing."""
     try:
-        parts, finished, file, num_torn = _content(path)
+        parts, finished, file, num_torn = checkpoint_content(path)
     except ValueError as error:
         note(f"{path}: {error}; set aside as {_set_aside(path).name}, and the cell is started anew")
         return None
@@ -170,6 +179,7 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
             earlier=[part.outline for part in settled(parts)],
             provenances=[part.provenance for part in parts],
             clock_s=max(part.clock_s for part in parts),
+            models=parts[-1].facts["models"],
         )
     for name, digest in finished.files.items():
         record = folder / CELLS / Path(name).name
@@ -190,6 +200,8 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
         cell_id=finished.cell_id,
         provenances=finished.provenances,
         config=finished.config,
+        models=finished.models,
+        threads_asked=finished.threads_asked,
     )
 
 
@@ -215,8 +227,12 @@ def _has_failed_requests(failures: Sequence[Failure]) -> bool:
     return any(item.request is not None for item in failures)
 
 
-def _content(path: Path) -> tuple[list[Part], Finished | None, Checkpoint, int]:
-    """The parts of a checkpoint, or what stands for them; the file; and how many bytes at its end are torn."""
+def checkpoint_content(path: Path) -> tuple[list[Part], Finished | None, Checkpoint, int]:
+    """The parts of a checkpoint, or what stands for them; the file; and how many bytes at its end are torn.
+
+    Raises:
+        ValueError: it is damaged.
+    """
     frames, file, num_torn = read_checkpoint(path)
     parts, forgotten, finished = list[Part](), list[tuple[int, str]](), None
     for number, frame in enumerate(frames, start=1):
@@ -239,12 +255,20 @@ def _entry(frame: Any) -> tuple[str, Any]:
     return entry
 
 
-def _drift(checkpoint: CellCheckpoint, here: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
-    """What a checkpoint was measured with that is not the same here, unless some part is: name, found, expected."""
-    now, found = measured_with(here), dict[str, tuple[str, str]]()
-    for provenance in checkpoint.provenances:
+def drift_of(
+    provenances: Iterable[Mapping[str, Any]], here: Mapping[str, str], unknown: Collection[str] = ()
+) -> tuple[tuple[str, str, str], ...]:
+    """What parts were measured with that is not the same here, unless some part is: name, found, expected.
+
+    Args:
+        provenances: of the parts.
+        here: `measured_with` of this process.
+        unknown: names of what is not known here, and counts as the same.
+    """
+    now, found = here, dict[str, tuple[str, str]]()
+    for provenance in provenances:
         before = measured_with(provenance)
-        differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        differing = [name for name in {**before, **now} if before.get(name) != now.get(name) and name not in unknown]
         if not differing:
             # what was mixed with this was accepted then
             return ()

@@ -22,6 +22,7 @@ from harness.compose.run_plan import RunPlan
 from harness.records.run_status import DONE, RUNNING, STOPPED
 from harness.records.schema import Failure
 from harness.settings.schema import SettingsError
+from harness.sweep.finished_groups import tasks_left
 from harness.sweep.launchers.table import launcher_of
 from harness.sweep.manifest import Manifest
 from harness.sweep.places import Places
@@ -71,6 +72,7 @@ class Supervisor:
         """
         with self._signals.caught():
             try:
+                self._tasks = tasks_left(self._plan, self._tasks, self._manifest, self._progress.note)
                 self._progress.start(sum(task.num_untold for task in self._tasks))
                 self._write_status(RUNNING)
                 for place in range(min(self._launcher.num_workers, len(self._tasks))):
@@ -88,10 +90,9 @@ class Supervisor:
 
     def _close(self) -> None:
         """End all workers and the launcher; an error there becomes a note, so that it does not hide the run's own."""
-        hurry = self._signals.hurry
         steps: list[Callable[[], None]] = [worker.process.kill for worker in self._workers]
-        steps += [partial(worker.process.end, hurry) for worker in self._workers]
-        steps += [partial(self._launcher.close, hurry)]
+        steps += [partial(worker.process.end, self._signals.hurry) for worker in self._workers]
+        steps += [partial(self._launcher.close, self._signals.hurry)]
         for step in steps:
             try:
                 step()
@@ -288,8 +289,7 @@ class Supervisor:
             self._is_stopping = True
             again = "; Ctrl-C again stops at once" if self._signals.first == signal.SIGINT else ""
             plays = any(worker.label for worker in self._workers)
-            what = "after the round under way" if plays else "before the first round: models are still loading"
-            self._progress.note(f"stopping {what}{again}")
+            self._progress.note(f"stopping {'after the round under way' if plays else 'while models load'}{again}")
             for worker in list(self._workers):
                 worker.process.stop()
                 if worker.task is None:

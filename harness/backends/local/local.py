@@ -21,7 +21,7 @@ from harness.records.acceptance_terms import RequestTerms
 from harness.records.request import RequestRecord
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import AnswerDrafts
-from harness.settings.device import resolve_device, resolve_dtype, resolve_graphs
+from harness.settings.device import resolve_device, resolved_backend
 from harness.workload.chat import decode_answer
 from harness.workload.conversations import Conversation
 
@@ -53,10 +53,8 @@ class LocalBackend:
     @staticmethod
     def resolved(cell: CellConfig) -> CellConfig:
         """The cell with device and graphs, and the dtype where the checkpoint does not decide it."""
-        backend, device = cell.backend, resolve_device(cell.backend.device)
-        dtype, graphs = resolve_dtype(backend.dtype, device), resolve_graphs(backend.graphs, device)
-        name = backend.dtype if dtype is None else str(dtype).removeprefix("torch.")
-        return replace(cell, backend=replace(backend, device=device.type, dtype=name, graphs=graphs))
+        device = resolve_device(cell.backend.device)
+        return replace(cell, backend=resolved_backend(cell.backend, device.type))
 
     @staticmethod
     def prepare_together(backends: Sequence[LocalBackend], conversations: Sequence[Conversation]) -> None:

@@ -1,0 +1,50 @@
+"""What a provenance would say of the device, told without torch; nothing where that cannot be told for sure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+_TIMEOUT_S = 10
+
+
+class DeviceHere(NamedTuple):
+    """What torch would find here."""
+
+    type: str
+    """cpu or cuda."""
+    gpu: str | None
+    """Name of the GPU."""
+
+
+def device_here() -> DeviceHere | None:
+    """The device that `auto` is here; None where only torch knows."""
+    try:
+        is_cpu_build = version("torch").endswith("+cpu")
+    except PackageNotFoundError:
+        return None
+    if is_cpu_build or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or not _may_have_gpu():
+        return DeviceHere("cpu", None)
+    names = _gpu_names()
+    # which of them CUDA takes first is its own affair
+    return DeviceHere("cuda", names.pop()) if len(names) == 1 else None
+
+
+def _may_have_gpu() -> bool:
+    """Whether there is a device file or a driver of a GPU for which torch may have been built."""
+    return any(Path(name).exists() for name in ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/kfd", "/dev/dxg"))
+
+
+def _gpu_names() -> set[str]:
+    if shutil.which("nvidia-smi") is None:
+        return set()
+    command = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return set()
+    return {line.strip() for line in done.stdout.splitlines() if line.strip()} if done.returncode == 0 else set()

@@ -1,0 +1,78 @@
+"""What `run --list` says: the cells of a plan, what there is of each, and what the rest will take."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from harness.compose.run_plan import RunPlan, cell_table
+from harness.records.finished import CHECKPOINTS
+from harness.records.runs import CELLS
+from harness.settings.cell import CellConfig
+from harness.sweep.earlier_cells import NAMED_KINDS, EarlierCell, EarlierCells
+from harness.sweep.estimate import estimate_lines
+from harness.sweep.turns import groups_of
+
+NOT_KNOWN = "not known"
+
+
+def listing(plan: RunPlan) -> tuple[str, list[str]]:
+    """The table of the cells, and lines on what is left.
+
+    Raises:
+        ValueError: the prompts of a file cannot be read.
+    """
+    is_there = (plan.folder / CHECKPOINTS).is_dir() or (plan.folder / CELLS).is_dir()
+    if not is_there or plan.resume.is_fresh:
+        return cell_table(plan.cells), estimate_lines(plan.cells)
+    earlier = _earlier(plan)
+    states = [_state(plan, cell, earlier.get(id(cell))) for cell in plan.cells]
+    left = [cell for cell in plan.cells if not _is_done(plan, earlier.get(id(cell)))]
+    num_failed = sum(state == "failed" for state in states)
+    num_done = len(plan.cells) - len(left) - num_failed
+    lines = [f"of {len(plan.cells)} cells {num_done} are done, {num_failed} have failed, {len(left)} are left"]
+    differing = {name: None for cell in earlier.values() for name, _, _ in cell.differing}
+    if differing and not plan.resume.accepts_drift:
+        lines.append(
+            f"where it is not the same {', '.join(differing)}, the run starts anew; --accept-drift goes on with it"
+        )
+
+    def kept(cell: CellConfig) -> int:
+        found = earlier.get(id(cell))
+        return found.num_requests if found is not None and _goes_on(plan, found) and not found.has_failed else 0
+
+    return cell_table(plan.cells, states), lines + (estimate_lines(left, kept=kept) if left else [])
+
+
+def _earlier(plan: RunPlan) -> dict[int, EarlierCell]:
+    """What there is of the cells, by their identity in this process."""
+    earlier, found = EarlierCells(plan), dict[int, EarlierCell]()
+    for group in groups_of(plan.cells):
+        # a list downloads nothing
+        if group.cells[0].workload.dataset is None:
+            with suppress(ValueError, OSError):
+                found |= {
+                    id(group.cells[place - group.first_place]): cell for place, cell in earlier.found(group).items()
+                }
+    return found
+
+
+def _goes_on(plan: RunPlan, found: EarlierCell) -> bool:
+    return not found.differing or plan.resume.accepts_drift
+
+
+def _is_done(plan: RunPlan, found: EarlierCell | None) -> bool:
+    """Whether the run leaves the cell as it is."""
+    if found is None or found.cell_id is None:
+        return False
+    return not plan.resume.retries_failed if found.has_failed else _goes_on(plan, found)
+
+
+def _state(plan: RunPlan, cell: CellConfig, found: EarlierCell | None) -> str:
+    """What there is of a cell, in words."""
+    if found is None:
+        is_known = cell.backend.kind in NAMED_KINDS and not cell.imported and cell.workload.dataset is None
+        return "-" if is_known else NOT_KNOWN
+    if found.has_failed:
+        return "failed"
+    text = "done" if found.cell_id is not None else f"{found.num_requests} requests"
+    return text + (f", not the same {', '.join(name for name, _, _ in found.differing)}" if found.differing else "")
