@@ -22,7 +22,7 @@ from harness.report.tables.engines import engine_tables
 from harness.settings.schema import SettingsError
 from harness.sweep.run_cells import run_cells
 from harness.sweep.turns import comparable_groups
-from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record
+from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record, simulated_cell
 from tests.test_sweep import Silent
 
 COMMAND = "{python} -m tests.scripted_server --port {port} {speculation} {details}"
@@ -121,6 +121,23 @@ def test_a_peer_that_does_not_start_leaves_this_engine_measured(tmp_path):
         assert all(row[name].is_missing for name in ("tok/s, second", "ratio by prompts", "ratio by blocks"))
     text = table.to_markdown()
     assert "ended with status 3" in text and str(tmp_path / "logs") in text
+
+
+def test_peers_that_differ_in_a_setting_are_told_apart():
+    """Would catch two rows of one name, and speeds of one peer under the settings of another."""
+    peers = [
+        simulated_cell(
+            config(backend__kind="server", server__engine="vllm", server__num_waiting=n),
+            [0.5],
+            num_prompts=4,
+            step_s=0.01 * (1 + n),
+        )
+        for n in (0, 4)
+    ]
+    own = simulated_cell(config(), [0.5], num_prompts=4)
+    (table,) = engine_tables(analysed(*peers, own))
+    rows = {row[table.header.index("engines")]: row[table.header.index("ratio by prompts")].value for row in table.rows}
+    assert rows == {f"local / vllm (server.num_waiting={n})": pytest.approx(1 + n) for n in (0, 4)}
 
 
 def paired_cells(own_speeds, peer_speeds, peer_sessions):

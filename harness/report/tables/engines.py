@@ -78,15 +78,21 @@ def engine_lines(cells: Sequence[CellResult]) -> list[str]:
 
 
 def _line(pair: EnginePair) -> str:
-    own, peer = pair
+    own = pair.own
     what = baseline_name(own) if own.is_baseline else f"{drafter_name(own)}, {depth_text(own)}, {own['verification']}"
     speeds = " / ".join(format_value(cell.estimate(THROUGHPUT).value, metric(THROUGHPUT).style) for cell in pair)
     by_prompts, by_blocks = _ratios(pair)
     num_blocks = len(block_pairs(pair))
     return (
-        f"{own['engine']} / {peer['engine']}, {what}, T = {own['temperature']:g}: {speeds} tok/s; "
+        f"{_engines(pair)}, {what}, T = {own['temperature']:g}: {speeds} tok/s; "
         f"ratio {by_prompts} by prompts, {by_blocks} by {num_blocks} blocks"
     )
+
+
+def _engines(pair: EnginePair) -> str:
+    """Both, and what tells such peers apart."""
+    others = pair.peer["other_settings"]
+    return f"{pair.own['engine']} / {pair.peer['engine']}" + (f" ({others})" if others else "")
 
 
 def _ratios(pair: EnginePair) -> tuple[Number, Number]:
@@ -107,9 +113,8 @@ def _row(pair: EnginePair, extra: Sequence[str]) -> tuple[Entry, ...]:
     # with random numbers of their own two engines write other text
     answers = same_answers(own, peer) if own.is_argmax else NONE
     labels = "; ".join(f"{cell['engine']}: {cell['labels']}" for cell in pair if cell["labels"])
-    engines = f"{own['engine']} / {peer['engine']}"
     num_blocks = count(len(block_pairs(pair)))
-    return (*settings, engines, *speeds, *_ratios(pair), num_blocks, *lengths, answers, *beside, busy, labels)
+    return (*settings, _engines(pair), *speeds, *_ratios(pair), num_blocks, *lengths, answers, *beside, busy, labels)
 
 
 def _engine_notes(cells: Sequence[CellResult]) -> list[str]:
