@@ -15,7 +15,7 @@ from harness.records.strict_json import parse_json, shown, typed
 
 STATUS = "status.json"
 RUNNING, DONE, STOPPED = "running", "done", "stopped"
-_OF_LATER_VERSIONS = {"own_device_s", "num_waiting", "loading_s", "command"}
+_OF_LATER_VERSIONS = {"own_device_s", "num_waiting", "loading_s", "has_pace", "command"}
 """Fields that the first version did not write."""
 SILENT_S = 120.0
 """A run that has not written for so long has ended, if its process cannot be asked."""
@@ -48,6 +48,8 @@ class RunStatus:
     """Workers that a cluster has not started yet."""
     loading_s: float = 0.0
     """Part of `elapsed_s` before the first turn."""
+    has_pace: bool = True
+    """Whether enough is measured to tell the time that is left."""
     command: str = ""
     """That goes on with the run; empty in files of an earlier version."""
     updated_unix_s: float = field(default_factory=time.time)
@@ -65,8 +67,8 @@ class RunStatus:
 
     @property
     def left_s(self) -> float | None:
-        """Time that the rest takes at the pace of this session; None before its first request has finished."""
-        if not self.num_requests_done:
+        """Time that the rest takes at the pace of this session; None before that is measured."""
+        if not self.num_requests_done or not self.has_pace:
             return None
         return max(0.0, self.elapsed_s - self.loading_s) * self.num_requests_left / self.num_requests_done
 

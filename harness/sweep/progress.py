@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 SECONDS_BETWEEN_LINES = 15.0
+PACE_SHARE = 0.1
+"""Of the requests, from which on their pace counts, if no turn has ended before: the first ones may have compiled
+steps, and those in flight together end together."""
+UNKNOWN = "time left unknown until a turn is measured"
 
 
 def progress_on(stream: TextIO | None = None) -> Progress:
@@ -34,18 +38,19 @@ class Progress:
         self._started_s = self._last_line_s = clock()
         self._begun_s: float | None = None
         self._place = self._label = ""
-        self._is_running = False
+        self._is_running = self._has_turn = False
 
     def start(self, num_requests_total: int) -> None:
         """The run begins; it will finish this many requests in all."""
         self._total, self._done, self._num_tokens = num_requests_total, 0, 0
         self._started_s = self._last_line_s = self._clock()
-        self._begun_s, self._is_running = None, True
+        self._begun_s, self._is_running, self._has_turn = None, True, False
 
     def cell(self, label: str, index: int, num_cells: int) -> None:
         """Work turns to cell `index` (0-based) of `num_cells`; a cell may take several turns."""
         self._place, self._label = f"{index + 1}/{num_cells}", label
         self._begun_s = self._clock() if self._begun_s is None else self._begun_s
+        self._has_turn |= self._done > 0
         self._show()
 
     def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
@@ -80,6 +85,13 @@ class Progress:
         """From the start to the first turn: no request finishes in that time, and it does not come again."""
         return 0.0 if self._begun_s is None else self._begun_s - self._started_s
 
+    @property
+    def left_s(self) -> float | None:
+        """Time that the rest takes at the pace so far; None before that is measured."""
+        if not self._done or not (self._has_turn or self._done >= PACE_SHARE * self._total):
+            return None
+        return (self._clock() - self._started_s - self.loading_s) * self.num_left / self._done
+
     def note(self, text: str) -> None:
         """Something the user should know now."""
         print(text, file=self._stream, flush=True)
@@ -95,9 +107,8 @@ class Progress:
         if self._clock() - self._last_line_s < SECONDS_BETWEEN_LINES:
             return
         self._last_line_s = self._clock()
-        elapsed_s, left = self._last_line_s - self._started_s, ""
-        if self._done:
-            left = f", {duration((elapsed_s - self.loading_s) * self.num_left / self._done)} left"
+        elapsed_s, left_s = self._last_line_s - self._started_s, self.left_s
+        left = f", {UNKNOWN}" if left_s is None else f", about {duration(left_s)} left"
         cell = f": cell {self._place} {self._label}" if self._label else ""
         percent = 100 * self._done / max(1, self._total)
         self.note(f"{self._done}/{self._total} requests ({percent:.0f} %), {duration(elapsed_s)}{left}{cell}")
@@ -110,7 +121,7 @@ class LiveProgress(Progress):
 
     def start(self, num_requests_total: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         super().start(num_requests_total)
         self._bar = Progress(
@@ -118,13 +129,11 @@ class LiveProgress(Progress):
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("requests, {task.fields[tokens_per_s]:.0f} tokens/s,"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("left"),
+            TextColumn("{task.fields[left]}"),
             console=Console(file=self._stream, highlight=False),
-            speed_estimate_period=60,
             transient=True,
         )
-        self._bar.add_task("loading", total=num_requests_total, tokens_per_s=0.0)
+        self._bar.add_task("loading", total=num_requests_total, tokens_per_s=0.0, left="")
         self._bar.start()
 
     def note(self, text: str) -> None:
@@ -140,10 +149,13 @@ class LiveProgress(Progress):
 
     def _show(self) -> None:
         if self._bar is not None:
-            rate = self._num_tokens / max(1e-9, self._clock() - self._started_s)
+            rate = self._num_tokens / max(1e-9, self._clock() - self._started_s - self.loading_s)
             text = f"[{self._place}] {self._label}" if self._label else "loading"
+            left = "" if (left_s := self.left_s) is None else f"about {duration(left_s)} left"
             (task,) = self._bar.task_ids
-            self._bar.update(task, total=self._total, completed=self._done, description=text, tokens_per_s=rate)
+            self._bar.update(
+                task, total=self._total, completed=self._done, description=text, tokens_per_s=rate, left=left
+            )
 
 
 def duration(seconds: float) -> str:

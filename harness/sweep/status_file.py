@@ -67,6 +67,7 @@ class StatusFile:
             elapsed_s=now_s - self._started_s,
             own_device_s=workers_s * devices_per_worker,
             loading_s=self._progress.loading_s,
+            has_pace=self._progress.left_s is not None,
             command=self._plan.command_to_go_on,
             earlier_device_s=0.0 if is_first or self._earlier is None else self._earlier.device_s,
         )

@@ -1,0 +1,83 @@
+"""What a run tells of itself while it goes on: how far it is, how fast, and how long it takes."""
+
+import io
+
+import pytest
+
+from harness.sweep.progress import UNKNOWN, LiveProgress, Progress, duration, progress_on
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_plain_progress_writes_a_line_now_and_then_with_the_time_left():
+    """Would catch a rest that takes as long for each request as the first one, with all that was loaded before it."""
+    clock, stream = Clock(), io.StringIO()
+    progress = Progress(stream, clock)
+    progress.start(100)
+    clock.now_s += 20.0
+    progress.cell("eagle3 block", 1, 4)
+    for _ in range(40):
+        clock.now_s += 1.0
+        progress.advance(1, 10)
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        f"0/100 requests (0 %), 20 s, {UNKNOWN}: cell 2/4 eagle3 block",
+        "15/100 requests (15 %), 35 s, about 1 min 25 s left: cell 2/4 eagle3 block",
+        "30/100 requests (30 %), 50 s, about 1 min 10 s left: cell 2/4 eagle3 block",
+    ]
+    clock.now_s += 20.0
+    progress.cell("eagle3 strict", 2, 4)
+    assert stream.getvalue().splitlines()[3].endswith("cell 3/4 eagle3 strict")
+    progress.finish()
+    progress.finish()
+    assert stream.getvalue().splitlines()[4:] == ["40/100 requests, 400 tokens in 1 min 20 s"]
+
+
+@pytest.mark.parametrize(("num_done", "turns", "left_s"), [(9, 1, None), (10, 1, 90.0), (1, 2, 990.0), (0, 2, None)])
+def test_no_time_is_told_before_it_is_measured(num_done, turns, left_s):
+    """Would catch a rest that is wrong by multiples: told by requests that compiled, or that all ended together."""
+    clock = Clock()
+    progress = Progress(io.StringIO(), clock)
+    progress.start(100)
+    progress.cell("eagle3 block", 0, 2)
+    clock.now_s += 10.0
+    progress.advance(num_done)
+    for index in range(1, turns):
+        progress.cell("eagle3 strict", index, 2)
+    assert progress.left_s == left_s
+
+
+def test_live_progress_runs_and_notes_stay():
+    stream = io.StringIO()
+    progress = LiveProgress(stream)
+    progress.note("before")
+    progress.start(2)
+    progress.cell("[eagle3] block", 0, 1)
+    progress.advance(2, 30)
+    progress.note("a note [with brackets]")
+    progress.finish()
+    progress.finish()
+    assert stream.getvalue().startswith("before\n")
+    assert "a note [with brackets]" in stream.getvalue()
+
+
+def test_the_display_suits_the_stream():
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    assert isinstance(progress_on(terminal), LiveProgress)
+    assert type(progress_on(io.StringIO())) is Progress
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")]
+)
+def test_durations_are_for_people(seconds, text):
+    assert duration(seconds) == text
