@@ -17,7 +17,7 @@ from harness.settings.tree import branching
 from kernels.contract import DraftSampling, SiblingDraws
 from kernels.core import reference_core
 from kernels.methods import TREE_METHODS, TreeMethod
-from tests.test_engine_law import DRAFT, FALSE_ALARM, NUM_TOKENS, TARGET, fit
+from tests.test_engine_law import DRAFT, FALSE_ALARM, NUM_TOKENS, TARGET, WIDE_DRAFT, WIDE_TARGET, fit
 from tests.tiny_engines import tiny_engine, tiny_requests
 from tests.tiny_models import random_target
 from tests.toy_markov import outputs, toy_engine, toy_requests
@@ -112,8 +112,8 @@ def test_a_mask_that_shows_siblings_changes_tokens(baseline):
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("method", [TreeMethod.recursive, TreeMethod.traversal], ids=lambda item: item.value)
 def test_a_chain_written_as_a_tree_gives_the_tokens_of_the_chain(kind, method, draft_sampling):
-    """And its counts: the same random numbers, and states that differ in rounding alone."""
-    options = {"draft_sampling": draft_sampling, "num_speculative_tokens": 3}
+    """Its counts and its bounds: the same random numbers, and states that differ in rounding alone."""
+    options = {"draft_sampling": draft_sampling, "num_speculative_tokens": 3, "expected_acceptance": True}
     found, run = tokens(tiny(kind, tree=tree(branching(1, 1, 1)), method=method, **options))
     wanted, chain = tokens(tiny(kind, method=method.traits.on_chains, **options))
     assert found == wanted
@@ -121,6 +121,10 @@ def test_a_chain_written_as_a_tree_gives_the_tokens_of_the_chain(kind, method, d
     for record, other in zip(run.requests, chain.requests, strict=True):
         for name in names:
             assert [getattr(item, name) for item in record.rounds] == [getattr(item, name) for item in other.rounds]
+        for item, same in zip(record.rounds, other.rounds, strict=True):
+            came = item.num_accepted_tokens + 1
+            assert (item.position_bounds is None) == (same.position_bounds is None)
+            assert (item.position_bounds or ())[:came] == pytest.approx((same.position_bounds or ())[:came], abs=2e-6)
 
 
 WAYS = [(method, SAMPLED, siblings) for method, traits in TREE_METHODS.items() for siblings in traits.siblings]
@@ -221,6 +225,22 @@ def test_evidence_is_counted_by_depth():
         assert item.num_draft_tokens == (0, 2, 6)[item.num_positions]
         assert item.num_accepted_tokens == min(len(item.path), item.num_positions)
         assert all(child // 2 - 1 == parent for parent, child in zip(item.path, item.path[1:], strict=False))
+
+
+@pytest.mark.parametrize(("sampling", "reaches"), [(GREEDY, True), (SAMPLED, False)], ids=["one-hot", "distinct"])
+def test_no_more_is_accepted_at_a_node_than_its_bound(sampling, reaches):
+    """And as much with certain drafts. Would catch the bound of another depth, and walks that did not come there."""
+    engine = toy_engine(
+        WIDE_TARGET, WIDE_DRAFT, TreeMethod.recursive, sampling, tree=tree(UNEVEN), max_new_tokens=12, num_slots=500,
+        expected_acceptance=True,
+    )  # fmt: skip
+    rounds = records_of(engine, 3000)
+    for depth in range(3):
+        came = [item for item in rounds if item.num_positions > depth <= item.num_accepted_tokens]
+        excess = torch.tensor([(item.num_accepted_tokens > depth) - item.position_bounds[depth] for item in came])
+        standard_error = excess.std() / len(came) ** 0.5
+        assert len(came) > 500 and standard_error > 0 and excess.mean() < 5 * standard_error
+        assert not reaches or excess.mean() > -5 * standard_error
 
 
 def test_nodes_that_were_not_drawn_are_not_counted():

@@ -9,9 +9,13 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
+from kernels.contract import Draft
+from kernels.methods import SiblingDraws
 from kernels.reference import optimal_acceptance
 from kernels.reference.optimal_acceptance import distinct_bound, independent_bound, top_bound
 from kernels.reference.several_drafts import kseq_acceptance, recursive_acceptance, recursive_pair_acceptance
+from kernels.reference.tree_bounds import tree_bounds
+from tests.random_round import PLAIN, sampling_of
 
 Law = dict[tuple[int, ...], float]
 """Of the n drafts of a position."""
@@ -159,3 +163,38 @@ def test_kseq_solves_its_equation_and_stays_below_the_bound():
     assert bool((found <= bound + 1e-12).all()) and bool((found.diff(dim=1) > -1e-12).all())
     # (1 - 1 / e) of the bound is reached at least (arXiv 2310.15141, theorem 2)
     assert bool((found >= (1 - np.exp(-1)) * bound).all())
+
+
+RAGGED = (-1, 0, -1, 0, -1, 2, 1)
+"""Three children of the context, two of its first, one of its second and one of that one's."""
+WALKS = ((0, 1, 6), (2, 5), ())
+
+
+@pytest.mark.parametrize("siblings", [*SiblingDraws, None], ids=["independent", "distinct", "one-hot"])
+def test_the_nodes_of_a_tree_have_the_bound_of_their_children(siblings: SiblingDraws | None):
+    """Would catch the row of another node, the children of another, and drafts that were drawn otherwise."""
+    size = 5
+    width, vocab = len(RAGGED), rows(size, 1)
+    target = torch.stack([vocab[0][index % NUM_ROWS] for index in range(len(WALKS) * (width + 1))])
+    cached = torch.stack([vocab[1][(3 * index) % NUM_ROWS] for index in range(len(WALKS) * width)])
+    target, cached = target.view(len(WALKS), width + 1, size).roll(1, 2), cached.view(len(WALKS), width, size)
+    token_ids = torch.tensor([[0, 3, 4, 4, 3, 0, 3]] * len(WALKS))
+    draft = Draft(
+        token_ids,
+        torch.full((len(WALKS),), width),
+        None if siblings is None else cached.log(),
+        parents=torch.tensor([RAGGED] * len(WALKS)),
+        siblings=siblings or SiblingDraws.distinct,
+    )
+    path = torch.tensor([[*walk, *(-1,) * (width - len(walk))] for walk in WALKS])
+    found = tree_bounds(target.log().flatten(0, 1), draft, sampling_of(*[PLAIN] * len(WALKS)), path)
+    for request, walk in enumerate(WALKS):
+        for depth, node in enumerate((-1, *walk)):
+            children = [place for place, parent in enumerate(RAGGED) if parent == node]
+            here = target[request, node + 1].tolist()
+            expected = sum(here[token] for token in {int(token_ids[request, place]) for place in children})
+            if siblings is not None and children:
+                row = cached[request, children[0]].tolist()
+                expected = best_of_all_rules(here, law_of_drafts(row, len(children), siblings is SiblingDraws.distinct))
+            assert found[request, depth] == pytest.approx(expected, abs=1e-9), (request, depth)
+        assert not found[request, len(walk) + 1 :].any()

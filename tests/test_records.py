@@ -15,8 +15,9 @@ from harness.metrics import load_results
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts, Knowledge
 from harness.records.files import UnwritableError, identity, read_cell, write_atomically, write_cell
-from harness.records.request import CutReason, RoundRecord, TokenLogprobs
+from harness.records.request import CutReason, RoundRecord
 from harness.records.schema import SCHEMA_VERSION, Block, Failure
+from harness.records.token_logprobs import TokenLogprobs
 from tests.synthetic_cells import cell_record, request_record, round_record, row_of
 
 SCHEMA_2 = Path(__file__).parent / "data" / "schema2"

@@ -24,7 +24,7 @@ from harness.engine.calibrate import measure_step_times
 from harness.engine.choose_runner import new_runner
 from harness.engine.constrained_step import outcomes_of
 from harness.engine.depth import Depth, learn_from
-from harness.engine.measure_drafts import MeasureDrafts
+from harness.engine.measure_drafts import MeasureDrafts, MeasureTrees
 from harness.engine.request import Answer, Request
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Sequence, rounds_of
@@ -83,7 +83,11 @@ class Engine:
         """What is kept of slots; empty where they do not move, since steps of fixed sizes compute empty ones anyway."""
         if not settings.graphs and not self._overlaps and isinstance(drafter, MovesSlots):
             self._by_slot = (self.step.state, self._cache, drafter)
-        self._measure = MeasureDrafts(self.step, settings.round_terms, settings.multi_draft_terms) if measures else None
+        self._measure: MeasureDrafts | MeasureTrees | None = None
+        if measures and isinstance(self.step, TreeStep):
+            self._measure = MeasureTrees(self.step)
+        elif measures:
+            self._measure = MeasureDrafts(self.step, settings.round_terms, settings.multi_draft_terms)
         self._depth = depth
         self._runner = new_runner(self.step, settings, depth)
         self._num_invalid = 0

@@ -6,6 +6,7 @@ values are given here: as [B, K] for the positions, or [B] for whole drafts. It 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -20,14 +21,16 @@ from kernels.contract import Sampling, Verification
 from kernels.reference.acceptance import AcceptanceTerms, acceptance_terms, expected_accepted
 from kernels.reference.multi_draft_terms import multi_draft_terms
 from kernels.reference.output_tv import draft_tv, has_closed_form, output_tv
+from kernels.reference.tree_bounds import tree_bounds
 
 
 class Measures(NamedTuple):
     """What was measured on a step's drafts, per slot."""
 
-    expected: list[list[float]]
+    expected: list[list[float]] | None
+    """None for trees."""
     bounds: list[list[float]]
-    """Of each position, the largest probability with which any lossless rule accepts one such draft token."""
+    """Of each position, the largest probability with which any lossless rule accepts a draft token; NaN: not known."""
     terms: dict[str, Floats] | None
     """None unless they are recorded."""
 
@@ -35,10 +38,13 @@ class Measures(NamedTuple):
         """The round of a slot with its share."""
         if not round_.draft_ids:
             return round_
+        bounds = tuple(self.bounds[slot][: len(round_.draft_ids)])
+        known = None if any(map(math.isnan, bounds)) else bounds
+        if self.expected is None:
+            return round_._replace(position_bounds=known)
         strict, probabilistic, block = self.expected[slot]
         terms = None if self.terms is None else of_slot(self.terms, slot, len(round_.draft_ids))
-        bounds = tuple(self.bounds[slot][: len(round_.draft_ids)])
-        return round_._replace(expected_accepted=(strict, probabilistic, block), position_bounds=bounds, terms=terms)
+        return round_._replace(expected_accepted=(strict, probabilistic, block), position_bounds=known, terms=terms)
 
 
 class MeasureDrafts:
@@ -58,6 +64,20 @@ class MeasureDrafts:
         kept = {name: column.cpu().numpy() for name, column in columns.items()}
         bounds = terms.overlap.round(decimals=BOUND_DECIMALS).tolist()
         return Measures(expected_accepted(terms, output.draft).tolist(), bounds, kept if keeps else None)
+
+
+class MeasureTrees:
+    """The same of one engine whose drafts are trees, of which the bounds alone are known."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def __call__(self, output: StepOutput) -> Measures:
+        num_rows, num_nodes = output.draft.token_ids.shape
+        # behind the tokens that were emitted and those that were drafted
+        path = output.decided[:, 2 * num_nodes + 1 : 3 * num_nodes + 1]
+        bounds = tree_bounds(output.logits, output.draft, self.step.state.sampling.rows(num_rows), path)
+        return Measures(None, bounds.round(decimals=BOUND_DECIMALS).tolist(), None)
 
 
 def term_columns(

@@ -190,7 +190,8 @@ def _round_fields(
     share_s: float,
     num_held_steps: int,
 ) -> RoundFields:
-    bounds = decided.position_bounds
+    bounds, num_positions = decided.position_bounds, result.num_draft_positions
+    num_bounds = result.num_draft_tokens if num_positions is None else num_positions
     return RoundFields(
         num_proposed_tokens=len(decided.draft_ids),
         num_draft_tokens=result.num_draft_tokens,
@@ -205,9 +206,9 @@ def _round_fields(
         host_us=0.0 if outcome is None else outcome.host_us,
         is_whole=None if outcome is None else outcome.ran_as_one_graph,
         num_held_steps=num_held_steps,
-        position_bounds=None if bounds is None else bounds[: result.num_draft_tokens],
+        position_bounds=None if bounds is None else bounds[:num_bounds],
         path=decided.path,
-        num_draft_positions=result.num_draft_positions,
+        num_draft_positions=num_positions,
     )
 
 

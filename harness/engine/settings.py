@@ -30,7 +30,8 @@ class EngineSettings:
     is_mixed: bool = False
     """Some requests cut theirs and others do not; see SlotSampling."""
     expected_acceptance: bool = False
-    """Compute, per round, the acceptance that each chain method expects on the same drafts."""
+    """Compute, per round, the acceptance that each chain method expects on the same drafts, and the bound of any; of
+    trees the bound alone."""
     round_terms: bool = False
     """Beside it keep the terms of every full draft, for a replay."""
     multi_draft_terms: bool = False
@@ -43,8 +44,8 @@ class EngineSettings:
     constrained: bool = False
     """Requests may have grammar states, so that the host may take part in steps; those of others run as without."""
     drafts_trees: bool = False
-    """Drafts are trees of K tokens at most, of the drafter's own shape. Not with `graphs`, `constrained` or measures of
-    drafts."""
+    """Drafts are trees of K tokens at most, of the drafter's own shape. Not with `graphs`, `constrained` or terms of
+    rounds."""
     prompt_tokens_beside_rounds: int | None = None
     """Prompt tokens of a step in which others decode, at most, in whole rows and at least one; None for no limit. With
     `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding alone."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.records.request import TokenLogprobs
+from harness.records.token_logprobs import TokenLogprobs
 from kernels.contract import Sampling, TokenMask
 from kernels.core import Core
 

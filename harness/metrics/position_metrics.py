@@ -9,8 +9,9 @@ from harness.metrics.metric import Metric, rate
 
 BOUND = (
     "largest probability with which any lossless rule could accept the draft token, drawn as it was, after those that "
-    "the run accepted: sum min(p, q), or p of a one-hot draft. A bound of one position: block decides about several "
-    "together and may exceed it; for whole chains compare with block's expected length"
+    "the run accepted: sum min(p, q), or p of a one-hot draft; of a tree, one of the children of the node that the run "
+    "accepted before. A bound of one position: block and traversal decide about several together and may exceed it; "
+    "for whole chains compare with block's expected length"
 )
 
 

@@ -1,4 +1,4 @@
-"""One request, its rounds and its log-probabilities, which cannot be built inconsistent; knows no cells.
+"""One request and its rounds, which cannot be built inconsistent; knows no cells.
 
 Definitions of the counts: `harness.metrics.columns`.
 """
@@ -9,45 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import attrgetter, le
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts
+from harness.records.token_logprobs import TokenLogprobs
 from kernels.methods import METHODS
-
-LOGPROB_ROUNDING = 1e-3
-"""By which float32 may lift the log-probability of a certain token above 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """Columns with an entry for each output token; log-probabilities in nats.
-
-    They are of the row that the token was drawn from, raw or processed as the cell's decoding.logprobs_mode says.
-    """
-
-    token: tuple[float | None, ...]
-    """Of the token itself; None where it has no probability there."""
-    rank: tuple[int, ...]
-    """1 + the number of more probable tokens."""
-    top_token_ids: tuple[tuple[int, ...], ...]
-    """The most probable tokens of the row, the best first; fewer where no more have a probability."""
-    top: tuple[tuple[float, ...], ...]
-    """Theirs."""
-
-    def __post_init__(self) -> None:
-        lengths = [len(column) for column in (self.token, self.rank, self.top_token_ids, self.top)]
-        if len(set(lengths)) != 1 or list(map(len, self.top_token_ids)) != list(map(len, self.top)):
-            raise InconsistentRecordError(
-                f"logprobs: expected an entry of each column for each token, and a value for each id, found {lengths}"
-            )
-        values = chain((value for value in self.token if value is not None), *self.top)
-        wrong = [value for value in values if not value <= LOGPROB_ROUNDING]
-        if wrong:
-            raise InconsistentRecordError(f"logprobs: expected log-probabilities of 0 or less, found {wrong[0]}")
-        if min(self.rank, default=1) < 1:
-            raise InconsistentRecordError(f"logprobs: expected ranks of 1 or more, found {min(self.rank)}")
 
 
 class CutReason(Enum):
@@ -111,8 +79,9 @@ class RoundRecord:
     num_held_steps: int = 0
     """Steps before it that deferred the request and decided nothing, because reasoning may have ended in them."""
     position_bounds: tuple[float, ...] | None = None
-    """[K_r] of each draft token that counts, the largest probability with which any lossless rule accepts one that is
-    drawn as it was, given the tokens before it: sum min(p, q); None where it was not measured."""
+    """Of each position that counts, the largest probability with which any lossless rule accepts a draft token there,
+    drawn as it was, given those before it: sum min(p, q). Of a tree one of the children of the node accepted before, 0
+    where there are none or the walk did not come. None where it was not measured."""
     path: tuple[int, ...] | None = None
     """Of a tree of drafts: the accepted nodes, by their place among the proposed tokens; None for a chain."""
     num_draft_positions: int | None = None
@@ -160,8 +129,12 @@ class RoundRecord:
                 f"expected_accepted: expected {len(EXPECTED_METHODS)} values in [0, {proposed}], found {expected}"
             )
         bounds = self.position_bounds
-        if bounds is not None and not (len(bounds) == drafted and all(0 <= bound <= 1 + ROUNDING for bound in bounds)):
-            raise InconsistentRecordError(f"position_bounds: expected {drafted} values in [0, 1], found {bounds}")
+        if bounds is not None and not (
+            len(bounds) == self.num_positions and all(0 <= bound <= 1 + ROUNDING for bound in bounds)
+        ):
+            raise InconsistentRecordError(
+                f"position_bounds: expected {self.num_positions} values in [0, 1], found {bounds}"
+            )
         if self.num_free_tokens is not None and not 0 <= self.num_free_tokens <= proposed:
             raise InconsistentRecordError(
                 f"num_free_tokens: expected 0 to {proposed}, the proposed tokens, found {self.num_free_tokens}"

@@ -31,12 +31,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+MAX_DISTINCT = 8
+"""Drafts without replacement, at most; MEAN_ARRIVALS is made for them."""
 MAX_STEP = 0.4
 """Between two times of the quadrature, in the logarithm of the time. The error falls as exp(-pi^2 / step)."""
 FIRST_TIME = 1e-4
 """Arrivals before are two terms of a series; the third is 1e-12."""
 MEAN_ARRIVALS = 60.0
-"""Beyond the time at which so many are due, fewer than 8 have come with probability 1e-17."""
+"""Beyond the time at which so many are due, fewer than MAX_DISTINCT have come with probability 1e-17."""
 ELEMENTS_AT_A_TIME, GPU_ELEMENTS_AT_A_TIME = 2**21, 2**27
 """Numbers of a chunk of rows that are alive at once."""
 
@@ -90,12 +92,12 @@ def distinct_bound(target_probs: Tensor, draft_probs: Tensor, max_drafts: int) -
     Args:
         target_probs: [N, V] float64, rows sum to 1.
         draft_probs: [N, V] float64, rows sum to 1.
-        max_drafts: D, 1 to 8.
+        max_drafts: D, 1 to MAX_DISTINCT.
 
     Returns:
         [N, D] float64; more than two drafts to 1e-9.
     """
-    assert 1 <= max_drafts <= 8, "MEAN_ARRIVALS is made for 8"
+    assert 1 <= max_drafts <= MAX_DISTINCT
     found = [independent_bound(target_probs, draft_probs, 1)]
     if max_drafts > 1:
         prefixes = _prefixes(target_probs, draft_probs)

@@ -146,7 +146,7 @@ class EngineOfCell:
 
     def _build(self, target: TargetModel, loaded_head: LoadedHead | None) -> Engine:
         cell, num_tokens, num_slots = self._cell, self.num_speculative_tokens, self._cell.backend.max_concurrency
-        is_measured = not cell.is_baseline and not cell.drafts_tree
+        has_drafts, has_terms = not cell.is_baseline, not cell.is_baseline and not cell.drafts_tree
         capacity = self._limit + draft_slack(num_tokens, cell.drafting.tree_shape if cell.drafts_tree else None)
         shape = DrafterShape(num_slots, capacity, num_tokens, target.vocab_size)
         drafter = build_drafter(cell, target, loaded_head, shape)
@@ -166,10 +166,10 @@ class EngineOfCell:
             graphs=self.uses_graphs,
             # the baseline has nothing to measure, and must run as the cells that it is compared with
             overlaps=False if cell.measurement.expected_acceptance else None,
-            expected_acceptance=cell.measurement.expected_acceptance and is_measured,
+            expected_acceptance=cell.measurement.expected_acceptance and has_drafts,
             constrained=self._is_constrained,
-            round_terms=cell.measurement.round_terms and is_measured,
-            multi_draft_terms=cell.measurement.multi_draft_terms and is_measured and cell.has_draft_cache,
+            round_terms=cell.measurement.round_terms and has_terms,
+            multi_draft_terms=cell.measurement.multi_draft_terms and has_terms and cell.has_draft_cache,
             drafts_trees=cell.drafts_tree,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
