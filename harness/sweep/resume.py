@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from harness.compose.run_plan import Resume
 from harness.records.checkpoint import Checkpoint, read_checkpoint, whole_file
 from harness.records.fault_points import reached
 from harness.records.files import SUFFIX, read_cell, write_atomically
-from harness.records.finished import CHECKPOINTS, PARTS, Finished, digest_of
+from harness.records.finished import CHECKPOINTS, PARTS, Finished, digest_of, finished_of
 from harness.records.parts import ConversationKey, Part, settled
 from harness.records.provenance import UNKNOWN, measured_with
 from harness.records.runs import CELLS
@@ -185,12 +186,14 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
         record = folder / CELLS / Path(name).name
         if not record.is_file():
             note(f"{record}: expected the finished cell, found nothing; the cell is run again")
-        elif digest_of(record) != digest:
+        elif (found := digest_of(record)) == digest:
+            continue
+        elif _is_of_another(found, folder, key, path):
+            note(f"{record}: measured twice, as in folders that were put together; {path.name} is dropped")
+        else:
             note(
                 f"{record}: not as the run wrote it; set aside as {_set_aside(record).name}, and the cell is run again"
             )
-        else:
-            continue
         path.unlink()
         return None
     return CellCheckpoint(
@@ -203,6 +206,16 @@ def _read(folder: Path, key: str, path: Path, note: Note) -> CellCheckpoint | No
         models=finished.models,
         threads_asked=finished.threads_asked,
     )
+
+
+def _is_of_another(digest: str, folder: Path, key: str, path: Path) -> bool:
+    """Whether another checkpoint of the cell stands for a file with that digest."""
+    for other in _checkpoints(folder, key):
+        with suppress(ValueError):
+            finished = None if other == path else finished_of(other)
+            if finished is not None and digest in finished.files.values():
+                return True
+    return False
 
 
 def _starts_anew(checkpoint: CellCheckpoint, own_sessions: str, note: Note) -> bool:
