@@ -4,8 +4,9 @@
     typical                          p(X) > min(epsilon, delta * exp(-H(p)))
     synthetic                        u * a_{i-1} < a_i
     coupled                          X is what the target draws with the same noise, known as its row's argmax
+    fly                              u * q(X) < p(X); what fails may be OPEN to be deferred (kernels.fly)
     block                            no test yet: log p(X) and log q(X) are kept for kernels.decide
-    temperature 0                    X is the argmax, under every method but synthetic
+    temperature 0                    X is the argmax, under every method but synthetic; fly may defer others
     greedy above temperature 0       not defined: every draft token is impossible
 
 All of it is float64 arithmetic on single tokens. The reference twin is kernels.reference.verify.
@@ -26,11 +27,17 @@ REJECTED: tl.constexpr = tl.constexpr(2)
 IMPOSSIBLE: tl.constexpr = tl.constexpr(3)
 """A draft token that cannot be verified: outside the vocabulary, or with a row that has no distribution, or one that
 its draft distribution cannot have produced; under greedy verification any, at a temperature above 0."""
+OPEN: tl.constexpr = tl.constexpr(4)
+"""Of fly: rejected, unless those that follow it pass; the target has entropy enough, and the token is possible."""
 EPSILON: tl.constexpr = tl.constexpr(0)
 DELTA: tl.constexpr = tl.constexpr(1)
 LENIENCY: tl.constexpr = tl.constexpr(2)
 RATES: tl.constexpr = tl.constexpr(3)
 """Where the method's parameters stand in the rule, [3 + 1 + K] float64; the rates begin with a_0 = 1."""
+FLY_THRESHOLD: tl.constexpr = tl.constexpr(0)
+FLY_TOP_K: tl.constexpr = tl.constexpr(1)
+FLY_WINDOW: tl.constexpr = tl.constexpr(2)
+"""The same in a rule of fly."""
 SHARED_DRAW: tl.constexpr = tl.constexpr(-(2**31))
 """kernels.reference.pr35461.ACCEPT_DRAW as a 32-bit integer."""
 
@@ -140,7 +147,7 @@ def load_prepared(state, row):
 
 @triton.jit
 def accept_or_reject(target, rule, temperature, index, prepared, stats, METHOD: tl.constexpr):
-    """(PASSED, REJECTED or IMPOSSIBLE; float64 log p(X)), for the draft token at `index`, or for several.
+    """(PASSED, REJECTED, IMPOSSIBLE or OPEN; float64 log p(X)), for the draft token at `index`, or for several.
 
     Args:
         prepared: from `prepare`.
@@ -171,4 +178,10 @@ def accept_or_reject(target, rule, temperature, index, prepared, stats, METHOD: 
             passes = uniform_number * (tl.exp(proposed) * tl.load(rule + LENIENCY)) < target_prob
         else:
             passes = uniform_number * tl.exp(proposed) < target_prob
-    return tl.where(valid, tl.where(passes, PASSED, REJECTED), IMPOSSIBLE), target_logprob
+    judgement = tl.where(valid, tl.where(passes, PASSED, REJECTED), IMPOSSIBLE)
+    if METHOD == "fly":
+        # A row that is certain has the probabilities of temperature 1 here.
+        possible = tl.where(temperature == 0, logit > -float("inf"), target_logprob > -float("inf"))
+        is_open = (judgement == REJECTED) & possible & (entropy >= tl.load(rule + FLY_THRESHOLD))
+        judgement = tl.where(is_open, OPEN, judgement)
+    return judgement, target_logprob

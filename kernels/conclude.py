@@ -179,7 +179,7 @@ def conclude_only_row(
 
 @triton.jit
 def arrive(
-    target, draft, tokens, streams, rows, state, output, temperature, request, count,
+    target, draft, tokens, streams, rule, rows, state, output, temperature, request, count,
     METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, EMITS: tl.constexpr, CHUNK: tl.constexpr,
     CHUNKS_PADDED: tl.constexpr, WIDTH_PADDED: tl.constexpr, EMITS_FROM_TARGET: tl.constexpr,
 ):  # fmt: skip
@@ -187,7 +187,7 @@ def arrive(
     if is_last(state.request_arrivals + request, count + 1):
         tl.store(state.stops + request, 0)
         index, plan, needed = decide(
-            tokens, streams, rows, state, output, temperature, request, count, METHOD, READS_DRAFT, WIDTH_PADDED,
+            tokens, streams, rule, rows, state, output, temperature, request, count, METHOD, READS_DRAFT, WIDTH_PADDED,
             EMITS_FROM_TARGET,
         )  # fmt: skip
         if EMITS:

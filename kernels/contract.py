@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 # subjects of a certification import the names of methods from here
-from .methods import DraftSampling, Guarantee, SiblingDraws, Verification, VerificationMethod  # noqa: F401
+from .methods import DraftSampling, Guarantee, SiblingDraws, VerificationMethod  # noqa: F401
+from .verification import Verification  # noqa: F401
 
 if TYPE_CHECKING:
     from torch import Tensor, device

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from .acceptance_test import IMPOSSIBLE, PASSED
 from .device_streams import ACCEPT, load_stream, uniform
+from .fly import with_deferred
 
 NOTHING: tl.constexpr = tl.constexpr(0)
 FROM_TARGET: tl.constexpr = tl.constexpr(1)
@@ -163,7 +164,7 @@ def decide_loaded(
 
 @triton.jit
 def decide(
-    tokens, streams, rows, state, output, temperature, request, count,
+    tokens, streams, rule, rows, state, output, temperature, request, count,
     METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, WIDTH_PADDED: tl.constexpr, EMITS_FROM_TARGET: tl.constexpr,
 ):  # fmt: skip
     """Decide the number of accepted tokens from what the programs of the rows left, and write the verdict.
@@ -174,6 +175,8 @@ def decide(
     row = request.to(tl.int64) * (tokens.width + 1)
     columns = tl.arange(0, WIDTH_PADDED)
     judged = tl.load(state.judgements + row + columns, mask=columns < count, other=PASSED, cache_modifier=".cg")
+    if METHOD == "fly":
+        judged = with_deferred(rule, judged, columns, count, WIDTH_PADDED)
     normalizers = tl.load(
         rows.normalizer + (row + columns) * rows.stride, mask=columns <= count, other=0.0, cache_modifier=".cg"
     )

@@ -34,6 +34,7 @@ from .conclude import (
 )
 from .device_streams import load_stream
 from .device_weights import inverse
+from .fly import top_entropy_of_chunks
 from .gumbel_argmax import finish
 from .sample_next import load_chunks, load_uniform, next_uniform
 from .token_mask import target_mask_row
@@ -214,6 +215,13 @@ def _first_pass_kernel(
             if METHOD == "coupled":
                 if temperature > 0:
                     argmax = finish(state, row * rows.num_chunks, NUM_GROUPS, temperature, False, CHUNKS_PADDED)
+            if METHOD == "fly":
+                if index < count:
+                    _, mass, _, _ = combine_chunks(rows, row, temperature, chunks, False, False, CHUNKS_PADDED)
+                    entropy = top_entropy_of_chunks(
+                        target, row_logits, mask, rule, chunks[0], maximum, mass, temperature,
+                        PARTS * 32 * GROUP, CHUNK, GROUP, CHUNKS_PADDED,
+                    )  # fmt: skip
             stats = (maximum, normalizer, tl.full((), -float("inf"), tl.float32), argmax, entropy)
             if DRAFTED:
                 if SKIPS:
@@ -229,7 +237,7 @@ def _first_pass_kernel(
                         METHOD, SKIPS,
                     )  # fmt: skip
                 arrive(
-                    target, draft, tokens, streams, rows, state, output, temperature, request, count,
+                    target, draft, tokens, streams, rule, rows, state, output, temperature, request, count,
                     METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED, EMITS_FROM_TARGET,
                 )  # fmt: skip
             else:

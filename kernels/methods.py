@@ -6,11 +6,9 @@ it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,6 +45,7 @@ class VerificationMethod(Enum):
     block = "block"
     typical = "typical"
     lenient = "lenient"
+    fly = "fly"
     synthetic = "synthetic"
     pr35461 = "pr35461"
 
@@ -101,12 +100,19 @@ class MethodTraits:
     """It accepts draft tokens whatever they are."""
     is_strict_on_one_hot: bool = False
     """A one-hot proposal X is accepted with probability p(X), and replaced by another token else."""
+    defers: bool = False
+    """It may accept a draft token that fails for the sake of those that follow it, also at temperature 0."""
     expected_is_recorded: bool = False
     """Records hold how many draft tokens it is expected to accept of each draft."""
     siblings: tuple[SiblingDraws, ...] = ()
     """It verifies trees of drafts whose children of a node are drawn in one of these ways; empty: chains only."""
     on_chains: VerificationMethod | None = None
     """The method that it is where each node has one child, token for token."""
+
+    @property
+    def keeps_argmax(self) -> bool:
+        """At temperature 0 it accepts and emits the target's argmax alone."""
+        return not self.ignores_tokens and not self.defers
 
     @property
     def shares_no_noise(self) -> bool:
@@ -147,6 +153,13 @@ METHODS = {
     VerificationMethod.typical: MethodTraits(Guarantee.lossy, parameters=("epsilon", "delta"), emits_from_target=True),
     VerificationMethod.lenient: MethodTraits(
         Guarantee.lossy, draft_samplings=OWN_NOISE, parameters=("leniency",), reads_draft=True
+    ),
+    VerificationMethod.fly: MethodTraits(
+        Guarantee.lossy,
+        draft_samplings=OWN_NOISE,
+        parameters=("fly_window_size", "fly_entropy_threshold", "fly_entropy_top_k"),
+        reads_draft=True,
+        defers=True,
     ),
     VerificationMethod.synthetic: MethodTraits(
         Guarantee.synthetic,
@@ -197,6 +210,7 @@ NOT_FOR_OWN = (
     "greedy_only",
     "ignores_tokens",
     "is_strict_on_one_hot",
+    "defers",
     "expected_is_recorded",
     "siblings",
     "on_chains",
@@ -259,40 +273,6 @@ class OwnMethod:
 
 
 Method = VerificationMethod | TreeMethod | OwnMethod
-
-
-@dataclass(frozen=True)
-class Verification:
-    """A verification method with its parameters; a parameter that the method does not use is ignored by it."""
-
-    method: Method
-    epsilon: float = 0.09
-    """typical: upper bound of the acceptance threshold on the target probability."""
-    delta: float = 0.3
-    """typical: factor of exp(-entropy) in the threshold; entropy in nats."""
-    leniency: float = 1.0
-    """lenient: l in (0, 1]; 1 is probabilistic."""
-    synthetic_rates: tuple[float, ...] = ()
-    """synthetic: unconditional acceptance rate of each position, not increasing."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.epsilon <= 1:
-            raise ValueError(f"epsilon must lie in (0, 1], found {self.epsilon}")
-        if not 0 < self.delta < math.inf:
-            raise ValueError(f"delta must be positive and finite, found {self.delta}")
-        if not 0 < self.leniency <= 1:
-            raise ValueError(f"leniency must lie in (0, 1], found {self.leniency}")
-        rates = self.synthetic_rates
-        if any(not 0 <= rate <= 1 for rate in rates) or any(a < b for a, b in pairwise(rates)):
-            raise ValueError(f"synthetic_rates must lie in [0, 1] and not increase, found {list(rates)}")
-
-    @property
-    def traits(self) -> MethodTraits:
-        return self.method.traits
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return self.traits.guarantee
 
 
 def methods_with(has: Callable[[MethodTraits], object]) -> frozenset[VerificationMethod]:

@@ -56,6 +56,9 @@ def _verify(
     delta: float = Verification.delta,
     leniency: float = Verification.leniency,
     synthetic_rates: Sequence[float] = (),
+    fly_window_size: int = Verification.fly_window_size,
+    fly_entropy_threshold: float = Verification.fly_entropy_threshold,
+    fly_entropy_top_k: int = Verification.fly_entropy_top_k,
     draft_truncates: bool = True,
     siblings: str = SiblingDraws.independent.value,
     tree_shape: Sequence[int] | None = None,
@@ -76,7 +79,8 @@ def _verify(
         _group(Sampling, named, "draft_", SAMPLING, draft_truncates),
     )
     sampling = _group(Sampling, named, "", SAMPLING, truncates, is_mixed)
-    verification = Verification(NAMED_METHODS[method], epsilon, delta, leniency, tuple(synthetic_rates))
+    fly = fly_window_size, fly_entropy_threshold, fly_entropy_top_k
+    verification = Verification(NAMED_METHODS[method], epsilon, delta, leniency, tuple(synthetic_rates), *fly)
     num_requests, width = draft_token_ids.shape
     found = core_of(target_logits.device, num_requests, width, counters).verify(
         target_logits,
@@ -192,7 +196,10 @@ _DRAFT = ", ".join(
 )
 _PARAMETERS = (
     f"float epsilon={Verification.epsilon}, float delta={Verification.delta}, "
-    f"float leniency={Verification.leniency}, float[] synthetic_rates=[]"
+    f"float leniency={Verification.leniency}, float[] synthetic_rates=[], "
+    f"int fly_window_size={Verification.fly_window_size}, "
+    f"float fly_entropy_threshold={Verification.fly_entropy_threshold}, "
+    f"int fly_entropy_top_k={Verification.fly_entropy_top_k}"
 )
 _VERIFY = (
     f"(Tensor target_logits, Tensor draft_token_ids, Tensor num_draft_tokens, *, {_OF_ROWS}, str method, "

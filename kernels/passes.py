@@ -106,7 +106,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
     shape, method, logits = round_.shape, round_.method, round_.target.logits
     shared = {
         "METHOD": method.value,
-        "SKIPS": method.traits.stops_at_first_failure and shape.width > 0 and decides,
+        "SKIPS": method.traits.stops_at_first_failure and not method.traits.defers and shape.width > 0 and decides,
         "READS_DRAFT": round_.draft.logits is not None,
         "CHUNK": shape.chunk,
         "CHUNKS_PADDED": shape.chunks_padded,
@@ -169,9 +169,9 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     group = SHORT_GROUP if is_short else 16 // logits.element_size()
     depth = SHORT_DEPTH if is_short else DEPTH
     is_aligned = round_.target.is_aligned
-    # 16 warps leave 128 registers to a thread: too few for the Gumbel argmax of coupled noise, for rows that
+    # 16 warps leave 128 registers to a thread: too few for the Gumbel argmax of coupled noise, for fly, for rows that
     # are put together from words, for masks, and on other generations.
-    is_light = round_.method is not Method.coupled and is_aligned and not round_.is_masked
+    is_light = round_.method not in (Method.coupled, Method.fly) and is_aligned and not round_.is_masked
     max_warps = 16 if capability() == 90 and is_light else 8
     # A short row takes no more than read it at once: many of its programs then share a multiprocessor.
     num_warps = min(max_warps, triton.next_power_of_2(triton.cdiv(round_.shape.vocab_size, 32 * group)))

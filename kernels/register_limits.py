@@ -54,10 +54,15 @@ def first_pass_registers(method: Method, rows: RowTraits, emits: bool, capabilit
     if method is Method.block and not (rows.is_short and not rows.is_aligned):
         return _block_registers(rows, capability)
     if rows.has_lead:
-        widest, narrowest = (168, 64) if method is Method.typical else (128, 56 if emits else 48)
+        widest, narrowest = (128, 56 if emits else 48)
+        if method in (Method.typical, Method.fly):
+            widest, narrowest = 168, 64 if method is Method.typical else 80
         return widest if rows.dtype == torch.float32 else narrowest
     if rows.is_masked and rows.is_aligned:
         return 96
+    if method is Method.fly and rows.is_aligned:
+        # At 48 the code of one-hot drafts and of large vocabularies spills up to 20 bytes, at 64 that for sm_100 8.
+        return 64 if capability <= 90 else 80
     spills = rows.dtype == torch.float32 and capability >= 100
     return None if not rows.is_aligned or spills else 48
 

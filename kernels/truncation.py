@@ -15,6 +15,7 @@ from .addresses import row_address
 from .conclude import arrive, conclude_row, is_padding, served_count, skip_slot, stop_index
 from .device_streams import load_stream
 from .device_weights import divisor, scale, weigh
+from .fly import top_entropy_of_row
 from .gumbel_argmax import gumbel_argmax_of_logits, no_leader
 from .row_words import load_logits
 from .thresholds import guess_of, row_sums, search
@@ -137,6 +138,8 @@ def _truncated_rows_kernel(
             min_p = tl.load(min_ps + request)
             top_k = tl.where(top_k < most, top_k, 0)
             cuts = (top_k > 0) | (top_p < 1) | (min_p > 0)
+            # At temperature 0 that of temperature 1.
+            mass = normalizer
             if normalizer == normalizer:
                 if temperature == 0:
                     argmax = first_argmax(row_logits, target.vocab_size, target.in_words, mask, maximum, LANES, GROUP)
@@ -164,6 +167,12 @@ def _truncated_rows_kernel(
                         GROUP,
                     )
                     entropy = tl.log(normalizer) - moment / divisor(temperature) / normalizer
+            if METHOD == "fly":
+                if index < count:
+                    mass = tl.where(temperature == 0, mass, normalizer)
+                    entropy = top_entropy_of_row(
+                        target, row_logits, mask, rule, threshold, maximum, mass, temperature, LANES, GROUP
+                    )
             if METHOD == "coupled":
                 if (temperature > 0) & (normalizer == normalizer):
                     argmax = gumbel_argmax_of_row(
@@ -186,7 +195,7 @@ def _truncated_rows_kernel(
                 (maximum, normalizer, threshold, argmax, entropy), METHOD, SKIPS,
             )  # fmt: skip
         arrive(
-            target, draft, tokens, streams, rows, state, output, temperature, request, count,
+            target, draft, tokens, streams, rule, rows, state, output, temperature, request, count,
             METHOD, READS_DRAFT, EMITS, CHUNK, CHUNKS_PADDED, WIDTH_PADDED, EMITS_FROM_TARGET,
         )  # fmt: skip
     elif is_padding(count, cutting) & (index == 0):

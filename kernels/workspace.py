@@ -30,7 +30,11 @@ def chunk_size(vocab_size: int) -> int:
 def rule_values(verification: Verification, width: int) -> list[float]:
     """The method's parameters as kernels.acceptance_test reads them, 4 + K or more."""
     rates = (*verification.synthetic_rates, *(0.0,) * width)
-    return [verification.epsilon, verification.delta, verification.leniency, 1.0, *rates]
+    first = [verification.epsilon, verification.delta, verification.leniency]
+    if verification.traits.defers:
+        whole = verification.fly_entropy_top_k, verification.fly_window_size
+        first = [verification.fly_entropy_threshold, *map(float, whole)]
+    return [*first, 1.0, *rates]
 
 
 @dataclass(frozen=True)

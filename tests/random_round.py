@@ -23,7 +23,7 @@ SHARES_NOISE = (Method.coupled, Method.pr35461)
 
 
 def verification_of(method: Method) -> Verification:
-    return Verification(method, leniency=0.7, synthetic_rates=RATES)
+    return Verification(method, leniency=0.7, synthetic_rates=RATES, fly_window_size=1)
 
 
 def sampling_of(*rows: Setting) -> Sampling:

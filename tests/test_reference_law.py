@@ -188,8 +188,12 @@ def test_draft_without_a_target_probability_is_never_accepted():
 
 @pytest.mark.parametrize(
     ("verification", "least"),
-    [(Verification(Method.typical), 0.05), (Verification(Method.lenient, leniency=0.5), 0.02)],
-    ids=["typical", "lenient"],
+    [
+        (Verification(Method.typical), 0.05),
+        (Verification(Method.lenient, leniency=0.5), 0.02),
+        (Verification(Method.fly, fly_window_size=1), 0.02),
+    ],
+    ids=["typical", "lenient", "fly"],
 )
 def test_lossy_method_deviates(verification: Verification, least: float):
     tree = random_tree(seed=2, num_draft_tokens=2)

@@ -22,6 +22,9 @@ CASES = {
 }
 
 
+FLY = Verification(Method.fly, fly_window_size=1)
+
+
 def closed_form(tree: Tree, verification: Verification, one_hot: bool = False) -> list[float]:
     """Of every draft path; the draft distributions of all paths are the same at the first position."""
     logits, draft = tree.round(one_hot)
@@ -44,9 +47,9 @@ def test_closed_form_equals_enumeration(case: str, setting: dict[str, float]):
         assert not is_possible or found == pytest.approx(expected, abs=EXACT)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_one_hot_proposal_is_judged_by_its_token(case: str):
-    tree, verification = random_tree(seed=3, num_draft_tokens=2), CASES[case]
+@pytest.mark.parametrize("verification", [*CASES.values(), FLY], ids=[*CASES, "fly"])
+def test_a_one_hot_proposal_is_judged_by_its_tokens(verification: Verification):
+    tree = random_tree(seed=3, num_draft_tokens=2)
     proposal = tree.propose(True, verification.method)
     odds = acceptance_odds(proposal, verification)
     found = closed_form(tree, verification, one_hot=True)
@@ -62,6 +65,17 @@ def test_a_one_hot_proposal_is_judged_by_its_token(case: str):
             lambda proposal, num_accepted: emission_weights(proposal, verification, num_accepted),
         )
         assert found[path] == pytest.approx(distance_of_first_token(tree, law), abs=EXACT)
+
+
+@pytest.mark.parametrize("setting", [{}, {"temperature": 0.6}, {"top_k": 2}], ids=str)
+def test_flys_estimate_is_its_distance_on_average_over_drafts(setting: dict[str, float]):
+    """Would catch a residual that does not lose what deferral keeps, and a window that counts its own token."""
+    verification = Verification(Method.fly, fly_window_size=2, fly_entropy_threshold=0.1)
+    tree = random_tree(seed=8, num_draft_tokens=3, **setting)
+    found = torch.tensor(closed_form(tree, verification), dtype=torch.float64)
+    average = float((tree.path_probs(tree.draft_probs) * found).sum())
+    assert average > 0.01
+    assert average == pytest.approx(distance_of_first_token(tree, law_of_method(tree, verification)), abs=EXACT)
 
 
 def test_a_smaller_draft_vocabulary_is_laid_over_the_targets():

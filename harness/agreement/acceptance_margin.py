@@ -11,6 +11,8 @@ with the scale the sum of all probabilities that enter, each times the number of
                                 P is a product of i ratios, Z a sum of differences of P p and q
     block, i = K                2 i P
     typical                     (p + threshold) * (1 + log V): the entropy is off by at most 1 + log V such errors
+    fly                         u * q + p, and 1 + H for its entropy H; a token may pass in two ways, so that the
+                                easier one counts, and is rejected where both fail
 
 Shapes: R requests, K the largest number of draft tokens.
 """
@@ -24,6 +26,7 @@ from torch import Tensor
 
 from kernels.contract import Streams, Verification, VerificationMethod
 from kernels.reference.block import log_prefix_ratios
+from kernels.reference.fly import is_possible, top_entropies
 from kernels.reference.pr35461 import shared_uniforms
 from kernels.reference.proposal import Proposal, leading
 from kernels.reference.typical import entropies
@@ -71,6 +74,32 @@ def excess(proposal: Proposal, verification: Verification, streams: Streams) -> 
     return (uniforms * odds.denominator - odds.numerator) / scale.clamp(min=torch.finfo(torch.float64).tiny)
 
 
+def _with_deferral(
+    proposal: Proposal, verification: Verification, to_pass: Tensor, to_fail: Tensor
+) -> tuple[Tensor, Tensor]:
+    """[R, K] how much rounding it takes for a draft token to pass, and not to, where fly may defer it.
+
+    Args:
+        proposal: the round.
+        verification: fly with its parameters.
+        to_pass: [R, K] the same for passing natively.
+        to_fail: [R, K] for failing natively.
+    """
+    entropies = top_entropies(proposal.target, verification.fly_entropy_top_k)[proposal.rows[:, :-1]]
+    below = (verification.fly_entropy_threshold - entropies) / (1 + entropies)
+    to_open = below.clamp(min=0.0).masked_fill(~is_possible(proposal), torch.inf)
+    to_close = (-below).clamp(min=0.0).masked_fill(~is_possible(proposal), 0.0)
+    # behind the last usable token nothing passes, and that takes no rounding
+    window, width = verification.fly_window_size, to_pass.shape[1]
+    behind_passes = torch.nn.functional.pad(
+        to_pass.masked_fill(~proposal.usable, torch.inf), (0, window), value=math.inf
+    )
+    behind_fails = torch.nn.functional.pad(to_fail.masked_fill(~proposal.usable, 0.0), (0, window))
+    fill = behind_passes.unfold(1, window + 1, 1)[:, :width, 1:].amax(dim=2)
+    leave = behind_fails.unfold(1, window + 1, 1)[:, :width, 1:].amin(dim=2)
+    return torch.minimum(to_pass, torch.maximum(to_open, fill)), torch.maximum(to_fail, torch.minimum(to_close, leave))
+
+
 def acceptance_margin(proposal: Proposal, verification: Verification, streams: Streams, num_accepted: Tensor) -> Tensor:
     """How far the decisions that lead to a number of accepted tokens lie on the wrong side.
 
@@ -91,7 +120,10 @@ def acceptance_margin(proposal: Proposal, verification: Verification, streams: S
     else:
         passed, failed = leading(num_accepted, width), index == accepted
     over = excess(proposal, verification, streams)
-    wrong = torch.where(passed, over, torch.where(failed & proposal.usable, -over, 0.0)).clamp(min=0.0)
+    to_pass, to_fail = over.clamp(min=0.0), (-over).clamp(min=0.0)
+    if verification.traits.defers:
+        to_pass, to_fail = _with_deferral(proposal, verification, to_pass, to_fail)
+    wrong = torch.where(passed, to_pass, torch.where(failed & proposal.usable, to_fail, 0.0))
     none = wrong.new_zeros(len(num_accepted), 1)
     largest = torch.cat([none, wrong], dim=1).amax(dim=1)
     return torch.where(num_accepted > proposal.num_usable, torch.inf, largest)

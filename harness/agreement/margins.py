@@ -98,7 +98,7 @@ def verdict_margins(inputs: RoundInputs, verification: Verification, found: Veri
     Returns:
         [R] float64; infinity where no rounding can explain the verdict.
     """
-    if bool((inputs.sampling.temperature == 0).all()) and not verification.traits.ignores_tokens:
+    if bool((inputs.sampling.temperature == 0).all()) and verification.traits.keeps_argmax:
         return torch.full(found.num_accepted.shape, torch.inf, dtype=torch.float64, device=found.num_accepted.device)
     margins = [_verdict_margin(replace(inputs, sampling=each), verification, found) for each in nearby(inputs.sampling)]
     return torch.stack(margins).amin(dim=0)

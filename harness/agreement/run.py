@@ -90,7 +90,7 @@ def cases_of(config: AgreementConfig) -> list[Case]:
 def verification_of(method: VerificationMethod, num_draft_tokens: int) -> Verification:
     """The method with parameters that let it accept and reject; one rate for each draft position."""
     rates = tuple(0.8**position for position in range(1, num_draft_tokens + 1))
-    return Verification(method, leniency=0.7, synthetic_rates=rates)
+    return Verification(method, leniency=0.7, synthetic_rates=rates, fly_window_size=1)
 
 
 def compare_cases(config: AgreementConfig, report: Callable[[CaseResult], None]) -> list[CaseResult]:

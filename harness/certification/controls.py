@@ -207,4 +207,5 @@ def controls() -> list[Control]:
         ),
         Control("typical (lossy)", method(Verification(Method.typical)), _unchanged),
         Control("lenient, l = 0.7 (lossy)", method(Verification(Method.lenient, leniency=0.7)), _unchanged),
+        Control("fly, a window of 1 (lossy)", method(Verification(Method.fly, fly_window_size=1)), _unchanged),
     ]

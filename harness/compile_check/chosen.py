@@ -24,7 +24,18 @@ _OTHER_GENERATIONS = _LAYERS | {
     "draw, masked and mixed, bfloat16",
     "logprobs, masked and mixed, bfloat16",
 }
-_METHODS = ("strict", "coupled", "greedy", "probabilistic", "block", "typical", "lenient", "synthetic", "pr35461")
+_METHODS = (
+    "strict",
+    "coupled",
+    "greedy",
+    "probabilistic",
+    "block",
+    "typical",
+    "lenient",
+    "fly",
+    "synthetic",
+    "pr35461",
+)
 
 CHOSEN: dict[int, frozenset[str]] = {
     90: _LAYERS

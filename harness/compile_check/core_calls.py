@@ -191,7 +191,7 @@ def odd_rows(dtype: torch.dtype) -> Iterator[Launch]:
         for method in (Method.probabilistic, Method.block):
             call = partial(_verify, method, dtype, vocab_size=ODD_VOCAB_SIZE, **chosen)
             yield f"verify {method.value}, {words}, {name}", call
-    for method in (Method.coupled, Method.typical):
+    for method in (Method.coupled, Method.typical, Method.fly):
         yield f"verify {method.value}, {name}", partial(_verify, method, dtype, vocab_size=ODD_VOCAB_SIZE)
     yield f"draw, {name}", partial(_draw, dtype, vocab_size=ODD_VOCAB_SIZE)
 

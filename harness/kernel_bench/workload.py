@@ -32,7 +32,7 @@ Method = VerificationMethod
 def verification_of(case: Case) -> Verification:
     """The method with its usual parameters; synthetic acceptance aims at the goal of the case's acceptance."""
     if case.method is not Method.synthetic:
-        return Verification(case.method, leniency=0.8)
+        return Verification(case.method, leniency=0.8, fly_window_size=max(1, min(6, case.width - 1)))
     rate = constant_rate(case.acceptance)
     return Verification(case.method, synthetic_rates=tuple(rate**index for index in range(1, case.width + 1)))
 

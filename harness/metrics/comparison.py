@@ -31,7 +31,7 @@ WITHIN_GROUP = (
 
 SAME_LAW = (
     "same law: the methods cannot differ here, so noise is not reported as a difference. At temperature 0 every method "
-    "but synthetic keeps exactly the target's argmax tokens; with one-hot (greedy) drafts strict, coupled, "
+    "but synthetic and fly keeps exactly the target's argmax tokens; with one-hot (greedy) drafts strict, coupled, "
     "probabilistic and block accept with the same probability, and so do recursive and traversal; block with K = 1 is "
     "probabilistic; strict and typical share no noise with the drafts, so that coupled drafts are sampled ones to them."
 )
@@ -81,7 +81,7 @@ def groups(cells: Sequence[CellResult]) -> list[Group]:
 def law(cell: CellResult) -> tuple[str, ...]:
     """Equal for two cells of a group whose output and acceptance follow the same law."""
     method = "probabilistic" if cell["verification"] == "lenient(leniency=1)" else method_name(cell)
-    if cell.is_argmax and not _has(method, "ignores_tokens"):
+    if cell.is_argmax and (method not in METHOD_ORDER or _has(method, "keeps_argmax")):
         return ("argmax", *_rounding(cell, compares=False))
     if cell["draft_sampling"] == "greedy" and _has(method, "is_strict_on_one_hot"):
         return ("one-hot drafts",)

@@ -37,8 +37,8 @@ COLUMNS: dict[str, TermColumn] = {
     "target_entropy": TermColumn("entropy of p_i in nats", high=np.inf),
     "output_tv": TermColumn(
         "total variation between the law of the round's first token, given its context, and p_1 "
-        "(kernels/reference/output_tv.py); not for pr35461, nor block of several unrounded drafts, which have "
-        "no closed form",
+        "(kernels/reference/output_tv.py); of fly an unbiased estimate; not for pr35461, nor block of several and fly "
+        "of any unrounded drafts, which have no closed form",
         is_of_draft=True,
         is_required=False,
     ),

@@ -45,7 +45,8 @@ import numpy as np
 
 from harness.records.acceptance_terms import Floats, RoundTerms
 from kernels.methods import Method as AnyMethod
-from kernels.methods import Verification, VerificationMethod
+from kernels.methods import VerificationMethod
+from kernels.verification import Verification
 
 Method = VerificationMethod
 
@@ -129,7 +130,8 @@ TOKEN_BY_TOKEN: dict[AnyMethod, Callable[[RoundTerms, Verification], Floats]] = 
 
 REPLAYED = tuple(method for method in Method if method in TOKEN_BY_TOKEN or method is Method.block)
 """Methods with a closed form on given drafts. Not pr35461, whose draft and acceptance share their noise, nor synthetic,
-which does not look at the tokens; greedy is what all of these are at temperature 0."""
+which does not look at the tokens, nor fly, whose entropy is of the most likely tokens alone; greedy is what all of
+these are at temperature 0."""
 LENIENCIES = (0.9, 0.7, 0.5)
 THRESHOLDS = ((0.09, 0.3),)
 """(epsilon, delta) of typical verification."""

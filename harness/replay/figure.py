@@ -21,7 +21,8 @@ from harness.replay.replayed import SAMPLED, Replayed, series_name
 from harness.report.cell_names import drafter_name
 from harness.report.figures.style import LOOKS, RC, REFERENCE_LINE, Look, spare_looks
 from harness.report.figures.write import save_figure
-from kernels.methods import Verification, VerificationMethod
+from kernels.methods import VerificationMethod
+from kernels.verification import Verification
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

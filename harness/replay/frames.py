@@ -17,7 +17,7 @@ from harness.metrics.comparison import groups
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate, paired_difference
 from harness.replay.estimators import Estimator, estimators_of, rule_name
 from harness.replay.replayed import SAMPLED, Replayed, num_ended_drafts, series_name, width
-from kernels.methods import Verification
+from kernels.verification import Verification
 
 CELL_COLUMNS = ("run", "cell_id", "target", "drafter", "num_speculative_tokens", "temperature")
 RECORDED_COLUMNS = ("verification", "draft_sampling", "draft_cache_dtype", "drawn_from", "labels")

@@ -24,7 +24,7 @@ from harness.records import InconsistentRecordError
 from harness.records.acceptance_terms import Floats, Integers, RoundTerms
 from harness.records.request import EXPECTED_METHODS
 from harness.replay.estimators import Estimator, estimators_of, reaching, recorded_rule, rule_name
-from kernels.methods import Verification
+from kernels.verification import Verification
 
 SAMPLED = "sampled"
 """Name, beside the rules', of what the run itself accepted of these drafts."""

@@ -22,7 +22,7 @@ from harness.replay.tables import differences_table, replay_table
 from harness.report.cell_names import column_name, drafter_name
 from harness.report.latex import to_latex
 from harness.report.table import Table
-from kernels.methods import Verification
+from kernels.verification import Verification
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,10 @@ def _profile_depth(cell: CellConfig) -> int | None:
     return None if profile is None else profile.num_speculative_tokens
 
 
+def _window(cell: CellConfig) -> int:
+    return cell.verification.verification(cell.drafting.num_speculative_tokens).fly_window_size
+
+
 INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
     (
         lambda cell: cell.is_served and cell.drafter.kind not in cell.server.traits.drafters,
@@ -240,6 +244,12 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "verification.profile={verification.profile.value} holds for "
         "drafting.num_speculative_tokens={verification.profile.num_speculative_tokens} alone, because the rate of a "
         "position depends on it, found {drafting.num_speculative_tokens}; or give verification.synthetic_rates",
+    ),
+    (
+        lambda cell: cell.verification.traits.defers and _window(cell) >= cell.drafting.num_speculative_tokens,
+        "verification={verification.method.value} defers a draft token for the sake of those behind it, so that "
+        "verification.fly_window_size={verification.fly_window_size} must be less than K; lower it or raise "
+        "drafting.num_speculative_tokens={drafting.num_speculative_tokens}, to 2 or more",
     ),
     (
         lambda cell: cell.draft_sampling not in _samplings(cell),

@@ -36,6 +36,9 @@ _ADDED_LATER = (
     "drafting.tree",
     "drafting.siblings",
     "workload.files",
+    "verification.fly_window_size",
+    "verification.fly_entropy_threshold",
+    "verification.fly_entropy_top_k",
 )
 """Sections and settings that are younger than the first records: left out at their default, so that older cells keep
 their id."""
@@ -76,6 +79,8 @@ def determinants(
     normal = normal_form(cell)
     plain = plain_values(asdict(normal))
     default = plain_values(asdict(CellConfig()))
+    # a profile is the rates that it stands for, whatever it is called
+    plain["verification"] = without_settings(with_rates(normal.verification), ["profile"])
     plain = without_settings(plain, [key for key in _ADDED_LATER if _value(plain, key) == _value(default, key)])
     models: dict[str, Any] = dict(model_fingerprints or {})
     if model_fingerprints is None:
@@ -83,8 +88,6 @@ def determinants(
     workload = plain["workload"]
     if prompts_fingerprint is not None:
         workload = without_settings(workload, _PROMPT_SETTINGS) | {"prompts": prompts_fingerprint}
-    # a profile is the rates that it stands for, whatever it is called
-    rule = without_settings(with_rates(normal.verification), ["profile"])
     drawn = {"sampling": cell.draft_sampling.value}
     if normal.drafting.tree is not None:
         drawn["siblings"] = normal.siblings.value
@@ -97,7 +100,7 @@ def determinants(
             "models": models,
             "drafter": without_settings(plain["drafter"], [*_MODEL_SETTINGS, "preferred"]),
             "drafting": None if cell.is_baseline else plain["drafting"] | drawn,
-            "verification": None if cell.is_baseline else rule,
+            "verification": None if cell.is_baseline else plain["verification"],
             "workload": workload,
             "measurement": without_settings(plain["measurement"], _SUMMARY_SETTINGS),
         }

@@ -21,12 +21,16 @@ from kernels.methods import (
     MethodTraits,
     OwnMethod,
     TreeMethod,
-    Verification,
     VerificationMethod,
 )
+from kernels.verification import Verification
 
 MAX_LOGPROBS = 20
 """Alternatives of an output token that a record may hold; as many as the common servers give."""
+
+
+FLY_WINDOW_SIZE = Verification.fly_window_size
+"""Where K allows it: vLLM's default too."""
 
 
 class LogprobsMode(Enum):
@@ -87,6 +91,13 @@ class VerificationConfig:
     """synthetic: mean acceptance length L <= K + 1, instead of rates: [1] * floor(L - 1) + [fraction] + zeros."""
     profile: AcceptanceProfile | None = None
     """synthetic: named rates of K positions, instead of rates (sources: harness/settings/acceptance_profiles.py)."""
+    fly_window_size: int | None = None
+    """fly: draft tokens behind a rejected one that must pass by themselves, 1 to K - 1; null takes 6, or K - 1 where
+    that is less."""
+    fly_entropy_threshold: float = 0.3
+    """fly: least entropy of the target at which a rejected draft token may be deferred, in nats."""
+    fly_entropy_top_k: int = 3
+    """fly: most likely tokens that the entropy is summed over."""
 
     def __post_init__(self) -> None:
         self.method = named("verification.method", NAMED_METHODS, self.method)
@@ -119,13 +130,25 @@ class VerificationConfig:
         return self.rule.traits
 
     def verification(self, num_speculative_tokens: int) -> Verification:
-        """The method as the sampling core takes it, its synthetic rates filled up to K positions."""
+        """The method as the sampling core takes it, its synthetic rates filled up to K positions, its window chosen."""
         rates = list(self.synthetic_rates if self.profile is None else self.profile.rates)
         if self.synthetic_length is not None:
             accepted = self.synthetic_length - 1
             rates = [min(1.0, max(0.0, accepted - position)) for position in range(num_speculative_tokens)]
         rates += [0.0] * (num_speculative_tokens - len(rates))
-        return Verification(self.rule, self.epsilon, self.delta, self.leniency, tuple(rates))
+        window = self.fly_window_size
+        if window is None:
+            window = max(1, min(FLY_WINDOW_SIZE, num_speculative_tokens - 1))
+        return Verification(
+            self.rule,
+            self.epsilon,
+            self.delta,
+            self.leniency,
+            tuple(rates),
+            fly_window_size=window,
+            fly_entropy_threshold=self.fly_entropy_threshold,
+            fly_entropy_top_k=self.fly_entropy_top_k,
+        )
 
 
 BACKENDS = {

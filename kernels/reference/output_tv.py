@@ -16,6 +16,11 @@ Probabilistic verification is then off by TV(q_1, q'_1) at most. It turns a draf
 rejection, by a rule K(x, .) that knows p_1 and q'_1 only: law = q_1 K, and p_1 = q'_1 K, because it is lossless for
 drafts from q'_1; K brings no two distributions further apart. Lenient adds its own distance to this.
 
+fly keeps more than probabilistic verification: of a first token x that fails, the share g(x) that is deferred, which
+the residual loses in proportion. So its distance is sum_x [q_1(x) - p_1(x)]+ g(x), the probability that the first token
+is deferred. g depends on the drafts behind x. What is computed is that probability given the drafts that were drawn:
+its mean over drafts is the distance.
+
 Of the first token only: what follows an accepted one has the same form with the next rows. Of block with K > 1 and
 q_1 != q'_1 the first token depends on the later drafts too, so it has no such short form.
 
@@ -35,6 +40,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Draft, Guarantee, Sampling, Verification, VerificationMethod
+from .fly import deferral_probability
 from .proposal import Proposal, on_target_vocab, propose
 from .target_rows import present_slots
 from .token_mask import allowed_draft_logits
@@ -53,6 +59,7 @@ _CLOSED_FORMS = frozenset(
         Method.typical,
         Method.lenient,
         Method.synthetic,
+        Method.fly,
     }
 )
 
@@ -61,6 +68,8 @@ def has_closed_form(verification: Verification, num_draft_tokens: int, draws_unr
     """Whether `output_tv` knows the distance of a method for drafts of up to so many tokens."""
     if verification.method is Method.block:
         return num_draft_tokens <= 1 or not draws_unrounded
+    if verification.method is Method.fly:
+        return not draws_unrounded
     return verification.method in _CLOSED_FORMS
 
 
@@ -75,13 +84,14 @@ def output_tv(
 
     Args:
         target_logits: [N, V], any floating dtype, packed or padded as for `verify`.
-        draft: the proposals; of their tokens only those of one-hot proposals matter.
+        draft: the proposals; of their tokens only those of one-hot proposals matter, and all of them to fly.
         sampling: fields [R].
         verification: the method and its parameters.
         drawn_logits: [R, V_draft], any floating dtype, what the first draft tokens were drawn from; None: the cache.
 
     Returns:
-        [R] float64 in [0, 1]; 0 for requests without a draft token that can be verified, which emit from the target.
+        [R] float64 in [0, 1], of fly an unbiased estimate; 0 for requests without a draft token that can be verified,
+        which emit from the target.
 
     Raises:
         ValueError: the method has no closed form (`has_closed_form`).
@@ -92,8 +102,8 @@ def output_tv(
                 "output_tv: expected a method with independent noise, found pr35461, which has no closed form"
             )
         raise ValueError(
-            "output_tv: expected one draft token or drafts from the distribution that block compares with, found "
-            f"{draft.token_ids.shape[1]} tokens drawn from another, which have no closed form"
+            f"output_tv: expected one draft token or drafts from the distribution that {verification.method.value} "
+            f"compares with, found {draft.token_ids.shape[1]} tokens drawn from another, which have no closed form"
         )
     packed = present_slots(target_logits, draft)
     if packed is not None:
@@ -106,6 +116,8 @@ def output_tv(
     if draft.token_ids.shape[1] == 0 or (is_lossless and (drawn_logits is None or not verification.traits.reads_draft)):
         return distance
     proposal = propose(target_logits, draft, sampling, reads_draft=True)
+    if verification.method is Method.fly:
+        return deferral_probability(proposal, verification)
     requests = _drafted(proposal, draft, is_averaged=drawn_logits is not None).nonzero()[:, 0]
     target_probs = proposal.target.probs(proposal.rows[requests, 0])
     cached_probs = _cached_probs(proposal, requests, target_probs)

@@ -27,6 +27,7 @@ from ..streams import Purpose, gumbel, uniform
 from .block import block_odds, log_prefix_ratios
 from .choose import choose
 from .coupled import Noise, verify_coupled
+from .fly import with_deferred
 from .greedy import verify_greedy
 from .odds import Odds, up_to_first_failure, up_to_last_success
 from .own_method import own_emission, own_odds
@@ -47,7 +48,7 @@ Method = VerificationMethod
 
 
 def acceptance_odds(proposal: Proposal, verification: Verification) -> Odds:
-    """[R, K] the probability with which the method lets each draft token pass."""
+    """[R, K] the probability with which the method lets each draft token pass; fly natively, before it defers any."""
     match verification.method:
         case OwnMethod() as method:
             return own_odds(method, proposal)
@@ -64,7 +65,9 @@ def acceptance_odds(proposal: Proposal, verification: Verification) -> Odds:
 
 
 def count_accepted(proposal: Proposal, verification: Verification, passes: Tensor) -> Tensor:
-    """[R, K] bool -> [R] int64 number of accepted tokens."""
+    """[R, K] bool, the draft tokens that pass by their odds -> [R] int64 number of accepted tokens."""
+    if verification.traits.defers:
+        passes = with_deferred(passes, proposal, verification)
     counts = up_to_first_failure if verification.traits.stops_at_first_failure else up_to_last_success
     return counts(passes, proposal)
 
@@ -121,7 +124,7 @@ def verify(
         draft: the proposals, K_r of them for request r; -1 of them mark a padded slot, of which nothing is read.
         sampling: fields [R]; they shape the target's distribution, and the draft's too unless the draft has a
             sampling of its own. At temperature 0 a draft
-            token is accepted iff it is the target's argmax, under every method but synthetic.
+            token is accepted iff it is the target's argmax, under every method but synthetic and fly.
         verification: the method and its parameters.
         streams: fields [R]; `positions` is the position of the first token the round may emit.
         mask: of the target rows, `rows` [N]; None when they are all free. A forbidden draft token is rejected under
@@ -166,7 +169,7 @@ def verify(
             f"{float(sampling.temperature.max()):g}; choose a sampling method for this batch"
         )
     compared = Compared.of(target_logits, draft, sampling)
-    if is_greedy and not verification.traits.ignores_tokens:
+    if is_greedy and verification.traits.keeps_argmax:
         return verify_greedy(compared, draft)
     reads_draft = verification.traits.reads_draft
     proposal = propose(target_logits, draft, sampling, reads_draft, compared, reads_stats)
