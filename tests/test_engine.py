@@ -17,6 +17,8 @@ from kernels.reference.acceptance import acceptance_terms
 from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
 
 TARGET, DRAFT = transitions(5, seed=3), transitions(5, seed=4)
+ENDED = [VerificationMethod.probabilistic, VerificationMethod.fly]
+"""The second may accept a token for the sake of others that the end cuts off."""
 LOSSLESS = [method for method in VerificationMethod if method.traits.guarantee is Guarantee.lossless]
 
 
@@ -36,8 +38,9 @@ def test_at_temperature_zero_every_method_emits_the_argmax_path(method):
     assert set(produced.values()) == {tuple(expected)}
 
 
-def test_every_request_ends_at_its_length_and_says_so():
-    run = engine(max_new_tokens=7).run(toy_requests(9), lambda record: None)
+@pytest.mark.parametrize("method", ENDED, ids=lambda item: item.value)
+def test_every_request_ends_at_its_length_and_says_so(method):
+    run = engine(method, max_new_tokens=7).run(toy_requests(9), lambda record: None)
     assert len(run.requests) == 9
     for record in run.requests:
         assert len(record.output_token_ids) == 7
@@ -45,8 +48,9 @@ def test_every_request_ends_at_its_length_and_says_so():
         assert record.rounds[0].num_proposed_tokens == 0 and record.rounds[0].num_output_tokens == 1
 
 
-def test_eos_ends_a_request_and_nothing_follows_it():
-    run = engine(max_new_tokens=30, eos_token_ids=frozenset({2})).run(toy_requests(40), lambda record: None)
+@pytest.mark.parametrize("method", ENDED, ids=lambda item: item.value)
+def test_eos_ends_a_request_and_nothing_follows_it(method):
+    run = engine(method, max_new_tokens=30, eos_token_ids=frozenset({2})).run(toy_requests(40), lambda record: None)
     ended = [record for record in run.requests if record.finish_reason is FinishReason.eos]
     assert ended, "the toy chain reaches token 2 within 30 tokens"
     for record in run.requests:

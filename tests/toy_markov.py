@@ -116,7 +116,7 @@ def toy_engine(
         capacity=capacity,
         num_speculative_tokens=num_speculative_tokens,
         sampling=sampling or SamplingSettings(temperature),
-        verification=Verification(method),
+        verification=Verification(method, fly_window_size=1),
         limits=Limits(max_new_tokens, eos_token_ids),
         drafts_trees=tree is not None,
         **options,
