@@ -13,6 +13,7 @@ from harness.backends.server.launch_of_cell import launch_of_cell
 from harness.backends.server.process import Launch, Servers
 from harness.backends.server.server import ServerBackend
 from harness.compose.compose import compose_plan
+from harness.compose.run_plan import cell_rows
 from harness.metrics.cell import read_results
 from harness.metrics.engines import block_pairs, engine_pairs, ratio_by_blocks
 from harness.metrics.estimates import paired_ratio
@@ -184,6 +185,12 @@ def test_settings_of_this_engine_alone_do_not_part_it_from_a_server():
     assert [cell.backend.kind for cell in group].count("server") == 2 and len(group) == 4
     parted = comparable_groups(compose_plan([*settings[:2], "backend=local", "backend.graphs=true,false"]).cells)
     assert [len(group) for group in parted] == [2, 2]
+
+
+def test_the_list_of_cells_tells_engines_apart_without_their_settings():
+    """Would catch the command line of a server in a column of its own, beside the null of this engine."""
+    header, *rows = cell_rows(compose_plan(["experiment=side_by_side", "backend.device=cuda"]).cells)
+    assert header[-1] == "backend.kind" and [row[-1] for row in rows] == ["server", "local"] * 2
 
 
 SHAPE = ("experiment=throughput_qwen3_8b", "backend=server", "server=vllm")

@@ -191,7 +191,7 @@ _AS_WRITTEN = {"None": "null", "True": "true", "False": "false"}
 
 
 def _shown_settings(cell: CellConfig) -> dict[str, Any]:
-    """Every setting by key; those that the baseline does not have as a dash."""
+    """Every setting by key; those that the baseline or this engine does not have as a dash."""
     shown: dict[str, Any] = {}
     for section, values in plain_values(asdict(cell)).items():
         entries = values.items() if isinstance(values, dict) else [("", values)]
@@ -199,9 +199,8 @@ def _shown_settings(cell: CellConfig) -> dict[str, Any]:
     shown["drafting.sampling"] = cell.draft_sampling.value
     for key, weights in (("target.name", cell.target.weights), ("drafter.kind", cell.drafter.weights)):
         shown[key] += f" ({RANDOM_WEIGHTS})" if weights is Weights.random else ""
-    if cell.is_baseline:
-        hidden = [key for key in shown if key.startswith(("drafting.", "verification."))]
-        shown |= dict.fromkeys(hidden, "-")
+    lacking = [*(("drafting.", "verification.") if cell.is_baseline else ()), *(() if cell.is_served else ("server.",))]
+    shown |= dict.fromkeys([key for key in shown if key.startswith(tuple(lacking))], "-")
     return shown
 
 
