@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -160,6 +161,11 @@ def test_a_cell_that_failed_early_is_a_row_among_those_it_was_to_be_compared_wit
     assert [line.split()[0] for line in lines[1:5]] == ["method", "baseline", "strict", "block"]
     assert " [disturbed]" in lines[3] and " [failed]" in lines[4] and not lines[5]
     assert any(line.startswith("disturbed: ") for line in lines)
+    # a baseline that failed is the first row of those that it leaves without a speedup
+    stream = io.StringIO()
+    print_summary(analysed(replace(failed, config={**baseline.config, "dtype": "auto"}), strict), stream)
+    rows = [line.split()[:2] for line in stream.getvalue().splitlines()[1:4]]
+    assert rows == [["method", "drafts"], ["baseline", "[failed]"], ["strict", "sampled"]]
 
 
 def test_a_time_without_variation_has_no_interval_in_the_summary():

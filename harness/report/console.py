@@ -95,8 +95,9 @@ def blocks(cells: Sequence[CellResult]) -> list[list[CellResult]]:
 def _print_block(console: Console, block: Sequence[CellResult], cells: Sequence[CellResult]) -> None:
     with_depth = len(set(map(depth_text, block))) > 1
     console.print(shared_title(block[0], cells, with_depth=not with_depth), style="bold", markup=False)
-    console.print(_table(block, with_depth=with_depth, width=console.width))
-    for line in [*reasoning_lines(_shown(block)), *paired_lines(block)]:
+    shown = _shown(block, cells)
+    console.print(_table(shown, with_depth=with_depth, width=console.width))
+    for line in [*reasoning_lines(shown), *paired_lines(block)]:
         console.print(f"  {line}", style="cyan", markup=False)
     console.print()
 
@@ -115,19 +116,19 @@ def _print_table(console: Console, table: Table) -> None:
     console.print()
 
 
-def _shown(block: Sequence[CellResult]) -> list[CellResult]:
-    """The cells of a block, their baseline first."""
-    baseline = block[0].baseline
+def _shown(block: Sequence[CellResult], cells: Sequence[CellResult]) -> list[CellResult]:
+    """The cells of a block, their baseline first, also one that failed."""
+    failed = (cell for cell in cells if cell.is_baseline and cell.context_key == block[0].context_key)
+    baseline = block[0].baseline or next(failed, None)
     return [*([baseline] if baseline else []), *(cell for cell in block if not cell.is_baseline)]
 
 
-def _table(block: Sequence[CellResult], *, with_depth: bool, width: int) -> RichTable:
+def _table(shown: Sequence[CellResult], *, with_depth: bool, width: int) -> RichTable:
     from rich.table import Table
     from rich.text import Text
 
     names = ["method", "drafts", *(["K"] if with_depth else []), "acc %", "by position"]
     names += ["length", "expected", "tok/s", "speedup"]
-    shown = _shown(block)
     lines = [_texts(cell, with_depth=with_depth) for cell in shown]
     needed = sum(max(map(len, column)) for column in zip(names, *lines, strict=True))
     gap = 2 if needed + 2 * (len(names) - 1) <= width else 1
