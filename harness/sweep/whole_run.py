@@ -109,7 +109,12 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
                 except UnwritableError as unwritable:
                     say(f"no report: {unwritable}")
             raise
-        results = write_report(plan.folder, show, plan.folder)
+        try:
+            results = write_report(plan.folder, show, plan.folder)
+        except KeyboardInterrupt as error:
+            error.args = ("interrupted before the report was written: all cells are kept; the same command writes it",)
+            say(*error.args)
+            raise
         is_sent = plan.tracking is None or _send(results, plan.tracking, plan.folder)
     num_failed = sum(cell.record.has_failed for cell in results.cells)
     say(f"{num_failed} of {len(plan.cells)} cells failed; the report says why" if num_failed else "")
