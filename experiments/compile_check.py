@@ -1,10 +1,10 @@
 """Compile GPU kernels without a GPU; fail on a register spill.
 
-Compiles every kernel of the sampling core and of the fused layers as its own launches ask, for sm_90, sm_80 and sm_100:
-the variants that come nearest their register limits. With --all all variants for sm_90 and every kind of kernel for the
-others: for a change of kernels and before a release. Prints registers, shared memory, stack and spills of every variant
-when all are done. Exits with 1 when a variant spills registers, or when a kernel of these packages is launched by none
-of the calls (harness/compile_check/).
+Compiles every kernel of the sampling core and of the fused layers as its own launches ask, for sm_90: the variants that
+come nearest their register limits. With --all every variant, and every kind of kernel for sm_80, sm_89, sm_100 and
+sm_120 too: for a change of kernels and before a release. Prints registers, shared memory, stack and spills of every
+variant when all are done. Exits with 1 when a variant spills registers or takes more shared memory than a program may
+have, or when a kernel of these packages is launched by none of the calls (harness/compile_check/).
 
 examples:
   rejection-lab compile-check

@@ -2,8 +2,8 @@
 
 The variants of a kernel that share a register limit and a number of warps differ in how near the limit they come. Of
 each such group the launch that comes nearest is here, as the table of the full list shows it, and every launch that has
-spilled before; of the others every verification method once, and every fused operation. For sm_80 and sm_100, whose
-code needs about as many registers, the slowest launches are left to the one that comes nearer its limit.
+spilled before; of the others every verification method once, and every fused operation. All are compiled for
+FIRST_TARGET; other generations need about as many registers and are left to the full list.
 """
 
 from __future__ import annotations
@@ -11,19 +11,6 @@ from __future__ import annotations
 _LAYERS = frozenset(
     {"Llama-3-8B, 4 tokens, bfloat16", "GLM-4.7-Flash, 64 tokens, bfloat16", "GLM-4.7-Flash, 4 tokens, bfloat16"}
 )
-_OTHER_GENERATIONS = _LAYERS | {
-    "defer, 3 drafts",
-    "verify strict, packed rows",
-    "verify probabilistic, bfloat16",
-    "verify block, bfloat16",
-    "verify block, odd rows, bfloat16",
-    "verify recursive, distinct siblings, bfloat16",
-    "verify traversal, distinct siblings, bfloat16",
-    "draw distinct children, bfloat16",
-    "verify block, masked, bfloat16",
-    "draw, masked and mixed, bfloat16",
-    "logprobs, masked and mixed, bfloat16",
-}
 _METHODS = (
     "strict",
     "coupled",
@@ -37,8 +24,8 @@ _METHODS = (
     "pr35461",
 )
 
-CHOSEN: dict[int, frozenset[str]] = {
-    90: _LAYERS
+CHOSEN: frozenset[str] = (
+    _LAYERS
     | {f"verify {method}, bfloat16" for method in _METHODS}
     | {
         "Llama-3-8B, 4 tokens, float32",
@@ -95,8 +82,6 @@ CHOSEN: dict[int, frozenset[str]] = {
         "verify probabilistic, masked, smaller vocabulary, no statistics, packed rows",
         "verify coupled, masked and truncated, bfloat16",
         "coupled draw, masked and mixed, float32, smaller vocabulary",
-    },
-    80: _OTHER_GENERATIONS | {"coupled draw, masked and mixed, bfloat16, smaller vocabulary"},
-    100: _OTHER_GENERATIONS | {"verify pr35461, bfloat16"},
-}
-"""By target, the names of its launches."""
+    }
+)
+"""The names of its launches."""

@@ -28,6 +28,8 @@ from triton.runtime.jit import JITFunction
 Launch = tuple[str, Callable[[], Any]]
 """What a launch is called in the result, and a function that launches kernels on tensors of the CPU."""
 WARP_SIZE = 32
+SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
+"""Of a program at most, by target (CUDA C++ Programming Guide, table of compute capabilities)."""
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
@@ -175,13 +177,22 @@ def kernels_in(package: ModuleType) -> set[str]:
 
 
 def complaints(target: int, variants: Iterable[CompiledVariant], expected: set[str]) -> list[str]:
-    """What is wrong with the variants of a target, a line each: register spills, and kernels that nothing launched."""
+    """What is wrong with the variants of a target, a line each.
+
+    Register spills, more shared memory than a program may have, and kernels that nothing launched.
+    """
     variants = list(variants)
     lines = [
         f"sm_{target} {item.kernel} ({item.launched_by}): expected no register spills, found {item.spill_store_bytes} "
         f"bytes stored and {item.spill_load_bytes} loaded; give it more warps or smaller tiles"
         for item in variants
         if item.spills
+    ]
+    lines += [
+        f"sm_{target} {item.kernel} ({item.launched_by}): expected {SHARED_BYTES[target]} bytes of shared memory at "
+        f"most, found {item.shared_bytes}; give it smaller tiles or fewer stages"
+        for item in variants
+        if item.shared_bytes > SHARED_BYTES[target]
     ]
     missing = sorted(expected - {item.kernel for item in variants})
     return lines + [f"sm_{target} {name}: expected a launch that compiles it, found none; add one" for name in missing]
