@@ -137,8 +137,10 @@ POSITION_COUNTS: dict[str, Column] = {
 }
 
 
-GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "depth", "tree", "temperature")
-SIDE_COLUMNS = ("cell_id", "verification", "draft_sampling", "siblings", "draft_cache_dtype", "drawn_from", "labels")
+GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "depth", "temperature")
+SIDE_COLUMNS = (
+    *("cell_id", "verification", "draft_sampling", "tree", "siblings", "draft_cache_dtype", "drawn_from", "labels"),
+)
 PAIRED_COLUMNS: dict[str, Column] = {
     **{name: SETTINGS[name] for name in GROUP_COLUMNS},
     **{

@@ -18,7 +18,9 @@ from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate, paired, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
 from harness.settings.drafting import cache_rounds
+from harness.settings.tree import is_chain, is_dynamic
 from kernels.method_names import NAMED_METHODS
+from kernels.methods import TreeMethod
 
 METHOD_ORDER = tuple(NAMED_METHODS)
 DRAFT_ORDER = ("greedy", "sampled", "coupled", "")
@@ -28,18 +30,22 @@ WITHIN_GROUP = (
     *("draft_sampling", "drafting.sampling", "drafting.siblings", "drafting.cache_dtype", "drafting.drawn_from"),
 )
 """Settings in which cells of one group may differ."""
+SHAPE = "drafting.tree"
+"""The setting in which cells of as many draft tokens may differ too where they are compared in pairs."""
 
 SAME_LAW = (
     "same law: the methods cannot differ here, so noise is not reported as a difference. At temperature 0 every method "
     "but synthetic and fly keeps exactly the target's argmax tokens; with one-hot (greedy) drafts strict, coupled, "
-    "probabilistic and block accept with the same probability, and so do recursive and traversal; block with K = 1 is "
-    "probabilistic; strict and typical share no noise with the drafts, so that coupled drafts are sampled ones to them."
+    "probabilistic and block accept with the same probability, and so do recursive and traversal; of chains these are "
+    "probabilistic and block; block with K = 1 is probabilistic; strict and typical share no noise with the drafts, so "
+    "that coupled drafts are sampled ones to them."
 )
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that differ in verification, draft sampling and draft-logit cache only, in the order of METHOD_ORDER."""
+    """Cells that differ in verification, draft sampling, draft-logit cache and what else `groups` was given, in the
+    order of METHOD_ORDER."""
 
     cells: tuple[CellResult, ...]
 
@@ -61,37 +67,55 @@ def method_name(cell: CellResult) -> str:
     return cell["verification"].split("(", 1)[0]
 
 
-def method_rank(cell: CellResult) -> tuple[int, float, int, str, str]:
-    """Sorts cells in the order in which methods are printed; synthetic ones by what they accept."""
+def shape(cell: CellResult) -> str:
+    """The tree of its drafts; empty for chains, also those that are drafted as trees."""
+    return "" if cell["tree"] and is_chain(cell["tree"]) else cell["tree"]
+
+
+def method_rank(cell: CellResult) -> tuple[int, float, tuple[bool, bool, str], int, str, str]:
+    """Sorts cells in the order in which methods are printed; synthetic ones by what they accept, then chains, trees of
+    a fixed shape and dynamic ones."""
     name = method_name(cell)
     order = METHOD_ORDER.index(name) if name in METHOD_ORDER else len(METHOD_ORDER)
     accepted = float(sum(cell.record.config["verification"].get("synthetic_rates", ())))
-    return order, accepted, DRAFT_ORDER.index(cell["draft_sampling"]), cell["verification"], cell.cache_text
+    tree = shape(cell)
+    shapes = (tree != "", is_dynamic(tree), tree)
+    return order, accepted, shapes, DRAFT_ORDER.index(cell["draft_sampling"]), cell["verification"], cell.cache_text
 
 
-def groups(cells: Sequence[CellResult]) -> list[Group]:
-    """The cells with a drafter that have not failed, by target, drafter, K, decoding and all else but the method."""
+def groups(cells: Sequence[CellResult], *beside: str) -> list[Group]:
+    """The cells with a drafter that have not failed, by target, drafter, K, decoding and all else but the method.
+
+    Args:
+        cells: of any runs.
+        beside: settings in which the cells of a group may differ too, such as SHAPE.
+    """
     found: dict[str, list[CellResult]] = {}
     for cell in cells:
         if not cell.is_baseline and not cell.record.has_failed:
-            found.setdefault(cell.key_without(*WITHIN_GROUP), []).append(cell)
+            found.setdefault(cell.key_without(*WITHIN_GROUP, *beside), []).append(cell)
     return [Group(tuple(sorted(items, key=method_rank))) for items in found.values()]
 
 
 def law(cell: CellResult) -> tuple[str, ...]:
     """Equal for two cells of a group whose output and acceptance follow the same law."""
     method = "probabilistic" if cell["verification"] == "lenient(leniency=1)" else method_name(cell)
+    tree = shape(cell)
+    of_trees = next((each for each in TreeMethod if each.value == method), None)
+    if not tree and of_trees is not None and of_trees.traits.on_chains is not None:
+        method = of_trees.traits.on_chains.value
+    drafted = (tree, cell["siblings"]) if tree else ()
     if cell.is_argmax and (method not in METHOD_ORDER or _has(method, "keeps_argmax")):
-        return ("argmax", *_rounding(cell, compares=False))
+        return ("argmax", *drafted, *_rounding(cell, compares=False))
     if cell["draft_sampling"] == "greedy" and _has(method, "is_strict_on_one_hot"):
-        return ("one-hot drafts",)
+        return ("one-hot drafts", *drafted)
     if cell["num_speculative_tokens"] == 1 and method == "block":
         method = "probabilistic"
     parameters = cell["verification"] if method == method_name(cell) else method
     is_as_sampled = cell["draft_sampling"] == "coupled" and _has(method, "shares_no_noise")
     sampling = "sampled" if is_as_sampled else cell["draft_sampling"]
     compares = method not in METHOD_ORDER or _has(method, "reads_draft")
-    return parameters, sampling, cell["siblings"], *_rounding(cell, compares)
+    return parameters, sampling, *drafted, *_rounding(cell, compares)
 
 
 def _has(method: str, trait: str) -> bool:
@@ -145,13 +169,13 @@ AS_RATIO = ("wall_s", "output_tokens_per_s")
 
 
 def comparisons_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
-    """Paired comparisons of every two methods of a group, one row per pair and metric.
+    """Paired comparisons of every two methods, and shapes of as many draft tokens, one row per pair and metric.
 
     Returns:
         the columns of `harness.metrics.columns.PAIRED_COLUMNS`.
     """
     rows: list[dict[str, Any]] = []
-    for group in groups(cells):
+    for group in groups(cells, SHAPE):
         for first, second in combinations(group.cells, 2):
             rows += _comparison_rows(group, first, second)
     return pd.DataFrame(rows, columns=list(PAIRED_COLUMNS))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from harness.metrics.cell import CellResult
-from harness.metrics.comparison import SAME_LAW, Group, expected_difference, groups, method_name, same_law
+from harness.metrics.comparison import SAME_LAW, SHAPE, Group, expected_difference, groups, method_name, same_law
 from harness.metrics.definitions import footnotes, metric
 from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
@@ -175,17 +175,18 @@ PAIRED_METRICS = ("acceptance_rate", "mean_acceptance_length", "full_draft_lengt
 
 
 def paired_table(cells: Sequence[CellResult]) -> Table:
-    """Every two methods of a group: paired differences of acceptance, and the ratio of their throughputs."""
+    """Every two methods of a group, and every two shapes of as many draft tokens: paired differences of acceptance, and
+    the ratio of their throughputs."""
     extra = varying(cells, CONTEXT)
     header = [*extra, "T", "drafter", "K", "comparison", "drafts"]
     header += [metric(name).label for name in PAIRED_METRICS] + ["expected length, same drafts"]
     header += ["output throughput (ratio)", "labels"]
     rows: list[tuple[Entry, ...]] = []
-    for group in sorted(groups(cells), key=lambda item: summary_order(item.first)):
+    for group in sorted(groups(cells, SHAPE), key=lambda item: summary_order(item.first)):
         for first, second in combinations(group.cells, 2):
             settings = [*settings_of(first, extra), setting(first["num_speculative_tokens"])]
             settings.append(f"{second.method}{MINUS}{first.method}")
-            sampling = dict.fromkeys((second["draft_sampling"], first["draft_sampling"]))
+            sampling = dict.fromkeys(_drawn(cell) for cell in (second, first))
             labels = "; ".join(dict.fromkeys(text for text in (second["labels"], first["labels"]) if text))
             rows.append((*settings, " / ".join(sampling), *_paired_numbers(first, second), labels))
     notes = footnotes([*PAIRED_METRICS, "output_tokens_per_s"])
@@ -198,6 +199,11 @@ def paired_table(cells: Sequence[CellResult]) -> Table:
     notes += missing_value_notes(drafted, [*PAIRED_METRICS, *(f"expected_length_{item}" for item in EXPECTED_METHODS)])
     notes += [SAME_LAW, DIFFERENT_DRAFTS, *label_notes(cells)]
     return Table("Paired differences", tuple(header), tuple(rows), tuple(notes))
+
+
+def _drawn(cell: CellResult) -> str:
+    """How its drafts are drawn, and the shape of their tree."""
+    return f"{cell['draft_sampling']} ({cell.tree_text})" if cell["tree"] else cell["draft_sampling"]
 
 
 def _paired_numbers(first: CellResult, second: CellResult) -> list[Entry]:
