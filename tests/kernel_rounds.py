@@ -23,7 +23,7 @@ from kernels.workspace import Workspace
 from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, Method, Setting, sampling_of, verification_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-READS_DRAFT = [Method.probabilistic, Method.block, Method.lenient, Method.pr35461]
+READS_DRAFT = [Method.probabilistic, Method.block, Method.lenient, Method.fly, Method.pr35461]
 MIXED = [PLAIN, (0.7, 0, 0.9, 0.0), GREEDY, PLAIN, (1.3, 30, 0.8, 0.02), (0.9, 20, 1.0, 0.1)]
 UNCUT = [PLAIN, (0.7, 0, 1.0, 0.0), GREEDY, PLAIN, (1.3, 0, 1.0, 0.0), (0.2, 0, 1.0, 0.0)]
 """Temperatures 0 and above, and nothing that truncates."""

@@ -79,7 +79,7 @@ def test_caches_that_differ_are_cells_of_their_own():
 @pytest.mark.parametrize("kept", [item for item in Method if item not in (Method.greedy, Method.synthetic)])
 def test_only_methods_that_compare_with_the_cache_are_biased(kept):
     sampled = {"method": kept, "sampling": "coupled" if kept in (Method.coupled, Method.pr35461) else "sampled"}
-    biased = {Method.probabilistic, Method.block, Method.lenient, Method.pr35461}
+    biased = {Method.probabilistic, Method.block, Method.lenient, Method.fly, Method.pr35461}
     assert (guarantee(cell("bfloat16", "unrounded", **sampled)).value == "biased") is (kept in biased)
     assert (OTHER_DRAFTS in labels(cell("bfloat16", "unrounded", **sampled))) is (kept in biased)
     assert guarantee(cell("bfloat16", **sampled)) is guarantee(cell(**sampled))

@@ -12,7 +12,7 @@ from kernels.streams import Purpose
 from tests.kernel_rounds import DEVICE, KernelRound, checked_verdict, kernel_round, moved, streams_of
 from tests.random_round import GREEDY, PLAIN, Method, Setting, sampling_of, verification_of
 
-SUMS_THE_RESIDUAL = [Method.probabilistic, Method.block, Method.lenient, Method.pr35461]
+SUMS_THE_RESIDUAL = [Method.probabilistic, Method.block, Method.lenient, Method.fly, Method.pr35461]
 CUT = (0.7, 0, 0.9, 0.0)
 
 
