@@ -1,5 +1,6 @@
 """This engine and a server on the same work: turns, servers that stay up, pairs, one table, and a peer that fails."""
 
+import asyncio
 import io
 import json
 import math
@@ -23,7 +24,9 @@ from harness.report.tables.engines import engine_tables
 from harness.settings.schema import SettingsError
 from harness.sweep.run_cells import run_cells
 from harness.sweep.turns import comparable_groups
+from tests.scripted_server import ScriptedServer
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record, simulated_cell
+from tests.test_server_backend import DEPTH, cell_on, run_on
 from tests.test_sweep import Silent
 
 COMMAND = "{python} -m tests.scripted_server --port {port} {speculation} {details}"
@@ -229,6 +232,32 @@ def test_a_server_draws_random_weights_of_the_same_sizes(tmp_path):
 def test_random_weights_that_a_server_cannot_draw_are_refused(settings, message):
     with pytest.raises(SettingsError, match=message):
         compose_plan(["experiment=throughput_qwen3_8b", "backend=server", *settings])
+
+
+class FullServer(ScriptedServer):
+    """Answers its first requests once as many are in flight as it waits for, and remembers how many ever were."""
+
+    wanted = most = num_in_flight = 0
+
+    async def complete(self, request):
+        self.num_in_flight += 1
+        self.most = max(self.most, self.num_in_flight)
+        try:
+            while self.most < self.wanted:
+                await asyncio.sleep(0.001)
+            return await super().complete(request)
+        finally:
+            self.num_in_flight -= 1
+
+
+def test_requests_wait_at_the_server_for_a_place(tmp_path):
+    """Would catch places that stay empty until the client has seen an answer, and a queue without an end."""
+    with FullServer(depth=DEPTH) as server:
+        server.wanted = 5
+        cell = cell_on(server, num_requests=12, concurrency=2, stall_timeout_s=10.0, num_blocks=1)
+        cell.server.num_waiting = 3
+        (record,), _ = run_on(tmp_path, cell)
+    assert not record.failures and len(record.requests) == 12 and server.most == 5
 
 
 def test_a_server_that_was_not_asked_longest_makes_room(tmp_path):
