@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -40,11 +41,14 @@ def _may_have_gpu() -> bool:
 
 
 def _gpu_names() -> set[str]:
+    """Names of the GPUs; none where one is divided, whose parts torch calls otherwise."""
     if shutil.which("nvidia-smi") is None:
         return set()
-    command = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    command = ("nvidia-smi", "-L")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return set()
-    return {line.strip() for line in done.stdout.splitlines() if line.strip()} if done.returncode == 0 else set()
+    if done.returncode != 0 or "MIG" in done.stdout:
+        return set()
+    return set(re.findall(r"^GPU [0-9]+: (.+) \(UUID", done.stdout, re.MULTILINE))

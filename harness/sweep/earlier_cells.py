@@ -117,7 +117,7 @@ class EarlierCells:
                 is_sure = weights is not None and not unknown
                 if kept.config is not None:
                     # settings that determine no result may be others now
-                    is_sure &= kept.config == _config(cell, kept.config) and bool(kept.models)
+                    is_sure &= _has_settings(cell, kept.config) and bool(kept.models)
                 whole = num_requests if kept.cell_id is not None else kept.num_requests
                 earlier = EarlierCell(whole, kept.cell_id, differing=differing, is_sure=is_sure)
                 # the one that a worker takes: of those that were measured alike the one written last
@@ -150,8 +150,12 @@ class EarlierCells:
         return measured_with({**self._here, "torch_threads": threads, "gpu": gpu})
 
 
-def _config(cell: CellConfig, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    return recorded_config(cell, replace(cell, backend=BackendConfig(**recorded["backend"])))
+def _has_settings(cell: CellConfig, recorded: Mapping[str, Any]) -> bool:
+    """Whether a record has the settings of a cell, also those that determine no result; not where it is damaged, or of
+    another version."""
+    with suppress(KeyError, TypeError, ValueError):
+        return recorded == recorded_config(cell, replace(cell, backend=BackendConfig(**recorded["backend"])))
+    return False
 
 
 def weights_in_folders(cell: CellConfig) -> dict[str, str] | None:

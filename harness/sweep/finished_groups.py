@@ -23,7 +23,7 @@ def tasks_left(plan: RunPlan, tasks: Sequence[Task], manifest: Manifest, note: C
         note: told what was found.
     """
     resume = plan.resume
-    asks_for_work = resume.is_fresh or resume.retries_failed or resume.accepts_drift
+    asks_for_work = resume.is_fresh or resume.retries_failed
     if asks_for_work or plan.launcher.kind is not LauncherKind.local or not (plan.folder / CHECKPOINTS).is_dir():
         return list(tasks)
     earlier, left, num_finished = EarlierCells(plan, with_begun=False), list[Task](), 0
