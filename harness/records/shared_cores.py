@@ -27,7 +27,7 @@ def shared_cores(num_workers: int, device: str, measured_by: Mapping[str, Any]) 
         )
     return (
         f"{num_workers} {_MARK} with {threads} ran at the same time on a host of {num_cores} cores, which share caches "
-        "and memory, so that cells beside which more of them ran may be slower",
+        "and memory: a cell beside which another worker ran may be slower than one that ran alone",
     )
 
 

@@ -129,6 +129,10 @@ SESSIONS = (
 REQUESTS_FAILED = "requests failed: these got no answer; the numbers of the cell are those of the others."
 
 
+TIMES = "times: "
+"""Begins a note on what may have changed the times of some cells."""
+
+
 DISTURBED_NOTE = (
     f"{DISTURBED}: the speed of the cell over its baseline changed between its blocks by more than its prompts explain."
 )
@@ -143,7 +147,7 @@ def label_notes(cells: Sequence[CellResult]) -> list[str]:
     notes += [SESSIONS] if re.search(r"\d sessions", found) else []
     notes += [REQUESTS_FAILED] if re.search(r"\d requests failed", found) else []
     notes += [DISTURBED_NOTE] if any(is_disturbed(cell) for cell in cells) else []
-    notes += [f"times: {text}." for cell in cells for text in beside_other_workers(cell.record.fallbacks)]
+    notes += [f"{TIMES}{text}." for cell in cells for text in beside_other_workers(cell.record.fallbacks)]
     notes += [OWN_SAMPLING] if any(cell.has_own_sampling for cell in cells) else []
     notes += [TREES] if any(cell["tree"] and not is_chain(cell["tree"]) for cell in cells) else []
     notes += [DYNAMIC_TREES] if any(is_dynamic(cell["tree"]) for cell in cells) else []
