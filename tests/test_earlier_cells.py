@@ -134,6 +134,13 @@ def test_cells_are_named_as_a_worker_names_them(kind, changes, tmp_path):
     assert weights_in_folders(config) == LocalBackend(config, ModelStore()).weights()
 
 
+def test_cells_that_only_a_worker_can_find_are_not_called_new(run_plan):
+    """Would catch a list that counts cells of a backend of one's own as not begun."""
+    own = replace(STRICT, backend=replace(STRICT.backend, kind="tests.fake_servers:FakeServer"))
+    table, lines = listing(replace(run_plan, cells=(own,)))
+    assert table.endswith("not known") and "1 are left; of 1 of these only a worker can tell" in lines[0]
+
+
 def test_the_list_of_a_finished_run_is_a_command(run_plan, tmp_path, capsys):
     """Would catch options that the list does not heed."""
     overrides = ["drafter=eagle3", "verification=strict", "workload.num_prompts=4", "workload.num_turns=1"]

@@ -30,6 +30,8 @@ def listing(plan: RunPlan) -> tuple[str, list[str]]:
     num_failed = sum(state == "failed" for state in states)
     num_done = len(plan.cells) - len(left) - num_failed
     lines = [f"of {len(plan.cells)} cells {num_done} are done, {num_failed} have failed, {len(left)} are left"]
+    if NOT_KNOWN in states:
+        lines[0] += f"; of {states.count(NOT_KNOWN)} of these only a worker can tell what there is"
     differing = {name: None for cell in earlier.values() for name, _, _ in cell.differing}
     if differing and not plan.resume.accepts_drift:
         lines.append(
