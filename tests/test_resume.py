@@ -107,7 +107,9 @@ def test_a_cell_that_was_added_later_says_why_it_has_no_speedup(tmp_path):
     cells = plan_of(tmp_path).cells
     added = replace(cells[1], drafting=replace(cells[1].drafting, num_speculative_tokens=2))
     assert not any("other sessions" in line for line in warnings(read_results(tmp_path)))
-    run_cells(replace(plan_of(tmp_path), cells=(*cells, added)), tmp_path, Told(), [])
+    told = Told()
+    run_cells(replace(plan_of(tmp_path), cells=(*cells, added)), tmp_path, told, [])
+    assert [note for note in told.notes if note.startswith("no speedup of eagle3 K=2 T=1 strict: the baseline was")]
     results = read_results(tmp_path)
     assert [cell.speedup.value > 0 for cell in results.cells] == [True, True, True, False]
     assert any(line.startswith("1 cells") and "other sessions" in line for line in warnings(results))

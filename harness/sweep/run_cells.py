@@ -110,6 +110,7 @@ class CellRunner:
             self._make(members, played, prompts)
         self._tell_drift(arms)
         self._leave_out_kept(_not_failed(arms), played)
+        self._tell_alone(arms)
         for members in _by_kind(_going_on(arms)):
             self._get_ready(members, played)
         for turn in interleave(len(arms), played, cells[0].measurement.num_blocks):
@@ -185,6 +186,21 @@ class CellRunner:
         if finished or num_kept:
             self.progress.note(
                 f"of {len(arms)} cells {len(finished)} were finished before, and {num_kept} requests of the others"
+            )
+
+    def _tell_alone(self, arms: Sequence[Arm]) -> None:
+        """Say which cells are about to be measured without their baseline beside them."""
+        done = [arm.cell for arm in arms if arm.cell.is_baseline and arm.finished_id is not None]
+        alone = [
+            arm.cell
+            for arm in arms
+            if arm.goes_on and not arm.num_kept and not arm.cell.is_baseline
+            if any(cell.backend == arm.cell.backend and cell.server == arm.cell.server for cell in done)
+        ]
+        if alone:
+            self.progress.note(
+                f"no speedup of {label_of_several(alone, len(arms))}: the baseline was finished before; --fresh "
+                "measures them together"
             )
 
     def _shared(self, kind: str) -> Any:
