@@ -54,7 +54,7 @@ def first_pass_registers(method: Method, rows: RowTraits, emits: bool, capabilit
     if method is Method.block and not (rows.is_short and not rows.is_aligned):
         return _block_registers(rows, capability)
     if rows.has_lead:
-        widest, narrowest = (128, 56 if emits else 48)
+        widest, narrowest = (128, 48 if not emits else 56 if capability <= 100 else 64)
         if method in (Method.typical, Method.fly):
             widest, narrowest = 168, 64 if method is Method.typical else 80
         return widest if rows.dtype == torch.float32 else narrowest
@@ -93,10 +93,12 @@ def second_pass_registers(method: Method, rows: RowTraits, truncates: bool, num_
     if rows.is_masked:
         return 128 if method is not Method.block else 255 if num_warps <= 4 else 168
     if method is Method.block and not truncates:
-        narrow = 168 if rows.has_lead and capability != 90 else 128
+        # At 168 the code of smaller draft vocabularies for sm_100 and sm_120 spills up to 48 bytes.
+        narrow = 128 if not rows.has_lead or capability == 90 else 168 if capability < 90 else 224
         return narrow if not is_wide else 224 if rows.has_lead else 168 if rows.joins else 128
     if rows.joins:
-        narrow, wide = (80, 128) if capability == 90 else (168, 224)
+        # At 168 the code that cuts spills up to 16 bytes for sm_89 and sm_120.
+        narrow, wide = (80, 128) if capability == 90 else (224, 224)
         return wide if is_wide else narrow
     return _common_second_registers(rows, num_warps, capability)
 
@@ -154,7 +156,10 @@ def tree_step_registers(rows: RowTraits, is_first: bool, capability: int) -> int
     if rows.joins or rows.is_masked or rows.is_mapped:
         # two programs have room on a multiprocessor with 224 as with 255
         return 168 if is_first else 255
-    return 128 if not is_first else 96 if capability >= 120 else 80
+    if capability >= 120:
+        # 96 and 128 spill 12 and 8 bytes.
+        return 128 if is_first else 168
+    return 80 if is_first else 128
 
 
 def traversal_step_registers(rows: RowTraits, is_first: bool) -> int:
