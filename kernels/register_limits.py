@@ -61,9 +61,9 @@ def first_pass_registers(method: Method, rows: RowTraits, emits: bool, capabilit
     if rows.is_masked and rows.is_aligned:
         return 96
     if method is Method.fly and rows.is_aligned:
-        # At 48 the code of one-hot drafts and of large vocabularies spills up to 20 bytes, at 64 that for sm_100, at
-        # 80 that for sm_120.
-        return 64 if capability <= 90 else 96
+        # At 48 the code of one-hot drafts and of large vocabularies spills up to 20 bytes, at 64 that for sm_89 and
+        # sm_100 8, at 80 that for sm_120.
+        return 64 if capability == 90 else 96
     spills = rows.dtype == torch.float32 and capability >= 100
     return None if not rows.is_aligned or spills else 48
 
