@@ -39,6 +39,15 @@ def test_the_command_line_wins_over_the_smaller_size():
     )
 
 
+@pytest.mark.parametrize("sweep", [[], ["backend=server"]], ids=["of a group", "of no group"])
+def test_options_of_groups_are_smaller_too(sweep):
+    """Would catch a shape of billions of weights on a CPU where nothing that is swept composes the files again."""
+    plan = compose_plan(["experiment=side_by_side", *sweep, "backend.device=cpu"])
+    assert {cell.target.name for cell in plan.cells} == {"zoo"}
+    assert ["{vllm_cpu}" in str(cell.server.command) for cell in plan.cells if cell.is_served] == [True, True]
+    assert {cell.verification.method.value for cell in plan.cells if not cell.is_baseline} == {"probabilistic"}
+
+
 def test_records_and_report_say_what_the_run_is(tmp_path, capsys):
     """Would catch a reduced run, or one on the zoo, that reads like the one asked for."""
     folder = tmp_path / "run"

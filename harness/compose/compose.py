@@ -142,7 +142,7 @@ def _compose_cells(given: Mapping[str, Given], experiment: str) -> _Composed:
         raise SettingsError(f"conf/experiment/{experiment}.yaml: without_gpu: {error}") from error
     warnings = [size_warning(root, smaller, sweep)] if smaller else []
     settings = {**smaller, **given}
-    root = _compose(_groups(given), settings) if smaller else root
+    root = _compose(_groups(settings), settings) if smaller else root
     points = _points(settings, sweep)
     cells, skipped, found = _cells(root, settings, points)
     if root.invalid_cells is InvalidCells.skip:
