@@ -1,11 +1,13 @@
 """Estimates of time and disk by `run --list`."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.sections import BackendConfig
 from harness.settings.workload import WorkloadConfig
 from harness.sweep.estimate import estimate_lines
 
@@ -52,6 +54,12 @@ def test_time_is_that_of_earlier_cells(rows, cells, hours, tmp_path):
     """Would catch seconds of a whole cell taken for those of a request, and a failed cell that took no time."""
     write_run(tmp_path, *rows)
     assert f"about {hours} device-hours for {len(cells)} of {len(cells)} cells" in estimate_lines(cells, tmp_path)[0]
+
+
+def test_a_server_takes_its_own_time(tmp_path):
+    """Would catch a server's cells that are told by how long this engine took."""
+    write_run(tmp_path, ("none", 4, 900.0))
+    assert "not known of 1 cells" in estimate_lines((replace(BASELINE, backend=BackendConfig("server")),), tmp_path)[0]
 
 
 def test_no_time_is_made_up(tmp_path):

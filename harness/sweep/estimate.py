@@ -24,6 +24,7 @@ BYTES_PER_TOKEN = 30
 class _Like(NamedTuple):
     """Settings that decide how long a request takes."""
 
+    engine: str
     target: str
     target_weights: str
     max_new_tokens: int
@@ -63,7 +64,7 @@ def estimate_lines(
         device = here.type if device == "auto" and here is not None and cell.backend.kind == "local" else device
         there = [item for item in earlier if device in ("auto", item.device)]
         like = [item for item in there if item.like == _like(cell)]
-        like = like or [item for item in there if item.like[:4] == _like(cell)[:4]]
+        like = like or [item for item in there if item.like[:5] == _like(cell)[:5]]
         devices |= {item.device for item in like}
         if like:
             seconds.append(num_requests * median(item.request_s for item in like))
@@ -88,6 +89,7 @@ def estimate_lines(
 
 def _like(cell: CellConfig) -> _Like:
     return _Like(
+        engine=cell.server.engine.value if cell.is_served else cell.backend.kind,
         target=cell.target.name,
         target_weights=cell.target.weights.value,
         max_new_tokens=cell.decoding.max_new_tokens,
@@ -109,6 +111,8 @@ def _earlier(runs: Path) -> Iterator[_Earlier]:
 
 def _of_row(row: Mapping[str, str]) -> _Like:
     return _Like(
+        # older tables do not name it: it was this engine
+        row.get("engine") or "local",
         row["target"],
         row["target_weights"],
         int(row["max_new_tokens"]),
