@@ -105,6 +105,15 @@ def test_what_is_not_surely_the_same_is_left_to_a_worker(change, run_plan, tmp_p
         assert told == ["done", "done", "-"] and "1 are left" in listing(run_plan)[1][0]
 
 
+def test_cells_that_are_one_here_are_refused_by_a_worker(run_plan):
+    """Would catch a finished run that answers for more cells than there are, and calls them all finished."""
+    also = [replace(each, backend=replace(each.backend, graphs=False)) for each in run_plan.cells]
+    finished: list[str] = []
+    with pytest.raises(NeedsAWorkerError):
+        Supervisor(replace(run_plan, cells=(*run_plan.cells, *also)), Silent(), finished).run()
+    assert not finished
+
+
 def test_a_list_counts_what_a_stopped_run_has_kept(tmp_path, monkeypatch):
     """Would catch an estimate for all requests where half of them are done."""
     monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))

@@ -8,7 +8,7 @@ from harness.compose.run_plan import RunPlan
 from harness.records.finished import CHECKPOINTS
 from harness.settings.launcher import LauncherKind
 from harness.sweep.cell_label import label
-from harness.sweep.earlier_cells import EarlierCells
+from harness.sweep.earlier_cells import EarlierCell, EarlierCells
 from harness.sweep.manifest import Manifest
 from harness.sweep.task import Task
 
@@ -26,7 +26,7 @@ def tasks_left(plan: RunPlan, tasks: Sequence[Task], manifest: Manifest, note: C
     asks_for_work = resume.is_fresh or resume.retries_failed
     if asks_for_work or plan.launcher.kind is not LauncherKind.local or not (plan.folder / CHECKPOINTS).is_dir():
         return list(tasks)
-    earlier, left, num_finished = EarlierCells(plan, with_begun=False), list[Task](), 0
+    earlier, left, answered = EarlierCells(plan, with_begun=False), list[Task](), list[tuple[int, EarlierCell]]()
     for task in tasks:
         try:
             found = earlier.found(task.group)
@@ -35,13 +35,17 @@ def tasks_left(plan: RunPlan, tasks: Sequence[Task], manifest: Manifest, note: C
             found = {}
         if len(found) < len(task.group.cells) or not all(cell.is_left_alone for cell in found.values()):
             left.append(task)
-            continue
-        for place, cell in found.items():
-            manifest.add(place, str(cell.cell_id), cell.has_failed)
-            num_finished += not cell.has_failed
-            if cell.has_failed:
-                config = task.group.cells[place - task.group.first_place]
-                note(f"failed before: {label(config)}; --retry-failed runs it again")
+        else:
+            answered += found.items()
+    if len({cell.cell_id for _, cell in answered}) < len(answered):
+        # a worker says which cells of the plan are one
+        return list(tasks)
+    configs = {place: cell for task in tasks for place, cell in zip(task.places, task.group.cells, strict=True)}
+    for place, cell in answered:
+        manifest.add(place, str(cell.cell_id), cell.has_failed)
+        if cell.has_failed:
+            note(f"failed before: {label(configs[place])}; --retry-failed runs it again")
+    num_finished = sum(not cell.has_failed for _, cell in answered)
     if num_finished:
         note(f"{num_finished} of {len(plan.cells)} cells were finished before, with all that they are compared with")
     return left
