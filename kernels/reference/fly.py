@@ -1,4 +1,4 @@
-"""FLy, lossy: entropy-gated deferral (Li et al., arXiv 2511.22972), as vLLM defines it (vLLM PR 50808).
+"""FLy, lossy: entropy-gated deferral (Li et al., arXiv 2511.22972), as vLLM 0.33.0 has it (v1/spec_decode/fly.py).
 
 Natively, draft tokens pass as under probabilistic verification: u_i q_i(X_i) < p_i(X_i), and at temperature 0 where X_i
 is the target's argmax. With a window of W tokens and a threshold on the entropy over the k most likely ones,
