@@ -293,6 +293,7 @@ def main():
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--format", choices=FORMATS, default="vllm_0.33")
     parser.add_argument("--per-request-spec-decode-metrics")
+    parser.add_argument("--max-num-seqs", help="taken and not heeded")
     parser.add_argument("--says", default="", help="printed at the start")
     parser.add_argument("--killed-at", type=int, help="request during which it is killed as by kill -9")
     parser.add_argument("--closes-at", type=int, help="request with which it stops to answer")

@@ -29,7 +29,7 @@ from tests.synthetic_cells import analysed, cell_record, config, request_record,
 from tests.test_server_backend import DEPTH, cell_on, run_on
 from tests.test_sweep import Silent
 
-COMMAND = "{python} -m tests.scripted_server --port {port} {speculation} {details}"
+COMMAND = "{python} -m tests.scripted_server --port {port} --max-num-seqs {max_concurrency} {speculation} {details}"
 SMALL = (
     "drafter=eagle3",
     "server=vllm",
@@ -232,6 +232,13 @@ def test_a_server_draws_random_weights_of_the_same_sizes(tmp_path):
 def test_random_weights_that_a_server_cannot_draw_are_refused(settings, message):
     with pytest.raises(SettingsError, match=message):
         compose_plan(["experiment=throughput_qwen3_8b", "backend=server", *settings])
+
+
+@pytest.mark.parametrize("how", ["server.command=serve", "server.url=http://127.0.0.1:1"])
+def test_requests_that_would_not_wait_are_refused(how):
+    """Would catch a speed with more requests in flight than the record says."""
+    with pytest.raises(SettingsError, match=r"server.num_waiting: expected 0 unless .* found 3"):
+        compose_plan(["backend=server", "server=vllm", "drafter=none", how, "server.num_waiting=3"])
 
 
 class FullServer(ScriptedServer):

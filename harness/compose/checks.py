@@ -98,6 +98,11 @@ def _check_servers(cells: Sequence[CellConfig]) -> None:
                 "server.url: expected the address of a server that runs, or server.command to start one, found neither"
             )
         _check_served_weights(cell)
+        if server.num_waiting and (server.url is not None or "{max_concurrency}" not in (server.command or "")):
+            raise SettingsError(
+                "server.num_waiting: expected 0 unless server.command starts the server with {max_concurrency}: with "
+                f"more places the requests would not wait, but be in flight too, found {server.num_waiting}"
+            )
         asks_more = decoding.top_k or decoding.min_p or decoding.ignore_eos
         is_plain = asks_more and not server.traits.takes_all_sampling
         if cell.measurement.round_terms:

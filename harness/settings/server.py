@@ -114,7 +114,8 @@ class ServerConfig:
     without starting any anew. They share the memory; those whose turn it is not are idle."""
     num_waiting: int = 0
     """Requests that wait at the server for a place beside backend.max_concurrency in flight, so that a place that gets
-    free is taken before the client has seen the answer. Their wait is in TTFT and E2E."""
+    free is taken before the client has seen the answer. Their wait is in TTFT and E2E. server.command must tell the
+    server of {max_concurrency}."""
     log_folder: str = "results/server_logs"
     """Folder for what servers that are started print."""
 
