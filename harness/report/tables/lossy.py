@@ -25,8 +25,9 @@ COLUMN = "output_tv"
 DISTANCE = (
     "distance: total variation between the law of a round's first token, given its context, and the target's "
     "distribution there, in percent; computed in closed form and averaged over the rounds whose drafts count in "
-    "full, in the contexts that the method itself came to; of fly from the drafts that were drawn, without bias. 0 for "
-    "lossless methods, by definition. Later tokens of a round are not in it, nor is how distances add up over a text."
+    "full, in the contexts that the method itself came to; of fly from the drafts that were drawn, without bias where "
+    "they hold no end-of-sequence token. 0 for lossless methods, by definition. Later tokens of a round are not in it, "
+    "nor is how distances add up over a text."
 )
 NO_DIFFERENCE = (
     "–: the row that the others are compared with, or there is none; n/a as a distance: no draft counts in full."
