@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.backends.server import process
 from harness.backends.server.process import Launch, Servers, launch_of
 from harness.backends.server.vllm_cpu.start import MENDED
 from harness.compose.run_plan import with_baselines
@@ -44,6 +45,43 @@ def is_alive(log):
     except ProcessLookupError:
         return False
     return True
+
+
+STUBBORN = """
+import http.server, os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("pid", os.getpid(), flush=True)
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+"""A server that is ended by SIGKILL alone."""
+
+
+def test_a_server_that_was_being_ended_when_the_run_was_stopped_is_ended(tmp_path, monkeypatch):
+    """Would catch a server that hangs while it ends, and keeps its GPU memory after Ctrl-C."""
+    servers, waits = Servers(), []
+    monkeypatch.setattr(process, "STOP_TIMEOUT_S", 0.1)
+    wait = subprocess.Popen.wait
+
+    def stopped_at_first(self, timeout=None):
+        waits.append(timeout)
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        return wait(self, timeout)
+
+    launches = [Launch((sys.executable, "-c", STUBBORN, "{port}", name)) for name in "ab"]
+    servers.url(launches[0], "/health", 60.0, tmp_path / "logs")
+    monkeypatch.setattr(subprocess.Popen, "wait", stopped_at_first)
+    with pytest.raises(KeyboardInterrupt):
+        servers.url(launches[1], "/health", 60.0, tmp_path / "logs")
+    (log,) = logs(tmp_path)
+    assert is_alive(log)
+    servers.stop()
+    assert not is_alive(log)
 
 
 def test_arms_take_turns_on_servers_of_their_own(tmp_path):

@@ -124,14 +124,14 @@ class Servers:
                     return running.url
             fault = "was no longer healthy" if status is None else f"ended by itself with status {status}"
             self.deaths.append(f"the server {fault} and was started again; its log is {running.log}")
-            _stop(self._running.pop())
+            _stop(self._running, -1)
         while len(self._running) >= max_running:
-            _stop(self._running.pop(0))
+            _stop(self._running, 0)
         self._running.append(_start(launch, log_folder))
         try:
             _wait(self._running[-1], health_path, timeout_s)
         except ValueError:
-            _stop(self._running.pop())
+            _stop(self._running, -1)
             raise
         return self._running[-1].url
 
@@ -200,12 +200,15 @@ def _tail(running: _Running) -> str:
 
 def _stop_all(running: list[_Running]) -> None:
     while running:
-        _stop(running.pop())
+        _stop(running, -1)
 
 
-def _stop(running: _Running) -> None:
-    """End a process with all that it started; the strong way where it takes too long."""
-    process = running.process
+def _stop(running: list[_Running], place: int) -> None:
+    """End a process with all that it started; the strong way where it takes too long.
+
+    It is listed until it has ended, so that a stop of the run that comes meanwhile leaves it to the run's end.
+    """
+    process = running[place].process
     for number, timeout_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -215,6 +218,7 @@ def _stop(running: _Running) -> None:
     # what it started may outlive it
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    del running[place]
 
 
 def _free_port() -> int:
