@@ -1,5 +1,6 @@
 """What earlier sessions left, told without torch: a finished run starts no worker, and a list says what is left."""
 
+import json
 from dataclasses import replace
 from shutil import copytree
 
@@ -64,6 +65,14 @@ def test_a_finished_run_is_answered_from_its_records(run_plan, tmp_path, monkeyp
     Supervisor(run_plan, Silent(), finished).run()
     assert finished == before == read_manifest(tmp_path)["cells"]
     assert listed(run_plan) == ["done", "done"] and "0 are left" in listing(run_plan)[1][0]
+
+
+def test_an_answered_run_keeps_the_time_at_which_it_was_measured(run_plan, tmp_path):
+    """Would catch a report made today of times from last month that says it was started today."""
+    manifest = read_manifest(tmp_path) | {"started": "2026-01-02T03:04:05+00:00"}
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    Supervisor(run_plan, Silent(), []).run()
+    assert read_manifest(tmp_path)["started"] == "2026-01-02T03:04:05+00:00"
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,8 @@ def test_a_signal_during_the_imports_has_its_exit_code_and_one_line(name, code, 
     """Would catch a job that its scheduler ends just after the start and does not queue again, and a traceback."""
     program = (
         "import os, signal, sys\n"
+        # a job in the background of a shell ignores it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Sends:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name == {module!r}: os.kill(os.getpid(), signal.{name})\n"

@@ -31,6 +31,7 @@ class Manifest:
     _unseen: dict[str, int] = field(default_factory=dict)
     """Listed by an earlier session, and not come to yet: place by id."""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    """Of the first session that left something."""
 
     def __post_init__(self) -> None:
         """List what an earlier session of the same plan has listed, so that a second interruption loses nothing."""
@@ -45,6 +46,8 @@ class Manifest:
             there = {path.name.removesuffix(SUFFIX) for path in (self.folder / CELLS).glob(f"*{SUFFIX}")}
             listed = zip(earlier.get("cells", ()), earlier.get("places", ()), strict=False)
             self._unseen = {cell_id: place for cell_id, place in listed if cell_id in there}
+            if self._unseen and isinstance(earlier.get("started"), str):
+                self.started = earlier["started"]
 
     @cached_property
     def _key(self) -> str:
