@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def check(everything: bool) -> int:
     """Compile, print what was found of every variant, and on standard error what is wrong."""
-    say(f"compiling every kernel: {'longer than ' if everything else 'about '}six minutes of two CPU cores")
+    say(f"compiling every kernel: {'much longer than ' if everything else 'about '}five minutes of two CPU cores")
     from harness.compile_check.compile import to_text
     from harness.compile_check.shares import compile_shares
 
