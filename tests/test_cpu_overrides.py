@@ -8,6 +8,7 @@ import torch
 from experiments import run as command
 from harness.compose.compose import compose_plan
 from harness.records.files import read_cell
+from harness.settings.schema import SettingsError
 
 EXPERIMENT = "experiment=best_depth"
 
@@ -46,6 +47,17 @@ def test_options_of_groups_are_smaller_too(sweep):
     assert {cell.target.name for cell in plan.cells} == {"zoo"}
     assert ["{vllm_cpu}" in str(cell.server.command) for cell in plan.cells if cell.is_served] == [True, True]
     assert {cell.verification.method.value for cell in plan.cells if not cell.is_baseline} == {"probabilistic"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "is_told"), [("verification.profile=round_eagle_k3", True), ("decoding.top_k=-1", False)]
+)
+def test_an_error_says_where_only_the_smaller_size_has_it(argument, is_told):
+    """Would catch an error about a value that was not given, and a long remark on one that is wrong at any size."""
+    with pytest.raises(SettingsError) as raised:
+        compose_plan(["experiment=side_by_side", argument, "backend.device=cpu"])
+    assert ("reduced size, because there is no GPU: target=zoo, " in str(raised.value)) is is_told
+    assert str(raised.value).endswith("; backend.device=cuda plans it in full") is is_told
 
 
 def test_records_and_report_say_what_the_run_is(tmp_path, capsys):

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields
 from functools import lru_cache
@@ -140,9 +141,23 @@ def _compose_cells(given: Mapping[str, Given], experiment: str) -> _Composed:
         smaller = smaller_values(root, given, sweep)
     except SettingsError as error:
         raise SettingsError(f"conf/experiment/{experiment}.yaml: without_gpu: {error}") from error
-    warnings = [size_warning(root, smaller, sweep)] if smaller else []
-    settings = {**smaller, **given}
-    root = _compose(_groups(settings), settings) if smaller else root
+    if not smaller:
+        return _cells_of(root, given, sweep, [])
+    warning, settings = size_warning(root, smaller, sweep), {**smaller, **given}
+    try:
+        return _cells_of(_compose(_groups(settings), settings), settings, sweep, [warning])
+    except SettingsError as error:
+        with suppress(SettingsError):
+            _cells_of(root, given, sweep, [])
+            # what was given suits the full size alone
+            error = SettingsError(f"{error}; {warning}; backend.device=cuda plans it in full")
+        raise error from None
+
+
+def _cells_of(
+    root: DictConfig, settings: Mapping[str, Given], sweep: Mapping[str, Given], warnings: list[str]
+) -> _Composed:
+    """Go through the sweep."""
     points = _points(settings, sweep)
     cells, skipped, found = _cells(root, settings, points)
     if root.invalid_cells is InvalidCells.skip:
