@@ -79,8 +79,6 @@ def _main_of(name: str, arguments: Sequence[str]) -> int:
             # during the import; a command that has begun catches its own
             print("interrupted", file=sys.stderr)
             code = INTERRUPTED
-        except SystemExit as stop:
-            code = int(stop.code or SUCCESS)
     return code
 
 

@@ -2,10 +2,10 @@
 
 The compiler's own choice turns on parts of a kernel that a program runs once, if at all: left alone it takes 32 for a
 loop that then waits for one load after another, or 64 where 48 do. A limit also gives leave to use that many. For sm_90
-they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461, truncated rows, masks
-and rows in words; the others so that a loop issues its loads together. With none of them anything spills, which the
-compile check watches. Of the 65,536 registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80,
-4 at 128, 3 at 168; programs of 8 warps for 4 at 64.
+they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461, fly, truncated rows, masks and
+rows in words; the others so that a loop issues its loads together. With none of them anything spills under Triton 3.7,
+which the compile check watches; under 3.6 some variants do. Of the 65,536 registers of a multiprocessor, programs of 4
+warps find room for 10 at 48, 6 at 80, 4 at 128, 3 at 168; programs of 8 warps for 4 at 64.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def first_pass_registers(method: Method, rows: RowTraits, emits: bool, capabilit
     if method is Method.block and not (rows.is_short and not rows.is_aligned):
         return _block_registers(rows, capability)
     if rows.has_lead:
-        widest, narrowest = (128, 48 if not emits else 56 if capability <= 100 else 64)
+        widest, narrowest = 128, 48 if not emits else 56 if capability <= 100 else 64
         if method in (Method.typical, Method.fly):
             widest, narrowest = 168, 64 if method is Method.typical else 80
         return widest if rows.dtype == torch.float32 else narrowest

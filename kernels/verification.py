@@ -1,4 +1,4 @@
-"""A verification method with its parameters, and what these may be; it does not know torch either."""
+"""A verification method with its parameters, and what these may be; this module does not know torch."""
 
 from __future__ import annotations
 

@@ -189,3 +189,15 @@ def simulated_run(
     }
     (folder / "run.json").write_text(json.dumps(manifest))
     return folder
+
+
+def drafted(method, sampling="sampled", *, temperature=1.0, depth=3, seed=1, rates=(0.6, 0.5, 0.4), **changes):
+    """Ten prompts on a drafter, accepted at these rates by position."""
+    settings = config(
+        verification__method=method,
+        draft_sampling=sampling,
+        decoding__temperature=temperature,
+        drafting__num_speculative_tokens=depth,
+        **changes,
+    )
+    return simulated_cell(settings, rates[:depth], seed=seed, num_prompts=10)

@@ -24,6 +24,7 @@ from tests.synthetic_cells import (
     baseline_settings,
     cell_record,
     config,
+    drafted,
     request_record,
     round_record,
     simulated_cell,
@@ -145,17 +146,6 @@ def test_times_of_a_disturbed_cell_are_marked_where_they_stand():
     assert str(estimate_number(cells[0], "output_tokens_per_s")).endswith(f"({DISTURBED})")
     assert DISTURBED not in str(estimate_number(cells[0], "acceptance_rate"))
     assert DISTURBED not in str(estimate_number(cells[1], "output_tokens_per_s"))
-
-
-def drafted(method, sampling="sampled", *, temperature=1.0, depth=3, seed=1, rates=(0.6, 0.5, 0.4), **changes):
-    settings = config(
-        verification__method=method,
-        draft_sampling=sampling,
-        decoding__temperature=temperature,
-        drafting__num_speculative_tokens=depth,
-        **changes,
-    )
-    return simulated_cell(settings, rates[:depth], seed=seed, num_prompts=10)
 
 
 @pytest.mark.parametrize(
@@ -293,41 +283,6 @@ def test_methods_of_the_same_law_show_zero_and_not_their_noise():
     assert frame.loc[("acceptance_rate", "difference"), "same_law"]
     assert frame.loc[("acceptance_rate", "difference"), "value"] != 0
     assert not frame.loc[("output_tokens_per_s", "ratio"), "same_law"]
-
-
-def shaped(tree, method="recursive", sampling="sampled", **changes):
-    """Drafts of four tokens in a tree of this shape; None: a chain that is drafted as one."""
-    siblings = {"drafting__siblings": "distinct"}
-    return drafted(method, sampling, depth=4, rates=(0.6, 0.5), drafting__tree=tree, **siblings, **changes)
-
-
-def test_shapes_of_as_many_draft_tokens_are_compared_in_pairs():
-    """Would catch a chain that has no pair, a pair of other depth, and a difference with its sides exchanged."""
-    shapes = [shaped("dynamic:4-2-2", sampling="greedy"), shaped("2-1", seed=2), shaped(None, "probabilistic", seed=3)]
-    cells = analysed(*shapes, drafted("recursive", depth=3, drafting__tree="1-1-1"))
-    frame = comparisons_frame(cells).drop_duplicates(["first_cell_id", "second_cell_id"])
-    assert list(zip(frame["first_tree"], frame["second_tree"], strict=True)) == [
-        ("", "2-1"),
-        ("", "dynamic:4-2-2"),
-        ("2-1", "dynamic:4-2-2"),
-    ]
-    assert set(frame["num_speculative_tokens"]) == {4}
-    table = paired_table(cells)
-    assert [row[table.header.index("drafts")] for row in table.texts] == [
-        "sampled (tree 2-1, distinct) / sampled",
-        "greedy (tree dynamic:4-2-2) / sampled",
-        "greedy (tree dynamic:4-2-2) / sampled (tree 2-1, distinct)",
-    ]
-    assert len(method_tables(cells)) == 4, "methods stand side by side for one shape"
-
-
-def test_shapes_are_of_one_law_only_as_chains():
-    """At temperature 0 too: trees emit the same tokens there, and accept others of their drafts."""
-    for temperature in (0.0, 1.0):
-        trees = analysed(*(shaped(tree, temperature=temperature) for tree in ("2-1", "1-1-1-1")))
-        assert not same_law(*trees)
-        (chain,) = analysed(shaped(None, "probabilistic", temperature=temperature))
-        assert same_law(chain, trees[1]) and not same_law(chain, trees[0])
 
 
 def test_a_difference_at_temperature_zero_is_not_hidden():

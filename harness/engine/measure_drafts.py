@@ -15,6 +15,7 @@ from torch import Tensor
 
 from harness.engine.sequence import Round
 from harness.engine.step import Step, StepOutput
+from harness.engine.tree_step import accepted_nodes
 from harness.records.acceptance_terms import Floats
 from harness.records.request import BOUND_DECIMALS
 from kernels.contract import Sampling, Verification
@@ -67,16 +68,14 @@ class MeasureDrafts:
 
 
 class MeasureTrees:
-    """The same of one engine whose drafts are trees, of which the bounds alone are known."""
+    """The same of one engine whose drafts are trees, of which the bounds alone are measured."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
 
     def __call__(self, output: StepOutput) -> Measures:
-        num_rows, num_nodes = output.draft.token_ids.shape
-        # behind the tokens that were emitted and those that were drafted
-        path = output.decided[:, 2 * num_nodes + 1 : 3 * num_nodes + 1]
-        bounds = tree_bounds(output.logits, output.draft, self.step.state.sampling.rows(num_rows), path)
+        sampling = self.step.state.sampling.rows(output.draft.num_draft_tokens.numel())
+        bounds = tree_bounds(output.logits, output.draft, sampling, accepted_nodes(output))
         return Measures(None, bounds.round(decimals=BOUND_DECIMALS).tolist(), None)
 
 

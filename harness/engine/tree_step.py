@@ -16,7 +16,7 @@ from torch import Tensor
 from harness.drafters.tree import DraftsTrees
 from harness.drafters.tree_growth import TreeShape
 from harness.engine.slots import ENDS_PROMPT, StepInputs
-from harness.engine.step import Drafted, Part, Scored, Step, Verified
+from harness.engine.step import Drafted, Part, Scored, Step, StepOutput, Verified
 from harness.models.target import TargetOutput
 from harness.models.tree_places import TreePlaces
 from kernels.contract import VerificationResult
@@ -97,6 +97,12 @@ class TreeStep(Step):
         )
         kept = verified._replace(verdict=replace(verdict, token_ids=verdict.token_ids[:, :width]))
         super().extend(inputs.with_ends(ends), in_order, kept)
+
+
+def accepted_nodes(output: StepOutput) -> Tensor:
+    """[B, K] int64, the nodes of the accepted paths as `TreeStep.decided` left them, -1 beyond."""
+    num_nodes = output.draft.token_ids.shape[1]
+    return output.decided[:, 2 * num_nodes + 1 : 3 * num_nodes + 1]
 
 
 def depths_seen(sees: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class CellCheckpoint:
     clock_s: float = 0.0
     """What the records' clock showed at the end of the last part."""
     models: Mapping[str, str] = field(default_factory=dict)
-    """Digest of the weights by role, as far as it is known."""
+    """See `Finished`."""
     threads_asked: str | None = None
     """See `Finished`."""
     drift: Drift | None = None
