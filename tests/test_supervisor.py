@@ -106,7 +106,8 @@ def test_a_worker_that_is_silent_for_too_long_is_ended(tmp_path, begun):
     """Would catch a sweep that waits for ever, and a limit that counts from the start and not from the last event."""
 
     class Clock(Counting):
-        """Time stands still until the server is silent."""
+        """Each request takes most of the limit; else time passes once the server is silent, in steps far below the
+        limit, since events that it sent before may still be unread."""
 
         now_s, is_silent = 0.0, False
 
@@ -118,12 +119,16 @@ def test_a_worker_that_is_silent_for_too_long_is_ended(tmp_path, begun):
             begun.open().close()
             self.is_silent = True
 
+        def advance(self, num_requests=1, num_tokens=0):
+            super().advance(num_requests, num_tokens)
+            self.now_s += 0.2 * num_requests
+
         def note(self, text):
             # the next worker begins
             self.is_silent = False
 
         def __call__(self):
-            self.now_s += self.is_silent
+            self.now_s += 0.03 * self.is_silent
             return self.now_s
 
     clock = Clock()
