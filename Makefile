@@ -49,8 +49,8 @@ demo-load: .venv/.installed ## Time `make demo` beside one busy process per core
 certify: .venv/.installed ## Test that the sampling core is lossless, and that the test would notice if it were not
 	@$(BIN)/python -m experiments certify
 
-compile-check: .venv/.installed ## Compile GPU kernels without a GPU; fails on a register spill (all variants: rejection-lab compile-check --all)
-	@$(BIN)/python -m experiments compile-check
+compile-check: .venv/.installed ## Compile GPU kernels that have changed, without a GPU; fails on a register spill
+	@$(BIN)/python -m experiments compile-check --stamp results/compile_check.json
 
 bench: .venv/.installed ## Time the sampling core beside the bytes it must move (needs a GPU)
 	@$(BIN)/python -m experiments bench

@@ -4,10 +4,12 @@ Compiles every kernel of the sampling core and of the fused layers as its own la
 come nearest their register limits. With --all every variant, and every kind of kernel for sm_80, sm_89, sm_100 and
 sm_120 too: for a change of kernels and before a release. Prints registers, shared memory, stack and spills of every
 variant when all are done. Exits with 1 when a variant spills registers or takes more shared memory than a program may
-have, or when a kernel of these packages is launched by none of the calls (harness/compile_check/).
+have, or when a kernel of these packages is launched by none of the calls (harness/compile_check/). With --stamp a check
+that found nothing wrong is kept in a file, and the same code and version of Triton are not compiled again.
 
 examples:
   rejection-lab compile-check
+  rejection-lab compile-check --stamp results/compile_check.json
   rejection-lab compile-check --all
 """
 
@@ -15,20 +17,45 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from harness.cli.command_line import CommandParser, say
 from harness.cli.ending import FAILED, SUCCESS
+
+CHECKOUT = Path(__file__).parents[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = CommandParser("compile-check", __doc__)
     parser.add_argument("--all", action="store_true", help="compile every variant, not only those nearest their limits")
-    return parser.call(lambda options: check(options.all), arguments)
+    parser.add_argument(
+        "--stamp", type=Path, metavar="FILE", help="compile only what FILE does not vouch for, and keep it"
+    )
+    return parser.call(lambda options: check(options.all, options.stamp), arguments)
 
 
-def check(everything: bool) -> int:
-    """Compile, print what was found of every variant, and on standard error what is wrong."""
+def check(everything: bool, path: Path | None = None) -> int:
+    """Compile, print what was found of every variant, and on standard error what is wrong.
+
+    Args:
+        everything: every variant, for every generation of GPUs.
+        path: of the stamp that may spare it; it vouches for no more than what a change compiles.
+    """
+    if everything and path is not None:
+        raise ValueError("--stamp: expected no --all beside it, which always compiles; leave one of them out")
+    import triton
+
+    from harness.compile_check.stamp import digest, read_stamp, stamp_of, write_stamp
+
+    # before anything is compiled: what is changed meanwhile is not vouched for
+    sources = "" if path is None else digest(CHECKOUT)
+    stamp = None if path is None else read_stamp(path)
+    if stamp is not None and (stamp.sources, stamp.triton) == (sources, triton.__version__):
+        print(
+            f"{stamp.num_variants} variants of {stamp.num_kernels} kernels compiled before without a complaint ({path})"
+        )
+        return SUCCESS
     say(f"compiling every kernel: {'much longer than ' if everything else 'about '}five minutes of two CPU cores")
     from harness.compile_check.compile import to_text
     from harness.compile_check.shares import compile_shares
@@ -37,6 +64,8 @@ def check(everything: bool) -> int:
     print(to_text(found))
     print(f"\n{len(found)} variants of {len({item.kernel for item in found})} kernels compiled")
     say(*wrong)
+    if path is not None and not wrong:
+        write_stamp(path, stamp_of(found, sources, triton.__version__))
     return FAILED if wrong else SUCCESS
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from experiments import compile_check as command
+from harness.compile_check import shares
 from harness.compile_check.chosen import CHOSEN
 from harness.compile_check.compile import CompiledVariant, compile_for, complaints, knobs, to_text
 from harness.compile_check.shares import FIRST_TARGET, OTHER_TARGETS, SHARES, calls_of
+from harness.compile_check.stamp import COMPILED
 
 ROOT = Path(__file__).parents[1]
 TOY = '''
@@ -129,7 +132,7 @@ def test_what_a_change_compiles_is_part_of_the_full_list():
 
 def test_help_says_what_is_compiled_for_what(monkeypatch: pytest.MonkeyPatch, capsys):
     """Would catch a request for help that compiles for minutes."""
-    monkeypatch.setattr(command, "check", lambda everything: pytest.fail("compiles"))
+    monkeypatch.setattr(command, "check", lambda everything, stamp: pytest.fail("compiles"))
     assert command.main(["--help"]) == 0
     told = capsys.readouterr().out
     assert "--all" in told and max(map(len, told.splitlines())) <= 120
@@ -138,5 +141,42 @@ def test_help_says_what_is_compiled_for_what(monkeypatch: pytest.MonkeyPatch, ca
 
 @pytest.mark.parametrize("everything", [False, True])
 def test_the_check_decides(monkeypatch: pytest.MonkeyPatch, everything: bool):
-    monkeypatch.setattr(command, "check", lambda chosen: 1 if chosen == everything else pytest.fail("the other check"))
+    other = "the other check"
+    monkeypatch.setattr(command, "check", lambda chosen, stamp: 1 if chosen == everything else pytest.fail(other))
     assert command.main(["--all"] * everything) == 1
+
+
+def test_a_stamp_spares_the_same_code_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    """Would catch a digest that misses a kernel's code, and a stamp that is left by a check with complaints."""
+    for place in COMPILED:
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (ROOT / place).is_dir() else shutil.copy)(ROOT / place, tmp_path / place)
+    stamp, checks, wrong = tmp_path / "stamp.json", [], ["spills"]
+    found = [variant("_one_kernel", 0), variant("_one_kernel", 0)]
+    monkeypatch.setattr(command, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(shares, "compile_shares", lambda everything: (checks.append(everything), (found, wrong))[1])
+
+    def codes() -> tuple[int, int]:
+        return command.main(["--stamp", str(stamp)]), len(checks)
+
+    assert codes() == (1, 1) and not stamp.exists()
+    wrong.clear()
+    assert codes() == (0, 2) and codes() == (0, 2)
+    assert "2 variants of 1 kernels compiled before without a complaint" in capsys.readouterr().out
+    kernel = tmp_path / "kernels" / "draw.py"
+    kernel.write_text(kernel.read_text() + "\n# a remark\n")
+    assert codes() == (0, 2)
+    kernel.write_text(kernel.read_text() + "\nEPSILON = 1\n")
+    assert codes() == (0, 3) and codes() == (0, 3)
+    stamp.write_text(json.dumps(json.loads(stamp.read_text()) | {"triton": "3.6.0"}))
+    assert codes() == (0, 4)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"sources": "a"}', "1"])
+def test_a_file_that_is_no_stamp_is_refused(tmp_path: Path, content: str, capsys):
+    path = tmp_path / "stamp.json"
+    path.write_text(content)
+    assert command.main(["--stamp", str(path)]) == 1
+    assert "stamp.json: expected the stamp of a compile check, found" in capsys.readouterr().err
+    assert command.main(["--all", "--stamp", str(path)]) == 1
+    assert "--stamp: expected no --all" in capsys.readouterr().err
