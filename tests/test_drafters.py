@@ -32,15 +32,16 @@ def test_lookup(sequence, longest, shortest, num_tokens, expected):
     assert token_ids.shape == (2, 1, num_tokens) and counts[0] == 0
 
 
-def test_lookup_agrees_with_a_search_one_by_one():
+@pytest.mark.parametrize("earliest", [False, True])
+def test_lookup_agrees_with_a_search_one_by_one(earliest):
     """Random rows over three tokens, where several suffixes and places match."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randint(3, (200, 24), generator=generator)
     lengths = torch.randint(1, 25, (200,), generator=generator)
-    token_ids, counts = lookup(rows, lengths, 4, 2, 5)
-    several, numbers = lookup(rows, lengths, 4, 2, 5, num_matches=3)
+    token_ids, counts = lookup(rows, lengths, 4, 2, 5, earliest=earliest)
+    several, numbers = lookup(rows, lengths, 4, 2, 5, num_matches=3, earliest=earliest)
     for row, length in enumerate(lengths.tolist()):
-        expected = (slow_lookup(rows[row, :length].tolist(), 4, 2, 5) + [[]] * 3)[:3]
+        expected = (slow_lookup(rows[row, :length].tolist(), 4, 2, 5, earliest) + [[]] * 3)[:3]
         assert token_ids[row, 0, : counts[row, 0]].tolist() == expected[0]
         assert [several[row, match, :number].tolist() for match, number in enumerate(numbers[row])] == expected
     assert 0 < counts.count_nonzero() < 200 and int((numbers > 0).all(dim=1).sum()) > 20
@@ -62,11 +63,12 @@ def test_a_tree_of_continuations_has_each_beginning_once():
     assert bool((token_ids[num_nodes == 4, 4:] == NO_TOKEN).all() and (parents[num_nodes == 4, 4:] == -1).all())
 
 
-def slow_lookup(sequence, longest, shortest, num_tokens):
+def slow_lookup(sequence, longest, shortest, num_tokens, earliest):
     """What follows every occurrence of the end of the sequence, the best one first."""
     size, found = len(sequence), {}
     for width in range(min(longest, size - 1), shortest - 1, -1):
-        for start in range(size - width - 1, -1, -1):
+        starts = range(size - width)
+        for start in starts if earliest else reversed(starts):
             if sequence[start : start + width] == sequence[size - width :]:
                 found.setdefault(start + width, sequence[start + width :][:num_tokens])
     return list(found.values())

@@ -1,4 +1,4 @@
-"""Prompt lookup: the tokens that followed the last occurrence of the sequence's own suffix.
+"""Prompt lookup: the tokens that followed an earlier occurrence of the sequence's own suffix.
 
 Source: prompt lookup decoding (A. Saxena, 2023), as in transformers' and vLLM's n-gram speculators. The proposal is
 one-hot. A row whose suffix has not occurred before gets no draft tokens in that round. All rows are looked up at once,
@@ -29,8 +29,9 @@ def lookup(
     shortest: int,
     num_tokens: int,
     num_matches: int = 1,
+    earliest: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The tokens after earlier occurrences of the end of each row: the longest suffix first, then the most recent.
+    """The tokens after earlier occurrences of the end of each row: those of the longest suffix first.
 
     Args:
         token_ids: what a row holds beyond its length is not looked at.
@@ -38,6 +39,7 @@ def lookup(
         longest, shortest: lengths of the suffixes that are looked up.
         num_tokens: K.
         num_matches: W.
+        earliest: of occurrences of one length the earliest goes first, as in vLLM; else the most recent.
 
     Returns:
         ([B, W, K] int64 token ids, [B, W] int64 number of them that exist; 0 where there is no further occurrence).
@@ -53,10 +55,11 @@ def lookup(
         at_place = token_ids.gather(1, (places - back).clamp_min(0).expand_as(token_ids))
         unbroken = unbroken & (at_place == suffix) & (places >= back)
         matched += unbroken
-    # the longest suffix wins, then the most recent place
-    score = torch.where(matched >= shortest, matched * capacity + places, -1)
+    ordered = capacity - 1 - places if earliest else places
+    score = torch.where(matched >= shortest, matched * capacity + ordered, -1)
     best = score.amax(dim=1, keepdim=True) if num_matches == 1 else score.topk(num_matches, dim=1).values
-    first = torch.where(best >= 0, best % capacity + 1, lengths.unsqueeze(1))
+    place = best % capacity
+    first = torch.where(best >= 0, (capacity - 1 - place if earliest else place) + 1, lengths.unsqueeze(1))
     count = (lengths.unsqueeze(1) - first).clamp(max=num_tokens)
     wanted = first.unsqueeze(2) + torch.arange(num_tokens, device=token_ids.device)
     found = token_ids.gather(1, wanted.clamp(max=capacity - 1).flatten(1))
@@ -106,29 +109,32 @@ def merged(
 class NgramDrafter(StatelessDrafter):
     """Looks the proposal up in the request's own sequence, prompt included."""
 
-    def __init__(self, longest: int, shortest: int) -> None:
+    def __init__(self, longest: int, shortest: int, earliest: bool = False) -> None:
         self.longest = longest
         self.shortest = shortest
+        self.earliest = earliest
 
     def propose(self, batch: Batch) -> Draft:
-        found, counts = lookup(
-            batch.token_ids, batch.lengths, self.longest, self.shortest, batch.num_speculative_tokens
-        )
+        found, counts = self._lookup(batch, batch.num_speculative_tokens, 1)
         return Draft(found[:, 0], counts[:, 0])
+
+    def _lookup(self, batch: Batch, num_tokens: int, num_matches: int) -> tuple[Tensor, Tensor]:
+        suffixes = self.longest, self.shortest
+        return lookup(batch.token_ids, batch.lengths, *suffixes, num_tokens, num_matches, self.earliest)
 
 
 class NgramTreeDrafter(NgramDrafter):
     """The same with the continuations of several occurrences, as many as the tree is wide."""
 
-    def __init__(self, longest: int, shortest: int, tree: DynamicTreeShape) -> None:
-        super().__init__(longest, shortest)
+    def __init__(self, longest: int, shortest: int, tree: DynamicTreeShape, earliest: bool = False) -> None:
+        super().__init__(longest, shortest, earliest)
         self.tree = tree
 
     def propose(self, batch: Batch) -> Draft:
         bounds = self.tree.bounds
         # a slot that holds fewer tokens has fewer occurrences
         num_matches = min(bounds.width, batch.token_ids.shape[1])
-        found, counts = lookup(batch.token_ids, batch.lengths, self.longest, self.shortest, bounds.depth, num_matches)
+        found, counts = self._lookup(batch, bounds.depth, num_matches)
         token_ids, parents, num_nodes = merged(found, counts, bounds.num_nodes)
         return Draft(token_ids, num_nodes, parents=parents)
 

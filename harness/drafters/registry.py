@@ -56,7 +56,7 @@ from harness.models.zoo import ZOO, zoo_path
 from harness.settings.cell import CellConfig
 from harness.settings.drafting import CacheDtype
 from harness.settings.imported import ImportPath
-from harness.settings.models import DrafterConfig, DrafterKind, Weights
+from harness.settings.models import DrafterConfig, DrafterKind, NgramMatch, Weights
 from harness.settings.tree import DynamicTree
 from kernels.contract import DraftSampling
 
@@ -221,11 +221,12 @@ def _with_draft_model(setup: DrafterSetup) -> Drafter:
 
 
 def _ngram(setup: DrafterSetup) -> Drafter:
-    longest, shortest = setup.config.ngram_max, setup.config.ngram_min
+    config = setup.config
+    earliest = config.ngram_match is NgramMatch.earliest
     if setup.tree is None:
-        return NgramDrafter(longest, shortest)
+        return NgramDrafter(config.ngram_max, config.ngram_min, earliest)
     assert isinstance(setup.tree, DynamicTreeShape), "its trees are those that it finds"
-    return NgramTreeDrafter(longest, shortest, setup.tree)
+    return NgramTreeDrafter(config.ngram_max, config.ngram_min, setup.tree, earliest)
 
 
 def _load_draft_model(folder: Path, target: TargetModel) -> TargetModel:

@@ -52,7 +52,7 @@ DRAFTERS = {
     DrafterKind.ngram: DrafterTraits(
         is_one_hot=True,
         drafts_trees=True,
-        settings=("ngram_max", "ngram_min"),
+        settings=("ngram_max", "ngram_min", "ngram_match"),
         name="{kind} ({ngram_min} to {ngram_max})",
     ),
     DrafterKind.suffix: DrafterTraits(
@@ -86,6 +86,13 @@ def checkpoint_name(path: str) -> str:
     """The last part of a path; of a snapshot in a Hub cache, whose last part is a commit, that of its repository."""
     snapshot = re.search(r"models--([^/]+)/snapshots/[^/]+/?$", path)
     return snapshot[1].rsplit("--", 1)[-1] if snapshot else PurePath(path).name
+
+
+class NgramMatch(Enum):
+    """Which of several occurrences of a suffix is continued."""
+
+    latest = "latest"
+    earliest = "earliest"
 
 
 @dataclass
@@ -140,6 +147,8 @@ class DrafterConfig:
     """ngram: longest suffix that is looked up in the sequence so far."""
     ngram_min: int = 2
     """ngram: shortest suffix that is looked up."""
+    ngram_match: NgramMatch = NgramMatch.latest
+    """ngram: which occurrence of the longest suffix counts: the latest, or, as in vLLM, the earliest."""
     suffix_min: int = 2
     """suffix: shortest suffix that is looked up in the sequence so far."""
     suffix_factor: float = 1.0
