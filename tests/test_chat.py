@@ -50,6 +50,28 @@ def test_later_turns_carry_the_models_own_answers(tokenizer):
     assert words(encoded.token_ids) == ["<s>", "[user]", "one", "[assistant]", "two", "[user]", "three", "[assistant]"]
 
 
+SWITCH = "{%% if add_generation_prompt and %s %%}three{%% endif %%}"
+
+
+@pytest.mark.parametrize(
+    ("switch", "by_itself"), [("enable_thinking | default(true)", ["three"]), ("thinking is defined and thinking", [])]
+)
+def test_the_switch_for_reasoning_is_set(tokenizer, switch, by_itself):
+    """Would catch a switch that only one family of templates gets, and a default that changes."""
+    tokenizer.chat_template = TEMPLATE + SWITCH % switch
+    expected = {None: by_itself, True: ["three"], False: []}
+    messages = chat_messages(("one",), ())
+    assert {key: words(encode_chat(tokenizer, messages, key).token_ids)[4:] for key in expected} == expected
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, None])
+def test_a_switch_that_nothing_heeds_is_refused(tokenizer, template):
+    """Would catch a run under the name of thinking=false whose model reasons."""
+    tokenizer.chat_template = template
+    with pytest.raises(ValueError, match=r"workload\.thinking: expected a chat template that heeds enable_thinking or"):
+        encode_chat(tokenizer, chat_messages(("one",), ()), thinking=False)
+
+
 def test_messages_end_with_the_turn_to_answer():
     messages = chat_messages(("one", "two", "three"), ("yes",))
     assert [(message["role"], message["content"]) for message in messages] == [

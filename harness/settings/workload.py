@@ -56,6 +56,9 @@ class WorkloadConfig:
     """Oversample the prompts, in order, to this many conversations; null runs each prompt once."""
     num_turns: int | None = None
     """Turns of a prompt that run, each after the model's answer to the one before; null takes all."""
+    thinking: bool | None = None
+    """Whether chat templates with such a switch (enable_thinking, thinking) ask for reasoning; null is what a template
+    does by itself."""
     prompt_tokens: int | None = None
     """Cut or repeat every prompt to exactly so many tokens, for speed at fixed sizes; null leaves them as they are."""
     request_rate: float | None = None

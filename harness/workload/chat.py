@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""What chat templates call it: the former Qwen3's and GLM's, the latter DeepSeek's and Granite's."""
 PLAIN_TEXT_NOTE = "the tokenizer has no chat template: the conversation was joined with blank lines as plain text"
+NO_SWITCH = f"workload.thinking: expected a chat template that heeds {' or '.join(THINKING_SWITCHES)}"
 
 
 class EncodedChat(NamedTuple):
@@ -34,7 +37,12 @@ def chat_messages(turns: Sequence[str], answers: Sequence[str]) -> list[dict[str
     return [*messages, {"role": "user", "content": turns[len(answers)]}]
 
 
-def encode_chat(tokenizer: Any, messages: list[dict[str, str]]) -> EncodedChat:
+def thinking_arguments(thinking: bool) -> dict[str, bool]:
+    """What a chat template is given that has a switch, under whichever name."""
+    return dict.fromkeys(THINKING_SWITCHES, thinking)
+
+
+def encode_chat(tokenizer: Any, messages: list[dict[str, str]], thinking: bool | None = None) -> EncodedChat:
     """Render messages with the tokenizer's chat template, open the answer, and tokenize.
 
     The template is rendered to text first and then encoded without further special tokens, because what
@@ -44,17 +52,26 @@ def encode_chat(tokenizer: Any, messages: list[dict[str, str]]) -> EncodedChat:
     Args:
         tokenizer: a tokenizer of transformers.
         messages: dicts with role and content, the last one the user's.
+        thinking: whether the template asks for reasoning; None is its default.
 
     Raises:
-        ValueError: the template refuses the messages.
+        ValueError: the template refuses the messages, or heeds no switch for reasoning.
     """
     from jinja2 import TemplateError
 
+    given = {} if thinking is None else thinking_arguments(thinking)
     if tokenizer.chat_template is None:
+        if given:
+            raise ValueError(f"{NO_SWITCH}, found a tokenizer without a template; leave it out")
         text = "\n\n".join(message["content"] for message in messages)
         return EncodedChat(_token_ids(tokenizer, text, add_special_tokens=True), PLAIN_TEXT_NOTE)
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **given)
+        other = {name: not value for name, value in given.items()}
+        if other and text == tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **other
+        ):
+            raise ValueError(f"{NO_SWITCH}, found one that gives the same text either way; leave it out")
     except TemplateError as error:
         roles = ", ".join(message["role"] for message in messages)
         raise ValueError(
