@@ -84,8 +84,12 @@ class ScriptedServer:
     killed_at: int | None = None
     closes_at: int | None = None
     """Request with which it stops to answer anything, while its process lives on."""
+    waits_for: int = 0
+    """Requests that must be there before any is answered: then all of them are in flight."""
     max_tokens: int = 4096
     """A limit of its own."""
+    num_cached: int = 0
+    """Prompt tokens from its prefix cache."""
     detail: str = "detailed"
     """How much vLLM tells of each answer: detailed, summary."""
     chunks_of: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple
@@ -94,6 +98,8 @@ class ScriptedServer:
     """Output tokens up to the end of reasoning, the marker included; None: there is none."""
     port: int = 0
     """Known once it serves."""
+    version: str | None = None
+    """None: that of its format."""
 
     def __enter__(self):
         ready = threading.Event()
@@ -111,7 +117,7 @@ class ScriptedServer:
         return f"http://127.0.0.1:{self.port}"
 
     async def _serve(self, ready, port=0):
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._stop, self._all_there = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         runner = web.AppRunner(self.app(), shutdown_timeout=0)
         await runner.setup()
         self._site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
@@ -123,11 +129,11 @@ class ScriptedServer:
 
     def app(self):
         app = web.Application()
-        version = VERSIONS.get(self.format, "1")
+        self.version = self.version or VERSIONS.get(self.format, "1")
         app.router.add_get("/health", _says({}))
         app.router.add_get("/v1/models", _says({"data": [{"id": self.model, "max_model_len": 4096}]}))
-        app.router.add_get("/version", _says({"version": version}))
-        app.router.add_get("/server_info", _says({"version": version, **self.info}))
+        app.router.add_get("/version", _says(lambda: json.dumps({"version": self.version})))
+        app.router.add_get("/server_info", _says(lambda: json.dumps({"version": self.version, **self.info})))
         if self.format != "plain":
             for path in ("/metrics", "/prometheus/metrics"):
                 app.router.add_get(path, _says(self.metrics))
@@ -138,6 +144,9 @@ class ScriptedServer:
     async def complete(self, request):
         body = await request.json()
         self.bodies.append(body)
+        if len(self.bodies) >= self.waits_for:
+            self._all_there.set()
+        await self._all_there.wait()
         if len(self.bodies) == self.killed_at:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.closes_at is not None and len(self.bodies) >= self.closes_at:
@@ -200,6 +209,7 @@ class ScriptedServer:
                 {"timings": self.timings(script)} if self.format == "llama_cpp" and is_last else {}
             )
         usage = {"prompt_tokens": len(body.get("prompt", [])) or 7, "completion_tokens": script.num_tokens}
+        usage |= {"prompt_tokens_details": {"cached_tokens": self.num_cached}} if self.num_cached else {}
         yield {"choices": [], "usage": usage, **self.details(script, fault)}
 
     def timings(self, script):

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from harness.backends.server.rounds import Steps, places_are_told, rounds_of
 from harness.backends.server.server import ServerBackend
 from harness.compose.run_plan import RunPlan
 from harness.metrics import load_results
 from harness.metrics.cell import read_results
-from harness.records.counts import Knowledge
+from harness.records.counts import Arrival, Knowledge
 from harness.records.request import CutReason, FinishReason
 from harness.report.warnings import warnings
 from harness.settings.cell import CellConfig
@@ -67,28 +68,32 @@ def run_on(tmp_path, *cells):
     return [cell.record for cell in read_results(tmp_path).cells], load_results(tmp_path)
 
 
+def assert_rounds_of(script, request):
+    """That the rounds of a record are the script's, cut where our own engine cuts."""
+    assert request.num_output_tokens == script.num_tokens
+    assert [item.num_output_tokens for item in request.rounds] == list(script.sizes)
+    assert [item.num_proposed_tokens for item in request.rounds] == [0] + [DEPTH] * len(script.accepted)
+    before = list(zip(request.rounds[1:-1], script.accepted[:-1], strict=True))
+    assert all(item.num_accepted_tokens == number for item, number in before)
+    last = request.rounds[-1]
+    assert last.num_cut_tokens == script.accepted[-1] + 1 - last.num_output_tokens
+    # neither beyond the limit nor from an accepted end of sequence on
+    allowed = [MAX_TOKENS - sum(script.sizes[:place]) for place in range(1, len(script.sizes))]
+    drafted = [min(DEPTH, number - 1) for number in allowed]
+    if script.finish_reason == "stop" and last.num_cut_tokens:
+        drafted[-1] = last.num_output_tokens - 1
+    assert [item.num_draft_tokens for item in request.rounds[1:]] == drafted
+
+
 def test_every_step_of_256_streams_is_recorded(tmp_path):
     """Would catch a step that is lost, counted twice or given to another request, and drafts beyond the end."""
-    with ScriptedServer(depth=DEPTH) as server:
+    with ScriptedServer(depth=DEPTH, waits_for=256) as server:
         cell = cell_on(server, num_requests=256, num_blocks=1)
         scripts = scripts_of(cell, server)
         (record,), frame = run_on(tmp_path, cell)
     assert record.knowledge is Knowledge.rounds and not record.failures and len(record.requests) == 256
     for request in record.requests:
-        script = scripts[request.seed]
-        assert request.num_output_tokens == script.num_tokens
-        assert [item.num_output_tokens for item in request.rounds] == list(script.sizes)
-        assert [item.num_proposed_tokens for item in request.rounds] == [0] + [DEPTH] * len(script.accepted)
-        before = list(zip(request.rounds[1:-1], script.accepted[:-1], strict=True))
-        assert all(item.num_accepted_tokens == number for item, number in before)
-        last = request.rounds[-1]
-        assert last.num_cut_tokens == script.accepted[-1] + 1 - last.num_output_tokens
-        # neither beyond the limit nor from an accepted end of sequence on
-        allowed = [MAX_TOKENS - sum(script.sizes[:place]) for place in range(1, len(script.sizes))]
-        drafted = [min(DEPTH, number - 1) for number in allowed]
-        if script.finish_reason == "stop" and last.num_cut_tokens:
-            drafted[-1] = last.num_output_tokens - 1
-        assert [item.num_draft_tokens for item in request.rounds[1:]] == drafted
+        assert_rounds_of(scripts[request.seed], request)
     sums = frame.iloc[0]
     assert sums["num_output_tokens"] == sum(item.num_tokens for item in scripts.values())
     assert sums["num_cut_eos"] > 0 < sums["num_cut_length"]
@@ -174,6 +179,47 @@ def test_a_fault_is_recorded_and_the_rest_counts(tmp_path, fault, error):
     assert labels == ("" if error is None else "1 requests failed" if is_lost else error)
     found = warnings(read_results(tmp_path))
     assert error is None or any(text.startswith(f"failed: {error}: ") for text in found)
+
+
+LOST = {
+    "dies": "ConnectionLost",
+    "stalls": "Stalled",
+    "malformed": "MalformedAnswer",
+    "backwards": "MalformedAnswer",
+    "refused": "RequestRefused",
+    "always_busy": "Overloaded",
+}
+
+
+@pytest.mark.parametrize("format_", ["vllm_0.33", "sglang", "vllm_0.25"])
+def test_all_faults_among_256_streams_cost_their_own_requests_alone(tmp_path, format_):
+    """Would catch a fault under load that loses, doubles or moves the drafts of another stream, however counted."""
+    by_block = format_ == "vllm_0.25"
+    # what a server counts of an answer whose reader leaves depends on the moment
+    lost = {fault: error for fault, error in LOST.items() if not (by_block and fault in ("malformed", "backwards"))}
+    with ScriptedServer(format_, DEPTH, waits_for=256) as server:
+        cell = cell_on(server, num_requests=256, num_blocks=1, stall_timeout_s=2.5)
+        scripts = scripts_of(cell, server)
+        broken = dict(zip([*lost, "busy"], list(scripts)[10::20], strict=False))
+        server.faults |= {seed % SEEDS: fault for fault, seed in broken.items()}
+        (record,), frame = run_on(tmp_path, cell)
+    del broken["busy"]
+    kept = {seed: script for seed, script in scripts.items() if seed not in broken.values()}
+    assert sorted(item.error for item in record.failures) == sorted(lost.values())
+    assert {item.seed for item in record.requests} == kept.keys() and len(kept) == 256 - len(lost)
+    for request in record.requests:
+        script = kept[request.seed]
+        if format_ == "vllm_0.33":
+            assert_rounds_of(script, request)
+        elif format_ == "sglang":
+            steps = len(script.accepted)
+            counts = request.counts.num_drafts, request.counts.num_draft_tokens, request.counts.num_accepted_tokens
+            assert counts == (steps, DEPTH * steps, sum(script.accepted))
+    if format_ != "vllm_0.33":
+        accepted = [number for script in kept.values() for number in script.accepted]
+        row = frame.iloc[0]
+        assert row["num_drafts"] == len(accepted) and row["num_accepted_tokens"] == sum(accepted)
+        assert row["acceptance_rate_per_pos_2"] == pytest.approx(sum(n > 1 for n in accepted) / len(accepted))
 
 
 def test_an_answer_without_drafts_among_others_has_rounds(tmp_path):
@@ -278,8 +324,6 @@ def test_a_tokenizer_that_differs_is_a_failure_of_the_cell(tmp_path, monkeypatch
 
 def test_cuts_follow_the_rules_of_our_own_engine():
     """K_r ends before the limit's last token, and before an accepted end of sequence; 595 of 558 would count beyond."""
-    from harness.backends.server.rounds import Steps, rounds_of
-    from harness.records.counts import Arrival
 
     def last(sizes, accepted, limit, reason):
         arrivals = tuple(Arrival(float(i), size) for i, size in enumerate(sizes))
@@ -295,3 +339,15 @@ def test_cuts_follow_the_rules_of_our_own_engine():
     # two rounds in one chunk, and a round without a draft
     assert last((1, 5), (2, 1), 64, eos) == (4, 1, None)
     assert last((1, 1, 3), (2,), 64, eos) == (4, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "accepted", "is_told"),
+    [((1, 3, 2), (2, 1), True), ((1, 1, 3), (2,), True), ((1, 1, 1), (0,), False), ((1, 1, 1), (), True)],
+    ids=["all had drafts", "one had two", "one of two", "none had drafts"],
+)
+def test_steps_of_one_token_with_and_without_drafts_are_not_told_apart(sizes, accepted, is_told):
+    """Would catch places that are guessed and pass for the server's, as with n-grams."""
+    arrivals = tuple(Arrival(float(i), size) for i, size in enumerate(sizes))
+    steps = Steps((4,) * len(accepted), accepted)
+    assert places_are_told(rounds_of(arrivals, steps, 64, FinishReason.eos, 0.0, lambda at: at)) == is_told

@@ -14,6 +14,7 @@ from harness.backends.server import process
 from harness.backends.server.process import Launch, Servers, launch_of
 from harness.backends.server.vllm_cpu.start import MENDED
 from harness.compose.run_plan import with_baselines
+from harness.settings.models import DrafterConfig
 from harness.settings.sections import VerificationConfig
 from harness.settings.server import Engine, ServerConfig
 from kernels.methods import VerificationMethod
@@ -97,6 +98,17 @@ def test_arms_take_turns_on_servers_of_their_own(tmp_path):
     assert '"method":"eagle3"' in config and f'"num_speculative_tokens":{DEPTH}' in config
 
 
+def test_a_death_is_told_of_the_arms_of_that_server_alone(tmp_path):
+    """Would catch a baseline that passes for measured on a server that died."""
+    cell = started(tmp_path)
+    command = cell.server.command.replace("{speculation}", "{speculation} --killed-at 2")
+    dying = replace(cell, server=replace(cell.server, command=command, max_running=2))
+    baseline = replace(dying, drafter=DrafterConfig(), server=replace(cell.server, max_running=2))
+    records, _ = run_on(tmp_path, baseline, dying)
+    assert [any("ended by itself" in text for text in item.fallbacks) for item in records] == [False, True]
+    assert [bool(item.failures) for item in records] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("dies", "told"),
     [("--killed-at 5", "ended by itself with status -9"), ("--closes-at 5", "was no longer healthy")],
@@ -114,14 +126,10 @@ def test_a_server_that_dies_costs_its_block_and_nothing_else(tmp_path, dies, tol
     assert frame.iloc[0]["labels"] == "8 requests failed"
 
 
-@pytest.mark.parametrize(
-    "says",
-    [
-        "ready",
-        "WARNING Model Runner V2 does not yet support mamba; using the V1",
-        "WARNING [vllm.py:725] Model Runner V2 requires Triton; using the V1 model runner instead.",
-    ],
-)
+CPU = "WARNING [vllm.py:725] Model Runner V2 requires Triton; using the V1 model runner instead."
+
+
+@pytest.mark.parametrize("says", ["ready", "WARNING Model Runner V2 does not yet support mamba; using the V1", CPU])
 def test_block_runs_on_runner_v2_alone(tmp_path, says):
     """Would catch standard verification that is measured under the name of block."""
     block = VerificationConfig(VerificationMethod.block)
@@ -135,12 +143,24 @@ def test_block_runs_on_runner_v2_alone(tmp_path, says):
 @pytest.mark.parametrize("mended", ["", MENDED])
 def test_sampling_is_refused_where_the_engine_is_known_to_be_broken(tmp_path, mended):
     """Would catch numbers from uninitialised memory, and a mended server that is taken for one as shipped."""
-    says = shlex.quote(f"{mended}\nModel Runner V2 requires Triton; using the V1 model runner instead.")
+    says = shlex.quote(f"{mended}\n{CPU}")
     (record,), _ = run_on(tmp_path, started(tmp_path, f"--format vllm_0.32 --says {says}"))
     if mended:
         assert not record.failures and any("55006" in note for note in record.fallbacks)
     else:
         assert record.failures[0].error == "RefusedArm" and "uninitialised memory" in record.failures[0].message
+
+
+@pytest.mark.parametrize(("format_", "says"), [("vllm_0.32", CPU), ("vllm_0.32", "ready"), ("vllm_0.33", CPU)])
+def test_synthetic_is_refused_where_it_ends_the_engine(tmp_path, format_, says):
+    """Would catch an engine that dies at the first request of an arm, and a refusal where the method runs."""
+    synthetic = VerificationConfig(VerificationMethod.synthetic, synthetic_rates=[0.8, 0.6, 0.4])
+    given = f"--format {format_} --says {shlex.quote(says)}"
+    (record,), _ = run_on(tmp_path, started(tmp_path, given, verification=synthetic))
+    if (format_, says) == ("vllm_0.32", CPU):
+        assert record.failures[0].error == "RefusedArm" and "not supported with CPU" in record.failures[0].message
+    else:
+        assert not record.failures
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path):

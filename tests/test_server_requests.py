@@ -3,17 +3,20 @@
 import asyncio
 import gc
 import json
+import shutil
 import socket
 import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from harness.backends.server import server as server_module
+from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import recorded
 from harness.backends.server.client import Client, open_session
 from harness.backends.server.load_result import Answered
@@ -21,15 +24,25 @@ from harness.backends.server.process import Servers
 from harness.backends.server.reply import NoConnection, Reply
 from harness.backends.server.server import ServerBackend
 from harness.backends.server.weights import weights_of
+from harness.models.zoo import zoo_path
 from harness.records import fault_points
 from harness.records.request import FinishReason
-from harness.settings.models import TargetConfig
+from harness.settings.models import DrafterConfig, TargetConfig
 from harness.settings.server import Engine, ServerConfig
 from harness.settings.workload import TooLong
 from harness.sweep.resume import CellCheckpoint
+from harness.workload.chat import thinking_arguments
 from harness.workload.conversations import conversations, load_prompts
 from tests.scripted_server import SEEDS, ScriptedServer
 from tests.test_server_backend import DEPTH, MAX_TOKENS, cell_on, run_on, scripts_of
+
+CONF = Path(__file__).parents[1] / "conf" / "server"
+WITHOUT_CACHE = (
+    "--no-enable-prefix-caching",
+    "--disable-radix-cache",
+    "--no-cache-prompt",
+    '"enable_block_reuse": false',
+)
 
 
 @pytest.mark.parametrize(("format_", "name"), [("vllm_0.33", "repetition_penalty"), ("llama_cpp", "repeat_penalty")])
@@ -41,6 +54,45 @@ def test_no_default_of_a_server_takes_part(tmp_path, format_, name):
     assert {item["seed"] % SEEDS for item in bodies} == {item.seed % SEEDS for item in record.requests}
     neutral = {"top_p": 1.0, "min_p": 0.0, name: 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     assert all(body.items() >= neutral.items() for body in bodies)
+
+
+@pytest.mark.parametrize("format_", ["vllm_0.33", "plain"])
+def test_the_switch_for_reasoning_reaches_every_server(tmp_path, format_):
+    """Would catch an arm that reasons beside one that does not: another prompt by ids, or a server's own default."""
+    folder = shutil.copytree(zoo_path("target"), tmp_path / "target", ignore=shutil.ignore_patterns("*.safetensors"))
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + "{%- if enable_thinking -%}{{- 'yes' -}}{%- endif -%}")
+    asked = []
+    for thinking in (True, False):
+        with ScriptedServer(format_, depth=0) as server:
+            cell = replace(cell_on(server), drafter=DrafterConfig(), target=TargetConfig(path=str(folder)))
+            cell = replace(cell, workload=replace(cell.workload, thinking=thinking))
+            (record,), _ = run_on(tmp_path / str(thinking), cell)
+            assert not record.failures
+            asked.append([body.get("chat_template_kwargs") or body["prompt"] for body in server.bodies])
+    if format_ == "plain":
+        assert asked == [[thinking_arguments(thinking)] * 6 for thinking in (True, False)]
+    else:
+        with_, without = (sorted(prompts) for prompts in asked)
+        assert all(short == long[: len(short)] != long for long, short in zip(with_, without, strict=True))
+
+
+@pytest.mark.parametrize("num_cached", [0, 16])
+def test_prompts_from_a_cache_are_told_whatever_the_engine(tmp_path, num_cached):
+    """Would catch an arm whose prompts the arm before has paid for."""
+    with ScriptedServer("sglang", DEPTH, num_cached=num_cached) as server:
+        (record,), _ = run_on(tmp_path, cell_on(server, num_requests=2))
+    assert any("prefix cache" in text for text in record.fallbacks) == bool(num_cached)
+
+
+@pytest.mark.parametrize("engine", [engine for engine in Engine if engine is not Engine.plain])
+def test_no_server_that_is_started_takes_prompts_from_a_cache(engine):
+    """Would catch an engine whose own default reuses prompts across requests, and so across arms."""
+    cell = cell_on(ScriptedServer({Engine.vllm: "vllm_0.33"}.get(engine, engine.value), port=1))
+    for arm in (cell, replace(cell, drafter=DrafterConfig())):
+        adapter = ADAPTERS[engine](arm, "")
+        command = (CONF / f"{engine.value}.yaml").read_text()
+        assert any(option in command + adapter.config_file() for option in WITHOUT_CACHE)
 
 
 def test_what_stops_a_block_keeps_its_class():
@@ -330,7 +382,7 @@ def test_answers_that_are_kept_leave_memory_and_nothing_else_changes(format_, fa
         requests = {item.seed: (item.output_token_ids, item.num_output_tokens, item.counts) for item in record.requests}
         rounds = {item.seed: [each.num_draft_tokens for each in item.rounds] for item in record.requests}
         (block,) = record.blocks
-        notes = [text for text in record.fallbacks if "late" not in text]
+        notes = [text for text in record.fallbacks if "client itself was late" not in text]
         found.append((requests, rounds, record.knowledge, block.counts, block.num_requests, sorted(notes)))
         # what was on disk before a frame was written is not in memory any more
         assert len(alive) > 1 or keep_every_s

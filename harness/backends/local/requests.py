@@ -163,7 +163,7 @@ class CellRequests:
 
     def _encode(self, prompt: Prompt, answers: Sequence[str]) -> EncodedChat:
         """The conversation up to the next turn, cut or repeated to the workload's exact length if it has one."""
-        encoded = encode_chat(self.tokenizer, chat_messages(prompt.turns, answers))
+        encoded = encode_chat(self.tokenizer, chat_messages(prompt.turns, answers), self._cell.workload.thinking)
         num_tokens = self._cell.workload.prompt_tokens
         return encoded if num_tokens is None else EncodedChat(exact_length(encoded.token_ids, num_tokens), encoded.note)
 

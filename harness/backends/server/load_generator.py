@@ -22,6 +22,7 @@ from harness.backends.server.prompts import Question, ServedPrompts
 from harness.backends.server.reply import MalformedAnswer, RequestFailed
 from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
+from harness.workload.chat import thinking_arguments
 from harness.workload.conversations import Conversation
 
 ConversationKey = tuple[str, int]
@@ -92,7 +93,7 @@ class LoadGenerator:
 
     def body(self, question: Question) -> dict[str, Any]:
         """A request."""
-        asked = {"prompt": list(question.token_ids)} if self._takes_ids else {"messages": list(question.messages)}
+        asked = {"prompt": list(question.token_ids)} if self._takes_ids else self._chat(question)
         is_held = question.grammar is not None and self.cell.constraint.is_on
         return {
             "model": self.model,
@@ -103,6 +104,12 @@ class LoadGenerator:
             **self.adapter.request_fields(question.sampling, question.seed),
             **(self.adapter.grammar_fields(str(question.grammar)) if is_held else {}),
         }
+
+    def _chat(self, question: Question) -> dict[str, Any]:
+        """The messages, and the switch for reasoning where it is set, for a server that has the template itself."""
+        thinking = self.cell.workload.thinking
+        switch = {} if thinking is None else {"chat_template_kwargs": thinking_arguments(thinking)}
+        return {"messages": list(question.messages), **switch}
 
     @property
     def _takes_ids(self) -> bool:

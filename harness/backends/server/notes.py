@@ -12,6 +12,11 @@ CHUNKS_ARE_STEPS = (
     "the server tells of its drafts by counters alone; every chunk of an answer was taken for a step, because all of "
     "them are as many, and hold as many tokens at each position, as the counters say"
 )
+PLACES_ARE_GUESSED = (
+    "the server does not tell which steps of an answer had no drafts, and a step whose draft was rejected gives one "
+    "token as well: drafts are in their order, but acceptance by context length, and what counts as evidence at the "
+    "end of an answer, are uncertain"
+)
 ENDED_EARLY = (
     "the server ended answers for their length before decoding.max_new_tokens: it has a lower limit, such as "
     "max_new_tokens in the model's generation_config.json"

@@ -90,7 +90,7 @@ class _Running:
 class Servers:
     """The servers of a run that starts its own: those of other arms make room where one needs another command."""
 
-    deaths: list[str] = field(default_factory=list)
+    deaths: dict[Launch, list[str]] = field(default_factory=dict)
     """What was noticed about servers that ended by themselves."""
     _running: list[_Running] = field(default_factory=list)
     """The one that was asked for last is the last."""
@@ -123,7 +123,8 @@ class Servers:
                     get(running.url + health_path)
                     return running.url
             fault = "was no longer healthy" if status is None else f"ended by itself with status {status}"
-            self.deaths.append(f"the server {fault} and was started again; its log is {running.log}")
+            told = f"the server {fault} and was started again; its log is {running.log}"
+            self.deaths.setdefault(launch, []).append(told)
             _stop(self._running, -1)
         while len(self._running) >= max_running:
             _stop(self._running, 0)

@@ -75,7 +75,7 @@ class ServedPrompts:
         """
         prompt, cell = conversation.prompt, self._cell
         messages = chat_messages(prompt.turns, answers)
-        encoded = encode_chat(self.tokenizer, messages)
+        encoded = encode_chat(self.tokenizer, messages, cell.workload.thinking)
         if encoded.note is not None:
             self.notes[encoded.note] = None
         wanted = cell.workload.prompt_tokens

@@ -127,6 +127,11 @@ class Reply:
         found = self.parts.get("usage", {}).get("prompt_tokens")
         return None if found is None else int(found)
 
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that the server says it took from a cache; 0 where it does not say."""
+        return int((self.parts.get("usage", {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+
     def arrivals(self) -> tuple[tuple[Arrival, ...], str | None]:
         """When how many output tokens came, and how they were counted where the server does not say exactly.
 

@@ -86,6 +86,13 @@ def rounds_of(
     return tuple(rounds)
 
 
+def places_are_told(rounds: Sequence[RoundRecord]) -> bool:
+    """Whether it is certain which rounds of a request had drafts; a rejected draft gives one token, as does none."""
+    behind_prefill = rounds[1:]
+    some_had_none = any(not item.num_proposed_tokens for item in behind_prefill)
+    return not (some_had_none and any(item.num_proposed_tokens and item.num_output_tokens == 1 for item in rounds))
+
+
 def _ordered(arrivals: Sequence[Arrival], steps: Steps, total: int) -> list[tuple[int, int]]:
     """(drafted, accepted) of every round, those without a draft among them where their tokens came."""
     pairs = list(zip(steps.drafted, steps.accepted, strict=True))

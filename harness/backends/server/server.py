@@ -21,9 +21,11 @@ from harness.backends.server.load_generator import LoadGenerator
 from harness.backends.server.load_result import LoadResult
 from harness.backends.server.process import Servers
 from harness.backends.server.prompts import ServedPrompts
-from harness.backends.server.random_models import draws_weights, served_drafter, served_target
-from harness.backends.server.weights import weights_of
+from harness.backends.server.random_models import served_drafter
+from harness.backends.server.rounds import places_are_told
+from harness.backends.server.weights import models_of
 from harness.records.counts import DraftCounts, Knowledge
+from harness.records.provenance import NO_VERSION
 from harness.records.request import RequestRecord
 from harness.records.schema import CLIENT_CPU, Failure
 from harness.settings.cell import CellConfig
@@ -50,6 +52,7 @@ class ServerBackend:
         self._url: str | None = None
         self._model = ""
         self._evidence = Evidence()
+        self._deaths: Sequence[str] = ()
 
     @staticmethod
     def resolved(cell: CellConfig) -> CellConfig:
@@ -100,16 +103,12 @@ class ServerBackend:
 
     def weights(self) -> Mapping[str, str]:
         """What stands for the weights of each model, by role: digests of folders on this machine, names of others."""
-        models = {"target": served_target(self.cell), "drafter": self.drafter}
-        # the name of a folder without weights is a digest of their sizes
-        digest = (lambda path: Path(path).name) if draws_weights(self.cell) else weights_of
-        found = {role: digest(path) for role, path in models.items() if path}
-        return found | {"target": f"{self.cell.server.engine.value}: {found['target']}"}
+        return models_of(self.cell)
 
     def facts(self) -> Facts:
         """What the backend found out about its cell; called after it has generated."""
-        engine = f"{self.cell.server.engine.value} {self._evidence.version or '(unknown version)'}"
-        found = dict.fromkeys([*self._notes, *self.prompts.notes, *self.servers.deaths])
+        engine = f"{self.cell.server.engine.value} {self._evidence.version or NO_VERSION}"
+        found = dict.fromkeys([*self._notes, *self.prompts.notes, *self._deaths])
         found |= {notes.WAITED: None} if self.cell.server.num_waiting else {}
         if not self.cell.server.traits.takes_all_sampling:
             found[notes.SERVER_SAMPLES] = None
@@ -135,8 +134,10 @@ class ServerBackend:
         """Have a healthy server of this cell, started if need be, and know what it says about itself."""
         server = self.cell.server
         if server.url is None:
+            launch = launch_of_cell(self.cell, self.adapter)
+            self._deaths = self.servers.deaths.setdefault(launch, [])
             found = self.servers.url(
-                launch_of_cell(self.cell, self.adapter),
+                launch,
                 self.adapter.health_path,
                 server.start_timeout_s,
                 Path(server.log_folder),
@@ -273,13 +274,17 @@ class ServerBackend:
         """Remember what readers of the results must know; `num_taken_tokens` are of answers handed over before."""
         self._notes |= played.notes
         self._notes |= {notes.RETRIED: None} if played.num_retried else {}
+        if not all(places_are_told(item.rounds) for item in requests):
+            self._notes[notes.PLACES_ARE_GUESSED] = None
         at_limit = [item.reply.token_ids for item in played.answered if item.reply.finish_reason == "length"]
         if any(0 < len(ids) < self.cell.decoding.max_new_tokens for ids in at_limit):
             self._notes[notes.ENDED_EARLY] = None
-        if any((added.total(name) or 0) > 0 for name in self.adapter.cache_counters):
+        is_cached = any((added.total(name) or 0) > 0 for name in self.adapter.cache_counters)
+        if is_cached or any(item.reply.num_cached_tokens for item in played.answered):
             self._notes[notes.CACHED_PROMPTS] = None
         gaps = [gap for item in requests for gap in np.diff([event.arrival_s for event in item.events])]
-        note = played.lag.note(float(np.median(gaps))) if gaps else None
+        # answers of one chunk have a time to first token alone
+        note = played.lag.note(gaps or [item.events[0].arrival_s - item.submitted_s for item in requests])
         if note is not None:
             self._notes[note] = None
         given = added.total(self.adapter.tokens_counter or "")

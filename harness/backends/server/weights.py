@@ -6,8 +6,21 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.backends.server.random_models import draws_weights, served_drafter, served_target
+from harness.settings.cell import CellConfig
+
 NO_WEIGHTS = ("", ".json", ".jinja", ".md", ".txt", ".py", ".yaml", ".yml", ".model")
 """Suffixes of settings, texts and tokenizers."""
+
+
+def models_of(cell: CellConfig) -> dict[str, str]:
+    """What stands for the weights of each model of a cell, by role: digests of folders on this machine, names of
+    others."""
+    models = {"target": served_target(cell), "drafter": "" if cell.is_baseline else served_drafter(cell)}
+    # the name of a folder without weights is a digest of their sizes
+    digest = (lambda path: Path(path).name) if draws_weights(cell) else weights_of
+    found = {role: digest(path) for role, path in models.items() if path}
+    return found | {"target": f"{cell.server.engine.value}: {found['target']}"}
 
 
 def weights_of(path: str) -> str:

@@ -29,14 +29,15 @@ class TensorrtLlmAdapter(Adapter):
     metrics_path = "/prometheus/metrics"
 
     def config_file(self) -> str:
-        # JSON is YAML too
+        # JSON is YAML too; prompts are reused across requests unless it is told
+        options: dict[str, Any] = {"kv_cache_config": {"enable_block_reuse": False}}
         if self.cell.is_baseline:
-            return "{}"
+            return json.dumps(options)
         kind = DrafterKind(self.cell.drafter.kind.value)
         config: dict[str, Any] = {"decoding_type": DECODING_TYPES[kind], "max_draft_len": self.num_tokens}
         if self.cell.drafter.has_model and kind is not DrafterKind.mtp:
             config["speculative_model"] = self.drafter
-        return json.dumps({"speculative_config": config})
+        return json.dumps(options | {"speculative_config": config})
 
     def request_fields(self, sampling: SamplingSettings, seed: int) -> dict[str, Any]:
         return {**self.sampling_fields(sampling, no_top_k=0), "seed": seed % 2**31}

@@ -158,8 +158,14 @@ class VllmAdapter(Adapter):
         if self.cell.is_baseline:
             return
         version, log = evidence.version or "", evidence.log or ""
-        is_broken = version.startswith("0.32.") and CPU_IN_LOG in log and MENDED not in log
-        if self.cell.decoding.temperature > 0 and is_broken:
+        on_cpu = version.startswith("0.32.") and CPU_IN_LOG in log
+        if on_cpu and self.cell.verification.method is VerificationMethod.synthetic:
+            raise RefusedArm(
+                f"expected verification=synthetic, found version {version} on a CPU, whose kernels do not know it: its "
+                "engine dies at the first draft ('Synthetic acceptance not supported with CPU sampling'); use a GPU or "
+                "another method"
+            )
+        if self.cell.decoding.temperature > 0 and on_cpu and MENDED not in log:
             raise RefusedArm(
                 f"expected sampling at temperature {self.cell.decoding.temperature:g}, found version {version} on a "
                 "CPU, which verifies with uninitialised memory there (vLLM issue 55005); use decoding.temperature=0 or "
@@ -191,8 +197,9 @@ class VllmAdapter(Adapter):
         return None if release is not None else f"version {version or 'unknown'} cannot be judged"
 
     def doubts(self, evidence: Evidence) -> tuple[str, ...]:
-        has_log, is_block = evidence.log is not None, self.cell.verification.method is VerificationMethod.block
-        is_random = self.cell.decoding.temperature > 0 and (self.samples_drafts or is_block)
+        has_log, method = evidence.log is not None, self.cell.verification.method
+        is_random = self.cell.decoding.temperature > 0 and method is not VerificationMethod.synthetic
+        is_random = is_random and (self.samples_drafts or method is VerificationMethod.block)
         is_biased = is_random and (evidence.version or "").startswith("0.25.")
         is_mended = MENDED in (evidence.log or "")
         is_other = self.cell.constraint.is_on and not (evidence.version or "").startswith("0.32.")
