@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--accept-drift",
         action="store_true",
-        help="go on with cells that were begun with another commit, library, GPU or number of threads, and mark them",
+        help="go on with cells that were begun with another commit, library, GPU, number of threads or version of the "
+        "server, and mark them",
     )
     return parser.call(_run, arguments)
 

@@ -150,6 +150,18 @@ def test_a_model_that_does_not_fit_is_a_mistake_of_the_settings(
     assert message in line and "config.json" in line
 
 
+@pytest.mark.parametrize(("role", "arguments"), [("target", ["drafter=ngram"]), ("drafter", ["drafter=eagle3"])])
+def test_a_shard_that_is_missing_is_found_before_anything_runs(role, arguments, monkeypatch, capsys, tmp_path):
+    """Would catch a folder that was copied in part, found at night when the cell's turn has come."""
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "model-00001-of-00002.safetensors").touch()
+    monkeypatch.setattr(whole_run, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
+    assert command.main([*arguments, f"{role}.path={tmp_path}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {role}.path: ") and "found no model-00002-of-00002.safetensors;" in line
+
+
 def test_the_list_shows_what_differs(capsys):
     assert command.main(["--list", "drafter=mtp", "verification=strict,block", "decoding.top_p=0.8,1"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -146,6 +146,12 @@ def test_ranges_globs_and_lists_are_sweeps_too(argument, values):
     assert [(item.values, item.is_sweep) for item in given.values()] == [(tuple(values), True)]
 
 
+def test_one_list_of_synthetic_rates_serves_every_depth_and_each_cell_records_its_own():
+    depths = "drafting.num_speculative_tokens=1,3"
+    planned = cells("drafter=mtp", "verification=synthetic", "verification.synthetic_rates=[0.8,0.5,0.3,0.1]", depths)
+    assert [cell.verification.synthetic_rates for cell in planned if not cell.is_baseline] == [[0.8], [0.8, 0.5, 0.3]]
+
+
 def test_cells_that_differ_only_in_ignored_settings_are_one():
     planned = cells("drafter=none,mtp", "verification=strict,lenient", "verification.leniency=0.5,0.9")
     assert [(cell.drafter.kind.value, cell.verification.method.value) for cell in planned] == [
@@ -217,7 +223,6 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ),
         ("drafter=mtp target.path=a/same,b/same", "target.name: expected a label of its own for each target"),
         ("verification.synthetic_rates=[0.5,nan] verification=synthetic", "must lie in [0, 1] and not increase"),
-        ("drafter=mtp verification=synthetic drafting.num_speculative_tokens=3", "has more rates than drafted"),
         ("drafter.ngram_max=3 drafter=eagle3", "drafter.ngram_max: expected a setting that some cell of the run uses"),
         ("drafter=mtp verification=strict verification.epsilon=0.1", "used only with verification=typical; leave"),
         ("drafter=mtp,ngram verification=strict,block verification.leniency=0.5,1", "only with verification=lenient"),

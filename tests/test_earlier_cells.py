@@ -11,13 +11,15 @@ from experiments import run as command
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.compose.run_plan import Resume
+from harness.models.zoo import zoo_path
 from harness.records.runs import read_manifest
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind
-from harness.sweep import earlier_cells
-from harness.sweep.earlier_cells import EarlierCells, weights_in_folders
+from harness.sweep import earlier_cells, weights_here
+from harness.sweep.earlier_cells import EarlierCells
 from harness.sweep.launchers.local import LocalLauncher
 from harness.sweep.listing import listing
+from harness.sweep.refuse_cells import refuse_repeated
 from harness.sweep.run_cells import run_cells
 from harness.sweep.supervisor import Supervisor
 from kernels.contract import VerificationMethod
@@ -86,7 +88,7 @@ def test_what_is_not_surely_the_same_is_left_to_a_worker(change, run_plan, tmp_p
     elif change == "threads":
         monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads() + 1))
     elif change == "weights":
-        monkeypatch.setattr(earlier_cells, "weights_fingerprint", lambda folder: "others")
+        monkeypatch.setattr(weights_here, "fingerprint", lambda folder: "others")
     elif change == "record":
         path = next((tmp_path / "cells").iterdir())
         path.write_bytes(path.read_bytes() + b"x")
@@ -149,7 +151,7 @@ def test_cells_are_named_as_a_worker_names_them(kind, changes, tmp_path):
     assert here is None or here.type == ("cuda" if on_gpu else "cpu")
     resolved = LocalBackend.resolved(config)
     assert resolved in list(EarlierCells(plan(tmp_path, config))._resolved(config))
-    assert weights_in_folders(config) == LocalBackend(config, ModelStore()).weights()
+    assert weights_here.weights_here(config) == LocalBackend(config, ModelStore()).weights()
 
 
 def test_cells_that_only_a_worker_can_find_are_not_called_new(run_plan):
@@ -169,3 +171,13 @@ def test_the_list_of_a_finished_run_is_a_command(run_plan, tmp_path, capsys):
     assert captured.out.count("done") == 2 and "of 2 cells 2 are done, 0 have failed, 0 are left" in captured.err
     assert command.main(["--list", "--fresh", *overrides]) == 0
     assert "there is" not in capsys.readouterr().out
+
+
+def test_two_folders_with_the_same_weights_are_refused(tmp_path):
+    """Would catch two cells that write one checkpoint, and an error that blames another process."""
+    copytree(zoo_path("eagle3"), tmp_path / "copy")
+    heads = [DrafterConfig(DrafterKind.eagle3, path=str(path)) for path in (zoo_path("eagle3"), tmp_path / "copy")]
+    with pytest.raises(ValueError, match=r"drafter\.path .*copy.* does not tell their results apart"):
+        refuse_repeated([replace(STRICT, drafter=head) for head in heads])
+    (tmp_path / "copy" / "model.safetensors").write_bytes(b"others")
+    refuse_repeated([replace(STRICT, drafter=head) for head in heads])

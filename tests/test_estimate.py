@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from harness.compose.run_plan import RunPlan
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sections import BackendConfig
 from harness.settings.workload import WorkloadConfig
 from harness.sweep.estimate import estimate_lines
+from harness.sweep.listing import listing
 
 BASELINE = CellConfig(workload=WorkloadConfig(num_prompts=8, num_turns=1))
 DRAFTED = CellConfig(drafter=DrafterConfig(DrafterKind.mtp), workload=WorkloadConfig(num_prompts=8, num_turns=1))
@@ -53,17 +55,19 @@ def write_run(runs, *rows):
 def test_time_is_that_of_earlier_cells(rows, cells, hours, tmp_path):
     """Would catch seconds of a whole cell taken for those of a request, and a failed cell that took no time."""
     write_run(tmp_path, *rows)
-    assert f"about {hours} device-hours for {len(cells)} of {len(cells)} cells" in estimate_lines(cells, tmp_path)[0]
+    assert f"about {hours} device-hours for {len(cells)} of {len(cells)} cells" in estimate_lines(cells, [tmp_path])[0]
 
 
 def test_a_server_takes_its_own_time(tmp_path):
     """Would catch a server's cells that are told by how long this engine took."""
     write_run(tmp_path, ("none", 4, 900.0))
-    assert "not known of 1 cells" in estimate_lines((replace(BASELINE, backend=BackendConfig("server")),), tmp_path)[0]
+    assert (
+        "not known of 1 cells" in estimate_lines((replace(BASELINE, backend=BackendConfig("server")),), [tmp_path])[0]
+    )
 
 
 def test_no_time_is_made_up(tmp_path):
-    (time, disk) = estimate_lines((BASELINE, DRAFTED), tmp_path)
+    (time, disk) = estimate_lines((BASELINE, DRAFTED), [tmp_path])
     assert "not known of 2 cells" in time
     assert f"{30 * 2 * NUM_REQUESTS * BASELINE.decoding.max_new_tokens / 1e6:.2g} MB" in disk
 
@@ -72,4 +76,16 @@ def test_a_table_of_another_form_is_passed_over(tmp_path):
     write_run(tmp_path, ("none", 4, 900.0))
     (tmp_path / "other" / "tables").mkdir(parents=True)
     (tmp_path / "other" / "tables" / "cells.csv").write_text("target,wall_s\nzoo,\n")
-    assert "0.5 device-hours" in estimate_lines((BASELINE,), tmp_path)[0]
+    assert "0.5 device-hours" in estimate_lines((BASELINE,), [tmp_path])[0]
+
+
+def test_a_list_knows_what_ran_beside_it(tmp_path, monkeypatch):
+    """Would catch a run with a folder of its own whose time is not known, though its cells or its neighbours ran, and a
+    folder that is read twice."""
+    write_run(tmp_path / "elsewhere", ("none", 4, 900.0))
+    plan = RunPlan("test", "a test", (BASELINE,), (), tmp_path / "elsewhere" / "new", "command")
+    monkeypatch.chdir(tmp_path)
+    assert "about 0.5 device-hours for 1 of 1 cells" in listing(plan)[1][0]
+    write_run(tmp_path / "results" / "runs", ("none", 4, 1800.0), ("none", 4, 1800.0))
+    beside = replace(plan, folder=tmp_path / "results" / "runs" / "new")
+    assert "about 1 device-hours" in (line := listing(beside)[1][0]) and line.count("results/runs") == 1

@@ -1,6 +1,7 @@
 """One process works in a folder at a time: who holds the lease, and when it is stale."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -42,6 +43,14 @@ def test_a_killed_process_keeps_nothing_locked(tmp_path, other):
     """Would catch a lock that outlives its holder."""
     other.kill()
     other.wait()
+    with leased(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == ["lease.2"]
+
+
+def test_a_zombie_keeps_nothing_locked(tmp_path, other):
+    """Would catch a run that is at work for ever in a container whose first process collects no ended children."""
+    other.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
     with leased(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == ["lease.2"]
 

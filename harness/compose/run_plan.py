@@ -30,7 +30,7 @@ class Resume:
     is_fresh: bool = False
     """Throw away what they kept of the plan's cells, finished or not."""
     accepts_drift: bool = False
-    """Go on with it even where it was measured with another commit, library, GPU or number of threads."""
+    """Go on with it even where it was measured with another commit, library, GPU, number of threads or server."""
     retries_failed: bool = False
     """Run again cells that have failed, blocks in which requests have, and finished cells with such blocks."""
     own_sessions: str = ""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from harness.models.model_types import MODEL_TYPES
 from harness.models.shape import SHAPES, read_shape
+from harness.models.shard_index import INDEX, missing_shards
 from harness.models.zoo import ZOO
 from harness.records.strict_json import parse_json
 from harness.settings.cell import CellConfig
@@ -38,7 +39,8 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
     """Compare the configurations of a run's models with what can be run.
 
     Raises:
-        SettingsError: a target of a type that is not supported, or a drafter with another vocabulary size.
+        SettingsError: a target of a type that is not supported, a drafter with another vocabulary size, or files of a
+            checkpoint that its index names and that are missing.
     """
     checked: list[tuple[TargetConfig, DrafterConfig]] = []
     for cell in cells:
@@ -49,6 +51,9 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
 
 
 def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
+    _check_shards("target.path", target)
+    if drafter.has_model:
+        _check_shards("drafter.path", drafter)
     described = _target(target)
     if described is None:
         return
@@ -67,6 +72,18 @@ def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
         raise SettingsError(
             f"{key}: expected vocab_size {described.vocab_size}, that of target {target.name}, found "
             f"{proposer.vocab_size} in {proposer.source}; the drafter was made for another target, choose one for this"
+        )
+
+
+def _check_shards(key: str, model: TargetConfig | DrafterConfig) -> None:
+    """Raise SettingsError where files of a checkpoint are missing: before a night's other cells have run."""
+    if model.path is None or model.weights is Weights.random:
+        return
+    folder = Path(model.path).expanduser()
+    missing = missing_shards(folder)
+    if missing:
+        raise SettingsError(
+            f"{key}: expected the files that {folder / INDEX} names, found no {', '.join(missing)}; fetch them again"
         )
 
 

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from harness.models.shard_index import INDEX, not_there
 from harness.records.strict_json import parse_json, shown
 
 WITHOUT_WEIGHTS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 DOWNLOADED = ("*.safetensors", *WITHOUT_WEIGHTS)
 CODE = ("*.py",)
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
-INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _LONGEST_REASON = 400
 """Characters of what a library says that a message repeats."""
@@ -193,7 +193,7 @@ def weight_files(folder: Path) -> dict[str, Path]:
                 f"{folder / INDEX}: expected files of its folder in weight_map, found {shown(outside[0])}"
             )
         placed = {name: folder / file for name, file in listed.items()}
-        missing = sorted({path.name for path in placed.values() if not path.is_file()})
+        missing = not_there(folder, listed.values())
         if missing:
             raise CheckpointError(f"{folder / INDEX}: expected the files it names, found no {', '.join(missing)}")
         return placed

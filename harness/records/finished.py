@@ -35,6 +35,8 @@ class Finished:
     """Digest of the weights by role; empty where an earlier version has not kept it."""
     threads_asked: str | None = None
     """OMP_NUM_THREADS of the process that wrote the record."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Digest by role of what weights were read from or drawn after; empty where none are random, or it is not known."""
 
     def __post_init__(self) -> None:
         """Check that the record is one of the files."""

@@ -25,8 +25,10 @@ class ProcessName:
         """A process of this host; None is this one."""
         pid, started = os.getpid() if pid is None else pid, None
         with suppress(OSError):
-            # the 22nd field, behind a name that may hold anything
-            started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+            # the third field and the 22nd, behind a name that may hold anything
+            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            # a zombie has ended; in a container whose first process collects none, it stays for good
+            started = None if after_name[0] in "ZX" else after_name[19]
         if started is None and not Path("/proc/self/stat").is_file():
             try:
                 os.kill(pid, 0)

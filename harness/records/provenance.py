@@ -23,6 +23,8 @@ PACKAGES = ("rejection-lab", "torch", "triton", "transformers", "tokenizers", "n
 ROOT = Path(__file__).resolve().parents[2]
 _TIMEOUT_S = 10
 UNKNOWN = "not known"
+NO_VERSION = "(unknown version)"
+"""Of a server that does not tell its own."""
 
 
 def provenance(
@@ -90,6 +92,12 @@ def measured_with(found: Mapping[str, Any]) -> dict[str, str]:
         **{name: (digest, UNKNOWN) for name, digest in imported.items()},
     }
     return {name: without if value is None else str(value) for name, (value, without) in values.items()}
+
+
+def served_by(found: Mapping[str, Any]) -> dict[str, str]:
+    """Engine and version of the server that a provenance of a cell on one is of; empty where it did not say."""
+    engine, _, engine_version = str(found.get("sampling_core") or "").partition(" ")
+    return {engine: engine_version} if engine_version not in ("", NO_VERSION) else {}
 
 
 def _output(*command: str) -> str | None:

@@ -235,11 +235,6 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "tokens; lower it or raise drafting.num_speculative_tokens={drafting.num_speculative_tokens}",
     ),
     (
-        lambda cell: len(cell.verification.synthetic_rates) > cell.drafting.num_speculative_tokens,
-        "verification.synthetic_rates={verification.synthetic_rates} has more rates than drafted positions; give fewer "
-        "or raise drafting.num_speculative_tokens={drafting.num_speculative_tokens}",
-    ),
-    (
         lambda cell: _profile_depth(cell) not in (None, cell.drafting.num_speculative_tokens),
         "verification.profile={verification.profile.value} holds for "
         "drafting.num_speculative_tokens={verification.profile.num_speculative_tokens} alone, because the rate of a "
@@ -270,6 +265,13 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         lambda cell: cell.constraint.is_on and cell.verification.traits.ignores_tokens,
         "verification={verification.method.value} accepts tokens whatever they are, so it cannot hold an answer to a "
         "grammar; use another method, or constraint=none",
+    ),
+    (
+        lambda cell: (
+            cell.workload.thinking is False and cell.constraint.policy is not None and cell.constraint.parser != "none"
+        ),
+        "workload.thinking=false ends reasoning in the prompt, so that constraint.parser={constraint.parser} finds no "
+        "end in the answer; use constraint.parser=none",
     ),
 )
 """Invalid combinations, why, and what to do instead; the first that applies is reported."""

@@ -86,7 +86,8 @@ class VerificationConfig:
     leniency: float = 1.0
     """lenient: l in (0, 1]; 1 is probabilistic."""
     synthetic_rates: list[float] = field(default_factory=list)
-    """synthetic: unconditional acceptance rate of each of the first positions, not increasing; 0 at the others."""
+    """synthetic: unconditional acceptance rate of each of the first positions, not increasing; 0 at the others, and
+    the first K where there are more, so that one list serves a sweep over K."""
     synthetic_length: float | None = None
     """synthetic: mean acceptance length L <= K + 1, instead of rates: [1] * floor(L - 1) + [fraction] + zeros."""
     profile: AcceptanceProfile | None = None
@@ -115,7 +116,7 @@ class VerificationConfig:
             "1 or more, up to K + 1",
             self.synthetic_length,
         )
-        self.verification(0)
+        self.verification(len(self.synthetic_rates))
 
     @property
     def rule(self) -> Method:
@@ -130,12 +131,12 @@ class VerificationConfig:
         return self.rule.traits
 
     def verification(self, num_speculative_tokens: int) -> Verification:
-        """The method as the sampling core takes it, its synthetic rates filled up to K positions, its window chosen."""
+        """The method as the sampling core takes it, its synthetic rates for K positions, its window chosen."""
         rates = list(self.synthetic_rates if self.profile is None else self.profile.rates)
         if self.synthetic_length is not None:
             accepted = self.synthetic_length - 1
             rates = [min(1.0, max(0.0, accepted - position)) for position in range(num_speculative_tokens)]
-        rates += [0.0] * (num_speculative_tokens - len(rates))
+        rates = (rates + [0.0] * num_speculative_tokens)[:num_speculative_tokens]
         window = self.fly_window_size
         if window is None:
             window = max(1, min(FLY_WINDOW_SIZE, num_speculative_tokens - 1))

@@ -128,6 +128,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     ),
     (("server",), lambda view: view.is_served, "with backend=server"),
     (
+        ("drafter.ngram_match",),
+        lambda view: not view.is_served,
+        "with backend=local; an engine that serves has its own",
+    ),
+    (
         ("server.command", "server.environment", "server.start_timeout_s", "server.log_folder", "server.max_running"),
         lambda view: view.is_served and view.value("server.url") is None,
         "with backend=server that starts a server, and not with server.url",
@@ -189,14 +194,15 @@ def without_effect(keys: Iterable[str], cells: Sequence[CellConfig]) -> tuple[st
 def normal_form(cell: CellConfig) -> CellConfig:
     """The cell with the default of every setting that it ignores: equal for cells that cannot differ in their result.
 
-    A draft-logit cache of the drafter's own type is `auto`, which is the same.
+    A draft-logit cache of the drafter's own type is `auto`, which is the same; of synthetic rates the first K count.
     """
     view = SettingsView.of_cell(cell)
     unused = unused_settings(view)
     if view.value("drafting.cache_dtype") == view.dtype:
         unused.add("drafting.cache_dtype")
     normal: CellConfig = _reset(cell, CellConfig(), unused)
-    return normal
+    rates = normal.verification.synthetic_rates[: cell.drafting.num_speculative_tokens]
+    return replace(normal, verification=replace(normal.verification, synthetic_rates=rates))
 
 
 def _reset(settings: Any, default: Any, unused: Collection[str], prefix: str = "") -> Any:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 from harness.backends.backend import Backend, BackendRun, Facts, OnRequest
 from harness.compose.run_plan import Resume
 from harness.records.acceptance_terms import collect_terms, terms_path, write_terms
-from harness.records.counts import Knowledge
 from harness.records.files import SUFFIX, identity, read_cell, write_cell
 from harness.records.gpu_samples import GpuSamples
 from harness.records.parts import ConversationKey, Part
@@ -28,10 +28,13 @@ from harness.settings.guarantee import labels
 from harness.settings.identity import determinants, plain_values
 from harness.settings.sections import BackendConfig
 from harness.sweep.cell_label import label
+from harness.sweep.cell_record import record_of
+from harness.sweep.drift import Drift, drift_of_server
 from harness.sweep.failures import recorded_config
 from harness.sweep.progress import Progress
-from harness.sweep.resume import CellCheckpoint, Drift, Note, find_checkpoint
+from harness.sweep.resume import CellCheckpoint, Note, find_checkpoint
 from harness.sweep.turns import Turn
+from harness.sweep.weights_here import sources_here
 from harness.timing.gpu_watch import own_gpu, watched
 from harness.workload.conversations import Conversation
 
@@ -54,6 +57,9 @@ class Arm:
     """Requests that the progress display need not wait for."""
     _checkpoint: CellCheckpoint | None = None
     _is_warm: bool = False
+    _accepts_drift: bool = False
+    _left_out: list[Turn] = field(default_factory=list)
+    """Turns of which earlier sessions have left nothing."""
 
     def find_checkpoint(self, folder: Path, prompts: str, resume: Resume, note: Note) -> None:
         """Find what earlier sessions left of the cell, before its weights are loaded.
@@ -65,12 +71,14 @@ class Arm:
             note: told what the user should know.
         """
         assert self.backend is not None
+        self._accepts_drift = resume.accepts_drift
         # a kind of the user's own need not know its weights before
         weights = self.backend.weights() if hasattr(self.backend, "weights") else None
         key = identity(determinants(self.backend.resolved(self.cell), prompts, weights))
         self._checkpoint = find_checkpoint(
             folder, key, self.session, self._provenance(), resume, lambda text: note(f"{label(self.cell)}: {text}")
         )
+        self._checkpoint.sources = sources_here(self.cell)
         if self._checkpoint.config is not None:
             self._bring_up_to_date(self._checkpoint.config, folder / CELLS)
 
@@ -118,6 +126,7 @@ class Arm:
         played = self.checkpoint.played(turn.block)
         left = [item for item in turn.conversations if _key(item) not in played]
         if not left:
+            self._left_out.append(turn)
             return
         # a kind of the user's own need not know of these
         taken = signature(self.backend.generate).parameters
@@ -127,7 +136,11 @@ class Arm:
             progress.round_ended()
         if not self._is_warm:
             self.backend.generate(turn.conversations[: self.cell.measurement.num_warmup_requests], **ends)
-        self._is_warm = True
+            self._is_warm = True
+            if self._starts_anew(progress):
+                for each in [*self._left_out, turn]:
+                    self.play(each, advance, progress)
+                return
         start_unix_s, start_s = time.time(), self.checkpoint.clock_s
 
         with watched(own_gpu()) as watch:
@@ -203,6 +216,23 @@ class Arm:
             )
         )
 
+    def _starts_anew(self, progress: Progress) -> bool:
+        """Forget what earlier sessions kept if another version of the server measured it, unless that is accepted."""
+        if not self.num_kept or not self.cell.is_served:
+            return False
+        assert self.backend is not None
+        here = self._provenance(self.backend.facts().sampling_core)
+        differing = drift_of_server(self.checkpoint.provenances, here)
+        if differing:
+            drift = Drift(differing, self._accepts_drift)
+            progress.note(drift.told(label(self.cell)))
+            if not drift.is_accepted:
+                progress.leave_out(-self.num_kept)
+                self.num_told -= self.num_kept
+                self._checkpoint = self.checkpoint.anew(self.session, drift)
+                return True
+        return False
+
     def _check_weights(self, facts: Facts) -> None:
         """Refuse to put together what other weights have done."""
         for part in self.checkpoint.earlier[:1]:
@@ -213,6 +243,8 @@ class Arm:
                 )
 
     def _provenance(self, sampling_core: str | None = None, draft_core: str | None = None) -> dict[str, Any]:
+        # threads and GPU are known only then: a cell on a server looks for its parts before anything else imports it
+        import_module("torch")
         return provenance(
             sampling_core=sampling_core,
             draft_core=draft_core,
@@ -226,7 +258,7 @@ class Arm:
             prompts: fingerprint of the prompts.
             warnings: of the run; they go into the record.
         """
-        return _record(self.cell, self.checkpoint.parts(), prompts, warnings)
+        return record_of(self.cell, self.checkpoint.parts(), prompts, warnings)
 
     def write(self, record: CellRecord, folder: Path) -> None:
         """Write the cell's files to a folder."""
@@ -237,40 +269,6 @@ class Arm:
             write_terms(collect_terms(record.cell_id, requests), folder)
         terms = [terms_path(folder, record.cell_id)] if has_terms else []
         self.checkpoint.finish(record, [*terms, write_cell(record, folder)])
-
-
-def _record(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: Sequence[str]) -> CellRecord:
-    # the order of the sessions is that of their first parts; what a session knew last holds for it
-    last = {part.block.session: part for part in parts}
-    places = {session: place for place, session in enumerate(last)}
-    found = [_facts(part.facts) for part in last.values()]
-    facts = found[-1]
-    # what was found determines the result, not the word auto
-    resolved = replace(cell, backend=facts.backend)
-    first, *others = (part.provenance for part in last.values())
-    return CellRecord(
-        cell_id=identity(determinants(resolved, prompts, facts.models)),
-        config=recorded_config(cell, resolved),
-        provenance=first,
-        requests=tuple(item for part in parts for item in part.requests),
-        wall_s=sum(part.block.wall_s for part in parts),
-        num_skipped_turns=sum(part.num_skipped_turns for part in parts),
-        # all sessions of a cell are known as well as the one that is known worst
-        knowledge=max((each.knowledge for each in found), key=list(Knowledge).index),
-        blocks=tuple(replace(part.block, provenance=places[part.block.session]) for part in parts),
-        more_provenances=tuple(others),
-        failures=tuple(item for part in parts for item in part.failures),
-        # a run made again brings those of its records
-        fallbacks=tuple(dict.fromkeys((*warnings, *(text for each in found for text in each.fallbacks)))),
-        labels=labels(cell),
-        **facts.sizes,
-    )
-
-
-def _facts(plain: Mapping[str, Any]) -> Facts:
-    """Facts from plain values."""
-    changed = {"backend": BackendConfig(**plain["backend"]), "knowledge": Knowledge(plain["knowledge"])}
-    return Facts(**{**plain, **changed, "fallbacks": tuple(plain["fallbacks"])})
 
 
 def _without_failed(run: BackendRun) -> BackendRun:

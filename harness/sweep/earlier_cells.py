@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from harness.compose.run_plan import RunPlan
-from harness.models.fingerprint import fingerprint as weights_fingerprint
-from harness.models.zoo import zoo_path
+from harness.models.hub_snapshot import hub_snapshot
 from harness.records.files import SUFFIX, identity
 from harness.records.finished import CHECKPOINTS, PARTS, digest_of, finished_of
 from harness.records.parts import settled
@@ -26,12 +26,13 @@ from harness.records.without_torch import device_here
 from harness.settings.cell import CellConfig
 from harness.settings.device import resolved_backend
 from harness.settings.identity import determinants
-from harness.settings.models import Weights
 from harness.settings.sections import BackendConfig
 from harness.sweep.cpu_threads import VARIABLE, choose_threads
+from harness.sweep.drift import drift_of
 from harness.sweep.failures import recorded_config
-from harness.sweep.resume import checkpoint_content, drift_of
+from harness.sweep.resume import checkpoint_content
 from harness.sweep.turns import Group
+from harness.sweep.weights_here import sources_here, weights_here
 from harness.workload.conversations import fingerprint
 
 NAMED_KINDS = ("local", "server")
@@ -69,6 +70,7 @@ class _Kept:
     threads_asked: str | None
     cell_id: str | None
     config: Mapping[str, Any] | None
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 class EarlierCells:
@@ -82,6 +84,8 @@ class EarlierCells:
         """
         self._folder = plan.folder
         self._device = device_here()
+        # asked once for all cells
+        self._snapshot = cache(hub_snapshot)
         self._kept = list(_kept_cells(plan.folder, with_begun))
         self._here = provenance()
         choose_threads(plan.cells)
@@ -102,7 +106,7 @@ class EarlierCells:
         return found
 
     def _found(self, cell: CellConfig, prompts: str, num_requests: int) -> EarlierCell | None:
-        weights = weights_in_folders(cell)
+        weights = weights_here(cell, self._snapshot)
         best: EarlierCell | None = None
         for resolved in self._resolved(cell):
             for failed in (identity(determinants(resolved, known)) for known in (prompts, None)):
@@ -114,7 +118,7 @@ class EarlierCells:
                     continue
                 unknown = self._unknown(cell, kept)
                 differing = drift_of(kept.provenances, self._measured_with(cell, kept), unknown)
-                is_sure = weights is not None and not unknown
+                is_sure = not unknown and (weights is not None or self._draws_alike(cell, kept))
                 if kept.config is not None:
                     # settings that determine no result may be others now
                     is_sure &= _has_settings(cell, kept.config) and bool(kept.models)
@@ -124,6 +128,11 @@ class EarlierCells:
                 if best is None or not differing or best.differing:
                     best = earlier
         return best
+
+    def _draws_alike(self, cell: CellConfig, kept: _Kept) -> bool:
+        """Whether random weights would be those of a record: the same code draws them after the same."""
+        has_commit = all(item.get("git") for item in (self._here, *kept.provenances))
+        return has_commit and bool(kept.sources) and kept.sources == sources_here(cell, self._snapshot)
 
     def _resolved(self, cell: CellConfig) -> Iterator[CellConfig]:
         """The cell with its open settings filled in: in every way where the device is not known."""
@@ -158,32 +167,6 @@ def _has_settings(cell: CellConfig, recorded: Mapping[str, Any]) -> bool:
     return False
 
 
-def weights_in_folders(cell: CellConfig) -> dict[str, str] | None:
-    """Digests of the weights by role; None where they lie in no folder."""
-    if cell.backend.kind != "local":
-        return None
-    target = _folder_of(cell.target.path, cell.target.weights, "target")
-    folders = {"target": target}
-    if cell.drafter.has_model:
-        of_target = cell.drafter.traits.in_target and cell.drafter.path is None
-        own = target if of_target else _folder_of(cell.drafter.path, cell.drafter.weights, cell.drafter.kind.value)
-        folders["drafter"] = None if cell.drafter.weights is Weights.random else own
-    if None in folders.values() or cell.target.shape is not None:
-        return None
-    return {role: weights_fingerprint(folder) for role, folder in folders.items() if folder is not None}
-
-
-def _folder_of(path: str | None, weights: Weights, kind: str) -> Path | None:
-    if weights is Weights.random:
-        return None
-    if path is None:
-        with suppress(ValueError):
-            return zoo_path(kind)
-        return None
-    folder = Path(path).expanduser()
-    return folder if folder.is_dir() else None
-
-
 def _kept_cells(folder: Path, with_begun: bool) -> Iterator[_Kept]:
     """The checkpoints of a folder that a worker would use, the one written last at the end."""
     for path in sorted((folder / CHECKPOINTS).glob(f"*{PARTS}"), key=lambda path: path.stat().st_mtime):
@@ -200,6 +183,7 @@ def _kept_cells(folder: Path, with_begun: bool) -> Iterator[_Kept]:
                         finished.threads_asked,
                         finished.cell_id,
                         finished.config,
+                        finished.sources,
                     )
             elif with_begun and (parts := checkpoint_content(path)[0]):
                 num_requests = sum(part.block.num_requests for part in settled(parts))

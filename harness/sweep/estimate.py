@@ -5,7 +5,7 @@ It reads the tables of earlier runs. It does not know how fast a model could be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -43,13 +43,13 @@ class _Earlier(NamedTuple):
 
 
 def estimate_lines(
-    cells: Sequence[CellConfig], runs: Path = RUNS, kept: Callable[[CellConfig], int] = lambda cell: 0
+    cells: Sequence[CellConfig], runs: Iterable[Path] = (RUNS,), kept: Callable[[CellConfig], int] = lambda cell: 0
 ) -> list[str]:
     """The time and the disk that what is left of a run will take, in words.
 
     Args:
         cells: of the plan that are left.
-        runs: folder of earlier runs.
+        runs: folders of earlier runs; one that is named twice is read once.
         kept: requests of a cell that are not run again.
 
     Raises:
@@ -57,7 +57,9 @@ def estimate_lines(
     """
     groups = groups_of([cell for cell in cells if cell.workload.dataset is None])
     counted = [(cell, group.num_turns - kept(cell)) for group in groups for cell in group.cells]
-    earlier, here = list(_earlier(runs)), device_here()
+    folders = [*{path.resolve(): path for path in runs}.values()]
+    earlier, here = [item for path in folders for item in _earlier(path)], device_here()
+    places = " and ".join(map(str, folders))
     seconds, devices = [], set()
     for cell, num_requests in counted:
         device = cell.backend.device.partition(":")[0]
@@ -72,13 +74,13 @@ def estimate_lines(
     if seconds:
         lines.append(
             f"time: about {sum(seconds) / 3600:.2g} device-hours for {len(seconds)} of {len(cells)} cells, as earlier "
-            f"cells in {runs} took on {' and '.join(sorted(devices))}, whatever ran beside them; loading and compiling "
-            "come on top"
+            f"cells in {places} took on {' and '.join(sorted(devices))}, whatever ran beside them; loading and "
+            "compiling come on top"
         )
     if len(seconds) < len(cells):
         lines.append(
-            f"time: not known of {len(cells) - len(seconds)} cells: none like them has run on such a device in {runs}; "
-            "the run tells it once it has measured"
+            f"time: not known of {len(cells) - len(seconds)} cells: none like them has run on such a device in "
+            f"{places}; the run tells it once it has measured"
         )
     num_tokens = sum(num_requests * cell.decoding.max_new_tokens for cell, num_requests in counted)
     if counted:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from harness.compose.run_plan import RunPlan, cell_table
 from harness.records.finished import CHECKPOINTS
-from harness.records.runs import CELLS
+from harness.records.runs import CELLS, RUNS
 from harness.settings.cell import CellConfig
 from harness.sweep.earlier_cells import NAMED_KINDS, EarlierCell, EarlierCells
 from harness.sweep.estimate import estimate_lines
@@ -21,9 +21,11 @@ def listing(plan: RunPlan) -> tuple[str, list[str]]:
     Raises:
         ValueError: the prompts of a file cannot be read.
     """
+    # also what ran beside this run, or in it, where output.folder is another place
+    runs = (RUNS, plan.folder.parent)
     is_there = (plan.folder / CHECKPOINTS).is_dir() or (plan.folder / CELLS).is_dir()
     if not is_there or plan.resume.is_fresh:
-        return cell_table(plan.cells), estimate_lines(plan.cells)
+        return cell_table(plan.cells), estimate_lines(plan.cells, runs)
     earlier = _earlier(plan)
     states = [_state(plan, cell, earlier.get(id(cell))) for cell in plan.cells]
     left = [cell for cell in plan.cells if not _is_done(plan, earlier.get(id(cell)))]
@@ -42,7 +44,7 @@ def listing(plan: RunPlan) -> tuple[str, list[str]]:
         found = earlier.get(id(cell))
         return found.num_requests if found is not None and _goes_on(plan, found) and not found.has_failed else 0
 
-    return cell_table(plan.cells, states), lines + (estimate_lines(left, kept=kept) if left else [])
+    return cell_table(plan.cells, states), lines + (estimate_lines(left, runs, kept) if left else [])
 
 
 def _earlier(plan: RunPlan) -> dict[int, EarlierCell]:

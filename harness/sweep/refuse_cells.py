@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from harness.backends.backend import backend_class
+from harness.records.files import identity
 from harness.settings.cell import CellConfig
-from harness.settings.identity import key_without, plain_values
+from harness.settings.identity import determinants, key_without, plain_values
 from harness.settings.usage import normal_form
 from harness.sweep.turns import Group
+from harness.sweep.weights_here import weights_here
 
 
 def refuse_repeated(cells: Sequence[CellConfig]) -> None:
     """Raise ValueError where two cells of a plan are one here: the second record would take the place of the first."""
     first: dict[str, CellConfig] = {}
+    of_result: dict[str, CellConfig] = {}
     for cell in cells:
         found = backend_class(cell.backend.kind).resolved(cell)
         other = first.setdefault(key_without(normal_form(found)), cell)
@@ -24,6 +27,18 @@ def refuse_repeated(cells: Sequence[CellConfig]) -> None:
                 f"two cells differ in {' and '.join(_differences(other, cell))} only, which makes no difference "
                 f"on {found.backend.device} with the rest of the settings, so that they are one; give one value, or "
                 "what makes it count (rejection-lab run --help)"
+            )
+        try:
+            # of ids of the Hub the names are compared, so that it is not asked
+            weights = weights_here(found, lambda name, revision: None)
+        except OSError:
+            continue  # the cell fails alone, with what is missing
+        other = of_result.setdefault(identity(determinants(found, None, weights)), cell)
+        if other is not cell:
+            raise ValueError(
+                f"two cells differ in {' and '.join(_differences(other, cell))} only, which does not tell their "
+                "results apart (of a folder of weights the content counts), so that they share one record; give one "
+                "value, or run each under a name of its own"
             )
 
 

@@ -9,7 +9,7 @@ This module does not know how a cell is run.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,36 +21,17 @@ from harness.records.fault_points import reached
 from harness.records.files import SUFFIX, read_cell, write_atomically
 from harness.records.finished import CHECKPOINTS, PARTS, Finished, digest_of, finished_of
 from harness.records.parts import ConversationKey, Part, settled
-from harness.records.provenance import UNKNOWN, measured_with
+from harness.records.provenance import measured_with
 from harness.records.runs import CELLS
 from harness.records.schema import CellRecord, Failure
 from harness.records.strict_json import at, shown, typed
 from harness.sweep.cpu_threads import VARIABLE as THREADS
+from harness.sweep.drift import Drift, drift_of
 
 ASIDE = ".damaged"
 
 Note = Callable[[str], None]
 """Tells the user something."""
-
-
-@dataclass(frozen=True)
-class Drift:
-    """What earlier sessions measured a cell with that is not the same here."""
-
-    differing: tuple[tuple[str, str, str], ...]
-    """Name, what was found, and what is here."""
-    is_accepted: bool
-    """Whether the cell goes on, marked; else it is started anew."""
-
-    def told(self, cells: str) -> str:
-        """A line on the cells that it concerns."""
-        words = "; ".join(f"{name}: found {found}, expected {here}" for name, found, here in self.differing)
-        if self.is_accepted:
-            return f"going on with cells that were measured with others, and marking them: {cells} ({words})"
-        return (
-            f"starting cells anew, since they were measured with others: {cells} ({words}); --accept-drift goes on "
-            "with them and marks them"
-        )
 
 
 @dataclass
@@ -75,6 +56,8 @@ class CellCheckpoint:
     """See `Finished`."""
     threads_asked: str | None = None
     """See `Finished`."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """See `Finished`."""
     drift: Drift | None = None
     """Between earlier sessions and this one."""
 
@@ -89,6 +72,12 @@ class CellCheckpoint:
         for part in parts:
             self.file.append({"forgotten": [part.block.index, part.block.session]})
         self.earlier = [part for part in self.earlier if part not in parts]
+
+    def anew(self, session: str, drift: Drift) -> CellCheckpoint:
+        """An empty one of the same cell for a session that cannot go on with the parts; they go when it is finished."""
+        return CellCheckpoint(
+            self.folder, self.key, Checkpoint(self.folder / CHECKPOINTS / f"{self.key}-{session}{PARTS}"), drift=drift
+        )
 
     def played(self, block: int) -> set[ConversationKey]:
         """The conversations of a block that earlier sessions have played."""
@@ -114,6 +103,7 @@ class CellCheckpoint:
             "files": {path.name: digest_of(path) for path in files},
             "provenances": list(record.provenances),
             "models": dict(self.models),
+            "sources": dict(self.sources),
             "threads_asked": os.environ.get(THREADS) if self.cell_id is None else self.threads_asked,
         }
         write_atomically(self.file.path, whole_file({"finished": content}))
@@ -266,27 +256,6 @@ def _entry(frame: Any) -> tuple[str, Any]:
         raise ValueError(f"expected part, forgotten or finished, found {shown(frame)}")
     (entry,) = frame.items()
     return entry
-
-
-def drift_of(
-    provenances: Iterable[Mapping[str, Any]], here: Mapping[str, str], unknown: Collection[str] = ()
-) -> tuple[tuple[str, str, str], ...]:
-    """What parts were measured with that is not the same here, unless some part is: name, found, expected.
-
-    Args:
-        provenances: of the parts.
-        here: `measured_with` of this process.
-        unknown: names of what is not known here, and counts as the same.
-    """
-    now, found = here, dict[str, tuple[str, str]]()
-    for provenance in provenances:
-        before = measured_with(provenance)
-        differing = [name for name in {**before, **now} if before.get(name) != now.get(name) and name not in unknown]
-        if not differing:
-            # what was mixed with this was accepted then
-            return ()
-        found |= {name: (before.get(name, UNKNOWN), now.get(name, UNKNOWN)) for name in differing}
-    return tuple((name, *values) for name, values in found.items())
 
 
 def _set_aside(path: Path) -> Path:

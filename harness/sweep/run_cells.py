@@ -29,11 +29,11 @@ from harness.settings.cell import CellConfig
 from harness.settings.models import TargetConfig, Weights
 from harness.sweep.arm import Arm
 from harness.sweep.cell_label import label, label_of_several
+from harness.sweep.drift import Drift
 from harness.sweep.failures import DeviceLostError, device_is_lost, failed_id, failed_record, failure_of
 from harness.sweep.manifest import Manifest
 from harness.sweep.progress import Progress
 from harness.sweep.refuse_cells import refuse_repeated
-from harness.sweep.resume import Drift
 from harness.sweep.turns import Group, groups_of, interleave
 from harness.workload.conversations import Conversation, fingerprint
 

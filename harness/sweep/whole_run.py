@@ -117,7 +117,10 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
             raise
         is_sent = plan.tracking is None or _send(results, plan.tracking, plan.folder)
     num_failed = sum(cell.record.has_failed for cell in results.cells)
-    say(f"{num_failed} of {len(plan.cells)} cells failed; the report says why" if num_failed else "")
+    failed = f"{num_failed} of {len(plan.cells)} cells failed; the report says why, --retry-failed runs them again"
+    say(failed if num_failed else "")
+    num_partly = sum(bool(cell.record.failures) and not cell.record.has_failed for cell in results.cells)
+    say(f"requests failed in {num_partly} cells; --retry-failed runs them again" if num_partly else "")
     return FAILED if num_failed or not is_sent else SUCCESS
 
 
