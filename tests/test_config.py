@@ -11,6 +11,7 @@ from harness.compose.run_plan import with_baselines
 from harness.records.files import identity
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.cell import CellConfig, InvalidCombinationError
+from harness.settings.constraint import ConstraintConfig, PolicyKind
 from harness.settings.drafting import MAX_SPECULATIVE_TOKENS, DraftingConfig, DraftSamplingChoice
 from harness.settings.guarantee import labels
 from harness.settings.identity import determinants, with_rates
@@ -154,7 +155,10 @@ def test_devices_that_torch_knows_are_taken(device):
         ({"drafter": "ngram", "sampling": "sampled"}, "no distribution to draw from"),
         ({"verification": synthetic(synthetic_length=5.1)}, "synthetic_length=5.1 is out of reach"),
         ({"verification": synthetic(synthetic_length=1e300)}, "raise drafting.num_speculative_tokens=4"),
-        ({"verification": synthetic(synthetic_rates=[0.5] * 5)}, "has more rates than drafted positions"),
+        (
+            {"workload": WorkloadConfig(thinking=False), "constraint": ConstraintConfig(PolicyKind.mask, "qwen3")},
+            "constraint.parser=qwen3 finds no end",
+        ),
         ({"num_tokens": 0}, "proposes nothing with drafter=eagle3"),
         ({"target": TargetConfig(path="owner/model")}, "drafter=eagle3 for target model needs drafter.path"),
         ({"target": SHAPED}, "drafter=eagle3 for target llama3_8b needs drafter.path, or drafter.weights=random"),
@@ -203,10 +207,11 @@ def test_a_target_is_labelled_by_its_path_unless_it_is_named():
         ({"synthetic_length": 1.0}, 2, (0.0, 0.0)),
         ({"synthetic_length": 5.0}, 4, (1.0, 1.0, 1.0, 1.0)),
         ({"synthetic_rates": [0.9, 0.4]}, 3, (0.9, 0.4, 0.0)),
+        ({"synthetic_rates": [0.9, 0.4, 0.2]}, 2, (0.9, 0.4)),
         ({"profile": PROFILE}, 3, (0.6, 0.37, 0.23)),
     ],
 )
-def test_synthetic_rates_are_filled_up_to_the_depth(given, num_tokens, expected):
+def test_synthetic_rates_fit_the_depth(given, num_tokens, expected):
     config = cell(verification=synthetic(**given), num_tokens=num_tokens).verification
     assert config.verification(num_tokens).synthetic_rates == pytest.approx(expected)
 

@@ -14,7 +14,7 @@ from harness.metrics.estimates import Estimate
 from harness.records.runs import read_runs
 from harness.report.cell_names import DISTURBED
 from harness.report.entries import estimate_number, metric_number
-from harness.report.number_format import count, format_estimate, format_value, without_width_zero
+from harness.report.number_format import Number, count, format_estimate, format_value, without_width_zero
 from harness.report.table import NONE, Table
 from harness.report.tables.methods import PR_NAMES, method_tables, paired_table
 from harness.report.tables.summary import summary_table
@@ -136,6 +136,13 @@ def test_what_never_changes_stands_above_a_table_once_and_in_every_row_of_its_cs
         "name,K,empty,n,labels\na,4,–,1,"
     )
     assert replace(table, rows=rows[:1]).compact.header == table.header
+
+
+def test_what_was_measured_of_some_rows_stays_in_them():
+    """Would catch an acceptance length above a table whose baseline has none."""
+    length = Number(2.2, 2.1, 2.3)
+    table = Table("Title", ("name", "length", "same"), (("baseline", NONE, length), ("eagle", length, length)))
+    assert table.compact.header == ("name", "length") and table.compact.above.startswith("same: 2.2")
 
 
 def test_times_of_a_disturbed_cell_are_marked_where_they_stand():

@@ -5,12 +5,13 @@ This module knows records; it does not know which metrics are times.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.records.provenance import measured_with
+from harness.records.provenance import measured_with, served_by
 from harness.records.schema import CellRecord
 
 Floats = NDArray[np.float64]
@@ -29,7 +30,19 @@ def changed_between(records: Sequence[CellRecord]) -> list[str]:
     found = [measured_with(item) for record in records for item in record.provenances]
     # code of the user's own is not imported for every cell
     names = dict.fromkeys(name for item in found for name in item)
-    return [name for name in names if len({item[name] for item in found if name in item}) > 1]
+    changed = [name for name in names if len({item[name] for item in found if name in item}) > 1]
+    return [*changed, *_changed_servers(records)]
+
+
+def _changed_servers(records: Sequence[CellRecord]) -> list[str]:
+    """Engines whose version changed under the same settings of the server."""
+    versions: dict[tuple[str, str], set[str]] = {}
+    for record in records:
+        if record.config.get("backend", {}).get("kind") == "server":
+            settings = json.dumps(record.config.get("server"), sort_keys=True)
+            for engine, version in (pair for item in record.provenances for pair in served_by(item).items()):
+                versions.setdefault((engine, settings), set()).add(version)
+    return [*dict.fromkeys(engine for (engine, _), found in versions.items() if len(found) > 1)]
 
 
 def scaled_by_session(share_s: Floats, cell: CellRecord) -> Floats:

@@ -66,6 +66,9 @@ def print_summary(cells: Sequence[CellResult], stream: IO[str] | None = None) ->
         _print_block(console, block, cells)
     for table in repeats_tables(cells):
         _print_table(console, table)
+        # its brackets are not those of the legend
+        console.print(table.notes[0], style="dim", markup=False, highlight=False)
+        console.print()
     for line in engine_lines(cells):
         console.print(line, style="cyan", markup=False)
     for text in (LEGEND, *missing_value_notes(cells, SHOWN_METRICS), *label_notes(cells)):
@@ -113,7 +116,6 @@ def _print_table(console: Console, table: Table) -> None:
     for texts in table.texts:
         shown.add_row(*map(Text, texts))
     console.print(shown)
-    console.print()
 
 
 def _shown(block: Sequence[CellResult], cells: Sequence[CellResult]) -> list[CellResult]:

@@ -45,13 +45,19 @@ class Table:
     def compact(self) -> Table:
         """The same without columns that never change: what they hold stands above the table, once.
 
-        The first column stays, and so does a table of one row. Dashes do not count.
+        The first column stays, and so does a table of one row. Dashes do not count, but beside a number with an
+        interval: it was measured of some rows and not of others.
         """
         if len(self.rows) < 2:
             return self
         columns = list(zip(*self.texts, strict=True))
         values = [list(dict.fromkeys(text for text in column if text != NONE)) for column in columns]
-        kept = [index for index, found in enumerate(values) if index == 0 or len(found) > 1]
+        entries = list(zip(*self.rows, strict=True))
+        kept = [
+            index
+            for index, found in enumerate(values)
+            if index == 0 or len(found) > 1 or (NONE in columns[index] and any(map(_has_interval, entries[index])))
+        ]
         said = [
             f"{self.header[index]}: {found[0]}"
             for index, found in enumerate(values)
@@ -78,6 +84,10 @@ class Table:
         stream = io.StringIO()
         csv.writer(stream, lineterminator="\n").writerows([self.header, *self.texts])
         return stream.getvalue()
+
+
+def _has_interval(entry: Entry) -> bool:
+    return isinstance(entry, Number) and entry.low is not None
 
 
 def is_missing(entry: Entry) -> bool:

@@ -71,7 +71,10 @@ def _of_run(run: Run) -> list[str]:
     if run.missing or unfinished > 0:
         found.append(f"run {run.name} is incomplete: {max(unfinished, len(run.missing))} cells have no record")
     if run.unlisted:
-        found.append(f"run {run.name}: {len(run.unlisted)} records that its manifest does not name were left out")
+        found.append(
+            f"run {run.name}: {len(run.unlisted)} records in its cells/ were left out: they are of other settings than "
+            "its last command's"
+        )
     for item in run.manifest.get("skipped", []):
         found.append(f"skipped {plain_text(item.get('cell'))}: {item.get('reason')}")
     changed = changed_between(run.cells)
