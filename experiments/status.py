@@ -1,9 +1,10 @@
 """Tell from another shell what of a run is done, running, failed and left, and how long it takes.
 
 NAME is the name of a run in results/runs, or a run folder. Exits with 0 while the run goes on or when it has done all
-its cells, with 1 when it ended before or a cell failed.
+its cells, with 1 when it ended before or a cell failed. Without NAME it lists the runs in results/runs, the last first.
 
 examples:
+  rejection-lab status
   rejection-lab status quickstart
   watch -n 10 rejection-lab status results/runs/quickstart
 """
@@ -17,19 +18,22 @@ from pathlib import Path
 
 from harness.cli.command_line import CommandParser
 from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
-from harness.records.run_status import DONE, RUNNING, RunStatus, read_status
+from harness.records.run_status import DONE, RUNNING, STATUS, RunStatus, read_status
 from harness.records.runs import RUNS
 from harness.settings.schema import SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = CommandParser("status", __doc__, "NAME")
-    parser.add_argument("name", metavar="NAME", help="name of a run, or its folder")
+    parser = CommandParser("status", __doc__, "[NAME]")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="name of a run, or its folder")
     return parser.call(_run, arguments, wrong_input=WRONG_SETTINGS)
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.name is None:
+        print("\n".join(_all_runs()) or f"no run has been started in {RUNS}")
+        return SUCCESS
     folders = [RUNS / options.name, Path(options.name)]
     status = next((found for folder in folders if (found := read_status(folder)) is not None), None)
     if status is None:
@@ -40,14 +44,36 @@ def _run(options: argparse.Namespace) -> int:
     return SUCCESS if status.is_alive or (status.state == DONE and not status.num_failed) else FAILED
 
 
+def _all_runs() -> list[str]:
+    """A line for each run that lies by name, the one that wrote last first; unreadable ones at the end."""
+    found, unreadable = list[tuple[float, str]](), list[str]()
+    for path in sorted(RUNS.glob(f"*/{STATUS}")):
+        try:
+            status = read_status(path.parent)
+        except ValueError as error:
+            unreadable.append(str(error))
+            continue
+        if status is not None:
+            found.append((status.updated_unix_s, f"{path.parent.name}: {_state(status)}; {_cells(status)}"))
+    return [line for _, line in sorted(found, reverse=True)] + unreadable
+
+
+def _state(status: RunStatus) -> str:
+    was_killed = status.state == RUNNING and not status.is_alive
+    return "killed, or its host is gone" if was_killed else status.state
+
+
+def _cells(status: RunStatus) -> str:
+    done = status.num_finished - status.num_failed
+    left = status.num_cells - status.num_finished
+    return f"{done} of {status.num_cells} cells done, {status.num_failed} failed, {left} left"
+
+
 def status_lines(name: str, status: RunStatus) -> list[str]:
     """A run in a few lines."""
-    from harness.sweep.progress import duration
+    from harness.sweep.progress import device_time, duration
 
-    was_killed = status.state == RUNNING and not status.is_alive
-    state = "killed, or its host is gone" if was_killed else status.state
     process = f" (process {status.pid} on {status.host})" if status.is_alive else ""
-    done = status.num_finished - status.num_failed
     left = status.num_cells - status.num_finished
     waiting = (
         f", workers in the cluster's queue: {status.num_waiting}" if status.is_alive and status.num_waiting else ""
@@ -58,13 +84,13 @@ def status_lines(name: str, status: RunStatus) -> list[str]:
     elif status.is_alive and not waiting:
         running = ", loading"
     lines = [
-        f"{name}: {state}{process}",
-        f"cells: {done} of {status.num_cells} done, {status.num_failed} failed, {left} left{running}{waiting}",
-        f"time: {duration(status.elapsed_s)} in the last session, {status.device_s / 3600:.2f} device-hours in all",
+        f"{name}: {_state(status)}{process}",
+        f"{_cells(status)}{running}{waiting}",
+        f"time: {duration(status.elapsed_s)} in the last session, {device_time(status.device_s)} in all",
     ]
     if status.is_alive and status.left_s is not None:
-        hours = status.left_s * status.num_devices / 3600
-        lines.append(f"left: about {duration(status.left_s)}, {hours:.2f} device-hours")
+        devices_s = status.left_s * status.num_devices
+        lines.append(f"left: about {duration(status.left_s)}, {device_time(devices_s)}")
     if not status.is_alive and left:
         goes_on = "the same command goes on where the run was stopped"
         lines.append(f"{goes_on}: {status.command}" if status.command else goes_on)

@@ -109,7 +109,7 @@ def test_a_damaged_status_is_told_or_refused(tmp_path, capsys):
             assert told.err.startswith("error: ") and str(tmp_path) in told.err and told.err.count("\n") == 1
         else:
             numbers = told.out.removeprefix(str(tmp_path)).replace("device-hours", "").replace("--retry-failed", "")
-            assert "cells: " in numbers and "-" not in numbers
+            assert " cells done" in numbers and "-" not in numbers
 
     check()
 

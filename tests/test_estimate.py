@@ -41,21 +41,34 @@ def write_run(runs, *rows):
         writer.writerows(lines)
 
 
+HALF_AN_HOUR = "30 min 00 s of device time"
+
+
 @pytest.mark.parametrize(
-    ("rows", "cells", "hours"),
+    ("rows", "cells", "time"),
     [
         pytest.param(
-            [("none", 4, 900.0), ("mtp", 4, 9000.0)], (BASELINE,), "0.5", id="by requests, of its own drafter"
+            [("none", 4, 900.0), ("mtp", 4, 9000.0)],
+            (BASELINE,),
+            "30 min 00 s of device time",
+            id="by requests, of its own drafter",
         ),
-        pytest.param([("none", 4, 900.0), ("mtp", 4, 9000.0)], (BASELINE, DRAFTED), "5.5", id="sum over cells"),
-        pytest.param([("ngram", 4, 900.0)], (DRAFTED,), "0.5", id="another drafter of the same target"),
-        pytest.param([("mtp", 0, 0.0), ("mtp", 4, 900.0)], (DRAFTED,), "0.5", id="failed cells tell nothing"),
+        pytest.param(
+            [("none", 4, 900.0), ("mtp", 4, 9000.0)], (BASELINE, DRAFTED), "5.5 device-hours", id="sum over cells"
+        ),
+        pytest.param([("ngram", 4, 900.0)], (DRAFTED,), HALF_AN_HOUR, id="another drafter of the same target"),
+        pytest.param(
+            [("mtp", 0, 0.0), ("mtp", 4, 900.0)],
+            (DRAFTED,),
+            "30 min 00 s of device time",
+            id="failed cells tell nothing",
+        ),
     ],
 )
-def test_time_is_that_of_earlier_cells(rows, cells, hours, tmp_path):
+def test_time_is_that_of_earlier_cells(rows, cells, time, tmp_path):
     """Would catch seconds of a whole cell taken for those of a request, and a failed cell that took no time."""
     write_run(tmp_path, *rows)
-    assert f"about {hours} device-hours for {len(cells)} of {len(cells)} cells" in estimate_lines(cells, [tmp_path])[0]
+    assert f"about {time} for {len(cells)} of {len(cells)} cells" in estimate_lines(cells, [tmp_path])[0]
 
 
 def test_a_server_takes_its_own_time(tmp_path):
@@ -76,7 +89,7 @@ def test_a_table_of_another_form_is_passed_over(tmp_path):
     write_run(tmp_path, ("none", 4, 900.0))
     (tmp_path / "other" / "tables").mkdir(parents=True)
     (tmp_path / "other" / "tables" / "cells.csv").write_text("target,wall_s\nzoo,\n")
-    assert "0.5 device-hours" in estimate_lines((BASELINE,), [tmp_path])[0]
+    assert "30 min 00 s of device time" in estimate_lines((BASELINE,), [tmp_path])[0]
 
 
 def test_a_list_knows_what_ran_beside_it(tmp_path, monkeypatch):
@@ -85,7 +98,7 @@ def test_a_list_knows_what_ran_beside_it(tmp_path, monkeypatch):
     write_run(tmp_path / "elsewhere", ("none", 4, 900.0))
     plan = RunPlan("test", "a test", (BASELINE,), (), tmp_path / "elsewhere" / "new", "command")
     monkeypatch.chdir(tmp_path)
-    assert "about 0.5 device-hours for 1 of 1 cells" in listing(plan)[1][0]
+    assert "about 30 min 00 s of device time for 1 of 1 cells" in listing(plan)[1][0]
     write_run(tmp_path / "results" / "runs", ("none", 4, 1800.0), ("none", 4, 1800.0))
     beside = replace(plan, folder=tmp_path / "results" / "runs" / "new")
-    assert "about 1 device-hours" in (line := listing(beside)[1][0]) and line.count("results/runs") == 1
+    assert "about 1.0 device-hours" in (line := listing(beside)[1][0]) and line.count("results/runs") == 1

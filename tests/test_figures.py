@@ -1,5 +1,6 @@
 """Figures: which are drawn, that they are images with every method in them, and that styles cannot be confused."""
 
+from dataclasses import replace
 from itertools import islice, pairwise
 
 import matplotlib as mpl
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from harness.metrics.cell import analyse
 from harness.metrics.estimates import Estimate
 from harness.records.runs import read_runs
-from harness.report.figures.axis import CONTEXT_AXES, DRAFTER, DRAFTING, METHOD, TEMPERATURE, VERIFICATION
+from harness.report.figures.axis import CONTEXT_AXES, DEPTH, DRAFTER, DRAFTING, METHOD, TEMPERATURE, VERIFICATION
 from harness.report.figures.by_position import draw_by_position
 from harness.report.figures.heat_map import draw_heat_map
 from harness.report.figures.kinds import FIGURES
@@ -50,6 +51,14 @@ def test_sweeps_are_drawn_where_there_is_one(tmp_path, settings, names):
     for path in paths:
         image = matplotlib.image.imread(path)
         assert min(image.shape[:2]) > 300 and image[..., :3].std() > 0.02
+
+
+def test_panels_below_each_other_share_their_axis(tmp_path):
+    """Would catch one depth at two places: a method without a speedup at the last K ends its lower panel before it."""
+    cells = cells_of(tmp_path / "run", temperatures=(1.0,), depths=(1, 3))
+    cells = [replace(cell, baseline=None) if cell["num_speculative_tokens"] == 3 else cell for cell in cells]
+    upper, lower = draw_sweep(sheet_of(cells, (DEPTH.name,)), DEPTH).axes
+    assert upper.get_xlim() == lower.get_xlim() and lower.get_xlim()[0] < 1 and lower.get_xlim()[1] > 3
 
 
 def test_the_same_records_give_the_same_file(tmp_path):

@@ -67,6 +67,7 @@ def test_a_cell_is_not_put_together_from_two_versions(
     killed_after(2, tmp_path, monkeypatch, cell)
     server.version = version
     told = run(tmp_path, cell, **resume)
+    assert f"asking the server at {server.url}" in told.notes and not any("loading" in line for line in told.notes)
     # what was kept counts as left again
     assert told.num_requests == num_requests
     assert (load_results(tmp_path)["labels"][0], len(read_results(tmp_path).cells[0].record.requests)) == (

@@ -12,6 +12,7 @@ import pytest
 
 from experiments import status as command
 from harness.records.run_status import DONE, RUNNING, STATUS, STOPPED, RunStatus, read_status
+from harness.records.runs import RUNS
 from harness.sweep.supervisor import Supervisor
 from tests.own_process import output_of
 from tests.supervised_runs import Counting, plan_on
@@ -37,12 +38,26 @@ def test_a_running_run_says_what_is_done_and_what_is_left(tmp_path, capsys):
     shown = capsys.readouterr().out
     for words in (
         "running",
-        "3 of 10 done, 1 failed, 6 left",
+        "3 of 10 cells done, 1 failed, 6 left",
         "eagle3 strict",
-        "3.00 device-hours",
-        "1 h 30 min, 3.00",
+        "3.0 device-hours",
+        "1 h 30 min, 3.0 device-hours",
     ):
         assert words in shown
+
+
+def test_all_runs_are_listed_the_last_first(tmp_path, monkeypatch, capsys):
+    """Would catch a damaged status that hides the other runs, and a run of last week above the one that goes on."""
+    monkeypatch.chdir(tmp_path)
+    assert command.main([]) == 0 and "no run has been started in results/runs" in capsys.readouterr().out
+    now = time.time()
+    for name, age_s, state in (("zebra", 0, RUNNING), ("apple", 600_000, STOPPED), ("broken", 0, "?")):
+        (tmp_path / RUNS / name).mkdir(parents=True)
+        replace(STATUS_OF_A_RUN, state=state, updated_unix_s=now - age_s).write(tmp_path / RUNS / name)
+    assert command.main([]) == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == "zebra: running; 3 of 10 cells done, 1 failed, 6 left"
+    assert second.startswith("apple: stopped; ") and "broken" in third and "found '?'" in third
 
 
 def test_the_rest_is_not_loaded_again():
@@ -55,7 +70,7 @@ def test_workers_in_the_queue_of_a_cluster_are_told_and_cost_nothing(tmp_path, c
     replace(STATUS_OF_A_RUN, num_waiting=3, own_device_s=1800.0).write(tmp_path)
     command.main([str(tmp_path)])
     shown = capsys.readouterr().out
-    assert "queue: 3" in shown and "2.50 device-hours" in shown
+    assert "queue: 3" in shown and "2.5 device-hours" in shown
 
 
 def test_a_run_that_was_killed_is_not_called_running(tmp_path, capsys):
@@ -127,7 +142,7 @@ def test_a_run_that_loads_is_found_and_so_is_one_whose_cells_all_failed(tmp_path
     code, shown = display.asked
     assert code == 0 and "running" in shown and "3 left, loading" in shown
     assert command.main([str(tmp_path)]) == 1
-    assert "0 of 3 done, 3 failed, 0 left" in capsys.readouterr().out
+    assert "0 of 3 cells done, 3 failed, 0 left" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"state": "done"}', "[]"])

@@ -15,6 +15,7 @@ from harness.records.csv_table import number, read_rows
 from harness.records.runs import RUNS, TABLES
 from harness.records.without_torch import device_here
 from harness.settings.cell import CellConfig
+from harness.sweep.progress import device_time
 from harness.sweep.turns import groups_of
 
 BYTES_PER_TOKEN = 30
@@ -73,7 +74,7 @@ def estimate_lines(
     lines = []
     if seconds:
         lines.append(
-            f"time: about {sum(seconds) / 3600:.2g} device-hours for {len(seconds)} of {len(cells)} cells, as earlier "
+            f"time: about {device_time(sum(seconds))} for {len(seconds)} of {len(cells)} cells, as earlier "
             f"cells in {places} took on {' and '.join(sorted(devices))}, whatever ran beside them; loading and "
             "compiling come on top"
         )

@@ -166,3 +166,8 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def device_time(seconds: float) -> str:
+    """Time times devices for people: `3 min 05 s of device time`, from an hour on `2.1 device-hours`."""
+    return f"{seconds / 3600:.1f} device-hours" if seconds >= 3600 else f"{duration(seconds)} of device time"

@@ -91,7 +91,7 @@ class CellRunner:
         """
         resume = self.plan.resume
         cells, played = group.cells, list[Conversation]()
-        self._announce(cells[0].target)
+        self._announce(cells)
         # a group stays on one worker
         workers = min(len(self.plan.workers.devices), len(groups_of(self.plan.cells)))
         arms = [Arm(cell, group.first_place + index, self.session, workers) for index, cell in enumerate(cells)]
@@ -156,8 +156,13 @@ class CellRunner:
                     raise errors[arm.place]
         self._get_ready(_going_on(arms), played)
 
-    def _announce(self, target: TargetConfig) -> None:
-        if target != self.target:
+    def _announce(self, cells: Sequence[CellConfig]) -> None:
+        """Say what takes long before the first turn, where it differs from the group before."""
+        target = cells[0].target
+        if target != self.target and all(cell.is_served for cell in cells):
+            what = "asking the server at" if cells[0].server.url else "a server has to start, which may take minutes:"
+            self.progress.note(f"{what} {cells[0].server.url or target.name}")
+        elif target != self.target:
             what = "drawing random weights of" if target.weights is Weights.random else "loading"
             self.progress.note(
                 f"{what} {target.name}; on a GPU the first turn of a cell also compiles and captures its steps"

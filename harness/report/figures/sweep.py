@@ -49,6 +49,7 @@ def _draw_block(grid_rows, panels: Sequence[Panel], sheet: Sheet, axis: Axis, va
     ticks = list(range(len(values))) if axis.is_context else values
     gap = min(after - before for before, after in pairwise(ticks))
     width = min(0.3 * gap, 0.08 * (ticks[-1] - ticks[0]))
+    margin = width / 2 + 0.05 * (ticks[-1] - ticks[0])
     for row, (name, row_label) in zip(grid_rows, rows, strict=True):
         for axes, panel in zip(row, panels, strict=False):
             for index, (key, (_, look)) in enumerate(sheet.series.items()):
@@ -60,6 +61,8 @@ def _draw_block(grid_rows, panels: Sequence[Panel], sheet: Sheet, axis: Axis, va
                 draw_points(axes, look, sorted(points, key=lambda item: item.place))
             axes.axhline(1, color=REFERENCE_LINE, linewidth=0.9)
             axes.set_xticks(ticks, [axis.text(value) for value in values])
+            # the same below each other, also where a metric is missing at some value
+            axes.set_xlim(ticks[0] - margin, ticks[-1] + margin)
             axes.tick_params(labelbottom=name == rows[-1][0])
         for axes in row[len(panels) :]:
             axes.set_axis_off()
