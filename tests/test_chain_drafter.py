@@ -1,4 +1,4 @@
-"""Chain drafters in the engine propose what a slow computation over the whole sequence proposes.
+"""Drafters with a network propose in the engine what a slow computation over the whole sequence proposes.
 
 A mistake in positions, pairs, rollback or rows would not change the output's law, only lower acceptance: no
 losslessness test sees it, this one does.
@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
+from harness.drafters.parallel import ParallelDrafter
 from harness.engine.depth import DepthByBatch
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
@@ -20,11 +21,13 @@ from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Head
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.mtp import MtpConfig, MtpHead
+from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.target import TargetModel
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 
 VOCAB_SIZE, NUM_DRAFTS = 50, 3
+DRAFTERS = {"draft_model": DraftModelDrafter, "peagle": ParallelDrafter}
 
 
 def tiny_model(seed: int, num_layers: int = 3) -> TargetModel:
@@ -52,6 +55,13 @@ def make_head(kind: str, target: TargetModel):
     if kind == "eagle3":
         config = Eagle3Config.for_target(target, draft_vocab_size=20, aux_layers=(0, 1, 2))
         return Eagle3Head(config, target, draft_token_ids=torch.arange(1, 41, 2))
+    if kind == "peagle":
+        config = PEagleConfig.for_target(
+            target, draft_vocab_size=20, aux_layers=(0, 1, 2), num_hidden_layers=2, mask_token_id=7
+        )
+        head = PEagleHead(config, target, draft_token_ids=torch.arange(1, 41, 2))
+        torch.nn.init.normal_(head.mask_hidden)
+        return head
     return tiny_model(seed=8, num_layers=1)
 
 
@@ -66,6 +76,16 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int]) -> 
         return tokens[0, len(sequence) :].tolist()
     positions = torch.arange(len(sequence) - 1)[None]
     features = head.features(target.forward(tokens[:, :-1], positions, None, head.aux_layers))
+    if kind == "peagle":
+        # each row for itself, from no more masked pairs than it needs
+        drafted = []
+        for num_masked in range(NUM_DRAFTS):
+            masks = torch.full((1, num_masked), head.config.mask_token_id)
+            joined = torch.cat([features, *[head.mask_features()] * num_masked], dim=1)
+            places = torch.arange(joined.shape[1])[None]
+            output = head(torch.cat([tokens[:, 1:], masks], dim=1), joined, places, None)
+            drafted.append(int(head.draft_to_target[head.logits(output.hidden[0, -1]).argmax()]))
+        return drafted
     for _ in range(NUM_DRAFTS):
         output = head(tokens[:, 1:], features, torch.arange(features.shape[1])[None], None)
         draft_id = head.logits(output.hidden[:, -1]).argmax(-1, keepdim=True)
@@ -76,7 +96,7 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int]) -> 
 
 
 @pytest.mark.parametrize("depths", [None, ((1, NUM_DRAFTS), (2, 0), (3, 1))], ids=["K", "by batch"])
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "draft_model"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "peagle", "draft_model"])
 @torch.inference_mode()
 def test_proposals_equal_the_slow_computation(kind, depths):
     """Ragged prompts, more requests than slots, sampled target tokens: rejections and rollback at every depth, and
@@ -84,8 +104,7 @@ def test_proposals_equal_the_slow_computation(kind, depths):
     target = tiny_model(seed=4)
     head = make_head(kind, target)
     shape = DrafterShape(3, 64, NUM_DRAFTS, VOCAB_SIZE)
-    drafter_class = DraftModelDrafter if kind == "draft_model" else ChainDrafter
-    drafter = drafter_class(head, DraftSampling.greedy, shape)
+    drafter = DRAFTERS.get(kind, ChainDrafter)(head, DraftSampling.greedy, shape)
     settings = EngineSettings(
         num_slots=3,
         capacity=64,

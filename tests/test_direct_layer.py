@@ -51,4 +51,4 @@ def test_drafts_are_the_same(kind, through_modules):
     found = tokens()
     through_modules()
     assert found == tokens()
-    assert direct_layer.LlamaDecoderLayer is type(tiny_head(kind, random_target(seed=3)).decoder_layer)
+    assert {direct_layer.LlamaDecoderLayer} == set(map(type, tiny_head(kind, random_target(seed=3)).decoder_layers))

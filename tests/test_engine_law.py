@@ -81,6 +81,19 @@ def test_law_of_the_first_tokens_is_the_targets(method, sampling):
     assert p_value(engine_of(method, sampling)) > FALSE_ALARM
 
 
+@pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of fixed sizes"])
+@pytest.mark.parametrize(
+    ("method", "sampling"),
+    [case for case in LOSSLESS if case[1] is not DraftSampling.greedy],
+    ids=lambda item: item.value,
+)
+def test_law_is_the_targets_with_draft_rows_that_see_no_draft(method, sampling, graphs):
+    """Rows of one forward, the second and later ones far from the target's. Would catch a draft that is drawn from
+    another row than is verified."""
+    given = {"num_speculative_tokens": 3, "max_new_tokens": NUM_TOKENS, "num_slots": 1500, "graphs": graphs}
+    assert p_value(toy_engine(TARGET, DRAFT, method, sampling, parallel=True, **given)) > FALSE_ALARM
+
+
 class DepthByAccepted(DepthByBatch):
     """Makes the most of what it may know: how many drafts all rounds have accepted so far decides every depth."""
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.drafters.registry import load_head
-from harness.models.random_head import random_eagle, random_eagle3, random_mtp, spread_ids
+from harness.models.random_head import random_eagle, random_eagle3, random_mtp, random_peagle, spread_ids
 from harness.models.random_target import random_target
 from harness.models.random_weights import LOGIT_DEVIATION, RandomWeights, made_on
 from harness.settings.models import DrafterConfig, DrafterKind, Weights
@@ -108,7 +108,7 @@ def test_states_neither_vanish_nor_explode_through_many_layers(tmp_path, changes
     assert logits.std().item() == pytest.approx(LOGIT_DEVIATION, rel=0.1)
 
 
-@pytest.mark.parametrize("kind", [DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp])
+@pytest.mark.parametrize("kind", [DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.peagle])
 def test_a_long_chain_of_a_random_head_stays_finite_and_sensible(tmp_path, kind):
     """An EAGLE head has no norm: a step multiplies its features' variance by at most .75, and adds at most .93."""
     target = random_target(shape_folder(tmp_path), dtype=torch.bfloat16)
@@ -140,7 +140,7 @@ def test_nothing_is_made_in_float32_on_the_way(tmp_path):
     folder = shape_folder(tmp_path)
     with Float32Made() as made:
         target = random_target(folder)
-        heads = [random_eagle(target), random_eagle3(target), random_mtp(target)]
+        heads = [random_eagle(target), random_eagle3(target), random_mtp(target), random_peagle(target)]
     assert made.largest <= SHAPE["hidden_size"]
     for model in (target.causal_lm, *heads):
         assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}

@@ -97,6 +97,24 @@ def test_an_mtp_layer_with_its_own_output_matrix():
     assert read("mtp") == chain(layer, 0, OUTPUT, VOCAB_SIZE)
 
 
+def test_a_peagle_head_passes_once_over_the_masked_pairs():
+    """Two layers, and K = 3. Would catch a pass for each draft token, mask_hidden read in a pass, and an output matrix
+    for each row."""
+    layers = 2 * LAYER + (QUERIES + 2 * KEYS) * H + 2 * H
+    found = tiny_engine("peagle", num_speculative_tokens=3).step
+    known, masked = 4 * NUM_SLOTS, 2 * NUM_SLOTS
+    assert round_cost(found, NUM_SLOTS, LENGTH).to_json()["floor"] == dict(
+        target_weight_bytes=BYTES * (NUM_LAYERS * LAYER + H + OUTPUT + known * H),
+        target_cache_bytes=BYTES * NUM_LAYERS * CACHED,
+        draft_weight_bytes=BYTES * (layers + masked * H),
+        draft_output_bytes=BYTES * 9 * H,
+        draft_cache_bytes=BYTES * 2 * CACHED,
+        draft_logit_bytes=NUM_SLOTS * 3 * (9 * BYTES + 16),
+        extend_weight_bytes=BYTES * (layers + 3 * H * H + known * H),
+        extend_cache_bytes=BYTES * 2 * CACHED,
+    )
+
+
 def test_a_draft_model_is_read_whole_for_every_token():
     layers = NUM_TOKENS * (LAYER + H)
     rows = (2 * NUM_SLOTS + (NUM_TOKENS - 1) * NUM_SLOTS) * H  # the first pass reads two tokens of a slot
@@ -226,6 +244,18 @@ def test_operations_of_an_mtp_layer_with_its_own_output_matrix():
     assert operations("mtp") == multiplied_by_chain(MATRICES + 2 * H * H, 0, OUTPUT)
 
 
+def test_operations_of_a_peagle_head_are_those_of_one_pass():
+    layers = 2 * MATRICES + (QUERIES + 2 * KEYS) * H
+    assert operations("peagle") == dict(
+        **TARGET_OPERATIONS,
+        num_draft_linear=2 * NUM_SLOTS * layers,
+        num_draft_output=2 * NUM_SLOTS * NUM_TOKENS * 9 * H,
+        num_draft_attention=NUM_SLOTS * 2 * 10 * OF_KEY,
+        num_extend_linear=2 * READ * (layers + 3 * H * H),
+        num_extend_attention=NUM_SLOTS * 2 * KEYS_OF_ROUND * OF_KEY,
+    )
+
+
 def test_a_draft_model_reads_two_tokens_of_a_slot_first():
     assert operations("draft_model") == dict(
         **TARGET_OPERATIONS,
@@ -268,7 +298,7 @@ def multiplied(work: Callable[[], object]) -> int:
     return sum(counts.get(operation, 0) for operation in (torch.ops.aten.mm, torch.ops.aten.addmm))
 
 
-@pytest.mark.parametrize("kind", ["none", "eagle", "eagle3", "mtp", "draft_model", "ngram"])
+@pytest.mark.parametrize("kind", ["none", "eagle", "eagle3", "mtp", "peagle", "draft_model", "ngram"])
 def test_torch_multiplies_as_much_with_weights_in_a_round(kind):
     """Would catch a pass, an output matrix or a token that is counted twice or left out."""
     step = tiny_engine(kind, num_speculative_tokens=3).step

@@ -11,6 +11,7 @@ from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.ngram import NgramDrafter, NgramTreeDrafter
 from harness.drafters.none import NoDrafter
+from harness.drafters.parallel import ParallelDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter
 from harness.drafters.tree_growth import TreeShape
@@ -22,6 +23,7 @@ from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Config, Eagle3Head
 from harness.models.head import Head
 from harness.models.mtp import MtpConfig, MtpHead
+from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.target import TargetModel
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
@@ -31,16 +33,20 @@ from tests.tiny_models import VOCAB_SIZE, random_target, randomize
 NUM_SLOTS = 3
 DRAFT_IDS = torch.tensor([0, 1, 4, 9, 16, 25, 36, 49, 60])
 DEFAULT_SAMPLING = SamplingSettings(0.8)
-KINDS = ("none", "eagle", "eagle3", "mtp", "draft_model", "ngram")
+KINDS = ("none", "eagle", "eagle3", "mtp", "peagle", "draft_model", "ngram")
 
 
 def tiny_head(kind: str, target: TargetModel) -> Head:
-    """A random head: `eagle`, `eagle3` with few draft tokens, or `mtp` with an output matrix of its own."""
+    """A random head: `eagle`, `eagle3` with few draft tokens, `peagle` with them and two layers, or `mtp` with an
+    output matrix of its own."""
     head: Head
     if kind == "eagle":
         head = EagleHead(EagleConfig.for_target(target), target)
     elif kind == "mtp":
         head = MtpHead(MtpConfig.for_target(target, own_head=True), target)
+    elif kind == "peagle":
+        given: dict[str, Any] = {"aux_layers": (1, 2, 4), "num_hidden_layers": 2, "mask_token_id": 5}
+        head = PEagleHead(PEagleConfig.for_target(target, len(DRAFT_IDS), **given), target, draft_token_ids=DRAFT_IDS)
     else:
         config = Eagle3Config.for_target(target, len(DRAFT_IDS), aux_layers=(1, 2, 4))
         head = Eagle3Head(config, target, draft_token_ids=DRAFT_IDS)
@@ -80,6 +86,10 @@ def tiny_engine(
             drafter = DraftModelDrafter(model, draft_sampling, shape, caching)
         else:
             drafter = TreeModelDrafter(model, draft_sampling, shape, tree)
+    elif kind == "peagle":
+        head = tiny_head(kind, target)
+        assert isinstance(head, PEagleHead) and tree is None
+        drafter = ParallelDrafter(head, draft_sampling, shape, caching)
     elif tree is None:
         drafter = ChainDrafter(tiny_head(kind, target), draft_sampling, shape, caching)
     else:

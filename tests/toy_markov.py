@@ -6,6 +6,7 @@ The "hidden state" of a token is its one-hot vector, so that logits are rows of 
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED, Caching
 from harness.drafters.none import NoDrafter
+from harness.drafters.parallel import ParallelDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.tree import TreeHeadDrafter
 from harness.drafters.tree_growth import TreeShape
@@ -81,6 +83,19 @@ class ToyHead(ToyTarget):
         return HeadOutput(hidden, hidden)
 
 
+class ToyParallelHead(ToyHead):
+    """The same; a masked pair goes on from a token that its position gives, whatever was drafted before it."""
+
+    config = SimpleNamespace(mask_token_id=0)
+
+    def mask_features(self) -> Tensor:
+        return torch.zeros(1, 1, self._num_tokens)
+
+    def __call__(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: object) -> HeadOutput:
+        is_masked = features.sum(-1) == 0
+        return super().__call__(torch.where(is_masked, positions % self._num_tokens, token_ids), features, positions, 0)
+
+
 def transitions(vocab_size: int, seed: int, sharpness: float = 1.5) -> Tensor:
     """[V, V] rows of transition probabilities."""
     noise = torch.randn(vocab_size, vocab_size, generator=torch.Generator().manual_seed(seed))
@@ -105,9 +120,13 @@ def toy_engine(
     core: Core | None = None,
     caching: Caching = AS_DRAFTED,
     depth: Depth | None = None,
+    parallel: bool = False,
     **options: bool,
 ) -> Engine:
-    """An engine over the two chains, ready to run; `options` are fields of EngineSettings."""
+    """An engine over the two chains, ready to run; `options` are fields of EngineSettings.
+
+    parallel: whether all drafts of a round come from one forward.
+    """
     num_speculative_tokens = num_speculative_tokens if tree is None else tree.num_nodes
     capacity = LONGEST_PROMPT + max_new_tokens + draft_slack(num_speculative_tokens)
     shape = DrafterShape(num_slots, capacity, num_speculative_tokens, target.shape[0])
@@ -123,6 +142,8 @@ def toy_engine(
     )
     if tree is not None and drafter is None:
         drafter = TreeHeadDrafter(ToyHead(draft, draft_ids), draft_sampling, shape, tree, caching)
+    if parallel:
+        drafter = ParallelDrafter(ToyParallelHead(draft, draft_ids), draft_sampling, shape, caching)
     if drafter is None and num_speculative_tokens:
         drafter = ChainDrafter(ToyHead(draft, draft_ids), draft_sampling, shape, caching)
     drafter = drafter or NoDrafter()

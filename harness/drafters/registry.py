@@ -39,6 +39,7 @@ from harness.drafters.draft_tree import DraftTree
 from harness.drafters.dynamic_tree import DynamicTreeShape
 from harness.drafters.ngram import NgramDrafter, NgramTreeDrafter
 from harness.drafters.none import NoDrafter
+from harness.drafters.parallel import ParallelDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.suffix import SuffixDrafter
 from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter
@@ -48,7 +49,8 @@ from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
 from harness.models.head import Head
 from harness.models.mtp import load_mtp
-from harness.models.random_head import random_eagle, random_eagle3, random_mtp
+from harness.models.peagle import PEagleHead, load_peagle
+from harness.models.random_head import random_eagle, random_eagle3, random_mtp, random_peagle
 from harness.models.random_target import architecture, random_model
 from harness.models.target import TargetModel, load_target
 from harness.models.vocabulary import check_draft_model, check_vocab_size
@@ -212,6 +214,11 @@ def _chain(setup: DrafterSetup) -> Drafter:
     return ChainDrafter(head, sampling, shape, setup.caching)
 
 
+def _parallel(setup: DrafterSetup) -> Drafter:
+    assert setup.loaded is not None and isinstance(setup.loaded.head, PEagleHead) and setup.tree is None
+    return ParallelDrafter(setup.loaded.head, setup.draft_sampling, setup.shape, setup.caching)
+
+
 def _with_draft_model(setup: DrafterSetup) -> Drafter:
     assert setup.loaded is not None and isinstance(setup.loaded.head, TargetModel)
     model, sampling, shape = setup.loaded.head, setup.draft_sampling, setup.shape
@@ -242,7 +249,7 @@ def _sizes(config: DrafterConfig, target: TargetModel) -> Path | None:
     """
     if config.path is not None:
         return checkpoint_folder(config.path, config.revision, WITHOUT_WEIGHTS)
-    return zoo_path(config.kind.value) if target.path == ZOO / "target" else None
+    return zoo_path(config.kind.value) if config.traits.in_zoo and target.path == ZOO / "target" else None
 
 
 def _random_draft_model(config: DrafterConfig, target: TargetModel) -> TargetModel:
@@ -271,6 +278,9 @@ _SPECS = {
         _chain, load_eagle3, lambda config, target: random_eagle3(target, _sizes(config, target))
     ),
     DrafterKind.mtp: DrafterSpec(_chain, load_mtp, lambda config, target: random_mtp(target)),
+    DrafterKind.peagle: DrafterSpec(
+        _parallel, load_peagle, lambda config, target: random_peagle(target, _sizes(config, target))
+    ),
     DrafterKind.draft_model: DrafterSpec(_with_draft_model, _load_draft_model, _random_draft_model),
     DrafterKind.ngram: DrafterSpec(_ngram),
     DrafterKind.suffix: DrafterSpec(

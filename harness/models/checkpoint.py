@@ -138,6 +138,14 @@ class Checkpoint:
     def names(self) -> list[str]:
         return sorted(self._files)
 
+    def shape_of(self, name: str) -> list[int]:
+        """The shape of a tensor that is there. Raises CheckpointError when its file does not hold it."""
+        path = self._files[name]
+        try:
+            return list(self._handle(path).get_slice(name).get_shape())
+        except SafetensorError as error:
+            raise CheckpointError(f"{path}: expected {name}, which {INDEX} places there, found none") from error
+
     def take(self, name: str, shape: Iterable[int]) -> Tensor:
         """One tensor, on the CPU in the file's dtype. Raises CheckpointError when it is missing or misshapen."""
         expected = list(shape)
@@ -146,11 +154,7 @@ class Checkpoint:
                 f"{self.folder}: expected a tensor {name} of shape {expected}, found none of that name among "
                 f"{len(self._files)} tensors ({', '.join(self.names[:4])}, ...)"
             )
-        path = self._files[name]
-        try:
-            found = list(self._handle(path).get_slice(name).get_shape())
-        except SafetensorError as error:
-            raise CheckpointError(f"{path}: expected {name}, which {INDEX} places there, found none") from error
+        path, found = self._files[name], self.shape_of(name)
         if found != expected:
             raise CheckpointError(
                 f"{path}: expected {name} of shape {expected}, found {found}; "

@@ -115,10 +115,11 @@ def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
     return LAYER_TYPES[config.model_type]
 
 
-def layer_config(data: dict[str, Any], source: object) -> PreTrainedConfig:
+def layer_config(data: dict[str, Any], source: object, *, is_stack: bool = False) -> PreTrainedConfig:
     """The configuration of a drafter's layers from the fields of its file; no model_type means llama.
 
-    Raises ValueError when such layers do not run; warns about unused fields.
+    is_stack: whether there may be more than one. Raises ValueError when such layers do not run; warns about unused
+    fields.
     """
     model_type = data.get("model_type") or LlamaConfig.model_type
     if model_type not in HEAD_LAYERS:
@@ -130,8 +131,9 @@ def layer_config(data: dict[str, Any], source: object) -> PreTrainedConfig:
     with configured_by(source):
         config = type(AutoConfig.for_model(model_type)).from_dict(fields)
     warn_of_unknown(fields, _layer_field_names(config), source)
-    if config.num_hidden_layers != 1:
-        raise ValueError(f"{source}: expected num_hidden_layers 1, found {config.num_hidden_layers}")
+    if config.num_hidden_layers < 1 or (config.num_hidden_layers > 1 and not is_stack):
+        wanted = "1 or more" if is_stack else "1"
+        raise ValueError(f"{source}: expected num_hidden_layers {wanted}, found {config.num_hidden_layers}")
     layer_types(config, source)
     return config
 

@@ -11,7 +11,7 @@ Source: Li et al., EAGLE-3: Scaling up Inference Acceleration of LLMs via Traini
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from harness.models.decoder_layer import (
 )
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head, HeadOutput, stored_embedding
-from harness.models.layer_forward import add_feed_forward, attend, linear, norm
+from harness.models.layer_forward import add_feed_forward, attend, linear, norm, run_layers
 from harness.models.target import TargetModel, TargetOutput, on_meta
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 from harness.models.zoo import zoo_path
@@ -56,7 +56,8 @@ class Eagle3Head(Head):
         layer, hidden_size = config.layer, config.layer.hidden_size
         types = layer_types(layer, "EAGLE-3 head")
         joined_size = len(config.aux_layers) * config.target_hidden_size
-        self.layers = nn.ModuleList([eagle3_layer(layer)])
+        others = (types.layer(with_slots(layer), index) for index in range(1, layer.num_hidden_layers))
+        self.layers = nn.ModuleList([eagle3_layer(layer), *others])
         self.fc = nn.Linear(joined_size, hidden_size, bias=False)
         self.norm = types.norm(hidden_size, eps=layer.rms_norm_eps)
         self.lm_head = nn.Linear(hidden_size, config.draft_vocab_size, bias=False)
@@ -126,7 +127,11 @@ class Eagle3Head(Head):
         joined = torch.cat((norm(layer.input_layernorm, self.embed(token_ids), view), normed), dim=-1)
         attended = attend(layer, self.rotary, joined, positions, view)
         states = add_feed_forward(layer, attended, residual, view)
-        hidden = norm(self.norm, states, view)
+        others = self.decoder_layers[1:]
+        if others:
+            states, hidden, _ = run_layers(others, self.norm, self.rotary, states, positions, view, first=1)
+        else:
+            hidden = norm(self.norm, states, view)
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -145,18 +150,25 @@ def eagle3_layer(config: PreTrainedConfig) -> nn.Module:
     return layer
 
 
+AnyEagle3Head = TypeVar("AnyEagle3Head", bound=Eagle3Head)
+
+
 def load_eagle3(path: str | Path | None, target: TargetModel, *, revision: str | None = None) -> Eagle3Head:
     """Load a frozen EAGLE-3 head for a target; path None is the built-in one. Raises ValueError as load_target does."""
     folder = zoo_path("eagle3") if path is None else checkpoint_folder(path, revision)
     source = folder / "config.json"
-    config = Eagle3Config.from_dict(read_json(source), target, source)
-    check_vocab_size(config.layer.vocab_size, target, source)
+    return read_head(Eagle3Head, Eagle3Config.from_dict(read_json(source), target, source), folder, target)
+
+
+def read_head(kind: type[AnyEagle3Head], config: Eagle3Config, folder: Path, target: TargetModel) -> AnyEagle3Head:
+    """A frozen head with the weights of a folder, in either layout. Raises ValueError as load_target does."""
+    check_vocab_size(config.layer.vocab_size, target, folder / "config.json")
     check_folder_tokenizer(folder, target)
     with Checkpoint(folder) as checkpoint:
         embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, config.layer.hidden_size)
         vocabulary = draft_vocabulary(checkpoint, config, target)
         with on_meta(target.device):
-            head = Eagle3Head(config, target, draft_token_ids=vocabulary, own_embedding=embedding is not None)
+            head = kind(config, target, draft_token_ids=vocabulary, own_embedding=embedding is not None)
         original = any(name.startswith(ORIGINAL_LAYER_PREFIX) for name in checkpoint.names)
         head.fill(checkpoint, {LAYER_PREFIX: ORIGINAL_LAYER_PREFIX} if original else None)
         checkpoint.ignore(("verifier_norm.", "verifier_lm_head."))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedConfig
 
@@ -68,6 +68,8 @@ class Eagle3Config:
     """Whether the next step's features are taken after the final norm."""
     verifier: str | None = None
     """Name of the target in the file."""
+    kind: ClassVar[str] = "eagle3"
+    """Its name in the speculators layout, and as a drafter."""
 
     def __post_init__(self) -> None:
         if self.norm_before_fc and self.fc_norm:
@@ -76,7 +78,7 @@ class Eagle3Config:
     @classmethod
     def for_target(
         cls, target: TargetModel, draft_vocab_size: int, *, aux_layers: tuple[int, ...] | None = None, **changes: Any
-    ) -> Eagle3Config:
+    ) -> Self:
         """A head whose layer is like the target's; `changes` are fields of this class or of the layer."""
         own = {name: changes.pop(name) for name in tuple(changes) if name in cls.__dataclass_fields__}
         return cls(
@@ -89,34 +91,16 @@ class Eagle3Config:
         )
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], target: TargetModel, source: object = "config.json") -> Eagle3Config:
+    def from_dict(cls, data: dict[str, Any], target: TargetModel, source: object = "config.json") -> Self:
         """Read either layout; what the file leaves out is filled from the target, audibly where readers disagree."""
-        layer = layer_config(data.get("transformer_layer_config") or original_layer_fields(data), source)
-        nested = data.get("eagle_config") or {}
-        stated = data.get("eagle_aux_hidden_state_layer_ids") or nested.get("eagle_aux_hidden_state_layer_ids")
+        check_kind(data, cls.kind, source)
         if "transformer_layer_config" in data and "norm_before_residual" not in data:
             warnings.warn(
                 f"{source}: norm_before_residual is absent; false is taken, as speculators does (vLLM takes true). "
                 f"If acceptance is poor, state it in the file",
                 stacklevel=2,
             )
-        if nested.get("use_aux_hidden_state") is False:
-            raise ValueError(f"{source}: expected a head fed with auxiliary states, found use_aux_hidden_state false")
-        if "transformer_layer_config" in data:
-            warn_of_unknown(data, READ_FIELDS | UNREAD_FIELDS, source)
-        warn_of_unknown(nested, NESTED_FIELDS, f"{source}, eagle_config")
-        verifier = (data.get("speculators_config") or {}).get("verifier") or {}
-        return cls(
-            layer,
-            data.get("draft_vocab_size") or layer.vocab_size,
-            tuple(stated) if stated else default_aux_layers(target.num_layers),
-            data.get("target_hidden_size") or layer.hidden_size,
-            bool(data.get("norm_before_residual", False)),
-            bool(data.get("norm_before_fc", nested.get("norm_before_fc", False))),
-            bool(data.get("fc_norm", False)),
-            bool(data.get("norm_output", False)),
-            verifier.get("name_or_path"),
-        )
+        return cls(**eagle3_fields(data, target, source))
 
     def check_target(self, target: TargetModel) -> None:
         """Raise ValueError when the auxiliary states cannot come from this target."""
@@ -137,9 +121,9 @@ class Eagle3Config:
         proposal = {"proposal_type": "greedy", "speculative_tokens": 3}
         return {
             "architectures": ["Eagle3Speculator"],
-            "speculators_model_type": "eagle3",
+            "speculators_model_type": self.kind,
             "speculators_config": {
-                "algorithm": "eagle3",
+                "algorithm": self.kind,
                 "default_proposal_method": "greedy",
                 "proposal_methods": [proposal],
                 "verifier": {"name_or_path": self.verifier, "architectures": []},
@@ -153,6 +137,41 @@ class Eagle3Config:
             "fc_norm": self.fc_norm,
             "norm_output": self.norm_output,
         }
+
+
+def check_kind(data: dict[str, Any], kind: str, source: object) -> None:
+    """Raise ValueError when a file of the speculators layout says that it is a head of another kind."""
+    stated = data.get("speculators_model_type", kind)
+    if stated != kind:
+        raise ValueError(
+            f"{source}: expected speculators_model_type {kind!r}, found {stated!r}; choose the drafter that runs it"
+        )
+
+
+def eagle3_fields(
+    data: dict[str, Any], target: TargetModel, source: object, *, is_stack: bool = False
+) -> dict[str, Any]:
+    """The fields of an Eagle3Config from a config.json of either layout; see `layer_config` for is_stack."""
+    layer = layer_config(data.get("transformer_layer_config") or original_layer_fields(data), source, is_stack=is_stack)
+    nested = data.get("eagle_config") or {}
+    stated = data.get("eagle_aux_hidden_state_layer_ids") or nested.get("eagle_aux_hidden_state_layer_ids")
+    if nested.get("use_aux_hidden_state") is False:
+        raise ValueError(f"{source}: expected a head fed with auxiliary states, found use_aux_hidden_state false")
+    if "transformer_layer_config" in data:
+        warn_of_unknown(data, READ_FIELDS | UNREAD_FIELDS, source)
+    warn_of_unknown(nested, NESTED_FIELDS, f"{source}, eagle_config")
+    verifier = (data.get("speculators_config") or {}).get("verifier") or {}
+    return {
+        "layer": layer,
+        "draft_vocab_size": data.get("draft_vocab_size") or layer.vocab_size,
+        "aux_layers": tuple(stated) if stated else default_aux_layers(target.num_layers),
+        "target_hidden_size": data.get("target_hidden_size") or layer.hidden_size,
+        "norm_before_residual": bool(data.get("norm_before_residual", False)),
+        "norm_before_fc": bool(data.get("norm_before_fc", nested.get("norm_before_fc", False))),
+        "fc_norm": bool(data.get("fc_norm", False)),
+        "norm_output": bool(data.get("norm_output", False)),
+        "verifier": verifier.get("name_or_path"),
+    }
 
 
 def original_layer_fields(data: dict[str, Any]) -> dict[str, Any]:

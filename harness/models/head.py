@@ -39,7 +39,7 @@ class HeadOutput(NamedTuple):
 
 
 class Head(nn.Module):
-    """A draft head of one layer. Its state_dict holds exactly the tensors of its public format.
+    """A draft head. Its state_dict holds exactly the tensors of its public format.
 
     The embedding and the output matrix of the target are read through `self.target`, which is no module: they are
     neither parameters of the head nor moved or trained with it.
@@ -64,21 +64,21 @@ class Head(nn.Module):
         self.target = target
 
     rotary: Any
-    """The rotary module of its layer."""
+    """The rotary module of its layers."""
     is_fused = False
     """See `fuse`."""
     fusion_obstacle: str | None = None
-    """Why `fuse` left its layer as it is."""
+    """Why `fuse` left its layers as they are."""
 
     @property
-    def decoder_layer(self) -> Any:
-        """Its one decoder layer."""
+    def decoder_layers(self) -> Sequence[Any]:
+        """Its decoder layers: one, but for heads that run each of theirs once a round."""
         layers: Any = self.layers
-        return layers[0]
+        return list(layers)
 
     def fuse(self) -> str | None:
-        """Let its layer run through the fused operations, in caches made from here on; returns why not, if not."""
-        self.fusion_obstacle = fuse_layers([self.decoder_layer], self.rotary)
+        """Let its layers run through the fused operations, in caches made from here on; returns why not, if not."""
+        self.fusion_obstacle = fuse_layers(self.decoder_layers, self.rotary)
         self.is_fused = self.fusion_obstacle is None
         return self.fusion_obstacle
 
@@ -123,14 +123,14 @@ class Head(nn.Module):
     @property
     def cost(self) -> ModelCost:
         """What its forwards cost."""
-        parameters = tuple(self.named_parameters())
-        return ModelCost(parameters, self.embed_weight, self.output_matrix, self.layer_config, 1, self.joining)
+        parameters, num_layers = tuple(self.named_parameters()), len(self.decoder_layers)
+        return ModelCost(parameters, self.embed_weight, self.output_matrix, self.layer_config, num_layers, self.joining)
 
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
-        """An empty key-value cache for the head's layer."""
-        weight = next(self.parameters())
+        """An empty key-value cache for the head's layers."""
+        weight, num_layers = next(self.parameters()), len(self.decoder_layers)
         table = rope_table(self.rotary, capacity, weight.device) if self.is_fused else None
-        return new_cache(self.layer_config, 1, num_slots, capacity, weight.dtype, weight.device, table)
+        return new_cache(self.layer_config, num_layers, num_slots, capacity, weight.dtype, weight.device, table)
 
     def features(self, output: TargetOutput) -> Tensor:
         """[B, T, H] the features of the target's tokens."""

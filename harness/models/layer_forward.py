@@ -41,14 +41,15 @@ def run_layers(
     # [B, T] int64
     positions: Tensor,
     view: View | None,
-    asked: tuple[int, ...],
+    asked: tuple[int, ...] = (),
+    first: int = 0,
 ) -> LayersOutput:
-    """Run a stack of layers and the norm after it."""
+    """Run a stack of layers and the norm after it; `first` is the number of its first layer in the cache."""
     if is_fused(view):
-        return _run_fused_layers(layers, final_norm, states, view, asked)
+        return _run_fused_layers(layers, final_norm, states, view, asked, first)
     run = _unfused(layers[0], rotary, states, positions, view)
     entering = {}
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(layers, first):
         if index in asked:
             entering[index] = states
         states = run(layer, states)
@@ -68,10 +69,10 @@ def _unfused(
 
 
 def _run_fused_layers(
-    layers: Any, final_norm: Any, states: Tensor, view: FusedView, asked: tuple[int, ...]
+    layers: Any, final_norm: Any, states: Tensor, view: FusedView, asked: tuple[int, ...], first: int
 ) -> LayersOutput:
     residual, entering = None, {}
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(layers, first):
         table, keys, values = _places(view, index)
         output = fused.decoder_layer(layer, states, residual, table, keys, values, view.slots, view.starts)
         if index in asked:

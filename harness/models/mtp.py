@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +90,8 @@ class MtpHead(Head):
         self.rotary = types.rotary(layer_config).to(target.device)
 
     @property
-    def decoder_layer(self) -> Any:
-        return self.block
+    def decoder_layers(self) -> Sequence[Any]:
+        return [self.block]
 
     @property
     def block(self) -> Any:

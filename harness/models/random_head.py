@@ -1,12 +1,14 @@
 """Draft heads with random weights, for any target: of the sizes that the public heads have, or of a given config.json.
 
-EAGLE and EAGLE-3 heads are one Llama layer of the target's widths, as the public ones are for Llama and Qwen3 alike.
+EAGLE and EAGLE-3 heads are one Llama layer of the target's widths, as the public ones are for Llama and Qwen3 alike;
+P-EAGLE heads are four, as those of amazon/gpt-oss-20b-p-eagle and the default of speculators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,15 +23,18 @@ from harness.models.eagle3 import Eagle3Head
 from harness.models.eagle3_config import Eagle3Config, default_aux_layers
 from harness.models.head import Head
 from harness.models.mtp import MtpConfig, MtpHead
+from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.random_weights import RandomWeights, made_on, random_fingerprint
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_vocab_size
 
 DRAFT_VOCAB_SIZE = 32_000
 """Of the public EAGLE-3 heads; a smaller vocabulary is taken whole."""
+NUM_PEAGLE_LAYERS = 4
 SEED = "drafter"
 
 AnyHead = TypeVar("AnyHead", bound=Head)
+AnyEagle3Config = TypeVar("AnyEagle3Config", bound=Eagle3Config)
 
 
 def random_eagle(target: TargetModel, folder: Path | None = None) -> EagleHead:
@@ -51,25 +56,47 @@ def random_eagle3(target: TargetModel, folder: Path | None = None) -> Eagle3Head
 
     folder: whose config.json gives other sizes. Raises ValueError as `random_eagle` does.
     """
+    config = Eagle3Config(**_eagle3_sizes(target)) if folder is None else _read(Eagle3Config, folder, target)
+    return _drawn_eagle3(Eagle3Head, config, target)
+
+
+def random_peagle(target: TargetModel, folder: Path | None = None) -> PEagleHead:
+    """A P-EAGLE head like `random_eagle3`'s, whose mask token is the last one of the target's vocabulary.
+
+    folder: whose config.json gives other sizes. Raises ValueError as `random_eagle` does.
+    """
     if folder is None:
-        config = Eagle3Config(
-            _llama_layer(target),
-            min(DRAFT_VOCAB_SIZE, target.vocab_size),
-            default_aux_layers(target.num_layers),
-            target.hidden_size,
-            verifier=target.name,
-        )
+        sizes = _eagle3_sizes(target, NUM_PEAGLE_LAYERS)
+        config = PEagleConfig(**sizes, mask_token_id=target.vocab_size - 1)
     else:
-        source = folder / "config.json"
-        config = Eagle3Config.from_dict(read_json(source), target, source)
-        check_vocab_size(config.layer.vocab_size, target, source)
+        config = _read(PEagleConfig, folder, target)
+    return _drawn_eagle3(PEagleHead, config, target)
+
+
+def _eagle3_sizes(target: TargetModel, num_layers: int = 1) -> dict[str, Any]:
+    """Fields of an Eagle3Config for a target."""
+    return {
+        "layer": _llama_layer(target, num_layers),
+        "draft_vocab_size": min(DRAFT_VOCAB_SIZE, target.vocab_size),
+        "aux_layers": default_aux_layers(target.num_layers),
+        "target_hidden_size": target.hidden_size,
+        "verifier": target.name,
+    }
+
+
+def _read(kind: type[AnyEagle3Config], folder: Path, target: TargetModel) -> AnyEagle3Config:
+    source = folder / "config.json"
+    config = kind.from_dict(read_json(source), target, source)
+    check_vocab_size(config.layer.vocab_size, target, source)
+    return config
+
+
+def _drawn_eagle3(kind: Callable[..., AnyHead], config: Eagle3Config, target: TargetModel) -> AnyHead:
+    """A head of the EAGLE-3 layouts, with an embedding of its own where it needs one."""
     own_embedding = config.layer.hidden_size != target.hidden_size
-
-    def make(owner: TargetModel) -> Eagle3Head:
-        ids = spread_ids(config.draft_vocab_size, target.vocab_size)
-        return Eagle3Head(config, owner, draft_token_ids=ids, own_embedding=own_embedding)
-
-    return _drawn(make, target, config.to_dict())
+    ids = spread_ids(config.draft_vocab_size, target.vocab_size)
+    make = partial(kind, config, draft_token_ids=ids, own_embedding=own_embedding)
+    return _drawn(make, target, config.to_dict(), config.layer.num_hidden_layers)
 
 
 def random_mtp(target: TargetModel) -> MtpHead:
@@ -93,16 +120,19 @@ def spread_ids(num_ids: int, vocab_size: int) -> Tensor:
     return torch.arange(num_ids, device="cpu") * vocab_size // num_ids
 
 
-def _llama_layer(target: TargetModel) -> PreTrainedConfig:
-    """One Llama layer of the target's widths, heads and positions."""
+def _llama_layer(target: TargetModel, num_layers: int = 1) -> PreTrainedConfig:
+    """So many Llama layers of the target's widths, heads and positions."""
     fields = layer_fields(head_layer_config(target.config))
-    return layer_config(fields | {"model_type": LlamaConfig.model_type}, f"target {target.name}")
+    fields |= {"model_type": LlamaConfig.model_type, "num_hidden_layers": num_layers}
+    return layer_config(fields, f"target {target.name}", is_stack=num_layers > 1)
 
 
-def _drawn(make: Callable[[TargetModel], AnyHead], target: TargetModel, fields: dict[str, Any]) -> AnyHead:
+def _drawn(
+    make: Callable[[TargetModel], AnyHead], target: TargetModel, fields: dict[str, Any], num_layers: int = 1
+) -> AnyHead:
     """A frozen head made for a target, where the target is, and drawn."""
     with made_on(target.device, target.dtype):
         head = make(target)
-    head.fill(RandomWeights(SEED, 1, device=target.device, dtype=target.dtype))
+    head.fill(RandomWeights(SEED, num_layers, device=target.device, dtype=target.dtype))
     head.random_fingerprint = random_fingerprint(SEED, {"kind": type(head).__name__} | fields)
     return head.eval().requires_grad_(False)

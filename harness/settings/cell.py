@@ -188,6 +188,11 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "built-in target has one of its own",
     ),
     (
+        lambda cell: _lacks_weights(cell) and not cell.drafter.traits.in_zoo,
+        "drafter={drafter.kind.value} needs drafter.path, or drafter.weights=random: none is built in; "
+        "`python -m experiments.train_zoo --stages {drafter.kind.value}` trains one for the built-in target",
+    ),
+    (
         lambda cell: _lacks_weights(cell) and cell.target.shape is not None and cell.drafter.traits.in_target,
         "drafter={drafter.kind.value} is read from the target's own folder, and target.shape={target.shape} has none; "
         "use drafter.weights=random, or drafter.path",

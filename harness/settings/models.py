@@ -20,6 +20,7 @@ class DrafterKind(Enum):
     eagle = "eagle"
     eagle3 = "eagle3"
     mtp = "mtp"
+    peagle = "peagle"
     draft_model = "draft_model"
     ngram = "ngram"
     suffix = "suffix"
@@ -37,6 +38,8 @@ class DrafterTraits:
     """Whether it can propose several tokens for a position."""
     in_target: bool = False
     """Whether it lies in the target's own folder and has the target's sizes."""
+    in_zoo: bool = True
+    """Whether the built-in target has one."""
     settings: tuple[str, ...] = ()
     """Settings of the section drafter that only such kinds use."""
     name: str = "{kind}"
@@ -48,6 +51,7 @@ DRAFTERS = {
     DrafterKind.eagle: DrafterTraits(has_model=True, drafts_trees=True),
     DrafterKind.eagle3: DrafterTraits(has_model=True, drafts_trees=True),
     DrafterKind.mtp: DrafterTraits(has_model=True, drafts_trees=True, in_target=True),
+    DrafterKind.peagle: DrafterTraits(has_model=True, in_zoo=False),
     DrafterKind.draft_model: DrafterTraits(has_model=True, drafts_trees=True, settings=("shape",)),
     DrafterKind.ngram: DrafterTraits(
         is_one_hot=True,

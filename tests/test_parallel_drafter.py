@@ -1,0 +1,155 @@
+"""Parallel drafters: rows that see no draft, tokens of the baseline, one forward a round, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from harness.backends.local.local import LocalBackend
+from harness.backends.local.model_store import ModelStore
+from harness.drafters.chain import ChainDrafter, DrafterShape
+from harness.drafters.parallel import ParallelDrafter
+from harness.engine.engine import Engine
+from harness.settings.cell import CellConfig, InvalidCombinationError
+from harness.settings.drafting import DraftingConfig
+from harness.settings.models import DrafterConfig, DrafterKind, Weights
+from harness.settings.sampling import SamplingSettings
+from harness.settings.sections import BackendConfig, DecodingConfig, VerificationConfig
+from harness.settings.workload import WorkloadConfig
+from harness.workload.conversations import conversations, load_prompts
+from kernels.contract import DraftSampling, VerificationMethod
+from kernels.methods import TreeMethod
+from tests.tiny_engines import NUM_SLOTS, tiny_engine, tiny_head, tiny_requests
+from tests.tiny_models import VOCAB_SIZE, random_target
+
+NUM_DRAFTS = 4
+
+
+def drawn_twice(make, draft_sampling):
+    """[((tokens, rows), (tokens, rows))] of the requests of each round, drafted with two seeds from one state."""
+    engine = tiny_engine("peagle", num_speculative_tokens=NUM_DRAFTS)
+    head, shape = engine.drafter.head, DrafterShape(NUM_SLOTS, 30, NUM_DRAFTS, VOCAB_SIZE)
+    drafter = make(head, draft_sampling, shape)
+    found, propose = [], drafter.propose
+
+    def twice(batch):
+        both = []
+        for seeds in (batch.streams.seeds + 1000, batch.streams.seeds):
+            draft = propose(replace(batch, streams=replace(batch.streams, seeds=seeds)))
+            decodes = batch.lengths > 1
+            both.append((draft.token_ids[decodes], draft.logits[decodes].clone()))
+        found.append(tuple(both))
+        return draft
+
+    drafter.propose = twice
+    method = VerificationMethod.coupled if draft_sampling is DraftSampling.coupled else VerificationMethod.probabilistic
+    settings = replace(engine.settings, verification=replace(engine.settings.verification, method=method))
+    Engine(engine.target, drafter, settings).run(tiny_requests(5, 6), lambda _: None)
+    return found
+
+
+@pytest.mark.parametrize("draft_sampling", [DraftSampling.sampled, DraftSampling.coupled])
+def test_no_row_depends_on_a_draft_token(draft_sampling):
+    """Two draws from one state: other tokens at every place, the same rows, bit for bit. Would catch a head that is fed
+    what it drafted, and a cache in which drafts of the last round are left."""
+    rounds = drawn_twice(ParallelDrafter, draft_sampling)
+    tokens = [torch.cat([each[way][0] for each in rounds]) for way in (0, 1)]
+    assert (tokens[0] != tokens[1]).any(dim=0).all() and len(rounds) > 20
+    assert all(torch.equal(first, second) for (_, first), (_, second) in rounds)
+
+
+def test_the_same_comparison_finds_a_chain():
+    """The same head run as a chain, where only the first row sees no draft."""
+    rounds = drawn_twice(ChainDrafter, DraftSampling.sampled)
+    first, second = (torch.cat([each[way][1] for each in rounds]) for way in (0, 1))
+    assert [bool((first[:, place] != second[:, place]).any()) for place in range(NUM_DRAFTS)] == [False, *[True] * 3]
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of fixed sizes"])
+def test_greedy_tokens_are_the_baselines(graphs):
+    def tokens(kind, **options):
+        engine = tiny_engine(kind, sampling=SamplingSettings(0.0), graphs=graphs, **options)
+        return {
+            each.prompt_id: each.output_token_ids for each in engine.run(tiny_requests(5, 6), lambda _: None).requests
+        }
+
+    assert tokens("peagle", num_speculative_tokens=NUM_DRAFTS) == tokens("none")
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 5])
+def test_a_round_is_one_forward_however_many_it_drafts(monkeypatch, num_tokens):
+    """Beside the one that reads the known pairs. Counts of the records are those of the rounds."""
+    engine, widths = tiny_engine("peagle", num_speculative_tokens=num_tokens), []
+    head = engine.drafter.head
+    forward = type(head).forward
+
+    def counted(self, token_ids, *others):
+        widths.append(token_ids.shape[1])
+        return forward(self, token_ids, *others)
+
+    monkeypatch.setattr(type(head), "forward", counted)
+    record = engine.run(tiny_requests(1, 6), lambda _: None).requests[0]
+    rounds = record.rounds[1:]
+    # the prompt's pairs; then in every round the masked pairs, if there are any, and the known ones
+    assert widths == [6, *([num_tokens - 1] * (num_tokens > 1) + [num_tokens + 1]) * len(rounds)]
+    assert {each.num_proposed_tokens for each in rounds} == {num_tokens}
+    assert sum(each.num_accepted_tokens + 1 for each in rounds) + 1 >= len(record.output_token_ids) == 12
+
+
+def cell(
+    kind=DrafterKind.peagle, *, weights=Weights.random, tree=None, method=VerificationMethod.probabilistic, **backend
+):
+    return CellConfig(
+        drafter=DrafterConfig(kind, weights=weights),
+        drafting=DraftingConfig(NUM_DRAFTS, tree=tree),
+        decoding=DecodingConfig(temperature=0.0, max_new_tokens=12),
+        verification=VerificationConfig(method),
+        workload=WorkloadConfig(num_prompts=2, num_turns=1),
+        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=2, **backend),
+    )
+
+
+def texts(config, store):
+    played = conversations(load_prompts(config.workload, config.seed), config.workload, config.seed)
+    return {
+        (each.prompt_id, each.turn): each.output_token_ids
+        for each in LocalBackend(config, store).generate(played).requests
+    }
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of fixed sizes"])
+@pytest.mark.parametrize("fused", [False, True], ids=["layers of transformers", "fused layers"])
+def test_a_random_head_of_the_public_sizes_keeps_the_built_in_targets_tokens(fused, graphs):
+    """Four layers through the local backend. Would catch a layer that reads the places of another one."""
+    store = ModelStore()
+    given = {"fused": fused, "graphs": graphs}
+    config = cell(**given)
+    assert texts(config, store) == texts(cell(DrafterKind.none, weights=Weights.checkpoint, **given), store)
+
+
+def test_fused_layers_propose_the_same():
+    """The logits of one head, up to rounding. Would catch a fused layer that writes to the cache of another one."""
+    target = random_target(seed=3, num_hidden_layers=5)
+    found = []
+    for fused in (False, True):
+        head = tiny_head("peagle", target)
+        assert not fused or head.fuse() is None
+        cache, tokens = head.new_cache(1, 12), torch.arange(7)[None]
+        positions = torch.arange(7)[None]
+        features = head.mask_features().expand(1, 7, -1)
+        first = head(tokens[:, :4], features[:, :4], positions[:, :4], cache.view(slice(0, 1), positions[:, :4], 4))
+        rest = head(tokens[:, 4:], features[:, 4:], positions[:, 4:], cache.view(slice(0, 1), positions[:, 4:], 7))
+        found.append(head.logits(torch.cat((first.hidden, rest.hidden), dim=1)))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+def test_trees_are_refused():
+    with pytest.raises(InvalidCombinationError, match="drafter= one of eagle, eagle3, mtp, draft_model, ngram"):
+        cell(tree="2-2", method=TreeMethod.recursive)
+
+
+def test_the_built_in_target_has_none():
+    with pytest.raises(
+        InvalidCombinationError, match=r"drafter=peagle needs drafter\.path, or drafter\.weights=random: none"
+    ):
+        cell(weights=Weights.checkpoint)
