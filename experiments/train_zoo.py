@@ -13,8 +13,10 @@ import argparse
 import time
 from pathlib import Path
 
-STAGES = ("tokenizer", "data", "target", "sample", "eagle", "eagle3", "mtp", "draft_model", "card")
-DRAFTERS = ("eagle", "eagle3", "mtp", "draft_model")
+from experiments.zoo.settings import NOT_SHIPPED
+
+STAGES = ("tokenizer", "data", "target", "sample", "eagle", "eagle3", "mtp", "draft_model", "peagle", "card")
+DRAFTERS = ("eagle", "eagle3", "mtp", "draft_model", "peagle")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -24,7 +26,12 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=Path, default=Path("build/zoo"), help="folder of the run; its layout is the zoo's"
     )
-    parser.add_argument("--stages", default=",".join(STAGES), help=f"comma-separated, among {','.join(STAGES)}")
+    shipped = ",".join(stage for stage in STAGES if stage not in NOT_SHIPPED)
+    parser.add_argument(
+        "--stages",
+        default=shipped,
+        help=f"comma-separated, among {','.join(STAGES)}; default: all but {','.join(NOT_SHIPPED)}",
+    )
     parser.add_argument("--seed", type=int, default=20_261_120)
     parser.add_argument("--device", default=None, help="default: cuda where there is one")
     parser.add_argument("--no-compile", action="store_true", help="run without torch.compile")

@@ -20,10 +20,11 @@ from experiments.zoo.schedule import Schedule
 from experiments.zoo.settings import SMOKE_SIZES
 from experiments.zoo.target_training import llama
 from experiments.zoo.tokenizer import END_OF_TEXT_ID, SPECIAL_TOKENS, chat_text, save_tokenizer, train_tokenizer
-from experiments.zoo.unrolled import HeadChain, StepTerms, accepted, step_terms
+from experiments.zoo.unrolled import HeadChain, ParallelChain, StepTerms, accepted, step_terms
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Config, Eagle3Head
 from harness.models.mtp import MtpConfig, MtpHead
+from harness.models.peagle import PEagleConfig, PEagleHead, load_peagle
 from harness.models.target import TargetModel, load_target, load_tokenizer
 
 BUILTIN = Path(__file__).parents[1] / "harness" / "workload" / "prompts" / "builtin.jsonl"
@@ -145,6 +146,26 @@ def test_training_chain_equals_the_chain_run_over_a_cache(target: TargetModel, i
                 )
 
 
+def test_a_parallel_chain_equals_the_masked_pairs_of_one_forward(target: TargetModel) -> None:
+    """Would catch training with text that drafting does not know, or at other positions than it drafts."""
+    torch.manual_seed(2)
+    config = PEagleConfig.for_target(target, 32, aux_layers=(1, 2, 3), mask_token_id=3)
+    head, num_steps, length = PEagleHead(config, target, draft_token_ids=torch.arange(0, 64, 2)), 4, 20
+    torch.nn.init.normal_(head.mask_hidden)
+    token_ids = torch.randint(64, (2, length))
+    positions = torch.arange(length)[None].expand(2, -1)
+    with torch.no_grad():
+        features = head.features(target.forward(token_ids, positions, None, head.aux_layers))
+        states = ParallelChain(head, length, num_steps)(token_ids, features)
+        masks, masked = torch.full((2, num_steps - 1), 3), head.mask_features().expand(2, num_steps - 1, -1)
+        for pair in (0, 5, 15):
+            tokens = torch.cat((token_ids[:, 1 : pair + 2], masks), dim=1)
+            joined = torch.cat((features[:, : pair + 1], masked), dim=1)
+            hidden = head(tokens, joined, positions[:, : pair + num_steps], None).hidden[:, pair:]
+            for step in range(num_steps):
+                torch.testing.assert_close(states.hidden[step][:, pair], hidden[:, step], atol=1e-5, rtol=1e-4)
+
+
 def test_step_terms_are_the_overlap_and_its_unbiased_estimate() -> None:
     torch.manual_seed(3)
     target_logits, draft_logits = torch.randn(1, 1, 7), torch.randn(1, 1, 7)
@@ -222,14 +243,15 @@ def test_every_stage_runs_on_a_cpu_and_leaves_a_loadable_zoo(tmp_path: Path) -> 
     out, packed = tmp_path / "zoo", tmp_path / "packed"
     common = ["--corpus", str(tmp_path / "corpus"), "--out", str(out), "--smoke", "--steps", "3"]
     main([*common, "--stages", "tokenizer,data,target,sample"])
-    main([*common, "--stages", "eagle,eagle3,mtp,draft_model,card", "--pack", str(packed)])
+    main([*common, "--stages", "eagle,eagle3,mtp,draft_model,peagle,card", "--pack", str(packed)])
     target = load_target(out / "target")
     assert target.vocab_size == replace(SMOKE_SIZES).vocab_size
     assert target.eos_token_ids == {0, 4}
     assert target.dtype == torch.bfloat16
     card = (out / "README.md").read_text()
     assert "CC-BY-4.0" in card
-    assert "| EAGLE-3 |" in card
+    assert "| EAGLE-3 |" in card and "| P-EAGLE |" in card
+    assert load_peagle(out / "peagle", target).mask_hidden.std() > 0.5
     sizes = json.loads((out / "metrics" / "sizes.json").read_text())
-    assert set(sizes["num_parameters"]) == {"target", "eagle", "eagle3", "mtp", "draft_model"}
+    assert set(sizes["num_parameters"]) == {"target", "eagle", "eagle3", "mtp", "draft_model", "peagle"}
     assert (packed / "zoo.tar.00").stat().st_size > 0

@@ -12,10 +12,11 @@ from safetensors.torch import load_file
 
 from experiments.zoo.card import model_card
 from experiments.zoo.metrics import record, recorded
-from experiments.zoo.settings import Settings
+from experiments.zoo.settings import NOT_SHIPPED, Settings
 from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
 from harness.models.mtp import MtpConfig, MtpHead, load_mtp, save_mtp
+from harness.models.peagle import load_peagle
 from harness.models.target import load_target
 from harness.models.vocabulary import check_draft_model
 from harness.models.zoo import KINDS
@@ -58,6 +59,8 @@ def check(settings: Settings) -> dict[str, Any]:
         models["eagle"] = load_eagle(out / "eagle", target)
     if (out / "eagle3").is_dir():
         models["eagle3"] = load_eagle3(out / "eagle3", target)
+    if (out / "peagle").is_dir():
+        models["peagle"] = load_peagle(out / "peagle", target)
     if settings.mtp_path.is_file():
         models["mtp"] = load_mtp(None, target)
     if (out / "draft_model").is_dir():
@@ -66,8 +69,8 @@ def check(settings: Settings) -> dict[str, Any]:
     unread = {name: model.unused_keys for name, model in models.items() if model.unused_keys}
     if unread:
         raise ValueError(f"expected every stored tensor to be read, found unread ones: {unread}")
-    num_bytes = {kind: folder_bytes(out / kind) for kind in KINDS if (out / kind).is_dir()}
-    total = sum(num_bytes.values())
+    num_bytes = {kind: folder_bytes(out / kind) for kind in (*KINDS, *NOT_SHIPPED) if (out / kind).is_dir()}
+    total = sum(num_bytes[kind] for kind in KINDS if kind in num_bytes)
     if total > MAX_BYTES:
         raise ValueError(f"expected at most {MAX_BYTES:,} bytes of models, found {total:,}: {num_bytes}")
     parameters = {name: model.num_parameters for name, model in models.items()}
@@ -83,7 +86,7 @@ def pack(settings: Settings, destination: Path, with_sampled: bool) -> None:
 
     with_sampled: the sampled text, the token data and the tokenizer too, so that the heads can be trained elsewhere.
     """
-    names = [*_SHIPPED, *_EVIDENCE, "mtp"]
+    names = [*_SHIPPED, *NOT_SHIPPED, *_EVIDENCE, "mtp"]
     if with_sampled:
         names += [settings.sampled_path.name]
     archive = settings.out / "zoo.tar"

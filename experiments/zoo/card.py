@@ -8,10 +8,11 @@ from typing import Any
 from experiments.zoo.data import PROMPT_SHARES
 from experiments.zoo.generated import CHAT_GROUP, JSON_GROUP
 from experiments.zoo.settings import Settings
+from experiments.zoo.tokenizer import END_OF_TEXT_ID
 
 Numbers = dict[str, dict[str, Any]]
 
-_HEAD_NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "draft_model": "Draft model"}
+_HEAD_NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "draft_model": "Draft model", "peagle": "P-EAGLE"}
 
 # source, licence, what it is: from the corpus folder's SOURCES.md, which names repositories, paths and commits.
 _SOURCES = (
@@ -49,6 +50,7 @@ def _opening(settings: Settings, numbers: Numbers) -> str:
         ("target/ (MTP)", "mtp", f"one layer, `model.layers.{sizes.target.num_layers}.*`, num_nextn_predict_layers 1"),
         ("eagle/", "eagle", "EAGLE layout, the target's embedding and output matrix"),
         ("eagle3/", "eagle3", f"speculators layout, aux layers {sizes.aux_layers}, draft vocabulary {sizes.draft_vocab_size}"),
+        ("peagle/", "peagle", f"as eagle3/, drafts in parallel; mask token {END_OF_TEXT_ID}"),
         ("draft_model/", "draft_model", f"Llama, {_shape(sizes.draft_model)}, tied embeddings"),
     ]  # fmt: skip
     table = "\n".join(

@@ -1,4 +1,4 @@
-"""Training of the drafters against the frozen target: EAGLE, EAGLE-3, MTP and an independent draft model.
+"""Training of the drafters against the frozen target: EAGLE, EAGLE-3, MTP, a draft model and P-EAGLE.
 
 Text is mostly sampled from the target, the rest is corpus; the target's states and logits are computed on the fly.
 First the drafter learns the target's distribution at every step of the chain (soft cross-entropy), then the expected
@@ -10,121 +10,29 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from experiments.zoo.data import TokenStream, TrainingData
+from experiments.zoo.drafters import KINDS, make_drafter
 from experiments.zoo.metrics import record
 from experiments.zoo.sampling import GIVEN, load_sampled, load_trained
 from experiments.zoo.schedule import Schedule
 from experiments.zoo.settings import Settings
-from experiments.zoo.target_training import LOG_EVERY, adamw, autocast, llama, save_causal_lm, step
-from experiments.zoo.unrolled import ChainStates, HeadChain, ModelChain, StepTerms, accepted, step_terms
-from harness.models.eagle import EagleConfig, EagleHead
-from harness.models.eagle3 import Eagle3Config, Eagle3Head
-from harness.models.head import Head, save_head
-from harness.models.mtp import MtpConfig, MtpHead
-from harness.models.target import TargetModel, TargetOutput
+from experiments.zoo.target_training import LOG_EVERY, adamw, autocast, step
+from experiments.zoo.unrolled import StepTerms, accepted, step_terms
+from harness.models.target import TargetOutput
 
-KINDS = ("eagle", "eagle3", "mtp", "draft_model")
 _SWITCH_AT = 0.55
 """Share of the budget after which the objective changes to the expected number of accepted tokens."""
 _STEP_DISCOUNT = 0.8
 _FEATURE_WEIGHT = 0.1
 _LATE_CROSS_ENTROPY = 0.05
 _EVALUATION_ROWS = 32
-
-
-@dataclass
-class Drafter:
-    """One drafter in training."""
-
-    module: nn.Module
-    """What is trained, in float32."""
-    chain: Callable[[Tensor, Tensor], ChainStates]
-    num_pairs: int
-    features: Callable[[TargetOutput], Tensor]
-    logits: Callable[[Tensor], Tensor]
-    save: Callable[[], None]
-    aux_layers: tuple[int, ...] = ()
-    draft_to_target: Tensor | None = None
-    learns_features: bool = False
-
-
-def make_drafter(kind: str, settings: Settings, target: TargetModel, data: TrainingData) -> Drafter:
-    """A fresh drafter of a kind."""
-    if kind == "draft_model":
-        return _draft_model(settings, target)
-    head: EagleHead | Eagle3Head | MtpHead
-    sizes, folder = settings.sizes, settings.out / kind
-    changes: dict[str, Any] = {"intermediate_size": sizes.head_intermediate_size}
-    if kind == "eagle":
-        head = EagleHead(EagleConfig.for_target(target, **changes), target)
-    elif kind == "eagle3":
-        config = Eagle3Config.for_target(target, sizes.draft_vocab_size, aux_layers=sizes.aux_layers, **changes)
-        head = Eagle3Head(config, target, draft_token_ids=frequent_tokens(settings, data))
-    else:
-        head = MtpHead(MtpConfig.for_target(target), target)
-    _initialize(head)
-    head.float().requires_grad_(True)
-    chain = HeadChain(head, sizes.sample_length, sizes.num_unrolled)
-    return Drafter(
-        head,
-        chain,
-        chain.num_pairs,
-        head.features,
-        head.logits,
-        partial(save_mtp_layer, head, settings) if kind == "mtp" else partial(save_head, head, folder, torch.bfloat16),
-        head.aux_layers,
-        head.draft_to_target,
-        learns_features=kind == "eagle",
-    )
-
-
-def _draft_model(settings: Settings, target: TargetModel) -> Drafter:
-    sizes, folder = settings.sizes, settings.out / "draft_model"
-    causal_lm = llama(sizes.draft_model, sizes.vocab_size, sizes.target_length, settings.device)
-    model = TargetModel(causal_lm, target.tokenizer, name="draft_model")
-    chain = ModelChain(model, sizes.sample_length, sizes.num_unrolled)
-    save = partial(save_causal_lm, causal_lm, folder, settings.tokenizer_folder)
-    return Drafter(causal_lm, chain, chain.num_pairs, lambda output: output.hidden[..., :0], model.logits, save)
-
-
-def _initialize(head: Head) -> None:
-    with torch.no_grad():
-        for name, parameter in head.named_parameters():
-            if parameter.ndim == 2:
-                nn.init.normal_(parameter, std=0.02 if "lm_head" in name else parameter.shape[1] ** -0.5 / 2)
-            else:
-                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-        if isinstance(head, Eagle3Head) and head.draft_to_target is not None:
-            head.lm_head.weight.copy_(head.target.embed_weight[head.draft_to_target])
-
-
-def save_mtp_layer(head: Head, settings: Settings) -> None:
-    """Save the layer beside the target; the last stage merges it, when no stage reads the target any more."""
-    settings.mtp_path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(head.state_dict_public(), settings.mtp_path)
-
-
-def frequent_tokens(settings: Settings, data: TrainingData) -> Tensor:
-    """[V_draft] the most frequent token ids of sampled text and corpus, ascending."""
-    vocab_size = settings.sizes.vocab_size
-    sampled = np.bincount(load_sampled(settings).ravel() % GIVEN, minlength=vocab_size).astype(np.float64)
-    corpus = np.bincount(data.tokens, minlength=vocab_size).astype(np.float64)
-    share = settings.sizes.sampled_share
-    frequency = share * sampled / sampled.sum() + (1 - share) * corpus / corpus.sum()
-    ids = np.argsort(-frequency, kind="stable")[: settings.sizes.draft_vocab_size]
-    kept = frequency[ids].sum()
-    print(f"eagle3: the {len(ids)} most frequent tokens are {kept:.2%} of the text", flush=True)
-    return torch.from_numpy(np.sort(ids))
 
 
 class HeadTrainer:

@@ -15,7 +15,8 @@ import torch
 
 from experiments.zoo.assemble import assemble
 from experiments.zoo.data import TrainingData, build_data, load_data, training_documents
-from experiments.zoo.head_training import KINDS, train_drafter
+from experiments.zoo.drafters import KINDS
+from experiments.zoo.head_training import train_drafter
 from experiments.zoo.sampling import decode_rows, load_trained, make_sampler, sample_text
 from experiments.zoo.settings import SMOKE_SIZES, Settings, Sizes
 from experiments.zoo.target_training import train_target

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.models.head import Head
+from harness.models.peagle import PEagleHead
 from harness.models.target import TargetModel
 
 
@@ -77,12 +78,31 @@ class HeadChain:
         states = ChainStates([], [])
         current = features[:, :size]
         for index, mask in enumerate(self._masks):
-            tokens = token_ids[:, 1 + index : 1 + index + size]
-            output = self.head(tokens, current, self._positions + index, UnrolledView(keys, values, mask))
+            tokens, read = self._pairs(index, token_ids, current)
+            output = self.head(tokens, read, self._positions + index, UnrolledView(keys, values, mask))
             current = output.next_features
             states.hidden.append(output.hidden)
             states.features.append(current)
         return states
+
+    def _pairs(self, step: int, token_ids: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens [B, P] and features [B, P, H] of a step, from the features that the step before returned."""
+        return token_ids[:, 1 + step : 1 + step + self.num_pairs], features
+
+
+class ParallelChain(HeadChain):
+    """The same for a P-EAGLE head of one layer, whose pairs of the steps 1 .. are masked: one forward in the engine."""
+
+    def __init__(self, head: PEagleHead, length: int, num_steps: int) -> None:
+        super().__init__(head, length, num_steps)
+        assert len(head.decoder_layers) == 1, "the keys of several layers would mix"
+        self._mask_token_id, self._mask_features = head.config.mask_token_id, head.mask_features
+
+    def _pairs(self, step: int, token_ids: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        tokens, known = super()._pairs(step, token_ids, features)
+        if step == 0:
+            return tokens, known
+        return torch.full_like(tokens, self._mask_token_id), self._mask_features().expand_as(features)
 
 
 class ModelChain:
