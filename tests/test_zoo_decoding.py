@@ -1,4 +1,4 @@
-"""The built-in models through the local backend, in float32 on a CPU."""
+"""The built-in models, and a random P-EAGLE head, through the local backend, in float32 on a CPU."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.settings.cell import CellConfig
 from harness.settings.drafting import DraftingConfig
-from harness.settings.models import DrafterConfig, DrafterKind
+from harness.settings.models import DrafterConfig, DrafterKind, Weights
 from harness.settings.sections import BackendConfig, DecodingConfig, VerificationConfig
 from harness.settings.tree import depths_of, read_tree
 from harness.settings.workload import WorkloadConfig
@@ -14,7 +14,14 @@ from harness.workload.conversations import conversations, load_prompts
 from kernels.contract import Guarantee, VerificationMethod
 from kernels.methods import TreeMethod
 
-DRAFTERS = [DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model, DrafterKind.ngram]
+DRAFTERS = [
+    DrafterKind.eagle,
+    DrafterKind.eagle3,
+    DrafterKind.mtp,
+    DrafterKind.draft_model,
+    DrafterKind.ngram,
+    DrafterKind.peagle,
+]
 LOSSLESS = [method for method in VerificationMethod if method.traits.guarantee is Guarantee.lossless]
 
 
@@ -36,8 +43,9 @@ def cell(
     fused: bool | None = None,
     tree: str | None = None,
 ) -> CellConfig:
+    weights = Weights.random if drafter is DrafterKind.peagle else Weights.checkpoint
     return CellConfig(
-        drafter=DrafterConfig(drafter),
+        drafter=DrafterConfig(drafter, weights=weights),
         drafting=DraftingConfig(4, tree=tree),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=max_new_tokens),
         verification=VerificationConfig(method),

@@ -33,17 +33,12 @@ class ParallelDrafter(ChainDrafter):
         """One pass over the K - 1 masked pairs of each slot, one product with the output matrix; then one pass over
         K + 1 pairs."""
         head, num_tokens = self.head.cost, num_speculative_tokens
-        return (
-            super()
-            .cost(num_slots, num_tokens, length)
-            ._replace(
-                draft=total(
-                    head.passes(num_slots, [num_tokens - 1] if num_tokens > 1 else [], length),
-                    head.logits(1, num_tokens * num_slots),
-                    self._logits.cost(num_slots),
-                )
-            )
+        draft = total(
+            head.passes(num_slots, [num_tokens - 1] if num_tokens > 1 else [], length),
+            head.logits(1, num_tokens * num_slots),
+            self._logits.cost(num_slots),
         )
+        return super().cost(num_slots, num_tokens, length)._replace(draft=draft)
 
     def propose(self, batch: Batch) -> Draft:
         """Draft K tokens for each row; their logits stay in the cache, as the verifier will read them."""
@@ -53,7 +48,7 @@ class ParallelDrafter(ChainDrafter):
             pairs = batch.lengths.unsqueeze(1) - 1 + torch.arange(num_masked, device=batch.lengths.device)
             view = self._cache.view(batch.rows, pairs, batch.length - 1 + num_masked)
             masks = torch.full_like(pairs, self.head.config.mask_token_id)
-            features = self._mask_features.expand(*pairs.shape, -1)
+            features = self._mask_features.repeat(*pairs.shape, 1)
             hidden = torch.cat((hidden, self.head(masks, features, pairs, view).hidden), dim=1)
         logits = self.head.logits(hidden)
         drafted = []
