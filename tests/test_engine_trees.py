@@ -94,8 +94,8 @@ def test_a_drafter_that_is_the_target_is_accepted_down_to_a_leaf(shape, baseline
 def test_a_cache_that_keeps_the_wrong_node_changes_tokens(monkeypatch, baseline):
     keep = SlotCache.keep_path
 
-    def first_children(cache, starts, path):
-        keep(cache, starts, torch.where(path < 0, path, 0))
+    def first_children(cache, rows, starts, path):
+        keep(cache, rows, starts, torch.where(path < 0, path, 0))
 
     monkeypatch.setattr(SlotCache, "keep_path", first_children)
     found = tokens(perfect(tree=tree((-1, -1, 0, 1)), sampling=SamplingSettings(0.0)))[0]
@@ -272,9 +272,9 @@ def test_log_probabilities_are_of_the_rows_that_tokens_were_drawn_from():
         assert record.logprobs.token == pytest.approx(wanted, abs=1e-5)
 
 
-@pytest.mark.parametrize("broken", [{"graphs": True}, {"core": replace(reference_core(), draw_children=None)}])
-def test_an_engine_that_cannot_draft_trees_says_so(broken):
-    with pytest.raises(ValueError, match="expected a drafter of trees, a core that draws them and graphs=False"):
+def test_an_engine_that_cannot_draft_trees_says_so():
+    core = replace(reference_core(), draw_children=None)
+    with pytest.raises(ValueError, match="expected a drafter of trees and a core that draws them"):
         toy_engine(
-            TARGET, DRAFT, TreeMethod.recursive, SAMPLED, tree=tree(UNEVEN), max_new_tokens=4, num_slots=2, **broken
+            TARGET, DRAFT, TreeMethod.recursive, SAMPLED, tree=tree(UNEVEN), max_new_tokens=4, num_slots=2, core=core
         )

@@ -108,8 +108,7 @@ def test_what_does_not_go_with_a_tree_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("backend.graphs=true", "drafting.tree=2-2 runs without CUDA graphs"),
-        ("backend.fused=true", "drafting.tree=2-2 runs without CUDA graphs"),
+        ("backend.fused=true", "drafting.tree=2-2 runs without fused layers"),
         ("constraint=mask", "drafting.tree=2-2 cannot be followed across the end of reasoning"),
         ("backend=server server=vllm server.url=http://host:1", "does not verify sampled drafts by .*=recursive"),
         ("backend.kind=tests.fake_servers:FakeServer", "drafting.tree=2-2 needs backend=local"),

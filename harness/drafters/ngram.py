@@ -138,5 +138,5 @@ class NgramTreeDrafter(NgramDrafter):
         token_ids, parents, num_nodes = merged(found, counts, bounds.num_nodes)
         return Draft(token_ids, num_nodes, parents=parents)
 
-    def keep_path(self, starts: Tensor, path: Tensor) -> None:
+    def keep_path(self, rows: slice | Tensor, starts: Tensor, path: Tensor) -> None:
         """Nothing is kept."""

@@ -29,10 +29,11 @@ class DraftsTrees(Protocol):
 
     tree: TreeShape
 
-    def keep_path(self, starts: Tensor, path: Tensor) -> None:
+    def keep_path(self, rows: slice | Tensor, starts: Tensor, path: Tensor) -> None:
         """Move what the cache holds of the accepted path together; called between verification and `extend`.
 
         Args:
+            rows: slots of the B rows, a slice or [B] int64.
             starts: [B] int64, number of tokens of each row when it was drafted.
             path: [B, D] int64, accepted draft tokens, the first of them first; -1 beyond.
         """
@@ -70,7 +71,7 @@ class TreeHeadDrafter(ChainDrafter):
             growth.add(self.head.logits(output.hidden))
         return growth.draft()
 
-    def keep_path(self, starts: Tensor, path: Tensor) -> None:
+    def keep_path(self, rows: slice | Tensor, starts: Tensor, path: Tensor) -> None:
         """Nothing is kept; see the class."""
 
 
@@ -103,10 +104,10 @@ class TreeModelDrafter(DraftModelDrafter):
         self._places = growth.places
         return draft
 
-    def keep_path(self, starts: Tensor, path: Tensor) -> None:
+    def keep_path(self, rows: slice | Tensor, starts: Tensor, path: Tensor) -> None:
         """Move the nodes of the path that it has read together, after the context."""
         places = torch.where(path < 0, -1, self._places.gather(1, path.clamp_min(0)))
-        self._cache.keep_path(starts, places)
+        self._cache.keep_path(rows, starts, places)
 
 
 def _positions(starts: Tensor, level: NodesToRead) -> Tensor:

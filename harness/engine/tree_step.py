@@ -1,9 +1,9 @@
 """A step whose drafts are trees: the target reads all nodes at once, and the accepted path is kept.
 
 After verification the accepted nodes are moved together, in the caches and in what the drafter gets, as if they had
-been drafted as a chain. Runs operation by operation.
+been drafted as a chain. In a step that joins its parts the rows of prompts are trees without branches.
 
-Shapes: as in step.py, with K nodes of a tree of depth D at most.
+Shapes: as in step.py, with K nodes of a tree of depth D at most, and R rows of prompts in a joined step.
 """
 
 from __future__ import annotations
@@ -33,21 +33,25 @@ class TreeStep(Step):
         """The same step for trees.
 
         Raises:
-            ValueError: its drafter or its core has no trees, or it runs with graphs.
+            ValueError: its drafter or its core has no trees.
         """
         drafter = step.drafter
-        if not isinstance(drafter, DraftsTrees) or step.core.draw_children is None or step.joins:
+        if not isinstance(drafter, DraftsTrees) or step.core.draw_children is None:
             raise ValueError(
-                "expected a drafter of trees, a core that draws them and graphs=False where drafts are trees, found a "
-                f"{type(drafter).__name__}, the core {step.core.name} and graphs={step.joins}"
+                "expected a drafter of trees and a core that draws them where drafts are trees, found a "
+                f"{type(drafter).__name__} and the core {step.core.name}"
             )
         return cls(**vars(step), tree=drafter.tree)
 
     def _parts(self, inputs: StepInputs, drafted: Drafted) -> list[Part]:
         parts = super()._parts(inputs, drafted)
         if inputs.has_rounds:
-            part, starts = parts[0], drafted.batch.lengths - 1
+            part, num_rows = parts[0], drafted.batch.num_rows
             sees = self.tree.sees_of(drafted.draft)
+            if len(part.token_ids) > num_rows:
+                sees = torch.cat([sees.expand(num_rows, -1, -1), _chains(part.token_ids[num_rows:])])
+            # the first token of a row lies at its position
+            starts = part.positions[:, 0]
             places = torch.arange(part.token_ids.shape[1], device=starts.device)
             # places without a token read token 0, which no node sees
             parts[0] = part._replace(
@@ -75,12 +79,14 @@ class TreeStep(Step):
             super().extend(inputs, scored, verified)
             return
         assert isinstance(self.drafter, DraftsTrees)
-        verdict, depth, part = verified.verdict, self.tree.depth, scored.parts[0]
-        assert verdict.path is not None and not self.joins
-        path, starts = verdict.path[:, :depth], part.positions[:, 0]
-        self.cache.keep_path(starts + 1, path)
-        self.drafter.keep_path(starts + 1, path)
-        order, width = _in_order(verdict)[:, : depth + 1], depth + 1
+        verdict, depth, num_rows = verified.verdict, self.tree.depth, inputs.decides.numel()
+        assert verdict.path is not None
+        parts, outputs = _apart(scored.parts, scored.outputs, num_rows)
+        part, path, width = parts[0], verdict.path[:, :depth], depth + 1
+        starts = part.positions[:, 0]
+        self.cache.keep_path(part.rows, starts + 1, path)
+        self.drafter.keep_path(part.rows, starts + 1, path)
+        order = _in_order(verdict)[:, :width]
         chain = part._replace(
             token_ids=part.token_ids.gather(1, order),
             positions=starts.unsqueeze(1) + torch.arange(width, device=starts.device),
@@ -88,15 +94,37 @@ class TreeStep(Step):
             tree=None,
         )
         # tokens of prompts are numbered after those of the rounds, which are fewer along the path
-        fewer = len(starts) * (part.token_ids.shape[1] - width)
+        fewer = num_rows * (part.token_ids.shape[1] - width)
         ends = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends - fewer, inputs.ends)
         in_order = scored._replace(
-            parts=[chain, *scored.parts[1:]],
-            outputs=[_along(scored.outputs[0], order), *scored.outputs[1:]],
-            first=self.cache.slot_ids[: len(starts)] * width,
+            parts=[chain, *parts[1:]],
+            outputs=[_along(outputs[0], order), *outputs[1:]],
+            first=self.cache.slot_ids[:num_rows] * width,
         )
         kept = verified._replace(verdict=replace(verdict, token_ids=verdict.token_ids[:, :width]))
         super().extend(inputs.with_ends(ends), in_order, kept)
+
+
+def _apart(parts: list[Part], outputs: list[TargetOutput], num_rows: int) -> tuple[list[Part], list[TargetOutput]]:
+    """The rows that may decode and those of prompts as parts of their own, where they were joined in one."""
+    part, output = parts[0], outputs[0]
+    if len(part.token_ids) == num_rows:
+        return parts, outputs
+    assert len(parts) == 1 and isinstance(part.rows, Tensor)
+    shares = slice(0, num_rows), slice(num_rows, None)
+    return (
+        [
+            part._replace(
+                rows=part.rows[share],
+                token_ids=part.token_ids[share],
+                positions=part.positions[share],
+                has_prompts=share.stop is None,
+                tree=None,
+            )
+            for share in shares
+        ],
+        [TargetOutput(output.hidden[share], tuple(aux[share] for aux in output.aux)) for share in shares],
+    )
 
 
 def accepted_nodes(output: StepOutput) -> Tensor:
@@ -108,6 +136,12 @@ def accepted_nodes(output: StepOutput) -> Tensor:
 def depths_seen(sees: Tensor) -> Tensor:
     """[..., T] int64, depth of each token that sees itself and what is above it; 0 is the last of the context."""
     return sees.sum(dim=-1) - 1
+
+
+def _chains(token_ids: Tensor) -> Tensor:
+    """[R, T, T] bool: each token of a row sees those before it."""
+    num_rows, width = token_ids.shape
+    return torch.ones(width, width, dtype=torch.bool, device=token_ids.device).tril().expand(num_rows, -1, -1)
 
 
 def _in_order(verdict: VerificationResult) -> Tensor:

@@ -165,19 +165,22 @@ class SlotCache:
 
     def keep_path(
         self,
+        rows: slice | Tensor,
         # [B] int64
         starts: Tensor,
         # [B, D] int64
         path: Tensor,
     ) -> None:
-        """Let the nodes of an accepted path lie one after the other, as a chain's tokens do, in the first B slots.
+        """Let the nodes of an accepted path lie one after the other in their slots, as a chain's tokens do.
 
         Args:
+            rows: the slots, as `view` takes them.
             starts: place of node 0 of each row.
             path: accepted nodes, the root's child first; -1 beyond them, where everything stays as it is.
         """
         steps = torch.arange(path.shape[1], device=path.device)
-        rows, heads = self.slot_ids[: len(path), None, None], self.head_ids[None, :, None]
+        slots = self.slot_ids[rows] if isinstance(rows, slice) else rows
+        rows, heads = slots[:, None, None], self.head_ids[None, :, None]
         found = (starts[:, None] + torch.where(path < 0, steps, path))[:, None, :]
         wanted = (starts[:, None] + steps)[:, None, :]
         for tensor in (*self.keys, *self.values):

@@ -62,10 +62,15 @@ class EngineOfCell:
                 "backend.graphs: expected false with a verification method of your own, whose reference core CUDA "
                 f"graphs cannot hold, found true with verification.method={cell.verification.method.value}"
             )
-        if cell.drafts_tree and (self.uses_graphs or models.meta_models.target.is_fused):
+        if cell.drafts_tree and models.meta_models.target.is_fused:
             raise ValueError(
-                "backend.graphs, backend.fused: expected false with drafting.tree, found "
-                f"{self.uses_graphs} and {models.meta_models.target.is_fused}"
+                f"backend.fused: expected false with drafting.tree={cell.drafting.tree}, found true; fused layers run "
+                "chains only"
+            )
+        if self.verifies_trees_by_reference and self.uses_graphs and models.loaded.device.type == "cuda":
+            raise ValueError(
+                f"backend.graphs: expected false with verification={cell.verification.method.value}, whose reference "
+                "core CUDA graphs cannot hold, found true"
             )
         self.draft_core: str | None = None
         """The engine's core draws the drafts too; None for a drafter without a network."""

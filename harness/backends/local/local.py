@@ -197,7 +197,8 @@ class LocalBackend:
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
         if self.cell.drafts_tree and self.target.device.type == "cuda":
             core = "reference core, " if self.engine_of_cell.verifies_trees_by_reference else ""
-            notes.append(f"drafting.tree={self.cell.drafting.tree}: {core}no CUDA graphs, no fused layers")
+            graphs = "" if self.engine_of_cell.uses_graphs else "no CUDA graphs, "
+            notes.append(f"drafting.tree={self.cell.drafting.tree}: {core}{graphs}no fused layers")
         return tuple(notes)
 
 
