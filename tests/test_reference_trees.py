@@ -8,7 +8,8 @@ import torch
 from harness.settings.tree import branching
 from kernels.contract import SiblingDraws
 from kernels.methods import TREE_METHODS, TreeMethod
-from kernels.reference import tree_proposal
+from kernels.reference import kseq, tree_proposal
+from kernels.reference.kseq import walk_by_kseq
 from kernels.reference.recursive import walk_recursively
 from kernels.reference.traversal import walk_by_traversal
 from kernels.reference.verify_tree import walk
@@ -109,3 +110,24 @@ def test_a_residual_that_is_not_normalised_is_not_lossless():
 
     for siblings in SiblingDraws:
         assert variation(rule, (-1, -1), siblings, models=TreeModels(4, 1, seed=1)) > 0.005
+
+
+def test_a_residual_of_kseq_that_ignores_the_discount_is_not_lossless():
+    def rule(tree, passes):
+        return walk_by_kseq(tree, passes, torch.ones_like)
+
+    assert variation(rule, (-1, -1), INDEPENDENT, models=TreeModels(4, 1, seed=1)) > 0.005
+
+
+def test_a_discount_of_kseq_that_is_a_little_off_changes_the_law_as_little(monkeypatch):
+    """Either way, by a share of it at most. Would catch a bound that leaves out what follows the accepted token."""
+    ratio = kseq.kseq_ratio
+    for share in (-1e-4, 1e-4):
+
+        def off(*rows, share=share):
+            rho, left = ratio(*rows)
+            return rho * (1 + share), left
+
+        monkeypatch.setattr(kseq, "kseq_ratio", off)
+        found = variation(rule_of(TreeMethod.kseq), SHAPES["2-1"], INDEPENDENT, models=TreeModels(3, 2, seed=3))
+        assert 1e-7 < found < 1e-4

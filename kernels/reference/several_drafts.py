@@ -68,7 +68,10 @@ def recursive_pair_acceptance(target_probs: Tensor, draft_probs: Tensor) -> Tens
 
 
 def kseq_ratio(target_probs: Tensor, draft_probs: Tensor, num_drafts: Tensor) -> tuple[Tensor, Tensor]:
-    """rho and b of K-SEQ, by bisection: rho b - (1 - (1 - b)^n) grows with rho.
+    """rho of K-SEQ, and the mass M that it leaves, by bisection.
+
+    With y = 1 - b the equation above is y^n = M(rho) = sum_x [p(x) - rho q(x)]+ and rho = 1 + y + .. + y^(n-1). The
+    right side falls with rho, so that there is one root, and neither side cancels where M is tiny.
 
     Args:
         target_probs: [N, V] float64, rows sum to 1.
@@ -76,27 +79,30 @@ def kseq_ratio(target_probs: Tensor, draft_probs: Tensor, num_drafts: Tensor) ->
         num_drafts: [N] int64, n of each row, 1 or more.
 
     Returns:
-        ([N] float64 rho in [1, n], [N] float64 b).
+        ([N] float64 rho in [1, n], not below the root but for rounding; [N] float64 M(rho)).
     """
     possible = draft_probs > 0
     ratio = torch.where(possible, target_probs / torch.where(possible, draft_probs, 1.0), torch.inf)
     ordered, order = ratio.sort(dim=1)
-    below = cumulative(target_probs.gather(1, order))
-    beyond = cumulative(draft_probs.gather(1, order).flip(1)).flip(1)
+    target_beyond, draft_beyond = (
+        cumulative(probs.gather(1, order).flip(1)).flip(1) for probs in (target_probs, draft_probs)
+    )
 
-    def accepted(rho: Tensor) -> Tensor:
-        """[N] b: p / rho of the tokens with p / q below rho, and q of the others."""
+    def left(rho: Tensor) -> Tensor:
+        """[N] M: p - rho q of the tokens whose p / q is rho or more."""
         place = torch.searchsorted(ordered, rho[:, None])
-        return (below.gather(1, place) / rho[:, None] + beyond.gather(1, place))[:, 0].clamp(max=1.0)
+        return (target_beyond.gather(1, place) - rho[:, None] * draft_beyond.gather(1, place))[:, 0].clamp(min=0.0)
 
     count = num_drafts.double()
     low, high = torch.ones_like(count), count.clone()
     for _ in range(NUM_HALVINGS):
         middle = (low + high) / 2
-        mass = accepted(middle)
-        is_low = middle * mass < 1.0 - (1.0 - mass) ** count
+        root, powers = left(middle) ** (1.0 / count), torch.ones_like(middle)
+        for index in range(1, int(num_drafts.max()) if len(num_drafts) else 1):
+            powers = torch.where(index < num_drafts, powers * root + 1.0, powers)
+        is_low = middle < powers
         low, high = torch.where(is_low, middle, low), torch.where(is_low, high, middle)
-    return high, accepted(high)
+    return high, left(high)
 
 
 def kseq_acceptance(target_probs: Tensor, draft_probs: Tensor, max_drafts: int) -> Tensor:
@@ -107,8 +113,8 @@ def kseq_acceptance(target_probs: Tensor, draft_probs: Tensor, max_drafts: int) 
     found = []
     for number in range(1, max_drafts + 1):
         counts = torch.full((len(target_probs),), number, device=target_probs.device)
-        _, mass = kseq_ratio(target_probs, draft_probs, counts)
-        found.append(1.0 - (1.0 - mass) ** number)
+        _, left = kseq_ratio(target_probs, draft_probs, counts)
+        found.append(1.0 - left)
     return torch.stack(found, dim=1)
 
 
