@@ -56,7 +56,7 @@ from harness.certification.implementations import NAMED
 from harness.settings.schema import SettingsError
 from kernels.contract import DraftSampling, Drawn, VerificationMethod, VerificationResult
 from kernels.core import Core, core_for, reference_core
-from kernels.methods import TREES_ON_KERNELS, Method, TreeMethod
+from kernels.methods import Method, TreeMethod
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _as_subject(core: Core) -> Functions:
         core.draw,
         core.coupled_draw,
         Features(
-            methods=frozenset([*VerificationMethod, *(TreeMethod if is_reference else TREES_ON_KERNELS)]),
+            methods=frozenset([*VerificationMethod, *TreeMethod]),
             row_stats=True,
             masks=True,
             own_methods=is_reference,

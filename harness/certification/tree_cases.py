@@ -15,6 +15,7 @@ from harness.certification.toy_models import CONTROL, MASKED, NARROW_DRAFT
 from harness.settings.tree import DynamicTree, Tree, branching
 from kernels.contract import Draft, DraftSampling, Sampling, Streams, Verification, VerificationResult
 from kernels.methods import TREE_METHODS, SiblingDraws, TreeMethod
+from kernels.reference.kseq import walk_by_kseq
 from kernels.reference.recursive import walk_recursively
 from kernels.reference.traversal import walk_by_traversal
 from kernels.reference.tree_proposal import TreeProposal
@@ -61,10 +62,10 @@ def tree_cases(is_full: bool) -> list[Case]:
     """Every way to draft and verify trees, ragged ones in a batch; truncation and grammar; in full each shape alone."""
     cases = [*dynamic_cases(is_full), *(_case(*way, RAGGED) for way in WAYS)]
     mixed = TRUNCATIONS["mixed"]
-    cut = [_case(method, SAMPLED, DISTINCT, RAGGED) for method in (TreeMethod.recursive, TreeMethod.traversal)]
+    cut = [_case(method, SAMPLED, traits.siblings[-1], RAGGED) for method, traits in TREE_METHODS.items()]
     cases += [replace(case, models=mixed[0], truncation="mixed", profiles=mixed[1]) for case in cut]
     if not is_full:
-        return [*cases, replace(cut[1], models=MASKED)]
+        return [*cases, replace(cut[-1], models=MASKED)]
     cases += [replace(case, models=models) for case in cut for models in (MASKED, NARROW_DRAFT)]
     cases += [_case(*way, (tree,)) for way in WAYS for tree in SHAPES.values()]
     return cases + [replace(_case(*way, RAGGED), dtype=dtype) for way in WAYS for dtype in DTYPES if dtype != "float32"]
@@ -115,7 +116,7 @@ def _as_is(subject: Subject) -> Subject:
 
 
 def tree_controls() -> list[Control]:
-    """Every control; siblings are drawn without replacement."""
+    """Every control; siblings are drawn without replacement where the method takes them."""
 
     def case(method: TreeMethod) -> Case:
         return replace(_case(method, SAMPLED, DISTINCT, (SHAPES["2-2"],)), models=CONTROL, profiles=(ALONE,))
@@ -125,6 +126,8 @@ def tree_controls() -> list[Control]:
         return replace(_dynamic_case(method), cached=True, models=CONTROL, profiles=(ALONE,))
 
     recursive, traversal = case(TreeMethod.recursive), case(TreeMethod.traversal)
+    kseq = replace(case(TreeMethod.kseq), siblings=INDEPENDENT)
+    undiscounted = _walked_by(lambda tree, passes: walk_by_kseq(tree, passes, torch.ones_like))
     bare = _walked_by(
         lambda tree, passes: walk_recursively(tree, passes, lambda left, laws: (left - laws).clamp(min=1e-300))
     )
@@ -134,6 +137,7 @@ def tree_controls() -> list[Control]:
         Control("recursive, distinct siblings verified as independent", recursive, _verified_as_independent),
         Control("traversal, distinct siblings verified as independent", traversal, _verified_as_independent),
         Control("recursive, the residual is not normalised", recursive, bare),
+        Control("kseq, the residual ignores the discount", kseq, undiscounted),
         Control("recursive, siblings share their uniform", recursive, _shared_noise),
         Control("recursive, the most probable tokens verified as if drawn", as_if_drawn(TreeMethod.recursive), _as_is),
         Control("traversal, the most probable tokens verified as if drawn", as_if_drawn(TreeMethod.traversal), _as_is),
