@@ -257,6 +257,13 @@ class TreeWalk(NamedTuple):
     """[R, C] float64, sum of [p - c q]+ in each chunk."""
     rests: Tensor
     """[R, C] float64, sum of q without the rejected children in each chunk."""
+    ratios: Tensor | None
+    """[R, P] float64, candidates for the discount of a node's children; these three only for K-SEQ (kernels.kseq_ratio,
+    whose POINTS is P)."""
+    ratio_masses: Tensor | None
+    """[P, R, C] float64, sum of [p - rho q]+ in each chunk, for each candidate."""
+    ratio_slopes: Tensor | None
+    """[P, R, C] float64, sum of q where p is above rho q."""
 
 
 class Output(NamedTuple):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .contract import Draft, RowStats, Sampling, Streams, TokenMask
+from .methods import SiblingDraws, TreeMethod
 
 LOGITS_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 STATS_DTYPES = {"maximum": torch.float32, "normalizer": torch.float64, "threshold": torch.float32}
@@ -123,6 +124,15 @@ def check_is_chain(draft: Draft) -> None:
             f"draft.parents: expected None, a chain, found {list(draft.parents.shape)}; trees are verified by the "
             "methods of kernels.methods.TreeMethod"
         )
+
+
+def check_siblings(draft: Draft, method: object) -> None:
+    """Raises ValueError where K-SEQ is asked about siblings that are not independent draws of one row."""
+    if method is not TreeMethod.kseq or draft.parents is None:
+        return
+    if draft.siblings is SiblingDraws.distinct or draft.logits is None:
+        found = "distinct ones" if draft.logits is not None else "drafts without logits"
+        raise ValueError(f"kseq verifies siblings that are independent draws of cached logits, found {found}")
 
 
 def check_parent_rows(draft: Draft) -> None:

@@ -200,9 +200,6 @@ TREE_METHODS = {
     ),
 }
 
-TREES_ON_KERNELS = frozenset({TreeMethod.recursive, TreeMethod.traversal})
-"""By which the kernels verify trees; the others they take for chains alone, and the reference core has them all."""
-
 
 NOT_FOR_OWN = (
     "parameters",

@@ -145,19 +145,20 @@ def truncated_pass_registers(is_short: bool, num_warps: int, capability: int) ->
     return 128 if num_warps == 16 else 255
 
 
-def tree_step_registers(rows: RowTraits, is_first: bool, capability: int) -> int:
+def tree_step_registers(rows: RowTraits, is_first: bool, weighs_ratios: bool, capability: int) -> int:
     """Limit for kernels.tree_step, of programs of up to 4 warps; not chosen by measurement.
 
     Args:
         rows: how they are read.
         is_first: the step that only reads.
+        weighs_ratios: K-SEQ's, which keep the sums of several candidates (kernels.kseq_ratio).
         capability: of the GPU times ten.
     """
     if rows.joins or rows.is_masked or rows.is_mapped:
         # two programs have room on a multiprocessor with 224 as with 255
         return 168 if is_first else 255
-    if capability >= 120:
-        # 96 and 128 spill 12 and 8 bytes.
+    if capability >= 120 or (weighs_ratios and not is_first):
+        # 96 and 128 spill 12 and 8 bytes; of K-SEQ 128 up to 212.
         return 128 if is_first else 168
     return 80 if is_first else 128
 

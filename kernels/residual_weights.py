@@ -107,50 +107,59 @@ def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, 
     Args:
         removed: (address of token ids, their number), of further tokens to leave out where no draft row is read.
     """
-    GROUP: tl.constexpr = GROUP_BITS // target.logits.dtype.element_ty.primitive_bitwidth
-    row_logits, maximum, threshold = opened[0], opened[1], opened[2]
-    draft_logits, draft_maximum, draft_threshold, num_ids, factor = (
-        opened[3],
-        opened[4],
-        opened[5],
-        opened[6],
-        opened[7],
-    )
-    high, low = opened[9], opened[10]
-    before = row_lead(row_logits, target.lead)
-    logits = load_row(row_logits, offsets, target.vocab_size, target.in_words, target.lead)
-    target_mask = (target.mask_words, target.mask_stride, target.num_mask_words, target.mask_token_ids, opened[12])
-    logits = only_allowed(logits, offsets, target.vocab_size, target_mask, GROUP)
-    weights = weigh(logits, maximum, high, low)
-    if TRUNCATED:
-        weights = tl.where(logits >= threshold, weights, 0.0)
+    weights = target_weights(target, opened, offsets, TRUNCATED)
     if READS_DRAFT:
-        if draft.to_draft_ids is None:
-            if target.lead is None:
-                proposed = load_logits(draft_logits, offsets, num_ids, draft.in_words, None)
-            else:
-                proposed = load_logits(draft_logits, offsets, num_ids, target.lead, before)
-        else:
-            tokens = offsets
-            inside = offsets < target.vocab_size
-            if target.lead is not None:
-                tokens = offsets - before
-                inside = (tokens >= 0) & (tokens < target.vocab_size)
-            ids = tl.load(draft.to_draft_ids + tokens, mask=inside, other=-1)
-            known = (ids >= 0) & (ids < num_ids)
-            proposed = tl.load(draft_logits + ids, mask=known, other=-float("inf")).to(tl.float32)
-        # Also of a smaller vocabulary: the offsets are ids of the target's.
-        draft_mask = (draft.mask_words, draft.mask_stride, draft.num_mask_words, draft.mask_token_ids, opened[13])
-        proposed = only_allowed(proposed, offsets, target.vocab_size, draft_mask, GROUP)
-        covered = weigh(proposed, draft_maximum, high, low)
-        if TRUNCATED:
-            covered = tl.where(proposed >= draft_threshold, covered, 0.0)
-        return tl.maximum(tl.fma(-covered, factor, weights), 0.0)
+        covered = draft_weights(target, draft, opened, offsets, TRUNCATED)
+        return tl.maximum(tl.fma(-covered, opened[7], weights), 0.0)
     else:
+        before = row_lead(opened[0], target.lead)
         weights = tl.where(offsets == opened[8] + before, 0.0, weights)
         if removed is not None:
             weights = without_tokens(weights, offsets - before, removed)
         return weights
+
+
+@triton.jit
+def target_weights(target, opened, offsets, TRUNCATED: tl.constexpr):
+    """float32 weights of the target row alone, in units of its maximum."""
+    GROUP: tl.constexpr = GROUP_BITS // target.logits.dtype.element_ty.primitive_bitwidth
+    row_logits, maximum, threshold = opened[0], opened[1], opened[2]
+    logits = load_row(row_logits, offsets, target.vocab_size, target.in_words, target.lead)
+    target_mask = (target.mask_words, target.mask_stride, target.num_mask_words, target.mask_token_ids, opened[12])
+    logits = only_allowed(logits, offsets, target.vocab_size, target_mask, GROUP)
+    weights = weigh(logits, maximum, opened[9], opened[10])
+    if TRUNCATED:
+        weights = tl.where(logits >= threshold, weights, 0.0)
+    return weights
+
+
+@triton.jit
+def draft_weights(target, draft, opened, offsets, TRUNCATED: tl.constexpr):
+    """float32 weights of the draft row alone, in units of its own maximum."""
+    GROUP: tl.constexpr = GROUP_BITS // target.logits.dtype.element_ty.primitive_bitwidth
+    draft_logits, draft_maximum, draft_threshold, num_ids = opened[3], opened[4], opened[5], opened[6]
+    before = row_lead(opened[0], target.lead)
+    if draft.to_draft_ids is None:
+        if target.lead is None:
+            proposed = load_logits(draft_logits, offsets, num_ids, draft.in_words, None)
+        else:
+            proposed = load_logits(draft_logits, offsets, num_ids, target.lead, before)
+    else:
+        tokens = offsets
+        inside = offsets < target.vocab_size
+        if target.lead is not None:
+            tokens = offsets - before
+            inside = (tokens >= 0) & (tokens < target.vocab_size)
+        ids = tl.load(draft.to_draft_ids + tokens, mask=inside, other=-1)
+        known = (ids >= 0) & (ids < num_ids)
+        proposed = tl.load(draft_logits + ids, mask=known, other=-float("inf")).to(tl.float32)
+    # Also of a smaller vocabulary: the offsets are ids of the target's.
+    draft_mask = (draft.mask_words, draft.mask_stride, draft.num_mask_words, draft.mask_token_ids, opened[13])
+    proposed = only_allowed(proposed, offsets, target.vocab_size, draft_mask, GROUP)
+    covered = weigh(proposed, draft_maximum, opened[9], opened[10])
+    if TRUNCATED:
+        covered = tl.where(proposed >= draft_threshold, covered, 0.0)
+    return covered
 
 
 @triton.jit

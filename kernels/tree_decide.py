@@ -12,6 +12,7 @@ from .conclude import keep_stats, load_stats
 from .decide import entry
 from .device_streams import BONUS, RESIDUAL, uniform
 from .first_pass import combine_chunks
+from .kseq_ratio import next_ratio
 from .sample_next import chunk_masses, load_chunks
 from .tree_children import (
     NO_CHILD,
@@ -31,6 +32,8 @@ WEIGH_REST: tl.constexpr = tl.constexpr(2)
 """WEIGH, and the sum D of the draft row without the rejected children: where most of the row is gone, so that a
 difference of probabilities would be mostly rounding."""
 DONE: tl.constexpr = tl.constexpr(3)
+FIND_RATIO: tl.constexpr = tl.constexpr(4)
+"""K-SEQ: what some candidates for the discount rho of a node's children leave of the target."""
 MOST_GONE: tl.constexpr = tl.constexpr(0.5)
 
 
@@ -138,9 +141,11 @@ def conclude_step(
     draft_at,
     compares, columns,
     FIRST: tl.constexpr, READS_DRAFT: tl.constexpr, SUMS_DRAFTS: tl.constexpr, IS_DISTINCT: tl.constexpr,
-    TRUNCATED: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
+    IS_KSEQ: tl.constexpr, TRUNCATED: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Test the next child of a node whose rows have been read, and leave what follows; or draw the next token.
+
+    K-SEQ tests all children at once, when it knows their discount.
 
     Args:
         following: the WalkState of the next step.
@@ -175,6 +180,16 @@ def conclude_step(
     if READS_DRAFT:
         if temperature == 0:
             accepted = first_of(columns, usable & (target_probs > 0))
+        elif IS_KSEQ:
+            num_children = tl.sum(usable.to(tl.int32), axis=0)
+            if (num_children > 0) & (mode != WEIGH):
+                factor, is_found = next_ratio(
+                    walk, tokens, rows, request, num_children, mode == READ, normalizer, draft_stats[1], CHUNKS_PADDED
+                )
+                if is_found:
+                    accepted = first_of(columns, usable & (uniform_numbers * (factor * draft_probs) < target_probs))
+                if accepted == NO_CHILD:
+                    next_mode = tl.where(is_found, WEIGH, FIND_RATIO)
         else:
             mass, rest = factor * 0.0 + 1.0, factor * 0.0 + 1.0
             if mode != READ:

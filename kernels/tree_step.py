@@ -24,9 +24,10 @@ from .addresses import draft_row, draft_slot, row_address
 from .chunks import read_group
 from .conclude import is_last, is_padding, load_stats, served_count, write_padding
 from .device_streams import load_stream
+from .kseq_ratio import weigh_at_ratios
 from .token_mask import target_mask_row
 from .tree_children import first_child
-from .tree_decide import DONE, READ, WEIGH_REST, conclude_step, load_draft_stats
+from .tree_decide import DONE, FIND_RATIO, READ, WEIGH, WEIGH_REST, conclude_step, load_draft_stats
 from .tree_weigh import weigh_share
 
 
@@ -37,6 +38,7 @@ def _tree_step_kernel(
     READS_DRAFT: tl.constexpr,
     SUMS_DRAFTS: tl.constexpr,
     IS_DISTINCT: tl.constexpr,
+    IS_KSEQ: tl.constexpr,
     TRUNCATED: tl.constexpr,
     NUM_GROUPS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -124,18 +126,27 @@ def _tree_step_kernel(
             draft_stats = stats
             if READS_DRAFT:
                 draft_stats = load_draft_stats(draft, draft_at, compares)
-            weigh_share(
-                target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, removed,
-                rows, walk, group, mode == WEIGH_REST,
-                READS_DRAFT, TRUNCATED, IS_DISTINCT, PARTS, CHUNK, GROUP, UNROLL,
-            )  # fmt: skip
+            weighs = mode != DONE
+            if IS_KSEQ:
+                weighs = mode == WEIGH
+                if mode == FIND_RATIO:
+                    weigh_at_ratios(
+                        target, draft, tokens, temperature, request, slot, node, first, stats, draft_stats, rows, walk,
+                        group, TRUNCATED, PARTS, CHUNK, GROUP,
+                    )  # fmt: skip
+            if weighs:
+                weigh_share(
+                    target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, removed,
+                    rows, walk, group, mode == WEIGH_REST,
+                    READS_DRAFT, TRUNCATED, IS_DISTINCT, PARTS, CHUNK, GROUP, UNROLL,
+                )  # fmt: skip
             is_complete = is_last(walk.arrivals + request, NUM_GROUPS)
     if is_complete:
         cursor = (mode, node, level, before, first, factor, num_removed)
         conclude_step(
             target, draft, tokens, temperature, count, stream, slot, rows, walk, following, output, request, cursor,
             kept, draft_at, compares, columns,
-            FIRST, READS_DRAFT, SUMS_DRAFTS, IS_DISTINCT, TRUNCATED, CHUNK, CHUNKS_PADDED,
+            FIRST, READS_DRAFT, SUMS_DRAFTS, IS_DISTINCT, IS_KSEQ, TRUNCATED, CHUNK, CHUNKS_PADDED,
         )  # fmt: skip
     elif (mode == DONE) & (count >= 0) & (group == 0):
         tl.store(following.modes + request, DONE)

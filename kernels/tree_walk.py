@@ -4,6 +4,7 @@ A walk asks about a draft token at most once, and each step but the first follow
 at most K + 1 steps, and one more where rows are cut. `Draft.shape` tells how many fewer suffice: the numbers on the
 device cannot be read in time. Where rows may be cut, the statistics of all target rows are found first. Traversal
 always needs them; each of its steps but the first weighs a deletion, of K at most, and one more the accepted node.
+K-SEQ takes some steps at each node with several children, so most where every node on the way has two.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from torch import Tensor
 from .arguments import RowBuffers, TraversalState, TreeWalk, WalkState
 from .contract import Draft
 from .draft_stats import read_statistics
+from .kseq_ratio import POINTS, num_ratio_steps
 from .methods import SiblingDraws, TreeMethod
 from .passes import SECOND_PASS_UNROLL, overlaps
 from .register_limits import traversal_step_registers, tree_step_registers
 from .round import Round, capability
 from .traversal_step import _traversal_step_kernel
-from .tree_shape import longest_walk
+from .tree_shape import longest_walk, most_node_steps
 from .tree_step import _tree_step_kernel
 from .workspace import Shape, Workspace
 
@@ -31,11 +33,12 @@ PARTS = 4
 """Chunks that a program reads, one for each of its warps."""
 
 
-def tree_walk(draft: Draft, shape: Shape, workspace: Workspace) -> TreeWalk:
-    """Room for the walks of a round; what it holds has no meaning yet."""
+def tree_walk(draft: Draft, shape: Shape, workspace: Workspace, method: TreeMethod) -> TreeWalk:
+    """Room for the walks of a round by a method; what it holds has no meaning yet."""
     assert draft.parents is not None
     (num_requests, width), device = draft.token_ids.shape, draft.token_ids.device
     num_cells = num_requests * shape.num_chunks
+    points = POINTS.value if method is TreeMethod.kseq else 0
 
     def scratch(name: str, size: int, dtype: torch.dtype) -> Tensor:
         return workspace.buffer(f"walk_{name}", size, dtype, device)
@@ -48,6 +51,9 @@ def tree_walk(draft: Draft, shape: Shape, workspace: Workspace) -> TreeWalk:
         removed=scratch("removed", num_requests * width, torch.int64),
         masses=scratch("masses", num_cells, torch.float64),
         rests=scratch("rests", num_cells, torch.float64),
+        ratios=scratch("ratios", num_requests * points, torch.float64) if points else None,
+        ratio_masses=scratch("ratio_masses", num_cells * points, torch.float64) if points else None,
+        ratio_slopes=scratch("ratio_slopes", num_cells * points, torch.float64) if points else None,
     )
 
 
@@ -90,13 +96,15 @@ def launch_walk(round_: Round, draft: Draft, walk: TreeWalk, method: TreeMethod)
         round_: the arguments; of `shape` only the requests and the vocabulary.
         draft: with parents.
         walk: from `tree_walk`.
-        method: one of kernels.methods.TREES_ON_KERNELS.
+        method: by which.
     """
     traverses = method is TreeMethod.traversal
     for kind in round_.kinds:
         rows = _all_rows(kind) if kind.truncates or traverses else kind.rows
-        launch = _launch_traversal if traverses else _launch_steps
-        launch(kind._replace(rows=rows), draft, walk)
+        if traverses:
+            _launch_traversal(kind._replace(rows=rows), draft, walk)
+        else:
+            _launch_steps(kind._replace(rows=rows), draft, walk, method)
 
 
 def _step_settings(round_: Round) -> dict[str, Any]:
@@ -110,9 +118,23 @@ def _step_settings(round_: Round) -> dict[str, Any]:
     }
 
 
-def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk) -> None:
-    shape, width = round_.shape, round_.tokens.width
-    num_steps = 1 + (width if draft.shape is None else longest_walk(draft.shape)) + round_.truncates
+def _steps_at_node(num_children: int) -> int:
+    """K-SEQ's, to the test of a node's children: one that reads its row, and those that find their discount."""
+    return 1 + num_ratio_steps(num_children)
+
+
+def _num_steps(method: TreeMethod, width: int, parents: tuple[int, ...] | None) -> int:
+    """Steps of the longest walk, without truncation; of any tree of K draft tokens where the shape is not known."""
+    if method is TreeMethod.kseq:
+        if parents is not None:
+            return most_node_steps(parents, _steps_at_node)
+        return width // 2 * _steps_at_node(2) + width % 2 * _steps_at_node(1) + 1
+    return 1 + (width if parents is None else longest_walk(parents))
+
+
+def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk, method: TreeMethod) -> None:
+    shape, is_kseq = round_.shape, method is TreeMethod.kseq
+    num_steps = _num_steps(method, round_.tokens.width, draft.shape) + round_.truncates
     settings = _step_settings(round_)
     sums_drafts = int(shape.sums_drafts)
     device, workspace = round_.tokens.token_ids.device, round_.workspace
@@ -133,8 +155,9 @@ def _launch_steps(round_: Round, draft: Draft, walk: TreeWalk) -> None:
             FIRST=step == 0,
             SUMS_DRAFTS=sums_drafts,
             IS_DISTINCT=draft.siblings is SiblingDraws.distinct,
+            IS_KSEQ=is_kseq,
             launch_pdl=overlaps() and step > 0,
-            maxnreg=tree_step_registers(round_.row_traits, step == 0, capability()),
+            maxnreg=tree_step_registers(round_.row_traits, step == 0, is_kseq, capability()),
             **settings,
         )
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .arguments import DraftRows, DraftTokens, Output, TargetRows
-from .checks import check_draft, check_is_chain, check_logits, checked_requests
+from .checks import check_draft, check_is_chain, check_logits, check_siblings, checked_requests
 from .contract import (
     Draft,
     RowStats,
@@ -25,7 +25,7 @@ from .contract import (
 )
 from .draft_sampling import with_own_sampling
 from .draft_stats import with_row_stats
-from .methods import TREES_ON_KERNELS, TreeMethod
+from .methods import TreeMethod
 from .packed_rows import place_rows
 from .passes import launch
 from .round import Round, no_draft, stream_state
@@ -150,16 +150,15 @@ def verify(
         workspace: scratch memory; None takes fresh memory for this call.
 
     Raises:
-        ValueError: a tensor's shape, type or layout is not as there, the draft is a tree and the method not one of
-            kernels.methods.TREES_ON_KERNELS, synthetic verification has too few rates, block verification too many
-            draft tokens, or the method is an OwnMethod.
+        ValueError: a tensor's shape, type or layout is not as there, the draft is a tree and the method is for chains
+            or does not take its siblings, synthetic verification has too few rates, block verification too many draft
+            tokens, or the method is an OwnMethod.
     """
     method = verification.method
     if isinstance(method, TreeMethod):
+        check_siblings(draft, method)
         if draft.parents is None or draft.token_ids.shape[1] == 0:
             return _verify_chains(target_logits, draft, sampling, verification, streams, workspace, mask)
-        if method not in TREES_ON_KERNELS:
-            raise ValueError(f"{method.value}: trees are verified by it on the reference core alone, found a tree")
     else:
         check_is_chain(draft)
     check_logits(target_logits, "target_logits", dimensions=2)
@@ -192,15 +191,15 @@ def verify(
             "propose fewer (drafting.num_speculative_tokens)"
         )
     num_positions = max(width, 1) if method is Method.block and reads_draft else 1
-    is_tree = isinstance(method, TreeMethod)
+    tree_method = method if isinstance(method, TreeMethod) else None
     in_words, lead = in_words_or_lead(
         read_in_words(target_logits, target_logits.stride(0)),
-        not is_tree and _may_lead(draft, reads_draft, target_logits, sampling, method, mask),
+        tree_method is None and _may_lead(draft, reads_draft, target_logits, sampling, method, mask),
     )
     shape = Shape(
         num_requests,
         # of a tree one target row is at hand at a time
-        0 if is_tree else width,
+        0 if tree_method is not None else width,
         vocab_size,
         num_positions,
         draws_gumbel=method.traits.decided_by_noise,
@@ -214,7 +213,7 @@ def verify(
         torch.empty(num_requests, dtype=torch.int64, device=device),
         torch.empty(num_requests, dtype=torch.bool, device=device),
     )
-    walk = tree_walk(draft, shape, workspace) if is_tree else None
+    walk = None if tree_method is None else tree_walk(draft, shape, workspace, tree_method)
     round_ = Round(
         method=Method.probabilistic if isinstance(method, TreeMethod) else method,
         target=TargetRows(
@@ -237,8 +236,8 @@ def verify(
         shape=shape,
         workspace=workspace,
     )
-    if walk is None or not isinstance(method, TreeMethod):
+    if walk is None or tree_method is None:
         launch(round_)
         return verdict
-    launch_walk(round_, draft, walk, method)
+    launch_walk(round_, draft, walk, tree_method)
     return replace(verdict, path=walk.path)

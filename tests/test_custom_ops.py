@@ -42,10 +42,10 @@ SAMPLED = [method for method in Method if method is not Method.greedy]
 ONE_BY_ONE = pytest.mark.parametrize("method", always(Method.block, Method.typical, on_a_gpu=SAMPLED), ids=str)
 
 
-def cut_trees() -> KernelRound:
+def cut_trees(siblings: SiblingDraws = SiblingDraws.distinct) -> KernelRound:
     """Ragged trees, a chain among them; one request cuts and one is greedy."""
     settings = [(0.7, 0, 0.9, 0.0), GREEDY, PLAIN, PLAIN]
-    batch = tree_round(settings, [branching(3, 1), branching(2, 2), (-1, 0), None], 63, SiblingDraws.distinct, seed=4)
+    batch = tree_round(settings, [branching(3, 1), branching(2, 2), (-1, 0), None], 63, siblings, seed=4)
     return KernelRound(batch.rows, batch.draft, batch.sampling, batch.streams)
 
 
@@ -180,9 +180,9 @@ def test_one_request_has_room_in_its_counters():
 
 
 @pytest.mark.usefixtures("on_kernels")
-@pytest.mark.parametrize("method", [TreeMethod.recursive, TreeMethod.traversal], ids=lambda method: method.value)
+@pytest.mark.parametrize("method", TreeMethod, ids=lambda method: method.value)
 def test_walks_of_trees_have_room_in_their_counters(method: TreeMethod):
-    batch, verification = cut_trees(), Verification(method)
+    batch, verification = cut_trees(method.traits.siblings[-1]), Verification(method)
     counters = counters_for(4, batch.draft.token_ids.shape[1], DEVICE)
     for given in (counters, counters):
         assert_same_tree(verified(batch, verification, given), batch.expected(verification))

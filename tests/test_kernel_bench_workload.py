@@ -15,7 +15,7 @@ from harness.kernel_bench.tree_workload import make_tree_round
 from harness.kernel_bench.workload import constant_rate, make_round, verification_of
 from kernels.contract import NO_TOKEN, Draft, DraftSampling, VerificationMethod, VerificationResult
 from kernels.core import reference_core
-from kernels.methods import TREES_ON_KERNELS, TreeMethod
+from kernels.methods import SiblingDraws, TreeMethod
 
 CPU = torch.device("cpu")
 VOCAB_SIZE = 4000
@@ -125,6 +125,9 @@ def test_rows_of_trees_are_counted_by_hand():
     # targets 1 + 2 + 3, rows of drafts 1 + 2 + 2, rejected 2 + (1 + 1) + (0 + 1)
     assert count_tree_rows(case, draft, found) == (21 + 9 + 2 * 5, 6 + 5 + 2 * 5)
     assert count_tree_rows(replace(case, temperature=0.0), draft, found) == (21, 6)
+    # kseq weighs for discounts the context of each and node 0, for residuals the context of the first and node 1
+    together = replace(case, method=TreeMethod.kseq, siblings=SiblingDraws.independent)
+    assert count_tree_rows(together, draft, found) == (21 + 9 + 2 * 6, 6 + 5 + 2 * 6)
     # traversal deletes 2 3 0 4 5 1, then 2 3 0 4, then 2: inner nodes are 0 and 1, and 0
     traversed = replace(case, method=TreeMethod.traversal)
     assert count_tree_rows(traversed, draft, found) == (21 + 9 + 2 * 11, 9 + 8 + 2 * 11)
@@ -148,5 +151,5 @@ def test_the_full_preset_holds_the_headline_and_varies_one_factor_at_a_time():
     cases = cases_of(Preset.full)
     assert set(headline_cases()) <= set(cases)
     assert len(set(cases)) == len(cases) == len({case.name for case in cases})
-    assert {case.method for case in cases} == set(Method) | TREES_ON_KERNELS
+    assert {case.method for case in cases} == set(Method) | set(TreeMethod)
     assert {case.num_requests for case in cases} >= {1, 1024} and {case.width for case in cases} >= set(range(1, 9))

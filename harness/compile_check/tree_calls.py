@@ -24,7 +24,7 @@ from harness.compile_check.core_calls import (
 )
 from kernels.contract import Draft, RowStats, SiblingDraws, Verification
 from kernels.draw_children import draw_children
-from kernels.methods import TREES_ON_KERNELS, TreeMethod
+from kernels.methods import TreeMethod
 from kernels.verify import verify
 
 NUM_NODES, NUM_CHILDREN = 32, 4
@@ -79,7 +79,7 @@ def _draw_children(
 def trees(dtype: torch.dtype) -> Iterator[Launch]:
     """Every method for trees that runs on kernels, and both kinds of siblings."""
     name = str(dtype).removeprefix("torch.")
-    for method in sorted(TREES_ON_KERNELS, key=lambda method: method.value):
+    for method in sorted(TreeMethod, key=lambda method: method.value):
         for siblings in method.traits.siblings:
             call = partial(_verify, method, dtype, siblings=siblings)
             yield f"verify {method.value}, {siblings.value} siblings, {name}", call
@@ -100,7 +100,7 @@ def other_trees(dtype: torch.dtype) -> Iterator[Launch]:
         "masked": {"masked": True},
         "masked and truncated, odd vocabulary": {"masked": True, "truncates": True, "vocab_size": ODD_VOCAB_SIZE},
     }
-    for method in sorted(TREES_ON_KERNELS, key=lambda method: method.value):
+    for method in sorted(TreeMethod, key=lambda method: method.value):
         for words, chosen in options.items():
             if not (words == "one-hot drafts" and len(method.traits.siblings) == 1):
                 yield f"verify {method.value}, {words}", partial(_verify, method, dtype, **_fitting(method), **chosen)

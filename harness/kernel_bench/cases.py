@@ -120,6 +120,7 @@ def _full() -> list[Case]:
     cases += [replace(TREE, siblings=SiblingDraws.independent), replace(TREE, draft_sampling=DraftSampling.greedy)]
     cases += [replace(TREE, num_requests=count) for count in (1, 16, 256)]
     traversed = replace(TREE, method=TreeMethod.traversal)
+    cases += [replace(TREE, method=TreeMethod.kseq, siblings=SiblingDraws.independent)]
     cases += [traversed, replace(traversed, num_requests=16), replace(traversed, draft_sampling=DraftSampling.greedy)]
     cases += [replace(TREE, temperature=temperature) for temperature in TEMPERATURES]
     cases += [replace(TREE, truncation=Truncation.top_p), replace(TREE, vocab_size=ODD)]

@@ -35,7 +35,7 @@ from harness.kernel_bench.case import Case, Work
 from harness.kernel_bench.check import check_drawn, check_verdict
 from harness.kernel_bench.records import Measurement
 from harness.kernel_bench.rows import sampling_of, streams_of
-from harness.kernel_bench.tree_workload import deleted_nodes, make_tree_round, num_rejected
+from harness.kernel_bench.tree_workload import deleted_nodes, make_tree_round, num_discounts, num_rejected
 from harness.kernel_bench.workload import draw_logits, make_round, verification_of
 from harness.timing.clock import Clock, captured
 from kernels.contract import (
@@ -77,8 +77,11 @@ def count_tree_rows(case: Case, draft: Draft, found: VerificationResult) -> RowC
     above = torch.tensor([node in case.parents for node in range(case.width)], device=found.path.device)
     accepted = torch.arange(case.width, device=above.device) < found.num_accepted[:, None]
     drafted = case.num_requests + int((above[found.path.clamp(min=0)] & accepted).sum()) + returned_from
-    is_traversed = case.method is TreeMethod.traversal
-    pairs = 2 * (len(deleted) if is_traversed else num_rejected(case, draft, found.path, found.num_accepted))
+    if case.method is TreeMethod.traversal:
+        pairs = 2 * len(deleted)
+    else:
+        weighed = num_discounts if case.method is TreeMethod.kseq else num_rejected
+        pairs = 2 * weighed(case, draft, found.path, found.num_accepted)
     return RowCounts(case.num_target_rows + inner * case.num_requests + pairs, visited + drafted + pairs)
 
 

@@ -75,6 +75,19 @@ def num_rejected(case: Case, draft: Draft, path: Tensor, num_accepted: Tensor) -
     return rejected
 
 
+def num_discounts(case: Case, draft: Draft, path: Tensor, num_accepted: Tensor) -> int:
+    """Times that K-SEQ must weigh the rows of a node over the batch: for the discount of several children, at least
+    once, and for the residual where all children are rejected."""
+    parents, tokens, weighed = case.parents, draft.token_ids.tolist(), 0
+    for token_ids, accepted, length in zip(tokens, path.tolist(), num_accepted.tolist(), strict=True):
+        for step, node in enumerate([-1, *accepted[:length]]):
+            children = sum(
+                parent == node and token != NO_TOKEN for parent, token in zip(parents, token_ids, strict=True)
+            )
+            weighed += (children > 1) + (children > 0 and step == length)
+    return weighed
+
+
 def deleted_nodes(case: Case, draft: Draft, path: Tensor, num_accepted: Tensor) -> list[int]:
     """Nodes that traversal deletes over the batch: those before the accepted one, children before their parent."""
     order, tokens, deleted = _children_first(case.parents, -1), draft.token_ids.tolist(), []

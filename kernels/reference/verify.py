@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..checks import check_is_chain, check_num_tokens
+from ..checks import check_is_chain, check_num_tokens, check_siblings
 from ..contract import (
     Draft,
     Sampling,
@@ -42,7 +42,7 @@ from .tree_shape import check_parents
 from .truncation import sampling_rows
 from .typical import typical_odds
 from .verdict import assemble, place
-from .verify_tree import check_siblings, verify_trees
+from .verify_tree import verify_trees
 
 Method = VerificationMethod
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Draft, Sampling, Streams, Verification, VerificationResult
-from ..methods import SiblingDraws, TreeMethod
+from ..methods import TreeMethod
 from ..streams import Purpose, uniform
 from .choose import choose
 from .kseq import walk_by_kseq
@@ -54,15 +54,6 @@ def uniform_passes(tree: TreeProposal, streams: Streams, shares_noise: bool = Fa
         return drawn * denominators < numerators
 
     return passes
-
-
-def check_siblings(draft: Draft, method: object) -> None:
-    """Raises ValueError where K-SEQ is asked about siblings that are not independent draws of one row."""
-    if method is not TreeMethod.kseq or draft.parents is None:
-        return
-    if draft.siblings is SiblingDraws.distinct or draft.logits is None:
-        found = "distinct ones" if draft.logits is not None else "drafts without logits"
-        raise ValueError(f"kseq verifies siblings that are independent draws of cached logits, found {found}")
 
 
 def verify_trees(

@@ -24,7 +24,6 @@ from harness.settings.device import resolve_graphs
 from harness.settings.identity import key_without
 from harness.settings.sections import LogprobsMode
 from kernels.core import reference_core
-from kernels.methods import TREES_ON_KERNELS
 
 
 def depth_of(cell: CellConfig) -> Depth | None:
@@ -67,11 +66,6 @@ class EngineOfCell:
                 f"backend.fused: expected false with drafting.tree={cell.drafting.tree}, found true; fused layers run "
                 "chains only"
             )
-        if self.verifies_trees_by_reference and self.uses_graphs and models.loaded.device.type == "cuda":
-            raise ValueError(
-                f"backend.graphs: expected false with verification={cell.verification.method.value}, whose reference "
-                "core CUDA graphs cannot hold, found true"
-            )
         self.draft_core: str | None = None
         """The engine's core draws the drafts too; None for a drafter without a network."""
 
@@ -88,12 +82,6 @@ class EngineOfCell:
     def runs_own_method(self) -> bool:
         """Whether it verifies by a method of the user's own, which the reference core alone runs."""
         return "verification.method" in self._cell.imported
-
-    @property
-    def verifies_trees_by_reference(self) -> bool:
-        """Whether its drafts are trees that the kernels do not verify, or there are no kernels for its device."""
-        has_kernels = self._models.loaded.device.type == "cuda"
-        return self._cell.drafts_tree and not (has_kernels and self._cell.verification.method in TREES_ON_KERNELS)
 
     @property
     def uses_graphs(self) -> bool:
@@ -178,5 +166,4 @@ class EngineOfCell:
             drafts_trees=cell.drafts_tree,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
-        needs_reference = self.runs_own_method or self.verifies_trees_by_reference
-        return Engine(target, drafter, settings, reference_core() if needs_reference else None, self._depth)
+        return Engine(target, drafter, settings, reference_core() if self.runs_own_method else None, self._depth)

@@ -196,9 +196,8 @@ class LocalBackend:
         if self.engine_of_cell.runs_own_method and self.target.device.type == "cuda":
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
         if self.cell.drafts_tree and self.target.device.type == "cuda":
-            core = "reference core, " if self.engine_of_cell.verifies_trees_by_reference else ""
             graphs = "" if self.engine_of_cell.uses_graphs else "no CUDA graphs, "
-            notes.append(f"drafting.tree={self.cell.drafting.tree}: {core}{graphs}no fused layers")
+            notes.append(f"drafting.tree={self.cell.drafting.tree}: {graphs}no fused layers")
         return tuple(notes)
 
 
