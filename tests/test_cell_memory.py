@@ -150,7 +150,7 @@ def test_one_byte_too_little_is_refused_with_everything_that_is_needed(monkeypat
         rf"[\d.]+ MB for the target's key-value cache \(3 slots and a spare one, of {capacity} tokens\);",
         rf"[\d.]+ MB for the drafter's key-value cache \(3 slots and a spare one, of {capacity} tokens\);",
         r"[\d.]+ MB for the draft-logit cache \(3 slots, 2 rows of 4,096 logits\)\), found [\d.]+ MB\. ",
-        "CUDA graphs and the activations of a forward come on top",
+        "CUDA graphs, the activations of a forward and rows that wait to be measured come on top",
     ):
         assert re.search(words, message), words
     for name in ("max_concurrency", "max_length", "dtype"):

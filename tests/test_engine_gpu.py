@@ -3,12 +3,17 @@
 import gc
 import sys
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
+from harness.backends.local import engine_of_cell
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.engine import measuring
+from harness.engine.settings import EngineSettings
 from harness.settings.imported import ImportPath
 from harness.settings.models import DrafterKind
 from harness.settings.sections import BackendConfig, MeasurementConfig
@@ -102,6 +107,56 @@ def test_sampled_tokens_of_trees_do_not_depend_on_how_steps_are_run(stores):
     config = cell(DrafterKind.eagle3, TreeMethod.recursive, temperature=1.0, num_prompts=8, tree="3-1-1")
     store = stores.setdefault(False, ModelStore())
     assert texts(on_gpu(config, True, False), store) == texts(on_gpu(config, False, False), store)
+
+
+@pytest.mark.parametrize(("max_concurrency", "tolerance"), [(1, 0.0), (3, 1e-3)], ids=["one slot", "three slots"])
+@pytest.mark.parametrize(
+    ("drafter", "method", "tree"),
+    [
+        (DrafterKind.eagle, VerificationMethod.block, None),
+        (DrafterKind.draft_model, VerificationMethod.strict, None),
+        (DrafterKind.ngram, VerificationMethod.block, None),
+        (DrafterKind.eagle3, TreeMethod.recursive, "2-2"),
+    ],
+    ids=lambda item: getattr(item, "value", item),
+)
+def test_what_is_measured_does_not_depend_on_launching_ahead(
+    drafter, method, tree, max_concurrency, tolerance, monkeypatch
+):
+    """Would catch rows that the next graph overwrote, or that are copied before their own graph has written them.
+
+    In one slot every step has the same size and the same rows either way, so that every bit is the same. In several, a
+    request that ended is one step longer in the batch, which moves the sums of the layers.
+    """
+    config = on_gpu(cell(drafter, method, temperature=1.0, num_prompts=8, tree=tree), True, tree is None)
+    config = replace(config, measurement=MeasurementConfig(round_terms=tree is None))
+    config = replace(config, backend=replace(config.backend, max_concurrency=max_concurrency))
+    played = conversations(load_prompts(config.workload, config.seed), config.workload, config.seed)
+    found, copy, num_copies, store = [], measuring.copied, [], ModelStore()
+    # fewer steps than a request has: the device stops for some in the middle of all
+    monkeypatch.setattr(measuring, "MAX_STEPS", 3)
+    monkeypatch.setattr(measuring, "copied", lambda rows: num_copies.append(rows) or copy(rows))
+    for overlaps in (False, None):
+        monkeypatch.setattr(engine_of_cell, "EngineSettings", partial(EngineSettings, overlaps=overlaps))
+        assert not num_copies
+        run = LocalBackend(config, store).generate(played)
+        found.append((sorted(run.requests, key=lambda item: item.key), {item.key: item for item in run.terms}))
+    assert len(num_copies) > 10, "steps were launched ahead"
+    (one_by_one, terms_one_by_one), (ahead, terms_ahead) = found
+    assert [item.output_token_ids for item in ahead] == [item.output_token_ids for item in one_by_one]
+    for first, second in zip(one_by_one, ahead, strict=True):
+        for before, after in zip(first.rounds, second.rounds, strict=True):
+            assert (before.expected_accepted is None) is (after.expected_accepted is None)
+            if before.expected_accepted is not None:
+                assert after.expected_accepted == pytest.approx(before.expected_accepted, rel=0, abs=tolerance)
+            assert (before.position_bounds is None) is (after.position_bounds is None)
+            if before.position_bounds is not None:
+                assert after.position_bounds == pytest.approx(before.position_bounds, rel=0, abs=tolerance)
+    assert terms_ahead.keys() == terms_one_by_one.keys() and bool(terms_ahead) is (tree is None)
+    for key, terms in terms_one_by_one.items():
+        assert terms.round_index.tolist() == terms_ahead[key].round_index.tolist()
+        for name, values in terms.values.items():
+            np.testing.assert_allclose(terms_ahead[key].values[name], values, rtol=0, atol=tolerance, err_msg=name)
 
 
 def test_sampled_tokens_do_not_depend_on_how_steps_are_run():

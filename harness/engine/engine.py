@@ -7,14 +7,15 @@ functions of a request's seed, position and own round count.
 With CUDA graphs the next step is launched before the last one has been read, which hides the host's work behind the
 device's. A request that ended in the step just read is then in the next one too; its output there is discarded and
 counted nowhere. The device defers a request in whose round reasoning may end: the step decides nothing of it, and the
-host takes part in the next one. Where expected acceptance is measured, steps run one after another: a step's drafts and
-logits are read with the clock stopped, before the next one overwrites them.
+host takes part in the next one. Where expected acceptance is measured, the rows of a step are set aside before the next
+one overwrites them, and read with the clock stopped (see measuring.py).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -24,7 +25,7 @@ from harness.engine.calibrate import measure_step_times
 from harness.engine.choose_runner import new_runner
 from harness.engine.constrained_step import outcomes_of
 from harness.engine.depth import Depth, learn_from
-from harness.engine.measure_drafts import MeasureDrafts, MeasureTrees
+from harness.engine.measuring import Measuring
 from harness.engine.request import Answer, Request
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Sequence, rounds_of
@@ -63,8 +64,7 @@ class Engine:
         sampling = SlotSampling(settings, target.device)
         returns_at_once = target.device.type == "cuda" and settings.graphs
         wanted = returns_at_once if settings.overlaps is None else settings.overlaps
-        measures = settings.expected_acceptance and settings.num_speculative_tokens > 0
-        self._overlaps = wanted and not measures and (settings.graphs or not settings.constrained)
+        self._overlaps = wanted and (settings.graphs or not settings.constrained)
         # one spare slot receives the writes of padding rows
         self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
         step = Step(
@@ -83,11 +83,7 @@ class Engine:
         """What is kept of slots; empty where they do not move, since steps of fixed sizes compute empty ones anyway."""
         if not settings.graphs and not self._overlaps and isinstance(drafter, MovesSlots):
             self._by_slot = (self.step.state, self._cache, drafter)
-        self._measure: MeasureDrafts | MeasureTrees | None = None
-        if measures and isinstance(self.step, TreeStep):
-            self._measure = MeasureTrees(self.step)
-        elif measures:
-            self._measure = MeasureDrafts(self.step, settings.round_terms, settings.multi_draft_terms)
+        self._measuring = Measuring.of(self.step, settings, self._overlaps)
         self._depth = depth
         self._runner = new_runner(self.step, settings, depth)
         self._num_invalid = 0
@@ -130,7 +126,8 @@ class Engine:
         self._began = time.perf_counter() - start_s
         self._num_invalid, self._read_s = 0, start_s
         scheduler = Scheduler(self.settings.num_slots, requests)
-        finished = Finished(self.settings.round_terms, keeping, start_s)
+        self._measuring.forget()
+        finished = Finished(self.settings.round_terms, keeping, start_s, self._measuring.measure)
         with finished.kept_on_interruption():
             under_way = self._run(scheduler, finished, follow_up, on_round or (lambda: None))
         if under_way is not None:
@@ -153,12 +150,12 @@ class Engine:
             if under_way is None:
                 launched = completed(launched)
             if not self._overlaps and launched is not None:
-                under_way, launched = self._measured(launched), None
+                under_way, launched = self._with_drafts(launched), None
             if under_way is not None:
                 launched = completed(self._take_in(under_way, launched, scheduler, finished, follow_up))
             elif launched is None:
                 finished.idle_s += self._idle(scheduler.seconds_to_wait(self._now()))
-            under_way = launched
+            under_way = None if launched is None else self._with_drafts(launched)
             if finished.is_due(self._now()):
                 self._keep(finished, under_way)
             on_round()
@@ -166,10 +163,16 @@ class Engine:
 
     def _keep(self, finished: Finished, under_way: UnderWay | None) -> None:
         """Hand over what has finished since the last time, the device idle and the clock stopped."""
+        with self._clock_stopped(under_way):
+            finished.keep(self._now())
+
+    @contextmanager
+    def _clock_stopped(self, under_way: UnderWay | None) -> Iterator[None]:
+        """Wait for the device, and stop the clock."""
         if under_way is not None:
             under_way.launched.wait()
-        now_s, stopped = self._now(), time.perf_counter()
-        finished.keep(now_s)
+        stopped = time.perf_counter()
+        yield
         self._began += time.perf_counter() - stopped
 
     def _now(self) -> float:
@@ -219,17 +222,17 @@ class Engine:
                 chunk.sequence.launch(1)
         for sequence in plan.decoding:
             sequence.launch((self.settings.num_speculative_tokens if plan.depth is None else plan.depth) + 1)
-        return UnderWay(plan, launched, None)
+        return UnderWay(plan, launched)
 
-    def _measured(self, under_way: UnderWay) -> UnderWay:
-        """The same with what is measured on its drafts, the clock stopped, if anything is asked for."""
-        if self._measure is None or not under_way.plan.decoding or under_way.plan.depth == 0:
+    def _with_drafts(self, under_way: UnderWay) -> UnderWay:
+        """The same with its drafts, which the next step may overwrite, if they are measured."""
+        if not under_way.plan.decoding or under_way.plan.depth == 0:
             return under_way
-        under_way.launched.wait()
-        stopped = time.perf_counter()
-        measures = self._measure(under_way.launched.output)
-        self._began += time.perf_counter() - stopped
-        return under_way._replace(measures=measures)
+        drafts = self._measuring.keep(under_way.launched.output)
+        if self._measuring.is_due:
+            with self._clock_stopped(under_way):
+                self._measuring.measure()
+        return under_way._replace(drafts=drafts)
 
     def _take_in(
         self, step: UnderWay, launched: UnderWay | None, scheduler: Scheduler, finished: Finished, follow_up: FollowUp
@@ -258,10 +261,10 @@ class Engine:
                 sequence.defer(share_s)
                 continue
             outcome = outcomes.get(sequence.slot)
-            if step.measures is not None and (outcome is None or not outcome.is_masked):
-                # measures are defined for drafts and rows without masks
-                round_ = step.measures.of(round_, sequence.slot)
             sequence.append_round(round_, outcome, self.settings.limits, now, share_s)
+            if step.drafts is not None and round_.draft_ids and (outcome is None or not outcome.is_masked):
+                # measures are defined for drafts and rows without masks
+                step.drafts.became_round(sequence, sequence.slot)
             self._num_invalid += round_.is_invalid
         if self._depth is not None:
             learn_from(self._depth, plan, decided, share_s * len(going_on))

@@ -1,7 +1,8 @@
 """The acceptance that each method expects on a step's drafts, and the terms that replay needs.
 
-The engine stops its clock meanwhile. A new column of terms is named in `harness.records.acceptance_terms`, and its
-values are given here: as [B, K] for the positions, or [B] for whole drafts. It does not know requests or files.
+The engine stops its clock meanwhile (`measuring.py` says when). A new column of terms is named in
+`harness.records.acceptance_terms`, and its values are given here: as [B, K] for the positions, or [B] for whole drafts.
+It does not know requests or files.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from harness.engine.sequence import Round
+from harness.engine.sequence import MeasuredDraft
 from harness.engine.step import Step, StepOutput
 from harness.engine.tree_step import accepted_nodes
 from harness.records.acceptance_terms import Floats
@@ -23,6 +24,21 @@ from kernels.reference.acceptance import AcceptanceTerms, acceptance_terms, expe
 from kernels.reference.multi_draft_terms import multi_draft_terms
 from kernels.reference.output_tv import draft_tv, has_closed_form, output_tv
 from kernels.reference.tree_bounds import tree_bounds
+
+
+class DraftRows(NamedTuple):
+    """What is measured of a step, for B slots."""
+
+    output: StepOutput
+    sampling: Sampling
+    """Fields [B]."""
+    drawn_rows: Tensor | None
+    """[>= B, V_draft], see Drafter.drawn_rows."""
+
+    @classmethod
+    def of(cls, step: Step, output: StepOutput) -> DraftRows:
+        """Where a step of an engine has left them; the next one may overwrite them."""
+        return cls(output, step.state.sampling.rows(output.draft.num_draft_tokens.numel()), step.drafter.drawn_rows)
 
 
 class Measures(NamedTuple):
@@ -35,31 +51,28 @@ class Measures(NamedTuple):
     terms: dict[str, Floats] | None
     """None unless they are recorded."""
 
-    def of(self, round_: Round, slot: int) -> Round:
-        """The round of a slot with its share."""
-        if not round_.draft_ids:
-            return round_
-        bounds = tuple(self.bounds[slot][: len(round_.draft_ids)])
+    def of(self, slot: int, num_draft_tokens: int) -> MeasuredDraft:
+        """The share of a slot, of a draft of so many tokens."""
+        bounds = tuple(self.bounds[slot][:num_draft_tokens])
         known = None if any(map(math.isnan, bounds)) else bounds
         if self.expected is None:
-            return round_._replace(position_bounds=known)
+            return MeasuredDraft(None, known, None)
         strict, probabilistic, block = self.expected[slot]
-        terms = None if self.terms is None else of_slot(self.terms, slot, len(round_.draft_ids))
-        return round_._replace(expected_accepted=(strict, probabilistic, block), position_bounds=known, terms=terms)
+        terms = None if self.terms is None else of_slot(self.terms, slot, num_draft_tokens)
+        return MeasuredDraft((strict, probabilistic, block), known, terms)
 
 
 class MeasureDrafts:
-    """Measures the drafts of one engine's steps; `step` must have ended, and no other may be under way."""
+    """Measures the drafts of one engine's steps, which `verification` decided."""
 
-    def __init__(self, step: Step, keeps_terms: bool, keeps_multi_draft_terms: bool) -> None:
-        self.step, self.keeps_multi_draft_terms = step, keeps_multi_draft_terms
+    def __init__(self, verification: Verification, keeps_terms: bool, keeps_multi_draft_terms: bool) -> None:
+        self.verification, self.keeps_multi_draft_terms = verification, keeps_multi_draft_terms
         self.keeps_terms = keeps_terms
 
-    def __call__(self, output: StepOutput) -> Measures:
-        step, keeps = self.step, self.keeps_terms
-        sampling = step.state.sampling.rows(output.draft.num_draft_tokens.numel())
+    def __call__(self, rows: DraftRows) -> Measures:
+        (output, sampling, drawn_rows), keeps = rows, self.keeps_terms
         terms = acceptance_terms(output.logits, output.draft, sampling, keeps, output.compared)
-        columns = term_columns(terms, output, sampling, step.verification, step.drafter.drawn_rows) if keeps else {}
+        columns = term_columns(terms, output, sampling, self.verification, drawn_rows) if keeps else {}
         if self.keeps_multi_draft_terms and output.draft.logits is not None:
             columns |= multi_draft_terms(output.logits, output.draft, sampling)
         kept = {name: column.cpu().numpy() for name, column in columns.items()}
@@ -67,16 +80,11 @@ class MeasureDrafts:
         return Measures(expected_accepted(terms, output.draft).tolist(), bounds, kept if keeps else None)
 
 
-class MeasureTrees:
-    """The same of one engine whose drafts are trees, of which the bounds alone are measured."""
-
-    def __init__(self, step: Step) -> None:
-        self.step = step
-
-    def __call__(self, output: StepOutput) -> Measures:
-        sampling = self.step.state.sampling.rows(output.draft.num_draft_tokens.numel())
-        bounds = tree_bounds(output.logits, output.draft, sampling, accepted_nodes(output))
-        return Measures(None, bounds.round(decimals=BOUND_DECIMALS).tolist(), None)
+def measure_trees(rows: DraftRows) -> Measures:
+    """The same of a step whose drafts are trees, of which the bounds alone are measured."""
+    output = rows.output
+    bounds = tree_bounds(output.logits, output.draft, rows.sampling, accepted_nodes(output))
+    return Measures(None, bounds.round(decimals=BOUND_DECIMALS).tolist(), None)
 
 
 def term_columns(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from harness.constraint.grammar_state import ConstraintOutcome
 from harness.engine.commit import Commit, commit
 from harness.engine.request import Answer, Limits, Request
-from harness.records.acceptance_terms import DraftTerms, Floats
+from harness.records.acceptance_terms import Floats
 from harness.records.request import CutReason, FinishReason
 from kernels.contract import NO_TOKEN
 
@@ -26,16 +26,21 @@ class Round(NamedTuple):
     """See packed_logprobs; empty if not requested."""
     is_deferred: bool = False
     """Nothing was decided: reasoning may end in the round, and the host must see its drafts first."""
-    expected_accepted: tuple[float, float, float] | None = None
-    """Of the chain methods, given these drafts."""
-    position_bounds: tuple[float, ...] | None = None
-    """Of each draft token."""
-    terms: Mapping[str, Floats] | None = None
-    """Of the draft, if they are recorded."""
     depths: tuple[int, ...] | None = None
     """Of each draft token of a tree, 1 after the context; None for a chain."""
     path: tuple[int, ...] | None = None
     """Of a tree, the accepted draft tokens by their place in `draft_ids`."""
+
+
+class MeasuredDraft(NamedTuple):
+    """What was measured on the draft of one round."""
+
+    expected_accepted: tuple[float, float, float] | None
+    """Of the chain methods, given these drafts; None for trees."""
+    position_bounds: tuple[float, ...] | None
+    """Of each draft token; None where one is not known."""
+    terms: Mapping[str, Floats] | None
+    """Of the draft, if they are recorded."""
 
 
 class RoundFields(NamedTuple):
@@ -49,6 +54,7 @@ class RoundFields(NamedTuple):
     arrival_s: float
     share_s: float
     expected_accepted: tuple[float, float, float] | None
+    """See `Sequence.take_measured`, as for position_bounds."""
     num_free_tokens: int | None
     num_cut_tokens: int
     host_us: float
@@ -84,7 +90,8 @@ class Sequence:
     rounds: list[RoundFields] = field(default_factory=list)
     drafted: list[list[int]] = field(default_factory=list)
     """Draft tokens of each round, kept where the end of reasoning is searched for."""
-    terms: list[DraftTerms] = field(default_factory=list)
+    terms: dict[int, Mapping[str, Floats]] = field(default_factory=dict)
+    """Of its full drafts, by round, if they are recorded."""
     logprobs: list[int] = field(default_factory=list)
     """Of the output tokens, packed."""
 
@@ -160,8 +167,6 @@ class Sequence:
             self.logprobs += decided.logprobs[: len(result.token_ids) * len(decided.logprobs) // len(decided.emitted)]
         self.finish_reason = result.finish_reason
         self.has_nan |= decided.is_invalid
-        if decided.terms is not None and _counts_in_full(result, decided):
-            self.terms.append(DraftTerms(len(self.rounds), decided.terms))
         self._carried_s += share_s
         self.rounds.append(
             _round_fields(result, decided, outcome, arrival_s, self._carried_s, self._num_deferred_steps)
@@ -170,16 +175,25 @@ class Sequence:
         if self.request.parser is not None:
             self.drafted.append(decided.draft_ids)
 
+    def take_measured(self, index: int, draft: MeasuredDraft) -> None:
+        """Remember what was measured on the draft of a round; twice is as once."""
+        round_ = self.rounds[index]
+        # closed forms are for the whole draft: they stand for it only where all of it is evidence
+        is_full = round_.num_draft_tokens == round_.num_proposed_tokens > 0
+        bounds, num_positions = draft.position_bounds, round_.num_draft_positions
+        num_bounds = round_.num_draft_tokens if num_positions is None else num_positions
+        self.rounds[index] = round_._replace(
+            expected_accepted=draft.expected_accepted if is_full else None,
+            position_bounds=None if bounds is None else bounds[:num_bounds],
+        )
+        if draft.terms is not None and is_full:
+            self.terms[index] = draft.terms
+
     @property
     def answer(self) -> Answer:
         request = self.request
         key = request.prompt_id, request.turn, request.sample
         return Answer(*key, request.seed, self.output_token_ids, self.has_nan)
-
-
-def _counts_in_full(result: Commit, decided: Round) -> bool:
-    """Whether the whole draft is evidence; only then closed forms, which are for the whole draft, stand for it."""
-    return result.num_draft_tokens == len(decided.draft_ids) > 0
 
 
 def _round_fields(
@@ -190,8 +204,6 @@ def _round_fields(
     share_s: float,
     num_held_steps: int,
 ) -> RoundFields:
-    bounds, num_positions = decided.position_bounds, result.num_draft_positions
-    num_bounds = result.num_draft_tokens if num_positions is None else num_positions
     return RoundFields(
         num_proposed_tokens=len(decided.draft_ids),
         num_draft_tokens=result.num_draft_tokens,
@@ -200,15 +212,15 @@ def _round_fields(
         cut_reason=result.cut_reason,
         arrival_s=arrival_s,
         share_s=share_s,
-        expected_accepted=decided.expected_accepted if _counts_in_full(result, decided) else None,
+        expected_accepted=None,
         num_free_tokens=None if outcome is None else outcome.num_free_tokens,
         num_cut_tokens=result.num_cut_tokens,
         host_us=0.0 if outcome is None else outcome.host_us,
         is_whole=None if outcome is None else outcome.ran_as_one_graph,
         num_held_steps=num_held_steps,
-        position_bounds=None if bounds is None else bounds[:num_bounds],
+        position_bounds=None,
         path=decided.path,
-        num_draft_positions=num_positions,
+        num_draft_positions=result.num_draft_positions,
     )
 
 

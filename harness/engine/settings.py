@@ -31,7 +31,7 @@ class EngineSettings:
     """Some requests cut theirs and others do not; see SlotSampling."""
     expected_acceptance: bool = False
     """Compute, per round, the acceptance that each chain method expects on the same drafts, and the bound of any; of
-    trees the bound alone."""
+    trees the bound alone. Where steps are launched ahead, their rows are copied until then (see measuring.py)."""
     round_terms: bool = False
     """Beside it keep the terms of every full draft, for a replay."""
     multi_draft_terms: bool = False
@@ -40,7 +40,7 @@ class EngineSettings:
     """Steps of a few fixed sizes, captured as CUDA graphs where there is a GPU; else operation by operation."""
     overlaps: bool | None = None
     """Launch a step before the one before it has been read; None does so where a launch does not wait for the device:
-    with CUDA graphs on a GPU. Never with `expected_acceptance`, nor where it is `constrained` without `graphs`."""
+    with CUDA graphs on a GPU. Never where it is `constrained` without `graphs`."""
     constrained: bool = False
     """Requests may have grammar states, so that the host may take part in steps; those of others run as without."""
     drafts_trees: bool = False

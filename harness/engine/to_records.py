@@ -14,7 +14,7 @@ from typing import NamedTuple
 from harness.constraint.reasoning_span import find_reasoning_span
 from harness.engine.sequence import Sequence
 from harness.engine.token_logprobs import unpacked_logprobs
-from harness.records.acceptance_terms import RequestTerms
+from harness.records.acceptance_terms import DraftTerms, RequestTerms
 from harness.records.request import RequestRecord, RoundRecord
 
 
@@ -62,7 +62,8 @@ def _with_reasoning_span(record: RequestRecord, sequence: Sequence) -> RequestRe
 def request_terms(sequence: Sequence) -> RequestTerms:
     """The recorded terms of a request's full drafts."""
     request = sequence.request
-    return RequestTerms.of((request.prompt_id, request.turn, request.sample), sequence.terms)
+    drafts = [DraftTerms(index, values) for index, values in sequence.terms.items()]
+    return RequestTerms.of((request.prompt_id, request.turn, request.sample), drafts)
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,12 @@ class Keeping(NamedTuple):
 class Finished:
     """The requests of a run that have finished; those that were handed over early are forgotten."""
 
-    def __init__(self, with_terms: bool, keeping: Keeping | None, start_s: float) -> None:
+    def __init__(self, with_terms: bool, keeping: Keeping | None, start_s: float, complete: Callable[[], None]) -> None:
+        """complete: called before records are made; gives the requests what is not yet known of their rounds. It may be
+        called again after it was interrupted."""
         self.sequences: list[Sequence] = []
         """In the order they finished."""
-        self._with_terms, self._keeping = with_terms, keeping
+        self._with_terms, self._keeping, self._complete = with_terms, keeping, complete
         self.idle_s = 0.0
         """Since requests were last handed over."""
         self._kept_s = start_s
@@ -109,6 +112,7 @@ class Finished:
     def keep(self, now_s: float) -> None:
         """Hand over what has finished since the last time; once, also where that is interrupted."""
         assert self._keeping is not None
+        self._complete()
         sequences, self.sequences, self._kept_s = self.sequences, [], now_s
         idle_s, self.idle_s = self.idle_s, 0.0
         self._keeping.keep(replace(self._run(sequences), idle_s=idle_s))
@@ -125,6 +129,7 @@ class Finished:
 
     def results(self, wall_s: float, num_invalid: int) -> EngineRun:
         """All that was not handed over."""
+        self._complete()
         return self._run(self.sequences, wall_s, num_invalid)
 
     def _run(self, sequences: list[Sequence], wall_s: float = 0.0, num_invalid: int = 0) -> EngineRun:

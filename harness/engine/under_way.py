@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from harness.engine.measure_drafts import Measures
+from harness.engine.measuring import DraftsOfStep
 from harness.engine.runner import Launched
 from harness.engine.step_plan import StepPlan
 
@@ -14,8 +14,8 @@ class UnderWay(NamedTuple):
 
     plan: StepPlan
     launched: Launched
-    measures: Measures | None
-    """If it has been measured."""
+    drafts: DraftsOfStep | None = None
+    """If they are measured."""
 
 
 def completed(under_way: UnderWay | None) -> UnderWay | None:

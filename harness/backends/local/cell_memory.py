@@ -1,7 +1,8 @@
 """What cells keep on their device, counted before anything of it is made.
 
 The models are counted on torch's meta device, and caches on the very engine that will run, built without memory. What
-grows and shrinks while an engine runs is not counted: the activations of a forward, and CUDA graphs.
+grows and shrinks while an engine runs is not counted: the activations of a forward, rows that wait to be measured, and
+CUDA graphs.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from harness.models.free_memory import Need, check_fits, weights_need
 from harness.settings.models import DrafterConfig
 
 ADVICE = (
-    "CUDA graphs and the activations of a forward come on top. Lower backend.max_concurrency, decoding.max_new_tokens, "
-    "backend.max_length or drafting.num_speculative_tokens, take a smaller backend.dtype, smaller models or a device "
-    "with more memory, or end what else runs there."
+    "CUDA graphs, the activations of a forward and rows that wait to be measured come on top. Lower "
+    "backend.max_concurrency, decoding.max_new_tokens, backend.max_length or drafting.num_speculative_tokens, take a "
+    "smaller backend.dtype, smaller models or a device with more memory, or end what else runs there."
 )
 FEWER_CELLS = (
     " Cells that run as CUDA graphs keep their caches side by side: run fewer at once, or backend.graphs=false."

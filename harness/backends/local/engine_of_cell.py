@@ -157,8 +157,6 @@ class EngineOfCell:
             verification=cell.verification.verification(num_tokens),
             limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else target.eos_token_ids),
             graphs=self.uses_graphs,
-            # the baseline has nothing to measure, and must run as the cells that it is compared with
-            overlaps=False if cell.measurement.expected_acceptance else None,
             expected_acceptance=cell.measurement.expected_acceptance and has_drafts,
             constrained=self._is_constrained,
             round_terms=cell.measurement.round_terms and has_terms,
