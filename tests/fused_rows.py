@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.models.fused.reference import slot_attention as reference_slot_attention
+from harness.models.fused.tree_rows import TreeRows
 from tests.kernel_rounds import DEVICE, poisoned_allocations
 
 HALF_UNIT = 2.0**-24
@@ -96,15 +97,15 @@ def silu_error(gate_up: Tensor) -> float:
     return HALF_UNIT * (float(gate_up.abs().max()) + 14)
 
 
-def check_attention(rows: Rows, num_tokens: int, num_heads: int) -> None:
+def check_attention(rows: Rows, num_tokens: int, num_heads: int, tree: TreeRows | None = None) -> None:
     """The kernel against its twin on random queries."""
     from harness.models.fused.slot_attention import slot_attention
 
     width = rows.keys.shape[3]
     queries = normal(len(rows.slots), num_tokens, num_heads, width, seed=4, dtype=rows.keys.dtype)
     with poisoned_allocations():
-        found = slot_attention(queries, *rows, width**-0.5)
-    expected = reference_slot_attention(queries, *rows, width**-0.5)
+        found = slot_attention(queries, *rows, width**-0.5, tree)
+    expected = reference_slot_attention(queries, *rows, width**-0.5, tree)
     relative, absolute = attention_error(queries, rows, width**-0.5)
     torch.testing.assert_close(found, expected, rtol=relative, atol=absolute)
 

@@ -94,19 +94,20 @@ def test_memory_does_not_grow_in_10_000_rounds():
 
 
 @WAYS
+@FUSED
 @pytest.mark.parametrize("tree", ["2-2", "dynamic:6-3-3"])
 @pytest.mark.parametrize("method", [TreeMethod.recursive, TreeMethod.traversal], ids=lambda item: item.value)
 @pytest.mark.parametrize("drafter", [DrafterKind.eagle3, DrafterKind.draft_model], ids=str)
-def test_greedy_tokens_of_trees_equal_the_cpus(drafter, method, tree, graphs, stores, on_cpu):
-    config = on_gpu(cell(drafter, method, num_prompts=8, tree=tree), graphs, False)
-    assert texts(config, stores.setdefault(False, ModelStore())) == on_cpu
+def test_greedy_tokens_of_trees_equal_the_cpus(drafter, method, tree, fused, graphs, stores, on_cpu):
+    config = on_gpu(cell(drafter, method, num_prompts=8, tree=tree), graphs, fused)
+    assert texts(config, stores.setdefault(fused, ModelStore())) == on_cpu
 
 
 def test_sampled_tokens_of_trees_do_not_depend_on_how_steps_are_run(stores):
     """Would catch memory of a captured step that another one has written, and siblings of another round."""
     config = cell(DrafterKind.eagle3, TreeMethod.recursive, temperature=1.0, num_prompts=8, tree="3-1-1")
-    store = stores.setdefault(False, ModelStore())
-    assert texts(on_gpu(config, True, False), store) == texts(on_gpu(config, False, False), store)
+    store = stores.setdefault(True, ModelStore())
+    assert texts(on_gpu(config, True, True), store) == texts(on_gpu(config, False, True), store)
 
 
 @pytest.mark.parametrize(("max_concurrency", "tolerance"), [(1, 0.0), (3, 1e-3)], ids=["one slot", "three slots"])

@@ -65,6 +65,28 @@ def test_kernel_equals_its_twin(heads: tuple[int, int, int], with_norms: bool, d
     same(rows.values, values)
 
 
+def test_nodes_of_trees_turn_by_their_depth():
+    """Would catch keys that are stored at their position, or turned by their place."""
+    from harness.models.fused.rotate_and_store import rotate_and_store
+
+    (qkv, rows), table = case(6, 2, 8, torch.float32), table_of(8)
+    positions = rows.starts[:, None] + torch.tensor([0, 1, 1], device=DEVICE)
+    by_place, twins = (rows._replace(keys=rows.keys.clone(), values=rows.values.clone()) for _ in range(2))
+    expected = reference_rotate_and_store(qkv, table, *twins, positions=positions)
+    with poisoned_allocations():
+        found = rotate_and_store(qkv, table, *rows, positions=positions)
+    assert_rounded_alike(found, expected, 1, HALF_UNIT * 16)
+    assert torch.equal(rows.keys.isnan(), twins.keys.isnan())
+    assert_rounded_alike(rows.keys.nan_to_num(), twins.keys.nan_to_num(), 1, HALF_UNIT * 16)
+    same(rows.values, twins.values)
+    chain = rotate_and_store(qkv, table, *by_place)
+    same(found[:, :2], chain[:, :2])
+    # the third token stands where the second does, and lies behind it
+    assert not torch.equal(found[:, 2], chain[:, 2])
+    shifted = rows._replace(starts=rows.starts - 1, keys=rows.keys.clone(), values=rows.values.clone())
+    same(found[:2, 2], rotate_and_store(qkv, table, *shifted)[:2, 2])
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_shares_are_summed_in_order_and_rounded(dtype: torch.dtype):
     from harness.models.fused.rotate_and_store import rotate_and_store

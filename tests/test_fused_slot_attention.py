@@ -7,7 +7,9 @@ import torch
 
 from harness.models.attention import slots_attention
 from harness.models.fused.reference import slot_attention as reference_slot_attention
+from harness.models.fused.tree_rows import TreeRows
 from harness.models.slot_cache import causal_mask
+from harness.models.tree_places import TreePlaces, ancestors, tree_mask
 from tests.fused_rows import DEVICE, DTYPES, Rows, attention_error, check_attention, normal, rows_of
 
 # Two rows of one slot, two of a spare slot, and one that fills its slot.
@@ -111,3 +113,46 @@ def test_what_would_be_misread_is_refused():
         slot_attention(normal(2, 2, 4, 8).double(), *rows, 1.0)
     with pytest.raises(ValueError, match="slots must name one slot at least"):
         slot_attention(normal(0, 2, 4, 8), rows.keys, rows.values, rows.slots[:0], rows.starts[:0], 1.0)
+
+
+UNEVEN = torch.tensor([-1, 0, 0, 2, 2, 0, 4, 6, 3])
+"""Parents of the nodes of a tree: the first is the last token of the context."""
+
+
+def tree_rows(num_tokens: int, num_rows: int, starts: torch.Tensor) -> TreeRows:
+    """Of the last nodes of a tree; the first row is a chain."""
+    sees = ancestors(UNEVEN).expand(num_rows, -1, -1).clone()
+    sees[0] = torch.ones_like(sees[0]).tril()
+    positions = starts[:, None].cpu() + sees.sum(-1)[:, -num_tokens:]
+    return TreeRows.of(sees[:, -num_tokens:].to(DEVICE), positions.to(DEVICE))
+
+
+@pytest.mark.parametrize("num_tokens", [9, 4], ids=["a whole tree", "its last level"])
+@pytest.mark.parametrize(("num_programs", "dtype"), [(132, torch.float32), (1, torch.float16)], ids=["many", "one"])
+def test_nodes_of_trees_see_their_ancestors(
+    num_tokens: int, num_programs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+):
+    """Keys shared out over programs, one of which may have none that a token sees; one tree begins its slot."""
+    from harness.models.fused import slot_attention as module
+
+    monkeypatch.setattr(module, "NUM_PROGRAMS", num_programs)
+    starts = [126, 9 - num_tokens, 300 - num_tokens]
+    rows = rows_of([1, 0, 2], starts, (3, 2, 300, 8), num_filled=num_tokens, dtype=dtype)
+    check_attention(rows, num_tokens, 4, tree_rows(num_tokens, 3, rows.starts))
+
+
+def test_twin_sees_what_the_mask_of_a_tree_shows():
+    capacity = 40
+    rows = rows_of([1, 0, 2], [20, 0, 31], (3, 2, capacity, 8), num_filled=9)
+    tree = tree_rows(9, 3, rows.starts)
+    sees = ancestors(UNEVEN).expand(3, -1, -1).clone()
+    sees[0] = torch.ones_like(sees[0]).tril()
+    places = TreePlaces(rows.starts, torch.arange(9, device=DEVICE), sees.to(DEVICE))
+    expected = tree_mask(places, capacity, torch.float32)[:, 0] == 0
+    assert torch.equal(tree.visible(rows.starts, capacity), expected)
+    assert not torch.equal(expected[1], expected[0])
+
+
+def test_a_tree_of_more_nodes_than_a_mask_has_bits_is_refused():
+    with pytest.raises(ValueError, match="at most 63 nodes of a tree for fused layers, found 64"):
+        TreeRows.of(torch.ones(2, 64, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.int64))

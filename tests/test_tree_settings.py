@@ -108,7 +108,6 @@ def test_what_does_not_go_with_a_tree_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("backend.fused=true", "drafting.tree=2-2 runs without fused layers"),
         ("constraint=mask", "drafting.tree=2-2 cannot be followed across the end of reasoning"),
         ("backend=server server=vllm server.url=http://host:1", "does not verify sampled drafts by .*=recursive"),
         ("backend.kind=tests.fake_servers:FakeServer", "drafting.tree=2-2 needs backend=local"),

@@ -1,5 +1,7 @@
 """The built-in models, and a random P-EAGLE head, through the local backend, in float32 on a CPU."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.backends.local.local import LocalBackend
@@ -108,6 +110,27 @@ def test_trees_emit_the_baselines_tokens_in_no_more_rounds_than_chains_of_their_
     chain = run(cell(drafter, method, tree="-".join("1" * max(depths_of(read_tree(tree, 0, 32))))), store)
     rounds = [sum(len(item.rounds) for item in records) for records in (found, chain)]
     assert rounds[0] <= rounds[1] < sum(len(tokens) for tokens in baseline.values())
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["layers of transformers", "fused layers"])
+@pytest.mark.parametrize(
+    ("drafter", "tree"),
+    [
+        (DrafterKind.eagle, "[-1,-1,-1,0,0,1,3,6]"),
+        (DrafterKind.eagle3, "dynamic:6-3-3"),
+        (DrafterKind.mtp, "3-2"),
+        (DrafterKind.draft_model, "2-1-1"),
+    ],
+    ids=lambda item: getattr(item, "value", item),
+)
+def test_trees_in_steps_of_fixed_sizes_emit_the_baselines_tokens(drafter, tree, fused, stores, baseline):
+    """As many rounds too as operation by operation: would catch a node that is never accepted, as it stands wrongly."""
+    store = stores.setdefault(fused, ModelStore())
+    config = cell(drafter, TreeMethod.recursive, tree=tree, max_concurrency=2)
+    found = run(replace(config, backend=replace(config.backend, graphs=True, fused=fused)), store)
+    assert {(item.prompt_id, item.turn): item.output_token_ids for item in found} == baseline
+    alone = run(config, stores.setdefault(False, ModelStore()))
+    assert [len(item.rounds) for item in found] == [len(item.rounds) for item in alone]
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["layers of transformers", "fused layers"])

@@ -32,6 +32,7 @@ CHOSEN: frozenset[str] = (
         "GLM-4.7-Flash, 64 tokens, float32",
         "GLM-4.7-Flash, 4 tokens, float32",
         "Qwen3-8B, 6 tokens",
+        "Llama-3-8B, trees of 17 tokens",
         "experts in groups, 16 tokens",
         "GLM-4.7-Flash, 128 tokens of a row",
         "products, 16 tokens, bfloat16",

@@ -27,6 +27,7 @@ from harness.models.fused.skinny_linear import launch, tiling_of
 from harness.models.fused.slot_attention import slot_attention
 from harness.models.fused.sum_experts import sum_experts
 from harness.models.fused.tilings import COLUMNS
+from harness.models.fused.tree_rows import TreeRows
 
 VOCAB_SIZE = 128_256
 NUM_REQUESTS = 16
@@ -78,7 +79,9 @@ NUM_SHARES = 2
 """That a product may leave to be summed."""
 
 
-def _layer(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int, num_rows: int = NUM_REQUESTS) -> None:
+def _layer(
+    sizes: LayerSizes, dtype: torch.dtype, num_tokens: int, num_rows: int = NUM_REQUESTS, are_trees: bool = False
+) -> None:
     """Every fused operation of a decoder layer."""
     hidden_size, num_heads, num_key_heads, width, intermediate_size, has_head_norms = sizes
     count = num_rows * num_tokens
@@ -89,10 +92,13 @@ def _layer(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int, num_rows: int
     add_rms_norm(torch.empty(NUM_SHARES, count, hidden_size), states, states[0], 1e-5)
     cache, rows = torch.empty(1, num_key_heads, CAPACITY, width, dtype=dtype), torch.zeros(num_rows, dtype=torch.int64)
     qkv, table = torch.empty(count, (num_heads + 2 * num_key_heads) * width, dtype=dtype), torch.empty(CAPACITY, width)
-    norms = (norm, norm, 1e-6) if has_head_norms else ()
-    rotate_and_store(qkv, table, cache, cache, rows, rows, *norms)
-    queries = rotate_and_store(torch.empty(NUM_SHARES, *qkv.shape), table, cache, cache, rows, rows, *norms)
-    slot_attention(queries, cache, cache, rows, rows, width**-0.5)
+    places = torch.zeros(num_rows, num_tokens, dtype=torch.int64) if are_trees else None
+    tree = None if places is None else TreeRows(places, places, num_tokens)
+    head_norm = norm if has_head_norms else None
+    given = (table, cache, cache, rows, rows, head_norm, head_norm, 1e-6, places)
+    rotate_and_store(qkv, *given)
+    queries = rotate_and_store(torch.empty(NUM_SHARES, *qkv.shape), *given)
+    slot_attention(queries, cache, cache, rows, rows, width**-0.5, tree)
 
 
 def _products(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int) -> None:
@@ -166,6 +172,8 @@ def other_layers(dtype: torch.dtype) -> Iterator[Launch]:
     yield "Llama-3-8B, 9 tokens", partial(_layer, LLAMA_3_8B, dtype, 9)
     yield f"Llama-3-8B, {MANY_ROWS} rows", partial(_layer, LLAMA_3_8B, dtype, 4, MANY_ROWS)
     yield "Qwen3-8B, 6 tokens", partial(_layer, QWEN_3_8B, dtype, 6)
+    yield "Llama-3-8B, trees of 4 tokens", partial(_layer, LLAMA_3_8B, dtype, 4, are_trees=True)
+    yield "Llama-3-8B, trees of 17 tokens", partial(_layer, LLAMA_3_8B, dtype, 17, MANY_ROWS, are_trees=True)
     yield "GLM-4.7-Flash, 128 tokens of experts", partial(_experts, GLM_47_FLASH, dtype, 128)
     yield "experts in groups, 16 tokens", partial(_experts, IN_GROUPS, dtype, 16)
     yield "GLM-4.7-Flash, 1 token", partial(_latents, GLM_47_FLASH_LATENTS, dtype, 1)

@@ -19,6 +19,7 @@ from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite
 from harness.models.attention import SLOTS
 from harness.models.checkpoint import configured_by
 from harness.models.experts import SLOTS_EXPERTS
+from harness.models.fused.tree_rows import TreeRows
 from harness.models.latent_attention import LatentAttention
 from harness.models.model_types import HEAD_LAYERS, MODEL_TYPES
 
@@ -43,6 +44,9 @@ class FusedView(View, Protocol):
 
     @property
     def starts(self) -> Tensor: ...
+
+    @property
+    def tree_rows(self) -> TreeRows | None: ...
 
     def layer(self, layer_idx: int) -> tuple[Tensor, Tensor]: ...
 

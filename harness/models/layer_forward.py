@@ -74,7 +74,9 @@ def _run_fused_layers(
     residual, entering = None, {}
     for index, layer in enumerate(layers, first):
         table, keys, values = _places(view, index)
-        output = fused.decoder_layer(layer, states, residual, table, keys, values, view.slots, view.starts)
+        output = fused.decoder_layer(
+            layer, states, residual, table, keys, values, view.slots, view.starts, tree=view.tree_rows
+        )
         if index in asked:
             entering[index] = output.entering
         states, residual = output.states, output.residual
@@ -87,7 +89,7 @@ def run_layer(layer: Any, rotary: Any, states: Tensor, positions: Tensor, view: 
     if is_fused(view):
         table, keys, values = _places(view, 0)
         normed, entering = fused.add_norm(layer.input_layernorm, states)
-        attended = fused.attend(layer, normed, table, keys, values, view.slots, view.starts)
+        attended = fused.attend(layer, normed, table, keys, values, view.slots, view.starts, tree=view.tree_rows)
         return add_feed_forward(layer, attended, entering, view)
     return _unfused(layer, rotary, states, positions, view)(layer, states)
 
@@ -106,7 +108,7 @@ def attend(
     """
     if is_fused(view):
         table, keys, values = _places(view, 0)
-        return fused.attend(layer, states, table, keys, values, view.slots, view.starts)
+        return fused.attend(layer, states, table, keys, values, view.slots, view.starts, tree=view.tree_rows)
     cos_sin = rotary(states, positions)
     inputs = _attention_inputs(view, layer, positions.shape[1])
     if view is not None and direct.serves(layer, states, view):

@@ -18,6 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from harness.models.fused.tree_rows import TreeRows
 from harness.models.tree_places import TreePlaces, tree_mask
 
 
@@ -48,8 +49,14 @@ class SlotView:
 
     @cached_property
     def starts(self) -> Tensor:
-        """[B] int64 without gaps, the position of each row's first token, which is its place too."""
-        return self._positions[:, 0].contiguous()
+        """[B] int64 without gaps, the place of each row's first token; that of a chain's is its position."""
+        places = self._positions if self._tree is None else self._tree.absolute
+        return places[:, 0].contiguous()
+
+    @cached_property
+    def tree_rows(self) -> TreeRows | None:
+        """What fused layers need of trees, whose tokens lie one after the other."""
+        return None if self._tree is None else TreeRows.of(self._tree.sees, self._positions)
 
     @cached_property
     def mask(self) -> Tensor:
@@ -146,11 +153,8 @@ class SlotCache:
             tree: where tokens that are nodes of trees lie, and what they see; None for chains.
 
         Raises:
-            ValueError: the slots cannot hold that length, the rows do not fit the positions, or a tree goes to a cache
-                of fused layers, which run chains only.
+            ValueError: the slots cannot hold that length, or the rows do not fit the positions.
         """
-        if tree is not None and self.rope_table is not None:
-            raise ValueError("fused layers run chains only, found a tree; make the cache without a rope_table")
         if not 0 < length <= self.capacity:
             raise ValueError(
                 f"slots hold {self.capacity} positions, found a forward that needs {length}; "

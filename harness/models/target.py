@@ -40,6 +40,7 @@ from harness.models.experts import EVERY_EXPERT_NOTE, runs_grouped
 from harness.models.fused.fuse import fuse_layers
 from harness.models.fused.rope_table import rope_table
 from harness.models.fused.routing import MAX_TOKENS
+from harness.models.latent_attention import LatentAttention
 from harness.models.layer_forward import linear, run_layers
 from harness.models.slot_cache import SlotCache
 from harness.models.tokenizer import eos_token_ids, load_tokenizer
@@ -109,6 +110,10 @@ class TargetModel:
     @property
     def device(self) -> torch.device:
         return self.causal_lm.lm_head.weight.device
+
+    @property
+    def has_latent_attention(self) -> bool:
+        return isinstance(self.causal_lm.model.layers[0].self_attn, LatentAttention)
 
     @property
     def num_parameters(self) -> int:

@@ -20,7 +20,7 @@ class TreePlaces(NamedTuple):
     starts: Tensor
     """[B] int64, place of node 0 of each row."""
     places: Tensor
-    """[T] int64, place of each token, from the start on."""
+    """[T] int64, place of each token, from the start on; one after the other."""
     sees: Tensor
     """[T, M] or [B, T, M] bool, which nodes each token sees; itself is one of them."""
 

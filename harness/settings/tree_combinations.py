@@ -42,10 +42,6 @@ TREE_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "drafting.tree={drafting.tree} needs backend=local, found backend.kind={backend.kind}",
     ),
     (
-        lambda cell: cell.drafts_tree and bool(cell.backend.fused),
-        "drafting.tree={drafting.tree} runs without fused layers; use backend.fused=false",
-    ),
-    (
         lambda cell: cell.drafts_tree and cell.constraint.policy is not None,
         "drafting.tree={drafting.tree} cannot be followed across the end of reasoning, found "
         "constraint.policy={constraint.policy.value}; use constraint.policy=null or drafting.tree=null",

@@ -61,10 +61,11 @@ class EngineOfCell:
                 "backend.graphs: expected false with a verification method of your own, whose reference core CUDA "
                 f"graphs cannot hold, found true with verification.method={cell.verification.method.value}"
             )
-        if cell.drafts_tree and models.meta_models.target.is_fused:
+        target = models.meta_models.target
+        if cell.drafts_tree and target.is_fused and target.has_latent_attention:
             raise ValueError(
-                f"backend.fused: expected false with drafting.tree={cell.drafting.tree}, found true; fused layers run "
-                "chains only"
+                f"backend.fused: expected false with drafting.tree={cell.drafting.tree} and latent attention, whose "
+                "fused operations run chains only, found true"
             )
         self.draft_core: str | None = None
         """The engine's core draws the drafts too; None for a drafter without a network."""

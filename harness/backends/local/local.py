@@ -196,8 +196,12 @@ class LocalBackend:
         if self.engine_of_cell.runs_own_method and self.target.device.type == "cuda":
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
         if self.cell.drafts_tree and self.target.device.type == "cuda":
-            graphs = "" if self.engine_of_cell.uses_graphs else "no CUDA graphs, "
-            notes.append(f"drafting.tree={self.cell.drafting.tree}: {graphs}no fused layers")
+            is_slower = {
+                "no CUDA graphs": not self.engine_of_cell.uses_graphs,
+                "no fused layers": not self.target.is_fused,
+            }
+            slower = ", ".join(name for name, holds in is_slower.items() if holds)
+            notes += [f"drafting.tree={self.cell.drafting.tree}: {slower}"] if slower else []
         return tuple(notes)
 
 

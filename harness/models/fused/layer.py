@@ -28,6 +28,7 @@ from torch.nn import functional
 from harness.models.fused.fuse import gate_and_up, latent_projections, packed, query_key_value
 from harness.models.fused.operations import Operations, named_operations, operations_for
 from harness.models.fused.routing import MAX_TOKENS, Choice
+from harness.models.fused.tree_rows import TreeRows
 from harness.models.latent_attention import LatentAttention
 
 
@@ -52,6 +53,7 @@ def decoder_layer(
     slots: Tensor,
     starts: Tensor,
     operations: Operations | None = None,
+    tree: TreeRows | None = None,
 ) -> LayerOutput:
     """A whole layer.
 
@@ -59,10 +61,10 @@ def decoder_layer(
         layer: packed; has input_layernorm and post_attention_layernorm.
         states: [R, T, H], without the residual; or shares of it.
         residual: [R, T, H] to be added to the states; None before the first layer.
-        table, keys, values, slots, starts: see attend.
+        table, keys, values, slots, starts, tree: see attend.
     """
     normed, entering = add_norm(layer.input_layernorm, states, residual, operations)
-    attended = attend(layer, normed, table, keys, values, slots, starts, operations)
+    attended = attend(layer, normed, table, keys, values, slots, starts, operations, tree)
     normed, residual = add_norm(layer.post_attention_layernorm, attended, entering, operations)
     return LayerOutput(feed_forward(layer.mlp, normed, operations, splits=True), residual, entering)
 
@@ -76,6 +78,7 @@ def attend(
     slots: Tensor,
     starts: Tensor,
     operations: Operations | None = None,
+    tree: TreeRows | None = None,
 ) -> Tensor:
     """The self-attention of a layer, without its norm and residual.
 
@@ -85,21 +88,28 @@ def attend(
         table: [C', D] float32 of rope_table, C' at least C.
         keys, values: [S, Hk, C, D], the layer's part of a slot cache; the rows' keys and values are written there. Of
             latent attention the keys are [S, 1, C, L + P], and the values are not looked at.
-        slots: [R] int64. starts: [R] int64, the position of each row's first token.
+        slots: [R] int64. starts: [R] int64, the place of each row's first token, and its position in a chain.
+        tree: where tokens are nodes of trees.
 
     Returns:
         [R, T, H], or its shares, [P, R, T, H] float32; add_norm takes both.
+
+    Raises:
+        ValueError: trees go to latent attention, whose operations run chains only.
     """
     attention, operations = layer.self_attn, operations or operations_for(states.device)
     if isinstance(attention, LatentAttention):
+        if tree is not None:
+            raise ValueError("expected chains for fused latent attention, found trees; run the layers unfused")
         return attend_to_latents(attention, states, table, keys, slots, starts, operations.name)
     qkv = operations.linear(states.flatten(0, 1), *packed(query_key_value(attention)), splits=True)
     norms: dict[str, Any] = {}
+    positions = None if tree is None else tree.positions
     if hasattr(attention, "q_norm"):
         query_norm, key_norm = attention.q_norm, attention.k_norm
         norms = {"query_norm": query_norm.weight, "key_norm": key_norm.weight, "eps": query_norm.variance_epsilon}
-    queries = operations.rotate_and_store(qkv, table, keys, values, slots, starts, **norms)
-    attended = operations.slot_attention(queries, keys, values, slots, starts, attention.scaling)
+    queries = operations.rotate_and_store(qkv, table, keys, values, slots, starts, **norms, positions=positions)
+    attended = operations.slot_attention(queries, keys, values, slots, starts, attention.scaling, tree)
     return operations.linear(attended, attention.o_proj.weight, attention.o_proj.bias, splits=True)
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from harness.models.fused.checks import check_rows
 from harness.models.fused.routing import Choice, Routing
+from harness.models.fused.tree_rows import TreeRows
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -49,8 +50,9 @@ def rotate_and_store(
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
     eps: float = 0.0,
+    positions: Tensor | None = None,
 ) -> Tensor:
-    """Waits for the device to leave out positions beyond the capacity."""
+    """Waits for the device to leave out places beyond the capacity."""
     check_rows(slots, starts)
     _, num_key_heads, capacity, width = keys.shape
     if qkv.dim() == 3:
@@ -60,13 +62,14 @@ def rotate_and_store(
     heads = qkv.view(num_rows, num_tokens, -1, width)
     num_query_heads = heads.shape[2] - 2 * num_key_heads
     query, key, value = heads.split((num_query_heads, num_key_heads, num_key_heads), dim=2)
-    positions = starts[:, None] + torch.arange(num_tokens, device=starts.device)
+    places = starts[:, None] + torch.arange(num_tokens, device=starts.device)
+    positions = places if positions is None else positions
     # [R, T, 1, D / 2]
     cosine, sine = table[positions.clamp_max(table.shape[0] - 1)].unsqueeze(2).chunk(2, dim=-1)
-    stored = positions < capacity
+    stored = places < capacity
     row_slots = slots[:, None].expand(-1, num_tokens)[stored]
-    keys[row_slots, :, positions[stored]] = _rotated(key, key_norm, eps, cosine, sine)[stored]
-    values[row_slots, :, positions[stored]] = value[stored]
+    keys[row_slots, :, places[stored]] = _rotated(key, key_norm, eps, cosine, sine)[stored]
+    values[row_slots, :, places[stored]] = value[stored]
     return _rotated(query, query_norm, eps, cosine, sine)
 
 
@@ -86,6 +89,7 @@ def slot_attention(
     slots: Tensor,
     starts: Tensor,
     scaling: float,
+    tree: TreeRows | None = None,
 ) -> Tensor:
     """Waits for the device to learn the longest row."""
     check_rows(slots, starts)
@@ -100,7 +104,8 @@ def slot_attention(
     # A weight of 0 does not hide what lies beyond a row's length: 0 times NaN is NaN.
     row_values.masked_fill_((places > positions[:, -1:])[:, None, :, None], 0)
     scores = torch.einsum("rthgd,rhld->rhgtl", grouped.float(), row_keys) * scaling
-    scores.masked_fill_((places > positions[..., None])[:, None, None], float("-inf"))
+    visible = places <= positions[..., None] if tree is None else tree.visible(starts, longest)
+    scores.masked_fill_(~visible[:, None, None], float("-inf"))
     attended = torch.einsum("rhgtl,rhld->rthgd", scores.softmax(-1), row_values)
     return attended.to(queries.dtype).flatten(2)
 

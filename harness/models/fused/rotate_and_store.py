@@ -79,6 +79,7 @@ def _rotate_and_store_kernel(
     values,  # [S, Hk, C, D]
     slots,  # [R] int64
     starts,  # [R] int64
+    positions,  # [R, T] int64 to rotate by; None where they are the places
     num_tokens,  # T
     num_positions,  # C'
     capacity,  # C
@@ -100,8 +101,11 @@ def _rotate_and_store_kernel(
     KEY_BLOCKS: tl.constexpr = (KEY_HEADS + HEADS - 1) // HEADS
     block = tl.program_id(1)
     row = tl.program_id(0) // num_tokens
-    position = tl.load(starts + row) + tl.program_id(0) % num_tokens
+    at = tl.load(starts + row) + tl.program_id(0) % num_tokens
     token = tl.program_id(0).to(tl.int64)
+    position = at
+    if positions is not None:
+        position = tl.load(positions + token)
     angles = table + position * (2 * HALF)
     token_heads = qkv + token * ((QUERY_HEADS + 2 * KEY_HEADS) * 2 * HALF)
     share_stride = tl.num_programs(0).to(tl.int64) * ((QUERY_HEADS + 2 * KEY_HEADS) * 2 * HALF)
@@ -117,8 +121,8 @@ def _rotate_and_store_kernel(
         block -= QUERY_BLOCKS
         heads = block % KEY_BLOCKS * HEADS + tl.arange(0, HEADS)
         inside = heads < KEY_HEADS
-        place = tl.load(slots + row) * slot_stride + position * position_stride
-        stored = inside & (position < capacity)
+        place = tl.load(slots + row) * slot_stride + at * position_stride
+        stored = inside & (at < capacity)
         token_keys = token_heads + QUERY_HEADS * 2 * HALF
         if block < KEY_BLOCKS:
             first, second = _load_halves(token_keys, heads, inside, share_stride, dtype, SHARES, HALF)
@@ -140,6 +144,7 @@ def rotate_and_store(
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
     eps: float = 0.0,
+    positions: Tensor | None = None,
 ) -> Tensor:
     """Take a joint projection apart: rotate queries and keys, store keys and values at their slots and positions.
 
@@ -155,6 +160,7 @@ def rotate_and_store(
         starts: [R] int64, 0 or more.
         query_norm, key_norm: [D] weights of a norm of each head; both or neither.
         eps: of those norms.
+        positions: [R, T] int64 to rotate by, where they are not the places, starts[r] + t.
 
     Returns:
         The rotated queries, [R, T, Hq, D].
@@ -173,6 +179,8 @@ def rotate_and_store(
     if query_norm is not None and key_norm is not None:
         check_tensor("query_norm", query_norm, (width,), dtype)
         check_tensor("key_norm", key_norm, (width,), dtype)
+    if positions is not None:
+        check_tensor("positions", positions, (len(slots), num_tokens), torch.int64)
     queries = torch.empty(len(slots), num_tokens, num_query_heads, width, dtype=dtype, device=qkv.device)
     heads = min(MAX_HEADS, triton.next_power_of_2(num_key_heads))
     num_blocks = triton.cdiv(num_query_heads, heads) + 2 * triton.cdiv(num_key_heads, heads)
@@ -187,6 +195,7 @@ def rotate_and_store(
         values=values,
         slots=slots,
         starts=starts,
+        positions=positions,
         num_tokens=num_tokens,
         num_positions=table.shape[0],
         capacity=capacity,

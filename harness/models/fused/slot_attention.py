@@ -2,6 +2,8 @@
 
     attended[t, h] = sum_i softmax_i(scaling * query[t, h] . key[i]) value[i]        i = 0 .. start + t
 
+Of rows that are trees a token sees what lies before the tree and the nodes that its mask names.
+
 A program holds the queries of one row that share a key head (T tokens of G heads each) as the rows of one tile, reads a
 share of the row's keys and values once, in blocks, and keeps a running maximum and sum, in float32. Where one program
 for each row and key head would leave multiprocessors idle, the keys are shared out over several, and a second kernel
@@ -27,6 +29,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor
 from harness.models.fused.combine_splits import combine_splits, new_parts, share
 from harness.models.fused.overlap import overlaps
+from harness.models.fused.tree_rows import TreeRows
 
 NUM_PROGRAMS = 132
 """Programs that keys are shared out for, one for each multiprocessor of an H100 or H200; shares are rounded down,
@@ -66,12 +69,35 @@ LOG2_E = math.log2(math.e)
 
 
 @triton.jit
+def _load_nodes_seen(seen, tokens, inside):
+    """Masks of the nodes that tokens see; of chains nothing is read."""
+    masks = tokens
+    if seen is not None:
+        masks = tl.load(seen + tokens, mask=inside, other=0)
+    return masks
+
+
+@triton.jit
+def _is_seen(places, last_seen, nodes_seen, first_node, IS_TREE: tl.constexpr):
+    """[queries, places] bool: places up to a query's own; of trees those before the tree and the nodes of its mask."""
+    if IS_TREE:
+        node = places - first_node
+        bits = nodes_seen[:, None] >> tl.maximum(node, 0).to(tl.int64)[None, :]
+        is_seen = (node < 0)[None, :] | ((bits & 1) != 0)
+    else:
+        is_seen = places[None, :] <= last_seen[:, None]
+    return is_seen
+
+
+@triton.jit
 def _slot_attention_kernel(
     queries,  # [R, T, Hq, D]
     keys,  # [S, Hk, C, D]
     values,  # [S, Hk, C, D]
     slots,  # [R] int64
     starts,  # [R] int64
+    seen,  # [R, T] int64, a bit for each node that a token sees; None for chains
+    num_nodes,
     attended,  # [R, T, Hq, D], None where there are several splits
     parts,  # [R, T, Hq, P, D] float32, None where there is one
     log_sums,  # [R, T, Hq, P] float32, log2 of the sum of exponentials; None where there is one
@@ -112,6 +138,8 @@ def _slot_attention_kernel(
         filled = (token < TOKENS)[:, None] & (columns < WIDTH)[None, :]
         query = tl.load(queries + place[:, None] * WIDTH + columns[None, :], mask=filled, other=0.0)
         last_seen = tl.minimum(start.to(tl.int32) + token, length - 1)
+        nodes_seen = _load_nodes_seen(seen, row * TOKENS + token, token < TOKENS)
+        first_node = start.to(tl.int32) + TOKENS - num_nodes
 
         first_key = slot * slot_stride + head.to(tl.int64) * head_stride
         maximum = tl.full((ROWS,), -float("inf"), tl.float32)
@@ -124,7 +152,8 @@ def _slot_attention_kernel(
             held = (places < end)[:, None] & (columns < WIDTH)[None, :]
             key = tl.load(keys + at, mask=held, other=0.0)
             exponents = tl.dot(query, tl.trans(key), input_precision="ieee") * exponent_scale
-            exponents = tl.where(places[None, :] <= last_seen[:, None], exponents, -float("inf"))
+            is_seen = _is_seen(places, last_seen, nodes_seen, first_node, seen is not None)
+            exponents = tl.where(is_seen, exponents, -float("inf"))
             higher = tl.maximum(maximum, tl.max(exponents, axis=1))
             # A query that sees none of these keys has a maximum of -inf, and -inf minus -inf would be NaN.
             reference = tl.where(higher == -float("inf"), 0.0, higher)
@@ -171,7 +200,13 @@ def tiling_of(num_rows: int, num_key_heads: int, num_folded: int, width: int, ca
 
 
 def slot_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, slots: Tensor, starts: Tensor, scaling: float
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    scaling: float,
+    tree: TreeRows | None = None,
 ) -> Tensor:
     """Attend: query t of row r sees positions 0 .. starts[r] + t of its slot.
 
@@ -182,6 +217,7 @@ def slot_attention(
         slots: [R] int64 in [0, S); rows may share a slot.
         starts: [R] int64, 0 or more.
         scaling: factor of the products of queries and keys.
+        tree: what each query sees instead, where tokens are nodes of trees.
 
     Returns:
         [R, T, Hq * D]. Sums are kept in float32; the weights are rounded to the type before they multiply values.
@@ -196,6 +232,8 @@ def slot_attention(
         )
     num_rows, (num_tokens, num_heads) = len(slots), queries.shape[1:3]
     check_tensor("queries", queries, (num_rows, num_tokens, num_heads, width), queries.dtype)
+    if tree is not None:
+        check_tensor("tree.seen", tree.seen, (num_rows, num_tokens), torch.int64)
     group, itemsize = num_heads // num_key_heads, queries.element_size()
     budget = BUDGETS[itemsize]
     tiling = tiling_of(num_rows, num_key_heads, num_tokens * group, width, capacity, itemsize)
@@ -208,6 +246,8 @@ def slot_attention(
         values=values,
         slots=slots,
         starts=starts,
+        seen=None if tree is None else tree.seen,
+        num_nodes=0 if tree is None else tree.num_nodes,
         attended=attended if parts is None else None,
         parts=parts,
         log_sums=log_sums,
