@@ -65,7 +65,8 @@ def engine(**options):
     if "tree" in options:
         settings.pop("num_speculative_tokens")
     method, sampling = options.pop("method", VerificationMethod.block), options.pop("drafts", DraftSampling.sampled)
-    return in_one_memory(toy_engine(TARGET, DRAFT, method, sampling, core=core_of_kernels(), **(settings | options)))
+    core = options.pop("core", core_of_kernels)()
+    return in_one_memory(toy_engine(TARGET, DRAFT, method, sampling, core=core, **(settings | options)))
 
 
 def asked(count=11):
@@ -105,6 +106,7 @@ CASES = {
         "method": VerificationMethod.probabilistic,
     },
     "drafts that verification did not read": {"round_terms": True, "method": VerificationMethod.strict},
+    "the statistics of drafts": {"round_terms": True, "method": VerificationMethod.strict, "core": cpu_core},
     "greedy drafts": {"round_terms": True, "drafts": DraftSampling.greedy, "method": VerificationMethod.strict},
 }
 
@@ -157,12 +159,12 @@ def test_bounds_of_trees_do_not_depend_on_launching_ahead(graphs):
 
 @pytest.mark.parametrize("policy", ["commit", "mask"])
 def test_rounds_beside_grammars_are_measured_alike(policy):
-    """Steps in parts, deferred ones and steps of one graph: would catch masked rounds that are measured, and a round
-    that gets the values of the step that deferred it."""
+    """Steps in parts, deferred ones and steps of one graph: would catch masked rounds that are measured, a round that
+    gets the values of the step that deferred it, and free rows under the masks of a later step."""
 
     def measured(**way):
-        records = play(grammar_states_of(policy, "two tokens"), 3, expected_acceptance=True, graphs=True, **way)
-        return without_time(records)
+        options = {"expected_acceptance": True, "graphs": True, "core": core_of_kernels()}
+        return without_time(play(grammar_states_of(policy, "two tokens"), 3, **options, **way))
 
     ahead, one_by_one = measured(overlaps=True), measured(overlaps=False)
     assert ahead == one_by_one
