@@ -1,4 +1,4 @@
-"""Parallel drafters: rows that see no draft, tokens of the baseline, one forward a round, and what is refused."""
+"""Parallel drafters: rows that see no draft, tokens of the baseline, one forward a round, on kernels too."""
 
 from dataclasses import replace
 
@@ -11,13 +11,8 @@ from harness.engine.engine import Engine
 from harness.models import layer_forward
 from harness.models.fused import layer as fused_layer
 from harness.models.fused.operations import named_operations
-from harness.settings.cell import CellConfig, InvalidCombinationError
-from harness.settings.drafting import DraftingConfig
-from harness.settings.models import DrafterConfig, DrafterKind, Weights
 from harness.settings.sampling import SamplingSettings
-from harness.settings.sections import VerificationConfig
 from kernels.contract import DraftSampling, VerificationMethod
-from kernels.methods import TreeMethod
 from tests.tiny_engines import NUM_SLOTS, tiny_engine, tiny_head, tiny_requests
 from tests.tiny_models import VOCAB_SIZE
 
@@ -109,12 +104,3 @@ def test_fused_kernels_emit_the_same_tokens(monkeypatch):
         run = Engine(engine.target, drafter, engine.settings).run(tiny_requests(2, 4), lambda _: None)
         found.append([each.output_token_ids for each in run.requests])
     assert found[0] == found[1]
-
-
-def test_trees_are_refused():
-    with pytest.raises(InvalidCombinationError, match="drafter= one of eagle, eagle3, mtp, draft_model, ngram"):
-        CellConfig(
-            drafter=DrafterConfig(DrafterKind.peagle, weights=Weights.random),
-            drafting=DraftingConfig(tree="2-2"),
-            verification=VerificationConfig(TreeMethod.recursive),
-        )
