@@ -157,8 +157,11 @@ def tree_step_registers(rows: RowTraits, is_first: bool, weighs_ratios: bool, ca
     if rows.joins or rows.is_masked or rows.is_mapped:
         # two programs have room on a multiprocessor with 224 as with 255
         return 168 if is_first else 255
-    if capability >= 120 or (weighs_ratios and not is_first):
-        # 96 and 128 spill 12 and 8 bytes; of K-SEQ 128 up to 212.
+    if weighs_ratios and (capability >= 100 or not is_first):
+        # 128 spills up to 212 bytes; for sm_100 and sm_120 80 and 128 spill 16 and 24 in the first step, 168 8 later
+        return 168 if capability < 100 or is_first else 255
+    if capability >= 120:
+        # 96 and 128 spill 12 and 8 bytes.
         return 128 if is_first else 168
     return 80 if is_first else 128
 
