@@ -57,6 +57,16 @@ def without_mask(function: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
+def as_siblings(verify: Callable[..., VerificationResult]) -> Callable[..., VerificationResult]:
+    """Verification that takes all draft tokens of a tree for children of the context."""
+
+    def changed(target_logits: torch.Tensor, draft: Draft, *others: Any, **options: Any) -> VerificationResult:
+        parents = None if draft.parents is None else torch.full_like(draft.parents, -1)
+        return verify(target_logits, replace(draft, parents=parents), *others, **options)
+
+    return changed
+
+
 def never_invalid(draw: Callable[..., Drawn]) -> Callable[..., Drawn]:
     def changed(*arguments: Any, **options: Any) -> Drawn:
         found = draw(*arguments, **options)
@@ -78,14 +88,22 @@ def busy() -> Workspace:
         (lambda core: {"verify": without_mask(core.verify)}, "verify"),
         (lambda core: {"draw": without_mask(core.draw)}, "draw"),
         (lambda core: {"draw": never_invalid(core.draw)}, "draw"),
+        (lambda core: {"verify": as_siblings(core.verify)}, "verify"),
         (lambda core: {"workspace": busy()}, "expected counters of 0 afterwards, found others in row_arrivals"),
     ],
-    ids=["a wrong count is not flagged", "verify without masks", "draw without masks", "no flags", "counters"],
+    ids=[
+        "a wrong count is not flagged",
+        "verify without masks",
+        "draw without masks",
+        "no flags",
+        "siblings",
+        "counters",
+    ],
 )
 def test_a_core_that_is_wrong_somewhere_fails(change: Callable[[Core], dict[str, Any]], call: str):
-    core = reference_core()
-    assert fuzzed(core, 40, **TINY).holds
-    found = fuzzed(replace(core, **change(core)), 40, **TINY)
+    core, sizes = reference_core(), TINY | {"draft_tokens": 4}
+    assert fuzzed(core, 40, **sizes).holds
+    found = fuzzed(replace(core, **change(core)), 40, **sizes)
     assert any(call in failure for failure in found.failures)
     assert not is_green([], [], found)
 

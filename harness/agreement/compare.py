@@ -11,6 +11,7 @@ from torch import Tensor
 from harness.agreement.counts import ROUNDING, SCORE_ROUNDING, Agreement, Disagreement, tolerance_of
 from harness.agreement.margins import drawn_margins, verdict_margins
 from harness.agreement.round_inputs import DrawInputs, RoundInputs
+from harness.agreement.tree_margin import same_verdicts, tree_margins
 from kernels.contract import Drawn, Verification, VerificationResult
 from kernels.core import Core
 from kernels.methods import Method, methods_with
@@ -52,19 +53,21 @@ def compare_verify(tested: Core, reference: Core, inputs: RoundInputs, verificat
 def compare_verdicts(
     found: VerificationResult, expected: VerificationResult, inputs: RoundInputs, verification: Verification
 ) -> Agreement:
-    """What two cores found of one round; in a padded slot no rounding explains a difference, and none in trees, whose
-    margins are not known."""
-    if inputs.draft.parents is not None:
-        return compare_exactly(found, expected)
+    """What two cores found of one round; in a padded slot no rounding explains a difference. Of trees the accept
+    decisions are not counted."""
+    is_tree = inputs.draft.parents is not None
     lengths, both = inputs.draft.num_draft_tokens, (found.token_ids, expected.token_ids)
     is_present = lengths >= 0
-    differs = _differs(found, expected)
+    differs = ~same_verdicts(found, expected)
     padded = (differs & ~is_present).nonzero()[:, 0]
     disagreements = _unexplained(found, expected, padded)
     for requests in (differs & is_present).nonzero()[:, 0].split(ROWS_AT_A_TIME):
         if len(requests):
-            part = VerificationResult(found.token_ids[requests], found.num_accepted[requests], found.invalid[requests])
-            margins = verdict_margins(inputs.take(requests), verification, part)
+            path = None if found.path is None else found.path[requests]
+            fields = found.token_ids[requests], found.num_accepted[requests], found.invalid[requests]
+            part = VerificationResult(*fields, path=path)
+            margins_of = tree_margins if is_tree else verdict_margins
+            margins = margins_of(inputs.take(requests), verification, part)
             decides = (found.num_accepted != expected.num_accepted)[requests]
             decides &= verification.method not in DRAWS_ONLY
             tolerance = tolerance_of(verification.method)
@@ -73,6 +76,8 @@ def compare_verdicts(
     drawn = int(is_present.sum()) + len(padded)
     if verification.method in DRAWS_ONLY:
         drawn += int(expected.num_accepted.sum())
+    if is_tree:
+        return Agreement(0, drawn, tuple(disagreements))
     accepted = expected.num_accepted[is_present]
     decisions = num_accept_decisions(lengths[is_present], accepted, verification.method)
     return Agreement(decisions, drawn, tuple(disagreements))
@@ -80,16 +85,8 @@ def compare_verdicts(
 
 def compare_exactly(found: VerificationResult, expected: VerificationResult) -> Agreement:
     """The same where no rounding explains a difference."""
-    requests = _differs(found, expected).nonzero()[:, 0]
+    requests = (~same_verdicts(found, expected)).nonzero()[:, 0]
     return Agreement(0, len(found.invalid), tuple(_unexplained(found, expected, requests)))
-
-
-def _differs(found: VerificationResult, expected: VerificationResult) -> Tensor:
-    """[R] bool."""
-    same = (found.token_ids == expected.token_ids).all(dim=1)
-    if found.path is not None and expected.path is not None:
-        same &= (found.path == expected.path).all(dim=1)
-    return ~(same & (found.num_accepted == expected.num_accepted) & (found.invalid == expected.invalid))
 
 
 def _unexplained(found: VerificationResult, expected: VerificationResult, requests: Tensor) -> list[Disagreement]:

@@ -63,7 +63,7 @@ class AgreementConfig:
     """Draws from each row of the law."""
     fuzz: bool = False
     """Compare random calls on one workspace instead of those combinations and the law: shapes up to --vocab-size,
-    --requests and --draft-tokens, layouts, parameters, masks, faults and misuse."""
+    --requests and --draft-tokens, trees, layouts, parameters, masks, faults and misuse."""
     fuzz_cases: int = 10_000
     """Random cases; a draw, a verification, and for some a misused call before it."""
     seed: int = 0

@@ -1,9 +1,9 @@
 """Compare a core with the reference on random calls, sound and misused ones in turn, on the workspace that they share.
 
-A case draws drafts, verifies them, and compares both with the reference. A third of the cases first misuse the core:
-with numbers of draft tokens above K, below -1, or that packed rows do not add up to. Then the core must raise a
-ValueError, or flag these requests and serve the others as if the numbers had been cut to -1..K. Between calls all
-counters of the workspace must be 0.
+A case draws drafts, trees at times, verifies them, and compares both with the reference. A third of the cases first
+misuse the core: with numbers of draft tokens above K, below -1, or that packed rows do not add up to. Then the core
+must raise a ValueError, or flag these requests and serve the others as if the numbers had been cut to -1..K. Between
+calls all counters of the workspace must be 0.
 
 On a GPU every layout of a call is compiled, which takes seconds: layouts are shared by many cases and taken in turn.
 """

@@ -18,6 +18,7 @@ from harness.agreement.fuzz_layout import Layout
 from harness.agreement.round_inputs import DrawInputs, RoundInputs
 from kernels.contract import Draft, RowStats, Sampling, Streams, TokenMask, VerificationMethod
 from kernels.core import Core
+from kernels.reference.tree_shape import first_siblings
 from kernels.streams import Purpose
 
 Method = VerificationMethod
@@ -56,6 +57,11 @@ class CaseBuilder:
         counts = self._counts()
         sampling, streams = self._sampling(), self._streams()
         words, target_masks, draft_masks = self._masks()
+        parents = self._parents()
+        if parents is not None:
+            # all children of a node are drawn from one row, which is near the node's
+            proposed = proposed.gather(1, (parents + 1)[:, :, None].expand_as(proposed))
+            draft_masks[:, :width] = draft_masks.gather(1, parents + 1)
         drawn_width = max(width, 1)
         drafts = DrawInputs(
             self._spaced((proposed if width else target).flatten(0, 1)),
@@ -74,6 +80,9 @@ class CaseBuilder:
         drawn = drafts.drawn_by(core, None if layout.shares_noise else kept).token_ids
         token_ids = drawn.view(requests, drawn_width)[:, :width].clone()
         draft = self._draft(token_ids, counts, proposed, draft_to_target, kept, words, draft_masks)
+        if parents is not None and layout.siblings is not None:
+            draft = replace(draft, parents=parents, siblings=layout.siblings)
+            self._spoil_later_siblings(draft, parents)
         drafted = torch.arange(width, device=self.device) < counts[:, None]
         self._spoil(target, draft)
         draft.token_ids.masked_fill_(~drafted, RUBBISH)
@@ -180,6 +189,15 @@ class CaseBuilder:
         others = rows.where(self._chance(0.8, requests, width + 1), rows.roll(1, 0))
         return (words if layout.is_masked else None), rows, others
 
+    def _parents(self) -> Tensor | None:
+        """[R, K] int64, random trees; None for chains."""
+        layout = self.layout
+        if layout.siblings is None:
+            return None
+        size = layout.num_requests, layout.num_draft_tokens
+        shares = torch.rand(size, generator=self.generator, device=self.device)
+        return (shares * torch.arange(1, size[1] + 1, device=self.device)).long() - 1
+
     def _draft(
         self,
         token_ids: Tensor,
@@ -215,6 +233,15 @@ class CaseBuilder:
             mask.rows[slots] = draft_masks
         found = Draft(token_ids, counts, self._spaced(cache), None, draft_to_target, stats, mask)
         return replace(found, idx_mapping=slots) if layout.has_slots else found
+
+    def _spoil_later_siblings(self, draft: Draft, parents: Tensor) -> None:
+        """Their cached rows are read at the first of them alone."""
+        if draft.logits is None:
+            return
+        is_later = first_siblings(parents) != torch.arange(parents.shape[1], device=self.device)
+        requests, places = is_later.nonzero(as_tuple=True)
+        slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
+        draft.logits[slots, places] = torch.nan
 
     def _spoil(self, target: Tensor, draft: Draft) -> None:
         """Some requests get a fault that verification must flag, or a token that was not drawn."""

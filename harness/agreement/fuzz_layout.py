@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 from random import Random
 
 from harness.agreement.config import AgreementConfig
 from kernels.contract import VerificationMethod
+from kernels.methods import SiblingDraws, TreeMethod
 
 Method = VerificationMethod
 MAX_LOGITS = 2**23
 """Of the target in one call: the reference makes several float64 copies of them."""
+
+TREES = 0.25
+"""Of the layouts with draft tokens."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """What changes the code of a kernel, or how it is launched."""
 
-    method: VerificationMethod
+    method: VerificationMethod | TreeMethod
+    """One for trees where drafts are trees."""
     dtype: str
     num_requests: int
     num_draft_tokens: int
@@ -39,6 +44,8 @@ class Layout:
     """Elements between two rows."""
     offset: int
     """Elements in front of the first row, which decide what it is aligned to."""
+    siblings: SiblingDraws | None = None
+    """How verification is told that the children of a node were drawn; None: chains."""
 
     @property
     def name(self) -> str:
@@ -66,7 +73,7 @@ def random_layout(config: AgreementConfig, random: Random) -> Layout:
     num_requests = _size(random, max(1, min(config.requests, MAX_LOGITS // (vocab_size * (width + 1)))))
     is_smaller = random.random() < 0.4
     truncates = random.random() < 0.5
-    return Layout(
+    layout = Layout(
         method=random.choice([Method(name) for name in (*config.methods, Method.greedy.value)]),
         dtype=random.choice(config.dtypes),
         num_requests=num_requests,
@@ -84,3 +91,8 @@ def random_layout(config: AgreementConfig, random: Random) -> Layout:
         spacing=random.choice((0, 0, 1, 16)),
         offset=random.choice((0, 0, 0, 1)),
     )
+    if width == 0 or random.random() >= TREES:
+        return layout
+    method = random.choice(list(TreeMethod))
+    is_one_hot = layout.is_one_hot and method.traits.is_strict_on_one_hot
+    return replace(layout, method=method, siblings=random.choice(method.traits.siblings), is_one_hot=is_one_hot)

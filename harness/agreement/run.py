@@ -22,6 +22,7 @@ from harness.settings.device import resolve_device
 from harness.settings.schema import SettingsError
 from kernels.contract import Verification, VerificationMethod
 from kernels.core import Core, reference_core, triton_core
+from kernels.methods import TreeMethod
 
 Method = VerificationMethod
 
@@ -87,7 +88,7 @@ def cases_of(config: AgreementConfig) -> list[Case]:
     return [Case(Method(method), dtype, truncation, each) for method, dtype, truncation, each in combinations]
 
 
-def verification_of(method: VerificationMethod, num_draft_tokens: int) -> Verification:
+def verification_of(method: VerificationMethod | TreeMethod, num_draft_tokens: int) -> Verification:
     """The method with parameters that let it accept and reject; one rate for each draft position."""
     rates = tuple(0.8**position for position in range(1, num_draft_tokens + 1))
     return Verification(method, leniency=0.7, synthetic_rates=rates, fly_window_size=1)

@@ -1,0 +1,68 @@
+"""How much rounding it takes to explain a verdict about trees: found by trying, as a walk has no margin in closed form.
+
+Every logit of the requests at hand is moved at random so that its probability changes by about a share of itself, and
+so is the temperature; the reference verifies these rows in float64. The smallest share that gives the verdict in
+question is its margin. A decision at its boundary goes the other way in half of the tries, a wrong one in none.
+
+Shapes: R requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from harness.agreement.counts import ROUNDING
+from harness.agreement.round_inputs import RoundInputs
+from kernels.contract import Sampling, Verification, VerificationResult
+from kernels.core import reference_core
+
+SHARES = (ROUNDING / 100, ROUNDING / 10, ROUNDING)
+NUM_TRIES = 16
+"""Of each share."""
+
+
+def same_verdicts(found: VerificationResult, expected: VerificationResult) -> Tensor:
+    """[R] bool; paths only where both have them."""
+    same = (found.token_ids == expected.token_ids).all(dim=1)
+    if found.path is not None and expected.path is not None:
+        same &= (found.path == expected.path).all(dim=1)
+    return same & (found.num_accepted == expected.num_accepted) & (found.invalid == expected.invalid)
+
+
+def tree_margins(inputs: RoundInputs, verification: Verification, found: VerificationResult) -> Tensor:
+    """The margin of each request's verdict.
+
+    Args:
+        inputs: the round, R requests, no padded slots.
+        verification: by a method for trees.
+        found: fields [R].
+
+    Returns:
+        [R] float64; infinity where no share explains the verdict, and at temperature 0, where nothing is rounded.
+    """
+    generator = torch.Generator(inputs.target_logits.device).manual_seed(0)
+    margins = torch.full(found.num_accepted.shape, torch.inf, dtype=torch.float64, device=found.num_accepted.device)
+    for share in SHARES:
+        for _ in range(NUM_TRIES):
+            same = same_verdicts(_moved(inputs, share, generator).verified_by(reference_core(), verification), found)
+            explained = same & (inputs.sampling.temperature > 0)
+            margins = torch.where(explained, margins.clamp(max=share), margins)
+    return margins
+
+
+def _moved(inputs: RoundInputs, share: float, generator: torch.Generator) -> RoundInputs:
+    draft = inputs.draft
+    if draft.logits is not None:
+        draft = replace(draft, logits=_noisy(draft.logits, share, generator))
+    sampling: Sampling = inputs.sampling
+    drawn = torch.randn(sampling.temperature.shape, generator=generator, device=generator.device, dtype=torch.float64)
+    sampling = replace(sampling, temperature=sampling.temperature.double() * (1 + share * drawn))
+    return replace(inputs, target_logits=_noisy(inputs.target_logits, share, generator), draft=draft, sampling=sampling)
+
+
+def _noisy(logits: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(logits.shape, generator=generator, device=generator.device, dtype=torch.float64)
+    return logits.double() + share * noise
