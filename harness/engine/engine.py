@@ -14,8 +14,7 @@ one overwrites them, and read with the clock stopped (see measuring.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -163,16 +162,14 @@ class Engine:
 
     def _keep(self, finished: Finished, under_way: UnderWay | None) -> None:
         """Hand over what has finished since the last time, the device idle and the clock stopped."""
-        with self._clock_stopped(under_way):
-            finished.keep(self._now())
+        self._clock_stopped(under_way, lambda: finished.keep(self._now()))
 
-    @contextmanager
-    def _clock_stopped(self, under_way: UnderWay | None) -> Iterator[None]:
-        """Wait for the device, and stop the clock."""
+    def _clock_stopped(self, under_way: UnderWay | None, call: Callable[[], None]) -> None:
+        """Wait for the device, and call something with the clock stopped."""
         if under_way is not None:
             under_way.launched.wait()
         stopped = time.perf_counter()
-        yield
+        call()
         self._began += time.perf_counter() - stopped
 
     def _now(self) -> float:
@@ -230,8 +227,7 @@ class Engine:
             return under_way
         drafts = self._measuring.keep(under_way.launched.output)
         if self._measuring.is_due:
-            with self._clock_stopped(under_way):
-                self._measuring.measure()
+            self._clock_stopped(under_way, self._measuring.measure)
         return under_way._replace(drafts=drafts)
 
     def _take_in(

@@ -43,22 +43,24 @@ class DraftsOfStep:
 
     def became_round(self, sequence: Sequence, slot: int) -> None:
         """Note that the last round of a sequence is of the draft of a slot."""
-        self._rounds.append((sequence, len(sequence.rounds) - 1, slot))
-        if self._measures is not None:
-            self._give()
+        index = len(sequence.rounds) - 1
+        if self._measures is None:
+            self._rounds.append((sequence, index, slot))
+        else:
+            _give(self._measures, sequence, index, slot)
 
     def measure(self, measure: Callable[[DraftRows], Measures]) -> None:
         """Measure them, and tell the rounds, those still to come too; may be called again after an interruption."""
         if self.rows is not None:
             self._measures, self.rows = measure(self.rows), None
-        self._give()
-
-    def _give(self) -> None:
         assert self._measures is not None
         for sequence, index, slot in self._rounds:
-            num_draft_tokens = sequence.rounds[index].num_proposed_tokens
-            sequence.take_measured(index, self._measures.of(slot, num_draft_tokens))
+            _give(self._measures, sequence, index, slot)
         self._rounds = []
+
+
+def _give(measures: Measures, sequence: Sequence, index: int, slot: int) -> None:
+    sequence.take_measured(index, measures.of(slot, sequence.rounds[index].num_proposed_tokens))
 
 
 class Measuring:
@@ -90,9 +92,10 @@ class Measuring:
         if self._measure is None or not output.draft.token_ids.shape[1]:
             return None
         rows = DraftRows.of(self._step, output)
-        size = num_bytes(rows) if self._max_steps else 0
-        held = sum(item.num_bytes for item in self._waiting)
-        self.is_due = len(self._waiting) >= self._max_steps or held + size > MAX_BYTES
+        self.is_due = len(self._waiting) >= self._max_steps
+        size = 0 if self.is_due else num_bytes(rows)
+        if size:
+            self.is_due = size + sum(item.num_bytes for item in self._waiting) > MAX_BYTES
         drafts = DraftsOfStep(rows, 0) if self.is_due else DraftsOfStep(copied(rows), size)
         self._waiting.append(drafts)
         return drafts
