@@ -16,7 +16,7 @@ from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sections import DecodingConfig, VerificationConfig
 from harness.settings.tree import DynamicTree, branching, depths_of, is_chain, read_tree, tree_name
 from harness.settings.usage import normal_form
-from kernels.methods import DraftSampling, SiblingDraws
+from kernels.methods import DraftSampling, SiblingDraws, TreeMethod
 from tests.synthetic_cells import CONFIG, analysed, cell_record, request_record, round_record
 
 
@@ -114,10 +114,19 @@ def test_what_does_not_go_with_a_tree_is_refused(changes, message):
         ("backend.kind=tests.fake_servers:FakeServer", "drafting.tree=2-2 needs backend=local"),
     ],
 )
-def test_a_tree_runs_in_the_plain_local_engine_alone(settings, message):
+def test_a_tree_runs_in_the_local_engine_alone(settings, message):
     """Would catch a tree that is verified as a chain, or refused for another reason."""
     with pytest.raises(ValueError, match=message):
         compose_plan(["drafter=eagle3", "drafting.tree=2-2", "verification=recursive", *settings.split()])
+
+
+@pytest.mark.parametrize("method", TreeMethod, ids=lambda item: item.value)
+def test_a_tree_needs_no_settings_of_its_own_on_a_gpu(method):
+    """Would catch trees that are refused where steps run as CUDA graphs and layers are fused."""
+    plan = compose_plan(
+        ["drafter=eagle3", "drafting.tree=2-2", f"verification={method.value}", "backend.device=cuda:0"]
+    )
+    assert all(item.backend.graphs is None and item.backend.fused is None for item in plan.cells)
 
 
 def ids(*cells):

@@ -68,16 +68,10 @@ def _check_shapes(cells: Sequence[CellConfig]) -> None:
 
 
 def _check_reference_core(cells: Sequence[CellConfig]) -> None:
-    """On a GPU what cannot run in CUDA graphs needs a run without them, so that its baseline has none either: a method
-    of the user's own, on the reference core, and a tree of drafts, which fused layers cannot read either."""
+    """A method of the user's own runs on the reference core, which CUDA graphs cannot hold: on a GPU it needs a run
+    without them, so that its baseline has none either."""
     for cell in cells:
         method, backend = cell.imported.get("verification.method"), cell.backend
-        is_plain = backend.graphs is False and backend.fused is False
-        if cell.drafts_tree and not is_plain and asks_for_gpu(backend.device):
-            raise SettingsError(
-                "backend.graphs, backend.fused: expected false with drafting.tree on a GPU: trees run without CUDA "
-                "graphs and fused layers; set backend.graphs=false backend.fused=false, which the baseline takes too"
-            )
         is_eager = backend.graphs is False or backend.kind not in BACKENDS
         if method is not None and not is_eager and asks_for_gpu(backend.device):
             raise SettingsError(

@@ -44,7 +44,7 @@ class EngineSettings:
     constrained: bool = False
     """Requests may have grammar states, so that the host may take part in steps; those of others run as without."""
     drafts_trees: bool = False
-    """Drafts are trees of K tokens at most, of the drafter's own shape. Not with `graphs`, `constrained` or terms of
+    """Drafts are trees of K tokens at most, of the drafter's own shape. Not where it is `constrained` or keeps terms of
     rounds."""
     prompt_tokens_beside_rounds: int | None = None
     """Prompt tokens of a step in which others decode, at most, in whole rows and at least one; None for no limit. With
