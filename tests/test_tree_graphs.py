@@ -11,6 +11,7 @@ from harness.drafters.draft_tree import DraftTree
 from harness.drafters.dynamic_tree import DynamicTreeShape
 from harness.engine import tree_step
 from harness.engine.graph_runner import GraphRunner
+from harness.engine.settings import draft_slack
 from harness.settings.tree import DynamicTree
 from kernels.contract import DraftSampling, SiblingDraws
 from kernels.methods import TreeMethod
@@ -35,6 +36,18 @@ def test_tokens_and_counts_do_not_depend_on_how_steps_are_run(kind, options, met
     assert [[item.path for item in record.rounds] for record in run.requests] == [
         [item.path for item in record.rounds] for record in plain.requests
     ]
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "draft_model"])
+def test_a_dynamic_tree_is_chosen_from_more_nodes_than_it_has(kind):
+    """Would catch room for the nodes of a tree alone where its drafter reads more of them, in slots as long as
+    `draft_slack` makes them."""
+    bounds = DynamicTree(4, 4, 4)
+    assert bounds.num_read > bounds.num_nodes
+    options = {"tree": DynamicTreeShape(bounds), "draft_sampling": DraftSampling.greedy}
+    options["capacity"] = 9 + 16 + draft_slack(bounds.num_nodes, bounds)
+    found = [tokens(tiny(kind, graphs=way, **options))[0] for way in (True, False)]
+    assert found[0] == found[1]
 
 
 def test_steps_may_be_launched_ahead():

@@ -71,6 +71,7 @@ class DraftTree:
         read = sorted(set(parents) - {-1}, key=lambda node: (self.node_depths[node], node))
         self.place_of = self._tensor([read.index(node) if node in read else -1 for node in range(len(parents))])
         """[N] int64, where each node lies in the drafter's cache, from the first one on; -1: it is not read."""
+        self.num_read = len(read)
         self.levels = tuple(self._levels(parents, read, sees))
 
     @property

@@ -38,6 +38,10 @@ class DynamicTreeShape:
     def depth(self) -> int:
         return self.bounds.depth
 
+    @property
+    def num_read(self) -> int:
+        return self.bounds.num_read
+
     def grow(self, batch: Batch, logits: DraftLogits) -> DynamicGrowth:
         return DynamicGrowth(self.bounds, batch, logits)
 

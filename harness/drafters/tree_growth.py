@@ -88,6 +88,11 @@ class TreeShape(Protocol):
         """Of the deepest of them, at most."""
         ...
 
+    @property
+    def num_read(self) -> int:
+        """Nodes that a drafter with a network reads in a round, at most; more than N where it chooses from them."""
+        ...
+
     def grow(self, batch: Batch, logits: DraftLogits) -> Growth:
         """Begin the trees of a round."""
         ...

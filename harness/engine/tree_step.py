@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from harness.drafters.protocol import Batch
 from harness.drafters.tree import DraftsTrees
 from harness.drafters.tree_growth import TreeShape
 from harness.engine.slots import ENDS_PROMPT, StepInputs
@@ -42,6 +43,13 @@ class TreeStep(Step):
                 f"{type(drafter).__name__} and the core {step.core.name}"
             )
         return cls(**vars(step), tree=drafter.tree)
+
+    def _batch(self, inputs: StepInputs) -> Batch:
+        batch = super()._batch(inputs)
+        if not self.joins:
+            return batch
+        # the length is a bound here, and slots have room for all that the drafter reads (draft_slack)
+        return replace(batch, length=min(batch.length, self.cache.capacity - self.tree.num_read))
 
     def _parts(self, inputs: StepInputs, drafted: Drafted) -> list[Part]:
         parts = super()._parts(inputs, drafted)
