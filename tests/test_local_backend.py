@@ -9,6 +9,7 @@ import torch
 from harness.backends.local import local
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.compose.compose import compose_plan
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind
@@ -149,3 +150,17 @@ def test_only_answers_that_another_turn_follows_are_decoded(store, monkeypatch):
     monkeypatch.setattr(local, "decode_answer", lambda tokenizer, ids: decoded.append(len(ids)) or "An answer.")
     run = backend(store).generate([SHORT])
     assert len(decoded) == 1 and len(run.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "fused"), [("dynamic:32-9-8", True), ("dynamic:32-9-8", False), ("dynamic:32-8-9", True)]
+)
+def test_trees_that_fused_layers_of_a_drafter_cannot_read_are_refused_before_anything_is_loaded(shape, fused):
+    """Would catch a run that ends in its first step; 64 nodes are one too many, 63 are not."""
+    settings = ["drafter=eagle3", "verification=recursive", f"drafting.tree={shape}", "backend.device=cpu"]
+    *_, cell = compose_plan([*settings, f"backend.fused={str(fused).lower()}"]).cells
+    if fused and shape == "dynamic:32-9-8":
+        with pytest.raises(ValueError, match=r"^drafting.tree: expected at most 63 nodes, .* found 64 .*fused=false$"):
+            LocalBackend(cell, ModelStore())
+    else:
+        LocalBackend(cell, ModelStore())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.backends.local.cell_memory import CacheBytes, CellMemory, cell_memory
-from harness.backends.local.model_store import StoredModels
+from harness.backends.local.model_store import Models, StoredModels
 from harness.drafters.chain import DrafterShape
 from harness.drafters.registry import LoadedHead, build_drafter, check_capture
 from harness.engine.depth import Depth, DepthByBatch
@@ -17,12 +17,14 @@ from harness.engine.planner import Planner
 from harness.engine.request import Limits
 from harness.engine.settings import EngineSettings, draft_slack
 from harness.engine.token_logprobs import LogprobsSettings
+from harness.models.fused.tree_rows import MAX_NODES
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
 from harness.settings.depth import PLANNER
 from harness.settings.device import resolve_graphs
 from harness.settings.identity import key_without
 from harness.settings.sections import LogprobsMode
+from harness.settings.tree import DynamicTree
 from kernels.core import reference_core
 
 
@@ -34,6 +36,22 @@ def depth_of(cell: CellConfig) -> Depth | None:
     if drafting.depth == PLANNER:
         return Planner(drafting.num_speculative_tokens, drafting.times)
     return None if drafting.depths is None else DepthByBatch(drafting.depths)
+
+
+def _check_fused_trees(cell: CellConfig, models: Models) -> None:
+    """Raise ValueError where fused layers cannot read the trees of a cell."""
+    target, loaded, shape = models.target, models.head(cell.drafter), cell.drafting.tree_shape
+    if target.is_fused and target.has_latent_attention:
+        raise ValueError(
+            f"backend.fused: expected false with drafting.tree={cell.drafting.tree} and latent attention, whose "
+            "fused operations run chains only, found true"
+        )
+    num_read = shape.num_read if isinstance(shape, DynamicTree) else 0
+    if loaded is not None and loaded.head.is_fused and num_read > MAX_NODES:
+        raise ValueError(
+            f"drafting.tree: expected at most {MAX_NODES} nodes, (DEPTH - 1) * WIDTH, that fused layers of a drafter "
+            f"read, found {num_read} in {cell.drafting.tree}; make it less deep or wide, or use backend.fused=false"
+        )
 
 
 @dataclass
@@ -61,12 +79,8 @@ class EngineOfCell:
                 "backend.graphs: expected false with a verification method of your own, whose reference core CUDA "
                 f"graphs cannot hold, found true with verification.method={cell.verification.method.value}"
             )
-        target = models.meta_models.target
-        if cell.drafts_tree and target.is_fused and target.has_latent_attention:
-            raise ValueError(
-                f"backend.fused: expected false with drafting.tree={cell.drafting.tree} and latent attention, whose "
-                "fused operations run chains only, found true"
-            )
+        if cell.drafts_tree:
+            _check_fused_trees(cell, models.meta_models)
         self.draft_core: str | None = None
         """The engine's core draws the drafts too; None for a drafter without a network."""
 
