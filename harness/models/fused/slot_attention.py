@@ -82,7 +82,8 @@ def _is_seen(places, last_seen, nodes_seen, first_node, IS_TREE: tl.constexpr):
     """[queries, places] bool: places up to a query's own; of trees those before the tree and the nodes of its mask."""
     if IS_TREE:
         node = places - first_node
-        bits = nodes_seen[:, None] >> tl.maximum(node, 0).to(tl.int64)[None, :]
+        # a shift by more bits than there are has no meaning
+        bits = nodes_seen[:, None] >> tl.minimum(tl.maximum(node, 0), 63).to(tl.int64)[None, :]
         is_seen = (node < 0)[None, :] | ((bits & 1) != 0)
     else:
         is_seen = places[None, :] <= last_seen[:, None]
