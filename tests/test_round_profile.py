@@ -88,7 +88,7 @@ def test_every_repeat_of_a_step_starts_from_the_same_state(kind):
     profile_round(engine, tiny_requests(NUM_SLOTS, NUM_PROMPT), clock, num_rounds=2)
     draft, target, verify, extend, commit, step, put_back = clock.moved
     assert not any((draft, target, verify, commit, step, put_back))
-    assert extend == (kind in ("eagle", "eagle3", "mtp"))
+    assert extend == (kind in ("eagle", "eagle3", "mtp", "peagle"))
 
 
 @pytest.mark.parametrize("overlaps", [False, True], ids=["one after another", "launched ahead"])

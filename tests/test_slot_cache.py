@@ -138,11 +138,16 @@ def test_every_path_of_a_tree_equals_a_forward_of_that_sequence_alone(target):
             torch.testing.assert_close(hidden[row, token], expected, **TOLERANCE)
 
 
-def test_a_tree_is_refused_where_layers_are_fused():
+def test_a_view_tells_fused_layers_where_the_nodes_of_a_level_lie():
+    """The second level of a tree whose first node is at place 3. Would catch nodes that are looked for at the place of
+    the level, and keys that are rotated by their place."""
     cache = SlotCache(1, 1, 8, 1, 4, torch.float32, "cpu", rope_table=torch.zeros(8, 4))
-    places = TreePlaces(torch.zeros(1, dtype=torch.long), torch.arange(2), ancestors(torch.tensor([-1, 0])))
-    with pytest.raises(ValueError, match="chains only"):
-        cache.view(slice(0, 1), positions_from([0], 2), 2, places)
+    sees = ancestors(torch.tensor([-1, 0, 0]))[1:]
+    places = TreePlaces(torch.tensor([3]), torch.tensor([1, 2]), sees)
+    view = cache.view(slice(0, 1), torch.tensor([[4, 4]]), 6, places)
+    assert view.starts.tolist() == [4] and view.tree_rows.num_nodes == 3
+    assert view.tree_rows.seen.tolist() == [[0b011, 0b101]] and view.tree_rows.positions.tolist() == [[4, 4]]
+    assert cache.view(slice(0, 1), torch.tensor([[4, 5]]), 6).tree_rows is None
 
 
 def test_too_long_a_view_is_refused(target):
