@@ -2,13 +2,14 @@
 
 import gc
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from harness.backends.local import local
 from harness.backends.local.local import LocalBackend
-from harness.backends.local.model_store import ModelStore
+from harness.backends.local.model_store import Fusion, ModelStore
 from harness.compose.compose import compose_plan
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
@@ -19,6 +20,7 @@ from harness.settings.workload import TooLong, WorkloadConfig
 from harness.workload.conversations import Conversation
 from harness.workload.prompt import Prompt
 from kernels.contract import VerificationMethod
+from tests.tiny_shapes import GLM, shape_folder
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +166,25 @@ def test_trees_that_fused_layers_of_a_drafter_cannot_read_are_refused_before_any
             LocalBackend(cell, ModelStore())
     else:
         LocalBackend(cell, ModelStore())
+
+
+@pytest.mark.parametrize("owner", ["target", "drafter"])
+@pytest.mark.parametrize(("fused", "words"), [("true", "true"), ("null", "null, which fuses layers on this device")])
+def test_trees_that_fused_latent_attention_cannot_read_are_refused_before_anything_is_loaded(
+    owner, fused, words, tmp_path, monkeypatch
+):
+    """Would catch a drafter whose first step with a tree ends the run, and a message that names a value that was not
+    set. Automatic fusion is that of a GPU."""
+    if fused == "null":
+        of_a_gpu = {None: Fusion.where_possible, False: Fusion.no}
+        monkeypatch.setattr(Fusion, "of", lambda is_fused, device: of_a_gpu[is_fused])
+    shapes = {"target": {}, "drafter": {}} | {owner: GLM}
+    settings = ["drafter=draft_model", "verification=recursive", "drafting.tree=2-1", "backend.device=cpu"]
+    for section, changes in shapes.items():
+        path = shape_folder(tmp_path / section, **changes)
+        settings += [f"{section}.path={path}", f"{section}.weights=random"]
+    *_, cell = compose_plan([*settings, f"backend.fused={fused}"]).cells
+    message = f"^backend.fused: expected false with drafting.tree=2-1, because the {owner} has .*, found {words}$"
+    with pytest.raises(ValueError, match=message):
+        LocalBackend(cell, ModelStore())
+    LocalBackend(replace(cell, backend=replace(cell.backend, fused=False)), ModelStore())

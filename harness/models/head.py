@@ -25,6 +25,7 @@ from harness.models.decoder_layer import View
 from harness.models.expert_weights import put_tensor, stored_tensors
 from harness.models.fused.fuse import fuse_layers
 from harness.models.fused.rope_table import rope_table
+from harness.models.latent_attention import LatentAttention
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput, new_cache
 
@@ -75,6 +76,10 @@ class Head(nn.Module):
         """Its decoder layers: one, but for heads that run each of theirs once a round."""
         layers: Any = self.layers
         return list(layers)
+
+    @property
+    def has_latent_attention(self) -> bool:
+        return isinstance(self.decoder_layers[0].self_attn, LatentAttention)
 
     def fuse(self) -> str | None:
         """Let its layers run through the fused operations, in caches made from here on; returns why not, if not."""

@@ -39,15 +39,18 @@ def depth_of(cell: CellConfig) -> Depth | None:
 
 
 def _check_fused_trees(cell: CellConfig, models: Models) -> None:
-    """Raise ValueError where fused layers cannot read the trees of a cell."""
-    target, loaded, shape = models.target, models.head(cell.drafter), cell.drafting.tree_shape
-    if target.is_fused and target.has_latent_attention:
-        raise ValueError(
-            f"backend.fused: expected false with drafting.tree={cell.drafting.tree} and latent attention, whose "
-            "fused operations run chains only, found true"
-        )
+    """Raise ValueError where fused layers of the target or of the drafter cannot read the trees of a cell."""
+    loaded, shape = models.head(cell.drafter), cell.drafting.tree_shape
+    drafter = None if loaded is None else loaded.head
+    for owner, model in (("target", models.target), ("drafter", drafter)):
+        if model is not None and model.is_fused and model.has_latent_attention:
+            found = "true" if cell.backend.fused else "null, which fuses layers on this device"
+            raise ValueError(
+                f"backend.fused: expected false with drafting.tree={cell.drafting.tree}, because the {owner} has "
+                f"latent attention, whose fused operations run chains only, found {found}"
+            )
     num_read = shape.num_read if isinstance(shape, DynamicTree) else 0
-    if loaded is not None and loaded.head.is_fused and num_read > MAX_NODES:
+    if drafter is not None and drafter.is_fused and num_read > MAX_NODES:
         raise ValueError(
             f"drafting.tree: expected at most {MAX_NODES} nodes, (DEPTH - 1) * WIDTH, that fused layers of a drafter "
             f"read, found {num_read} in {cell.drafting.tree}; make it less deep or wide, or use backend.fused=false"
