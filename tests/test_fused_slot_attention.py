@@ -115,6 +115,18 @@ def test_what_would_be_misread_is_refused():
         slot_attention(normal(0, 2, 4, 8), rows.keys, rows.values, rows.slots[:0], rows.starts[:0], 1.0)
 
 
+@pytest.mark.parametrize("num_nodes", [1, 64])
+def test_a_tree_of_more_nodes_than_a_mask_has_bits_or_fewer_than_tokens_is_refused(num_nodes: int):
+    """Would catch nodes whose bit is that of another, or none: the kernel cannot tell."""
+    from harness.models.fused.slot_attention import slot_attention
+
+    rows = rows_of([0, 1], [2, 3], (2, 2, 80, 8), num_filled=2)
+    tree = tree_rows(2, 2, rows.starts)
+    slot_attention(normal(2, 2, 4, 8), *rows, 1.0, tree._replace(num_nodes=63))
+    with pytest.raises(ValueError, match=f"num_nodes must be from 2, .*, to 63, the bits of a mask, found {num_nodes}$"):
+        slot_attention(normal(2, 2, 4, 8), *rows, 1.0, tree._replace(num_nodes=num_nodes))
+
+
 UNEVEN = torch.tensor([-1, 0, 0, 2, 2, 0, 4, 6, 3])
 """Parents of the nodes of a tree: the first is the last token of the context."""
 

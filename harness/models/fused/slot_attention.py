@@ -29,7 +29,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor
 from harness.models.fused.combine_splits import combine_splits, new_parts, share
 from harness.models.fused.overlap import overlaps
-from harness.models.fused.tree_rows import TreeRows
+from harness.models.fused.tree_rows import MAX_NODES, TreeRows
 
 NUM_PROGRAMS = 132
 """Programs that keys are shared out for, one for each multiprocessor of an H100 or H200; shares are rounded down,
@@ -235,6 +235,12 @@ def slot_attention(
     check_tensor("queries", queries, (num_rows, num_tokens, num_heads, width), queries.dtype)
     if tree is not None:
         check_tensor("tree.seen", tree.seen, (num_rows, num_tokens), torch.int64)
+        # Starts and lengths keep every place that is read below num_nodes; so no node lies beyond the bits of a mask.
+        if not num_tokens <= tree.num_nodes <= MAX_NODES:
+            raise ValueError(
+                f"tree.num_nodes must be from {num_tokens}, the tokens of a row, to {MAX_NODES}, the bits of a mask, "
+                f"found {tree.num_nodes}"
+            )
     group, itemsize = num_heads // num_key_heads, queries.element_size()
     budget = BUDGETS[itemsize]
     tiling = tiling_of(num_rows, num_key_heads, num_tokens * group, width, capacity, itemsize)
