@@ -73,8 +73,12 @@ def test_a_step_that_forgets_what_rows_of_prompts_are_changes_tokens(broken, mon
 READS_ON_THE_HOST = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "repeat_interleave.Tensor")
 
 
+OF_PYTHON_VALUES = "lift_fresh"
+"""What a tensor made of Python numbers or lists passes: on a GPU a copy from the host."""
+
+
 class NothingIsRead(TorchDispatchMode):
-    """Raises where an operation needs a value on the host, or has a result whose size does."""
+    """Raises where an operation needs a value on the host, has a result whose size does, or brings values from it."""
 
     is_on = True
 
@@ -83,6 +87,7 @@ class NothingIsRead(TorchDispatchMode):
         indices = args[1] if name.startswith(("index.", "index_put")) else ()
         masks = any(item is not None and item.dtype in (torch.bool, torch.uint8) for item in indices)
         assert not (self.is_on and (masks or name.startswith(READS_ON_THE_HOST))), f"{name} reads on the host"
+        assert not (self.is_on and name.startswith(OF_PYTHON_VALUES)), "a tensor is made of values of the host"
         return func(*args, **(kwargs or {}))
 
     @contextmanager
@@ -116,5 +121,23 @@ def test_a_step_reads_nothing_on_the_host(kind, options, monkeypatch):
 
     monkeypatch.setattr(GraphRunner, "_run", watched)
     assert any(len(record.rounds) > 2 for record in tokens(engine)[1].requests)
-    with pytest.raises(AssertionError, match="reads on the host"), mode:
-        torch.ones(1).item()
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        torch.Tensor.item,
+        torch.Tensor.nonzero,
+        lambda given: given[given > 0],
+        lambda given: torch.tensor([0, 1], device=given.device),
+        lambda given: torch.as_tensor([0, 1], device=given.device),
+        lambda given: given.new_tensor(1.0),
+        lambda given: given[[0, 0]],
+    ],
+    ids=["item", "nonzero", "mask", "tensor of a list", "as_tensor", "new_tensor", "index by a list"],
+)
+def test_what_a_graph_cannot_do_is_seen(operation):
+    """Would catch a watch that misses it in the test above."""
+    given = torch.ones(1)
+    with pytest.raises(AssertionError, match=r"reads on the host|values of the host"), NothingIsRead():
+        operation(given)
