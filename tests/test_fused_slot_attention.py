@@ -120,10 +120,10 @@ def test_a_tree_of_more_nodes_than_a_mask_has_bits_or_fewer_than_tokens_is_refus
     """Would catch nodes whose bit is that of another, or none: the kernel cannot tell."""
     from harness.models.fused.slot_attention import slot_attention
 
-    rows = rows_of([0, 1], [2, 3], (2, 2, 80, 8), num_filled=2)
+    rows = rows_of([0, 1], [61, 62], (2, 2, 80, 8), num_filled=2)
     tree = tree_rows(2, 2, rows.starts)
     slot_attention(normal(2, 2, 4, 8), *rows, 1.0, tree._replace(num_nodes=63))
-    with pytest.raises(ValueError, match=f"num_nodes must be from 2, .*, to 63, the bits of a mask, found {num_nodes}$"):
+    with pytest.raises(ValueError, match=f"num_nodes must be from 2, .* to 63, .* found {num_nodes}$"):
         slot_attention(normal(2, 2, 4, 8), *rows, 1.0, tree._replace(num_nodes=num_nodes))
 
 
