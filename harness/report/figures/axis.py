@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.metrics.cell import CellResult
 from harness.report.cell_names import drafter_name
-from harness.report.figures.sheet import Sheet, series_key
+from harness.report.figures.sheet import Sheet
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,13 @@ def _category(label: str, stem: str, place: Callable[[Sheet, CellResult], str]) 
     """A setting that holds a name; its places come in the order of the series."""
 
     def places(sheet: Sheet) -> list[str]:
-        in_order = sorted(sheet.cells, key=lambda cell: list(sheet.series).index(series_key(cell)))
+        in_order = sorted(sheet.cells, key=lambda cell: list(sheet.series).index(sheet.series_key(cell)))
         return list(dict.fromkeys(place(sheet, cell) for cell in in_order))
 
     return HeatAxis(label, label, stem, place, places, str, least=2)
 
 
 DRAFTER = _category("drafter", "drafter", lambda _, cell: drafter_name(cell))
-METHOD = _category("verification", "method", lambda sheet, cell: sheet.series[series_key(cell)][0])
+METHOD = _category("verification", "method", lambda sheet, cell: sheet.series[sheet.series_key(cell)][0])
 DRAFTING = _category("drafts", "drafting", lambda _, cell: cell.drafts)
 VERIFICATION = _category("verification", "verification", lambda _, cell: cell["verification"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.metrics.cell import CellResult
 from harness.report.figures.panels import LegendEntry, Point, draw_points, finish, grid, offset, panel_rows
-from harness.report.figures.sheet import Sheet, of_series
+from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import Look
 from harness.report.number_format import scaled
 
@@ -51,7 +51,7 @@ def draw_by_position(sheet: Sheet) -> Figure:
             cells = panel.sheet.select(temperature=temperature)
             for index, (key, (_, look)) in enumerate(series.items()):
                 shift = offset(index, len(series), spread)
-                for cell in of_series(cells, key):
+                for cell in sheet.of_series(cells, key):
                     rates = [
                         Point(position + shift, scaled(cell.estimate(f"acceptance_rate_per_pos_{position}"), 100))
                         for position in range(1, cell.estimates.sums.num_positions + 1)

@@ -7,7 +7,7 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 from harness.report.figures.panels import draw_points, finish, grid, offset, point, wrapped
-from harness.report.figures.sheet import Sheet, of_series
+from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import REFERENCE_LINE, SEPARATOR
 from harness.report.figures.sweep import LENGTH, LENGTH_LABEL
 
@@ -30,7 +30,7 @@ def draw_methods(sheet: Sheet) -> Figure:
             points = [
                 point(row + offset(index, len(series), 0.66), cell, name)
                 for row, drafter in enumerate(drafters)
-                for cell in of_series(part.select(drafter=drafter), key)
+                for cell in sheet.of_series(part.select(drafter=drafter), key)
             ]
             draw_points(axes, look, points, horizontal=True)
         axes.axvline(1, color=REFERENCE_LINE, linewidth=0.9)

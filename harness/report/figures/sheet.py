@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from harness.metrics.cell import CellResult
@@ -77,16 +78,42 @@ class Sheet:
         """`series_key` -> (label, look), in the order of the methods."""
         keys: dict[tuple[str, str], CellResult] = {}
         for cell in sorted(self.cells, key=method_rank):
-            keys.setdefault(series_key(cell), cell)
+            keys.setdefault(self.series_key(cell), cell)
         samplings = Counter(verification for verification, _ in keys)
         spare, used, found = spare_looks(), set(), {}
         for key, cell in keys.items():
-            method = method_name(cell)
+            method, verification = method_name(cell), key[0]
             look = LOOKS[method] if method in LOOKS and method not in used else next(spare)
             used.add(method)
-            verification = cell["verification"]
             label = verification + (f", {drafts_text(cell)}" if samplings[verification] > 1 else "")
             found[key] = (label + label_suffix(cell), look)
+        return found
+
+    def series_key(self, cell: CellResult) -> tuple[str, str]:
+        """What tells the series of a sheet apart: verification, and how drafts are drawn and kept.
+
+        A list of synthetic rates that serves several K is one series, named by all of its rates.
+        """
+        verification = cell["verification"]
+        return self._whole_lists.get(verification, verification), cell.drafts
+
+    def of_series(self, cells: Sequence[CellResult], key: tuple[str, str]) -> list[CellResult]:
+        """Those of some of its cells that belong to one series."""
+        return [cell for cell in cells if self.series_key(cell) == key]
+
+    @cached_property
+    def _whole_lists(self) -> dict[str, str]:
+        """Verification by the first rates of a longer list -> by that list.
+
+        Rates that begin several lists, none of which holds the others, are left out: whose first they are is not known.
+        """
+        lists = {rates: cell["verification"] for cell in self.cells if (rates := _synthetic_rates(cell))}
+        found = {}
+        for rates, verification in lists.items():
+            longer = [other for other in lists if len(other) > len(rates) and other[: len(rates)] == rates]
+            longest = max(longer, key=len, default=())
+            if longer and all(other == longest[: len(other)] for other in longer):
+                found[verification] = lists[longest]
         return found
 
     def select(self, **settings: Any) -> list[CellResult]:
@@ -122,14 +149,10 @@ class Sheet:
         return fixed + ([] if "temperature" in axes else [f"T = {self.temperatures[-1]:g}"])
 
 
-def of_series(cells: Sequence[CellResult], key: tuple[str, str]) -> list[CellResult]:
-    """The cells of one series of a sheet."""
-    return [cell for cell in cells if series_key(cell) == key]
-
-
-def series_key(cell: CellResult) -> tuple[str, str]:
-    """What tells the series of a sheet apart: verification, and how drafts are drawn and kept."""
-    return cell["verification"], cell.drafts
+def _synthetic_rates(cell: CellResult) -> tuple[float, ...]:
+    """The rates that a cell's method was given, as many as its K; none where a profile stands for them."""
+    config = cell.record.config["verification"]
+    return () if config.get("profile") else tuple(config.get("synthetic_rates") or ())
 
 
 def sheet_of(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.report.figures.axis import Axis
 from harness.report.figures.panels import Panel, draw_points, finish, grid, offset, panel_rows, point
-from harness.report.figures.sheet import Sheet, of_series
+from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import REFERENCE_LINE
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _draw_block(grid_rows, panels: Sequence[Panel], sheet: Sheet, axis: Axis, va
                 shift = offset(index, len(sheet.series), width)
                 points = [
                     point(ticks[values.index(cell[axis.name])] + shift, cell, name)
-                    for cell in of_series(panel.sheet.cells, key)
+                    for cell in sheet.of_series(panel.sheet.cells, key)
                 ]
                 draw_points(axes, look, sorted(points, key=lambda item: item.place))
             axes.axhline(1, color=REFERENCE_LINE, linewidth=0.9)

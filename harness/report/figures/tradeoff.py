@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness.metrics.cell import CellResult
 from harness.metrics.estimates import Estimate
 from harness.report.figures.panels import finish, grid, panel_rows
-from harness.report.figures.sheet import Sheet, of_series
+from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import Look
 from harness.report.figures.sweep import LENGTH, LENGTH_LABEL
 from harness.report.number_format import scaled
@@ -34,7 +34,7 @@ def draw_tradeoff(sheet: Sheet) -> Figure | None:
     for row, panels in zip(grid_axes, blocks, strict=True):
         for axes, panel in zip(row, panels, strict=False):
             for key, (_, look) in sheet.series.items():
-                for cell in of_series(panel.sheet.cells, key):
+                for cell in sheet.of_series(panel.sheet.cells, key):
                     _draw_point(axes, look, _distance(sheet, cell), cell.estimate(LENGTH))
             axes.set_title(panel.title)
             axes.set_xlabel(DISTANCE_LABEL)
