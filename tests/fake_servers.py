@@ -148,6 +148,14 @@ class CountsOfBlocks(FakeServer):
     knowledge = Knowledge.blocks
 
 
+class LosesCounters(FakeServer):
+    """Answers every request, and begins to count anew in every block."""
+
+    def generate(self, conversations, on_request=None, start_s=0.0) -> BackendRun:
+        run = super().generate(conversations, on_request, start_s)
+        return BackendRun(run.requests, run.wall_s, failures=(Failure("CountersReset", "the server's counters fell"),))
+
+
 class LosesRequests(FakeServer):
     """Gives no answer to the first request of every block."""
 

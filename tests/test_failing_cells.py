@@ -47,6 +47,16 @@ def test_an_error_fails_its_cell_alone_and_the_exit_code_says_so(tmp_path, capsy
     assert "failed: RuntimeError: out of memory with a second line" in text
 
 
+@pytest.mark.parametrize(("name", "code"), [("LosesRequests", 1), ("LosesCounters", 0)])
+def test_the_exit_code_says_that_requests_failed(name, code, tmp_path, capsys):
+    """Would catch a script that goes on as if all had been answered, the same command again that forgets it, and a
+    failure of other kinds that --retry-failed would not run again."""
+    for _ in range(2):
+        assert run_command(name, tmp_path, module="tests.fake_servers") == code
+        assert ("requests failed in 3 cells; --retry-failed" in capsys.readouterr().err) == bool(code)
+    assert all(item.failures and item.requests for item in records_of(tmp_path).values())
+
+
 @pytest.mark.parametrize("name", ["Raises", "BaselineRaises", "CannotBeMade"])
 def test_a_report_compares_nothing_with_a_failed_cell(name, tmp_path):
     """Would catch a division by zero, a speedup over a failed baseline, and pairs of cells without numbers."""

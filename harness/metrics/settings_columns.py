@@ -86,9 +86,9 @@ def _failed(record: CellRecord) -> str:
         return ""
     if record.has_failed:
         return "failed"
-    num_requests = sum(item.request is not None for item in record.failures)
+    num_lost = record.num_failed_requests
     others = dict.fromkeys(item.error for item in record.failures if item.request is None)
-    return ", ".join([*([f"{num_requests} requests failed"] if num_requests else []), *others])
+    return ", ".join([*([f"{num_lost} requests failed"] if num_lost else []), *others])
 
 
 def _draft_cache(record: CellRecord) -> dict[str, str]:

@@ -166,6 +166,11 @@ class CellRecord:
         return bool(self.failures) and not self.requests
 
     @property
+    def num_failed_requests(self) -> int:
+        """Requests without an answer; failures of other kinds do not count."""
+        return sum(item.request is not None for item in self.failures)
+
+    @property
     def provenances(self) -> tuple[Mapping[str, Any], ...]:
         """All of them; a block names its own by the place."""
         return (self.provenance, *self.more_provenances)

@@ -23,7 +23,7 @@ from harness.records.finished import CHECKPOINTS, PARTS, Finished, digest_of, fi
 from harness.records.parts import ConversationKey, Part, settled
 from harness.records.provenance import measured_with
 from harness.records.runs import CELLS
-from harness.records.schema import CellRecord, Failure
+from harness.records.schema import CellRecord
 from harness.records.strict_json import at, shown, typed
 from harness.sweep.cpu_threads import VARIABLE as THREADS
 from harness.sweep.drift import Drift, drift_of
@@ -211,7 +211,7 @@ def _is_of_another(digest: str, folder: Path, key: str, path: Path) -> bool:
 def _starts_anew(checkpoint: CellCheckpoint, own_sessions: str, note: Note) -> bool:
     """Have what earlier runs did with failed requests run again: a block, or the whole of a finished cell."""
     if checkpoint.cell_id is None:
-        failed = [part for part in checkpoint.earlier if _has_failed_requests(part.failures)]
+        failed = [part for part in checkpoint.earlier if any(item.request is not None for item in part.failures)]
         others = [part for part in failed if not own_sessions or not part.block.session.startswith(own_sessions)]
         if others:
             note(f"requests had failed in {len(others)} blocks, which are run again")
@@ -219,15 +219,11 @@ def _starts_anew(checkpoint: CellCheckpoint, own_sessions: str, note: Note) -> b
         return False
     record = read_cell(checkpoint.folder / CELLS / f"{checkpoint.cell_id}{SUFFIX}")
     is_own = own_sessions and any(session.startswith(own_sessions) for session in record.sessions)
-    if is_own or not _has_failed_requests(record.failures):
+    if is_own or not record.num_failed_requests:
         return False
     note("it was finished, and requests had failed; it is run again")
     checkpoint.file.path.unlink()
     return True
-
-
-def _has_failed_requests(failures: Sequence[Failure]) -> bool:
-    return any(item.request is not None for item in failures)
 
 
 def checkpoint_content(path: Path) -> tuple[list[Part], Finished | None, Checkpoint, int]:

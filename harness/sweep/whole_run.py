@@ -73,7 +73,7 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         in_this_process: see `run_here`.
 
     Returns:
-        The exit code: FAILED if a cell failed, or if results could not be sent.
+        The exit code: FAILED if a cell or a request failed, or if results could not be sent.
 
     Raises:
         SettingsError: another process works in the folder, or a package, a tracker or a launcher is not there.
@@ -119,9 +119,9 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
     num_failed = sum(cell.record.has_failed for cell in results.cells)
     failed = f"{num_failed} of {len(plan.cells)} cells failed; the report says why, --retry-failed runs them again"
     say(failed if num_failed else "")
-    num_partly = sum(bool(cell.record.failures) and not cell.record.has_failed for cell in results.cells)
+    num_partly = sum(cell.record.num_failed_requests > 0 and not cell.record.has_failed for cell in results.cells)
     say(f"requests failed in {num_partly} cells; --retry-failed runs them again" if num_partly else "")
-    return FAILED if num_failed or not is_sent else SUCCESS
+    return FAILED if num_failed or num_partly or not is_sent else SUCCESS
 
 
 def _send(results: Results, tracker: Tracker, folder: Path) -> bool:
