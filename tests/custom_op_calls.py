@@ -1,13 +1,15 @@
-"""Calls of kernels.custom_ops for its tests: rounds in which every argument matters, and rows."""
+"""Calls of kernels.custom_ops for its tests: rounds in which every argument matters, rows, and trees."""
 
 from dataclasses import replace
 
 import torch
 
+from harness.settings.tree import branching
 from kernels import custom_ops
-from kernels.contract import Sampling, Streams, Verification, VerificationResult
+from kernels.contract import Sampling, SiblingDraws, Streams, Verification, VerificationResult
 from tests.kernel_rounds import DEVICE, LENGTHS, MIXED, KernelRound, kernel_round, moved, streams_of
-from tests.random_round import sampling_of
+from tests.kernel_tree_rounds import tree_round
+from tests.random_round import GREEDY, PLAIN, sampling_of
 
 
 def round_of(seed: int = 1, masked: bool = True, settings: list = MIXED) -> KernelRound:
@@ -42,3 +44,10 @@ def every_argument() -> list[KernelRound]:
         kernel_round(MIXED, LENGTHS, 300, torch.bfloat16, mapped, seed=10),
         kernel_round(MIXED[:4], LENGTHS[:4], 300, seed=11),
     ]
+
+
+def cut_trees(siblings: SiblingDraws = SiblingDraws.distinct) -> KernelRound:
+    """Ragged trees, a chain among them; one request cuts and one is greedy."""
+    settings = [(0.7, 0, 0.9, 0.0), GREEDY, PLAIN, PLAIN]
+    batch = tree_round(settings, [branching(3, 1), branching(2, 2), (-1, 0), None], 63, siblings, seed=4)
+    return KernelRound(batch.rows, batch.draft, batch.sampling, batch.streams)
