@@ -1,7 +1,8 @@
-"""vLLM 0.25.1 with its own verification and with ours in turns, in one engine: `measure.py OUTPUT SECONDS`.
+"""vLLM 0.25.1 with its own verification and with ours in turns, in one engine: `measure.py OUTPUT SECONDS [ARMS]`.
 
-Needs vLLM 0.25.1 and a GPU, and the root of this repository on PYTHONPATH; `measure.py --table measured.jsonl` prints
-the tables of README.md and needs neither.
+Needs vLLM 0.25.1 and a GPU, and the root of this repository on PYTHONPATH. ARMS, such as vllm:standard,probabilistic,
+are the only ones then, and no law is tested. `measure.py --table measured.jsonl` prints the tables of README.md and
+needs neither.
 """
 
 import json
@@ -17,8 +18,7 @@ PAIRS = (("vllm:standard", "probabilistic"), ("vllm:block", "block"), ("vllm", "
 ARMS = ["vllm:standard", "probabilistic", "vllm:block", "block", "strict", "vllm", "synthetic"]
 CALLED = {"vllm": "vllm:synthetic"}
 RATES = (0.6, 0.37, 0.23)
-VOCAB_SIZE, NUM_REPEATS_T = 128256, {5: 2.571}
-"""Degrees of freedom -> 97.5 % quantile of Student's t."""
+VOCAB_SIZE = 128256
 
 
 def load_engine():
@@ -102,8 +102,11 @@ def generate(engine, concurrency, num_tokens, seed):
                 accepted=accepted, length=1 + accepted / drafts)  # fmt: skip
 
 
-def measure(output, seconds):
-    """Attest, warm up, then repeat every arm at 16 and 64 requests until the time is over; the order changes."""
+def measure(output, seconds, arms):
+    """Attest all laws if all arms run, warm up, then repeat every arm at 16 and 64 requests until the time is over.
+
+    The order of the arms changes.
+    """
     end = time.time() + seconds
     engine = load_engine()
 
@@ -115,16 +118,16 @@ def measure(output, seconds):
         engine.collective_rpc("set_verification", args=(arm, RATES if arm == "synthetic" else (), False))
 
     engine.collective_rpc(spread_logits)
-    for name in ("block", "probabilistic", "strict", "vllm:standard", "vllm:block"):
+    for name in ("block", "probabilistic", "strict", "vllm:standard", "vllm:block") if arms == ARMS else ():
         tell(event="attest", name=name, found=engine.collective_rpc("attest_verification", args=(name,))[0])
-    for arm in ARMS:
+    for arm in arms:
         switch(arm)
         for concurrency in (64, 16):
             generate(engine, concurrency, 32, 5)
     repeat, longest = 0, 0.0
     while end - time.time() > 1.1 * longest:
-        start, turn = time.time(), repeat // 2 % len(ARMS)
-        order = ARMS[:: -1 if repeat % 2 else 1]
+        start, turn = time.time(), repeat // 2 % len(arms)
+        order = arms[:: -1 if repeat % 2 else 1]
         for concurrency in (16, 64):
             for arm in order[turn:] + order[:turn]:
                 switch(arm)
@@ -135,6 +138,7 @@ def measure(output, seconds):
 def tables(path):
     """The two tables of README.md."""
     import numpy as np
+    from scipy.stats import t
 
     rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
     lines = ["| verification | target rows | chi-square (255) | p | accepted a round | verdict |", "|---|" + "---|" * 5]
@@ -152,13 +156,15 @@ def tables(path):
               "|---|" + "---|" * 7]  # fmt: skip
 
     def interval(ratios):
-        half = NUM_REPEATS_T[len(ratios) - 1] * ratios.std(ddof=1) / len(ratios) ** 0.5
+        half = t.ppf(0.975, len(ratios) - 1) * ratios.std(ddof=1) / len(ratios) ** 0.5
         low, middle, high = np.exp(ratios.mean() + half * np.array([-1, 0, 1]))
         return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
 
     for concurrency in (16, 64):
         of_pairs = []
         for pair in PAIRS:
+            if not blocks[concurrency, pair[0]]:
+                continue
             cells = [blocks[concurrency, arm] for arm in pair]
             of_pairs.append(np.log([ours["tok_s"] / own["tok_s"] for own, ours in zip(*cells, strict=True)]))
             shown = [
@@ -167,6 +173,8 @@ def tables(path):
                 for arm, cell in zip(pair, cells, strict=True)
             ]
             lines.append(f"| {concurrency} | {' | '.join(shown)} | {interval(of_pairs[-1])} |")
+        if len(of_pairs) < len(PAIRS):
+            continue
         # the pairs of a repeat share its drift
         lines.append(f"| {concurrency} | the three together | | | | | | {interval(np.mean(of_pairs, axis=0))} |")
     return "\n".join(lines)
@@ -176,4 +184,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--table":
         print(tables(sys.argv[2]))
     else:
-        measure(sys.argv[1], float(sys.argv[2]))
+        measure(sys.argv[1], float(sys.argv[2]), sys.argv[3].split(",") if sys.argv[3:] else ARMS)
