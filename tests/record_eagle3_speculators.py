@@ -24,26 +24,29 @@ Shapes: T pairs, N steps, C cases, H hidden size, V target's vocabulary, V_draft
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-import zlib
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from speculators import SpeculatorsConfig, VerifierConfig
-from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig, shift_batch
-from speculators.proposals.greedy import GreedyTokenProposalConfig
+from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+from tiny_speculators import (
+    VERIFIER,
+    Recording,
+    draw_weights,
+    drawn,
+    in_a_new_folder,
+    inputs_of,
+    new_sequence,
+    new_verifier,
+    read_back,
+    settings,
+)
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config
 
 RECORDED = Path(__file__).resolve().parent / "data" / "eagle3_speculators"
 EMBEDDING = "embed_tokens.weight"
-VERIFIER = "verifier"
-VOCAB_SIZE, HIDDEN_SIZE, NUM_TARGET_LAYERS, NUM_PAIRS, NUM_STEPS = 56, 32, 7, 8, 4
+VOCAB_SIZE, HIDDEN_SIZE, NUM_PAIRS, NUM_STEPS = 56, 32, 8, 4
 DRAFT_IDS = torch.tensor([0, 2, 3, 5, 8, 13, 14, 17, 21, 22, 30, 31, 34, 38, 41, 44, 49, 50, 54, 55])
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
@@ -81,57 +84,27 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 WITHOUT_EMBEDDING = "the target's embedding"
 
 
-def speculator_config(own: dict[str, Any], layer: dict[str, Any]) -> Eagle3SpeculatorConfig:
-    """The configuration of one case."""
-    layer_class = Qwen3Config if layer.get("model_type") == "qwen3" else LlamaConfig
-    changes = {name: value for name, value in layer.items() if name != "model_type"}
-    return Eagle3SpeculatorConfig(
-        transformer_layer_config=layer_class(**(SIZES | changes), attn_implementation="eager"),
-        draft_vocab_size=DRAFT_IDS.numel(),
-        speculators_config=SpeculatorsConfig(
-            algorithm="eagle3",
-            proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=NUM_STEPS)],
-            default_proposal_method="greedy",
-            verifier=VerifierConfig(name_or_path=VERIFIER, architectures=["LlamaForCausalLM"]),
-        ),
-        **({"eagle_aux_hidden_state_layer_ids": AUX_LAYERS} | own),
-    )
-
-
-def drawn(name: str, shape: torch.Size) -> Tensor:
-    """The same random values for the same name; norms around 1, so that one left out or taken twice shows."""
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    values = torch.randn(shape, generator=generator) * 0.2
-    return values + 1 if "norm" in name else values
-
-
-def new_speculator(config: Eagle3SpeculatorConfig) -> Eagle3DraftModel:
-    """A speculator with drawn weights and the vocabulary of DRAFT_IDS."""
+def new_speculator(own: dict[str, Any], layer: dict[str, Any]) -> Eagle3DraftModel:
+    """The speculator of one case."""
+    aux_layers = {"eagle_aux_hidden_state_layer_ids": AUX_LAYERS}
+    config = Eagle3SpeculatorConfig(**settings("eagle3", NUM_STEPS, SIZES, layer, DRAFT_IDS), **(aux_layers | own))
     model = Eagle3DraftModel(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(drawn(name, parameter.shape))
-    drawable = torch.zeros(VOCAB_SIZE, dtype=torch.bool)
-    drawable[DRAFT_IDS] = True
-    model.load_vocab_mappings(drawable, DRAFT_IDS - torch.arange(DRAFT_IDS.numel()))
+    draw_weights(model, VOCAB_SIZE, DRAFT_IDS)
     return model
 
 
 def save_verifier() -> Tensor:
     """Write a target for the package to look into; returns its embedding [V, H]."""
-    verifier = LlamaForCausalLM(LlamaConfig(**(SIZES | {"num_hidden_layers": NUM_TARGET_LAYERS})))
+    verifier = new_verifier(SIZES)
     embedding = drawn(VERIFIER, verifier.model.embed_tokens.weight.shape)
     verifier.model.embed_tokens.load_state_dict({"weight": embedding})
     verifier.save_pretrained(VERIFIER)
     return embedding
 
 
-def read_back(folder: Path) -> Eagle3DraftModel:
-    """The speculator of a folder as the package reads it; an embedding that is missing there comes from the target."""
-    config = Eagle3SpeculatorConfig.from_pretrained(folder)
-    # a choice that files do not keep; the default wants sequences of a multiple of 128
-    config.transformer_layer_config._attn_implementation = "eager"
-    model = Eagle3DraftModel.from_pretrained(folder, config=config).eval()
+def read(folder: Path) -> Eagle3DraftModel:
+    """The speculator of a folder; an embedding that is missing there comes from the target."""
+    model = read_back(Eagle3SpeculatorConfig, Eagle3DraftModel, folder)
     if EMBEDDING not in load_file(folder / "model.safetensors"):
         # from_pretrained leaves memory uninitialized, and takes the target's embedding only where that is NaN
         model._load_verifier_weights(overwrite_embed_tokens=True)
@@ -148,24 +121,9 @@ def run(model: Eagle3DraftModel, token_ids: Tensor, aux_states: Tensor) -> tuple
         model.layers[0].register_forward_pre_hook(lambda _, args: features.append(args[0][0, :, HIDDEN_SIZE:])),
         model.lm_head.register_forward_hook(lambda _, args, output: logits.append(output[0])),
     ]
-    num_tokens = token_ids.numel()
-    batch = shift_batch(
-        {
-            "input_ids": token_ids,
-            "hidden_states": aux_states,
-            "verifier_last_hidden_states": torch.zeros(num_tokens, HIDDEN_SIZE),
-            "loss_mask": torch.ones(num_tokens),
-            "lengths": torch.tensor([num_tokens]),
-            "position_ids": torch.arange(num_tokens),
-        }
-    )
-    model(
-        hidden_states=batch["hidden_states"][None],
-        input_ids=batch["input_ids"][None],
-        position_ids=batch["position_ids"][None],
-        document_ids=torch.zeros(1, num_tokens - 1, dtype=torch.long),
-        ttt_steps=NUM_STEPS,
-    )
+    inputs = inputs_of(token_ids, aux_states)
+    names = ("hidden_states", "input_ids", "position_ids", "document_ids")
+    model(**{name: inputs[name] for name in names}, ttt_steps=NUM_STEPS)
     for hook in hooks:
         hook.remove()
     return torch.stack(step_ids), torch.stack(features), torch.stack(logits)
@@ -173,42 +131,23 @@ def run(model: Eagle3DraftModel, token_ids: Tensor, aux_states: Tensor) -> tuple
 
 def record() -> None:
     """Run every case in the current folder, and write the three files."""
-    token_ids = torch.randint(1, VOCAB_SIZE, (NUM_PAIRS + 1,), generator=torch.Generator().manual_seed(1))
-    aux_states = torch.randn(NUM_PAIRS + 1, 3 * HIDDEN_SIZE, generator=torch.Generator().manual_seed(2))
+    token_ids, aux_states = new_sequence(VOCAB_SIZE, NUM_PAIRS, HIDDEN_SIZE)
     runs = {"token_ids": token_ids, "aux_states": aux_states, "target_embedding": save_verifier()}
-    weights: dict[str, Tensor] = {}
-    cases: dict[str, Any] = {}
-    features, logits = [], []
+    recording, features, logits = Recording(), [], []
     for row, (case, (own, layer)) in enumerate(CASES.items()):
         folder = Path(f"case{row}")
-        new_speculator(speculator_config(own, layer)).save_pretrained(folder)
-        tensors = load_file(folder / "model.safetensors")
+        new_speculator(own, layer).save_pretrained(folder)
         if case == WITHOUT_EMBEDDING:
+            tensors = load_file(folder / "model.safetensors")
             del tensors[EMBEDDING]
             save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        model = read_back(folder)
+        model = read(folder)
         runs["step_ids"], case_features, case_logits = run(model, token_ids, aux_states)
         features.append(case_features)
         logits.append(case_logits)
-        assert all(torch.equal(weights.setdefault(name, tensor), tensor) for name, tensor in tensors.items())
-        cases[case] = {
-            "row": row,
-            "config": json.loads((folder / "config.json").read_text()),
-            "tensors": sorted(tensors),
-            "aux_layers": model.target_layer_ids,
-        }
-    save_file(weights, RECORDED / "weights.safetensors")
-    save_file(runs | {"features": torch.stack(features), "logits": torch.stack(logits)}, RECORDED / "runs.safetensors")
-    versions = {name: version(name) for name in ("speculators", "transformers", "torch", "safetensors")}
-    text = json.dumps({"versions": versions, "cases": cases}, separators=(",", ":"))
-    (RECORDED / "cases.json").write_text(text + "\n", encoding="utf-8")
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # so that no path of the machine gets into config.json
-        record()
+        recording.add(case, folder, aux_layers=model.target_layer_ids)
+    recording.save(RECORDED, runs | {"features": torch.stack(features), "logits": torch.stack(logits)})
 
 
 if __name__ == "__main__":
-    main()
+    in_a_new_folder(record)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import warnings
-from pathlib import Path
-
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from harness.models.eagle3 import load_eagle3
 from harness.models.target import TargetModel, TargetOutput
+from tests.recorded_speculators import RecordedSpeculators
 from tests.tiny_models import positions_from, random_causal_lm, word_tokenizer
 
-RECORDED = Path(__file__).parent / "data" / "eagle3_speculators"
-CASES = json.loads((RECORDED / "cases.json").read_text())["cases"]
+RECORDED = RecordedSpeculators("eagle3")
 VOCAB_SIZE, HIDDEN_SIZE, NUM_AUX, NUM_STEPS = 56, 32, 3, 4
 
 # Another order of summation, in the last of four chained steps of about ten sums each, of up to 96 terms:
@@ -25,7 +20,7 @@ TOLERANCE = {"rtol": 1e-5, "atol": 3e-5}
 
 @pytest.fixture(scope="module")
 def runs():
-    return load_file(RECORDED / "runs.safetensors")
+    return RECORDED.runs()
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +29,6 @@ def target(runs):
     causal_lm = random_causal_lm(vocab_size=VOCAB_SIZE, hidden_size=HIDDEN_SIZE, num_attention_heads=4)
     causal_lm.model.embed_tokens.weight.data.copy_(runs["target_embedding"])
     return TargetModel(causal_lm, word_tokenizer(VOCAB_SIZE), name="recorded")
-
-
-def load(case, folder, target):
-    """The head of a case from the files as the package wrote them, silently."""
-    weights = load_file(RECORDED / "weights.safetensors")
-    save_file({name: weights[name] for name in case["tensors"]}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(case["config"]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return load_eagle3(folder, target)
 
 
 def chained(head, runs):
@@ -71,11 +56,11 @@ def chained(head, runs):
     return torch.stack(entering), torch.stack(logits)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", RECORDED.cases)
 @torch.inference_mode()
 def test_a_sequence_and_chains_from_each_of_its_pairs_equal_the_recorded(name, tmp_path, target, runs):
-    case = CASES[name]
-    head = load(case, tmp_path, target)
+    case = RECORDED.cases[name]
+    head = RECORDED.load(name, tmp_path, target, load_eagle3)
     features, logits = chained(head, runs)
     torch.testing.assert_close(features, runs["features"][case["row"]], **TOLERANCE)
     torch.testing.assert_close(logits, runs["logits"][case["row"]], **TOLERANCE)
@@ -84,7 +69,7 @@ def test_a_sequence_and_chains_from_each_of_its_pairs_equal_the_recorded(name, t
 
 def test_the_recorded_cases_differ_from_each_other(runs):
     """Each field of a case reaches its outputs: otherwise a head that ignored the field would pass."""
-    rows = {name: runs["logits"][case["row"]] for name, case in CASES.items() if name != "default layers"}
+    rows = {name: runs["logits"][case["row"]] for name, case in RECORDED.cases.items() if name != "default layers"}
     for name, logits in rows.items():
         others = [other for other in rows if other != name]
         assert all((logits - rows[other]).abs().max() > 0.1 for other in others), name

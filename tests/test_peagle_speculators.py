@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import warnings
-from pathlib import Path
-
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from harness.models.peagle import load_peagle
 from harness.models.target import TargetModel, TargetOutput
+from tests.recorded_speculators import RecordedSpeculators
 from tests.tiny_models import TOLERANCE, positions_from, random_causal_lm, word_tokenizer
 
-RECORDED = Path(__file__).parent / "data" / "peagle_speculators"
-CASES = json.loads((RECORDED / "cases.json").read_text())["cases"]
+RECORDED = RecordedSpeculators("peagle")
 VOCAB_SIZE, HIDDEN_SIZE = 24, 16
 
 
 @pytest.fixture(scope="module")
 def runs():
-    return load_file(RECORDED / "runs.safetensors")
+    return RECORDED.runs()
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +24,6 @@ def target():
     """Of the recorded target only sizes matter: the states of its layers are recorded, and the heads embed tokens."""
     causal_lm = random_causal_lm(vocab_size=VOCAB_SIZE, hidden_size=HIDDEN_SIZE, num_attention_heads=4)
     return TargetModel(causal_lm, word_tokenizer(VOCAB_SIZE), name="recorded")
-
-
-def load(case, folder, target):
-    """The head of a case from the files as the package wrote them, silently."""
-    weights = load_file(RECORDED / "weights.safetensors")
-    save_file({name: weights[name] for name in case["tensors"]}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(case["config"]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return load_peagle(folder, target)
 
 
 def drafted(head, runs, first, num_masked):
@@ -51,16 +36,16 @@ def drafted(head, runs, first, num_masked):
     return head.logits(hidden[0, first:])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", RECORDED.cases)
 @torch.inference_mode()
 def test_drafts_from_each_pair_equal_the_recorded(name, tmp_path, target, runs):
     """Would catch another position, feature, norm or mask of a masked pair than heads are trained with."""
-    head, anchors, depths = load(CASES[name], tmp_path, target), runs["anchors"], runs["depths"]
+    head, anchors, depths = RECORDED.load(name, tmp_path, target, load_peagle), runs["anchors"], runs["depths"]
     found = torch.empty_like(runs["logits"][0])
     for first in anchors.unique().tolist():
         of_draft = anchors == first
         found[of_draft] = drafted(head, runs, first, int(depths[of_draft].max()))
-    torch.testing.assert_close(found, runs["logits"][CASES[name]["row"]], **TOLERANCE)
+    torch.testing.assert_close(found, runs["logits"][RECORDED.cases[name]["row"]], **TOLERANCE)
     assert head.unused_keys == ()
 
 
