@@ -55,6 +55,27 @@ def mlp(states: Tensor, weights: Weights) -> Tensor:
     return linear(gate * gate.sigmoid() * up, weights, "mlp.down_proj")
 
 
+def eagle3_features(joined: Tensor, weights: Weights, config) -> Tensor:
+    """[T, 3 H] states of three layers of the target -> [T, H] what an EAGLE-3 or P-EAGLE head takes of them."""
+    eps = config.layer.rms_norm_eps
+    if config.fc_norm:
+        norms = (weights[f"fc_norm.{index}.weight"] for index in range(3))
+        joined = torch.cat([rms_norm(*pair, eps) for pair in zip(joined.chunk(3, dim=-1), norms, strict=True)], dim=-1)
+    if config.norm_before_fc:
+        joined = rms_norm(joined, weights["input_norm.weight"], eps)
+    return joined @ weights["fc.weight"].T
+
+
+def eagle3_layer(features: Tensor, embedded: Tensor, weights: Weights, config) -> Tensor:
+    """[T, H] after the first layer of such a head, which sees embedding and feature of each token side by side."""
+    eps, layer = config.layer.rms_norm_eps, with_prefix(weights, "layers.0.")
+    normed = rms_norm(features, layer["hidden_norm.weight"], eps)
+    entering = torch.cat((rms_norm(embedded, layer["input_layernorm.weight"], eps), normed), dim=-1)
+    states = normed if config.norm_before_residual else features
+    states = states + attention(entering, layer, torch.arange(len(entering)), config.layer)
+    return states + mlp(rms_norm(states, layer["post_attention_layernorm.weight"], eps), layer)
+
+
 def with_prefix(weights: Weights, prefix: str, instead: str = "") -> Weights:
     """The weights of one layer, with another prefix or none."""
     return {instead + name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}

@@ -13,7 +13,7 @@ from harness.models.checkpoint import CheckpointError
 from harness.models.eagle3 import Eagle3Config, Eagle3Head, load_eagle3
 from harness.models.eagle3_config import default_aux_layers
 from harness.models.head import save_head
-from tests.plain_layers import attention, mlp, rms_norm, with_prefix
+from tests.plain_layers import eagle3_features, eagle3_layer, rms_norm
 from tests.tiny_models import (
     NUM_LAYERS,
     TOLERANCE,
@@ -77,19 +77,9 @@ def run(head, num_pairs=6):
 
 def plain_forward(weights, embedding, config, token_ids, aux):
     """Next features and logits [T, ...] of one row, from the description of the format."""
-    eps, layer = config.layer.rms_norm_eps, with_prefix(weights, "layers.0.")
-    if config.fc_norm:
-        aux = [rms_norm(state, weights[f"fc_norm.{i}.weight"], eps) for i, state in enumerate(aux)]
-    joined = torch.cat(tuple(aux), dim=-1)
-    if config.norm_before_fc:
-        joined = rms_norm(joined, weights["input_norm.weight"], eps)
-    features = joined @ weights["fc.weight"].T
-    normed = rms_norm(features, layer["hidden_norm.weight"], eps)
-    token = rms_norm(embedding[token_ids], layer["input_layernorm.weight"], eps)
-    attended = attention(torch.cat((token, normed), dim=-1), layer, torch.arange(token_ids.numel()), config.layer)
-    states = (normed if config.norm_before_residual else features) + attended
-    states = states + mlp(rms_norm(states, layer["post_attention_layernorm.weight"], eps), layer)
-    hidden = rms_norm(states, weights["norm.weight"], eps)
+    features = eagle3_features(torch.cat(tuple(aux), dim=-1), weights, config)
+    states = eagle3_layer(features, embedding[token_ids], weights, config)
+    hidden = rms_norm(states, weights["norm.weight"], config.layer.rms_norm_eps)
     return (hidden if config.norm_output else states), hidden @ weights["lm_head.weight"].T
 
 

@@ -13,7 +13,7 @@ from harness.models.checkpoint import CheckpointError
 from harness.models.eagle3 import load_eagle3
 from harness.models.head import save_head
 from harness.models.peagle import PEagleConfig, PEagleHead, load_peagle
-from tests.plain_layers import attention, mlp, rms_norm, with_prefix
+from tests.plain_layers import attention, eagle3_features, eagle3_layer, mlp, rms_norm, with_prefix
 from tests.tiny_models import (
     TOLERANCE,
     VOCAB_SIZE,
@@ -62,23 +62,12 @@ def plain_logits(weights, embedding, config, tokens, aux):
     """[T + M, V_draft], from the description of the format."""
     eps = config.layer.rms_norm_eps
     joined = torch.cat((torch.cat(aux, dim=-1), weights["mask_hidden"].view(1, -1).expand(NUM_MASKED, -1)))
-    if config.fc_norm:
-        norms = (weights[f"fc_norm.{index}.weight"] for index in range(3))
-        joined = torch.cat([rms_norm(*pair, eps) for pair in zip(joined.chunk(3, dim=-1), norms, strict=True)], dim=-1)
-    if config.norm_before_fc:
-        joined = rms_norm(joined, weights["input_norm.weight"], eps)
-    features = joined @ weights["fc.weight"].T
     token_ids = torch.cat((tokens[0, 1:], torch.full((NUM_MASKED,), config.mask_token_id)))
-    places = torch.arange(token_ids.numel())
-    first = with_prefix(weights, "layers.0.")
-    normed = rms_norm(features, first["hidden_norm.weight"], eps)
-    entering = torch.cat((rms_norm(embedding[token_ids], first["input_layernorm.weight"], eps), normed), dim=-1)
-    states = normed if config.norm_before_residual else features
-    for index in range(config.layer.num_hidden_layers):
+    states = eagle3_layer(eagle3_features(joined, weights, config), embedding[token_ids], weights, config)
+    for index in range(1, config.layer.num_hidden_layers):
         layer = with_prefix(weights, f"layers.{index}.")
-        if index:
-            entering = rms_norm(states, layer["input_layernorm.weight"], eps)
-        states = states + attention(entering, layer, places, config.layer)
+        entering = rms_norm(states, layer["input_layernorm.weight"], eps)
+        states = states + attention(entering, layer, torch.arange(token_ids.numel()), config.layer)
         states = states + mlp(rms_norm(states, layer["post_attention_layernorm.weight"], eps), layer)
     return rms_norm(states, weights["norm.weight"], eps) @ weights["lm_head.weight"].T
 
