@@ -14,7 +14,7 @@ from kernels.reference.tree_shape import branches, depths
 from kernels.reference.truncation import sampling_rows
 from kernels.reference.verify import verify as reference_verify
 from kernels.workspace import Workspace
-from tests.kernel_rounds import DEVICE, RUBBISH, moved, streams_of
+from tests.kernel_rounds import DEVICE, RUBBISH, moved, random_words, streams_of
 from tests.random_round import PLAIN, Setting, sampling_of
 
 
@@ -54,6 +54,30 @@ def checked(batch: TreeRound, method: TreeMethod = TreeMethod.recursive) -> Verd
     assert workspace.busy_counters() == []
     assert_same(found, batch.expected(method))
     return found
+
+
+def masked(batch: TreeRound) -> TreeRound:
+    """The round with most of its target rows masked, and a mask beside its draft rows that frees all of them."""
+    words = random_words(8, batch.rows.shape[1], torch.Generator().manual_seed(1)).to(DEVICE)
+    rows = (2 + torch.arange(len(batch.rows), device=DEVICE) % 7) % 8
+    assert batch.draft.logits is not None
+    of_cache = torch.full(batch.draft.logits.shape[:2], -1, device=DEVICE)
+    mask = TokenMask(words, torch.where(rows < 2, -1, rows))
+    return replace(batch, mask=mask, draft=replace(batch.draft, mask=TokenMask(words, of_cache)))
+
+
+def check_in_a_graph(batch: TreeRound, method: TreeMethod) -> None:
+    """Capture the kernels once, and play them for other streams; the verdicts are the reference's."""
+    workspace = Workspace()
+    assert_same(batch.found(workspace, method), batch.expected(method))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = batch.found(workspace, method)
+    for position in (3, 70_000):
+        batch.streams.positions.fill_(position)
+        graph.replay()
+        assert_same(found, batch.expected(method))
+    assert workspace.busy_counters() == []
 
 
 def tree_round(

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from harness.settings.tree import Tree, branching
 from kernels import tree_walk
-from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws, TokenMask
+from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws
 from kernels.draft_stats import with_row_stats
 from kernels.kseq_ratio import num_ratio_steps
 from kernels.methods import TreeMethod
 from kernels.reference.several_drafts import kseq_ratio
 from kernels.tree_shape import most_node_steps
 from kernels.workspace import Workspace
-from tests.kernel_rounds import DEVICE, UNCUT, always, moved, random_words, streams_of
-from tests.kernel_tree_rounds import TreeRound, assert_same, checked, tree_round
+from tests.kernel_rounds import DEVICE, UNCUT, always, moved, streams_of
+from tests.kernel_tree_rounds import TreeRound, assert_same, check_in_a_graph, checked, masked, tree_round
 from tests.random_round import GREEDY, PLAIN, Setting
 
 INDEPENDENT, DISTINCT = SiblingDraws
@@ -65,12 +65,7 @@ def test_rows_that_are_cut(is_mixed: bool):
 def test_masked_rows():
     """A forbidden child is rejected, no forbidden token drawn, and neither has a share in the discount."""
     batch = tree_round([PLAIN] * 3, [branching(2, 2), (-1, -1), (-1, 0)], 40, INDEPENDENT, seed=8)
-    words = random_words(8, 40, torch.Generator().manual_seed(1)).to(DEVICE)
-    rows = (2 + torch.arange(len(batch.rows), device=DEVICE) % 7) % 8
-    assert batch.draft.logits is not None
-    of_cache = torch.full(batch.draft.logits.shape[:2], -1, device=DEVICE)
-    mask = TokenMask(words, torch.where(rows < 2, -1, rows))
-    checked(replace(batch, mask=mask, draft=replace(batch.draft, mask=TokenMask(words, of_cache))), KSEQ)
+    checked(masked(batch), KSEQ)
 
 
 def test_tokens_that_cannot_be_verified_have_no_share_in_the_discount():
@@ -199,14 +194,4 @@ def test_large_trees_in_a_graph(settings: list[Setting]):
     """Twelve requests of 32 nodes over a vocabulary of 128,256, captured once and played for other streams."""
     shape, count = branching(4, 1, 2, 1, 1), 12
     batch = tree_round((settings * 2)[:count], [shape] * count, 128_256, INDEPENDENT, torch.bfloat16, seed=1)
-    batch = replace(batch, draft=replace(batch.draft, shape=shape))
-    workspace = Workspace()
-    assert_same(batch.found(workspace, KSEQ), batch.expected(KSEQ))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = batch.found(workspace, KSEQ)
-    for position in (3, 70_000):
-        batch.streams.positions.fill_(position)
-        graph.replay()
-        assert_same(found, batch.expected(KSEQ))
-    assert workspace.busy_counters() == []
+    check_in_a_graph(replace(batch, draft=replace(batch.draft, shape=shape)), KSEQ)

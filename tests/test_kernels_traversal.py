@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from harness.settings.tree import Tree, branching
-from kernels.contract import Draft, Sampling, SiblingDraws, TokenMask
+from kernels.contract import Draft, Sampling, SiblingDraws
 from kernels.methods import TreeMethod
-from tests.kernel_rounds import DEVICE, UNCUT, always, moved, random_words, streams_of
-from tests.kernel_tree_rounds import TreeRound, checked, tree_round
+from tests.kernel_rounds import DEVICE, UNCUT, always, moved, streams_of
+from tests.kernel_tree_rounds import TreeRound, checked, masked, tree_round
 from tests.random_round import GREEDY, PLAIN, Setting
 
 INDEPENDENT, DISTINCT = SiblingDraws
@@ -73,9 +73,4 @@ def test_rows_that_are_cut(one_hot: bool):
 def test_masked_rows():
     """A forbidden child is rejected, and no forbidden token drawn."""
     batch = tree_round([PLAIN] * 3, [branching(2, 2), (-1, -1), (-1, 0)], 40, DISTINCT, seed=8)
-    words = random_words(8, 40, torch.Generator().manual_seed(1)).to(DEVICE)
-    rows = (2 + torch.arange(len(batch.rows), device=DEVICE) % 7) % 8
-    assert batch.draft.logits is not None
-    of_cache = torch.full(batch.draft.logits.shape[:2], -1, device=DEVICE)
-    mask = TokenMask(words, torch.where(rows < 2, -1, rows))
-    checked(replace(batch, mask=mask, draft=replace(batch.draft, mask=TokenMask(words, of_cache))), TRAVERSAL)
+    checked(masked(batch), TRAVERSAL)

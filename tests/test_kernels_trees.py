@@ -8,13 +8,13 @@ import torch
 
 from harness.settings.tree import Tree, branching
 from kernels import tree_walk
-from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws, TokenMask
+from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws
 from kernels.draft_stats import with_row_stats
 from kernels.methods import TreeMethod
 from kernels.tree_shape import longest_walk
 from kernels.workspace import Workspace
-from tests.kernel_rounds import DEVICE, UNCUT, always, kernel_round, moved, random_words, streams_of
-from tests.kernel_tree_rounds import TreeRound, assert_same, checked, tree_round
+from tests.kernel_rounds import DEVICE, UNCUT, always, kernel_round, moved, streams_of
+from tests.kernel_tree_rounds import TreeRound, assert_same, check_in_a_graph, checked, masked, tree_round
 from tests.random_round import GREEDY, PLAIN, Setting, sampling_of
 
 INDEPENDENT, DISTINCT = SiblingDraws
@@ -70,12 +70,7 @@ def test_rows_that_are_cut(is_mixed: bool, one_hot: bool):
 def test_masked_rows(siblings: SiblingDraws):
     """A forbidden child is rejected, and no forbidden token drawn."""
     batch = tree_round(UNCUT, SHAPES, 63, siblings, seed=8)
-    words = random_words(8, 63, torch.Generator().manual_seed(1)).to(DEVICE)
-    rows = (2 + torch.arange(len(batch.rows), device=DEVICE) % 7) % 8
-    assert batch.draft.logits is not None
-    of_cache = torch.full(batch.draft.logits.shape[:2], -1, device=DEVICE)
-    mask = TokenMask(words, torch.where(rows < 2, -1, rows))
-    checked(replace(batch, mask=mask, draft=replace(batch.draft, mask=TokenMask(words, of_cache))))
+    checked(masked(batch))
 
 
 def peaked_round(siblings: SiblingDraws) -> TreeRound:
@@ -229,17 +224,7 @@ def test_large_trees_in_a_graph(method: TreeMethod, settings: list[Setting], sib
     batch = tree_round(
         (settings * 2)[:count], [shape] * count, 128_256, siblings or DISTINCT, torch.bfloat16, siblings is None, seed=1
     )
-    batch = replace(batch, draft=replace(batch.draft, shape=shape))
-    workspace = Workspace()
-    assert_same(batch.found(workspace, method), batch.expected(method))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = batch.found(workspace, method)
-    for position in (3, 70_000):
-        batch.streams.positions.fill_(position)
-        graph.replay()
-        assert_same(found, batch.expected(method))
-    assert workspace.busy_counters() == []
+    check_in_a_graph(replace(batch, draft=replace(batch.draft, shape=shape)), method)
 
 
 def test_no_request_cuts(monkeypatch: pytest.MonkeyPatch):
