@@ -13,21 +13,25 @@ from typing import Any
 
 from harness.certification.evaluate import FALSE_ALARM, POWER, RESERVE
 from harness.certification.goodness_of_fit import p_value_of
+from harness.certification.marked_table import MarkedTable
 from harness.certification.report import JSON
 from harness.records.strict_json import parse_json
 from harness.server_certification.config import options_of
 
-BEGIN, END = "<!-- served -->\n", "<!-- end of served -->"
 FOLDER = "served"
-COLUMNS = (
-    "server",
-    "case",
-    "requests",
-    "draft tokens, accepted",
-    f"TV seen with {POWER:g}",
-    "verdict",
-    "TV estimate [99.9 %]",
-    "`rejection-lab certify-server URL ...`",
+TABLE = MarkedTable(
+    "<!-- served -->\n",
+    "<!-- end of served -->",
+    (
+        "server",
+        "case",
+        "requests",
+        "draft tokens, accepted",
+        f"TV seen with {POWER:g}",
+        "verdict",
+        "TV estimate [99.9 %]",
+        "`rejection-lab certify-server URL ...`",
+    ),
 )
 Item = dict[str, Any]
 
@@ -77,20 +81,10 @@ def rows(path: Path) -> list[tuple[str, ...]]:
     ]
 
 
-def table(folder: Path) -> str:
-    """The whole table as Markdown; certifications in the order of their folders' names."""
-    found = [row for path in sorted((folder / FOLDER).iterdir()) for row in rows(path)]
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *found]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def write(folder: Path) -> None:
-    """Put the table into the folder's README.md, between the two marks."""
-    page = folder / "README.md"
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}{table(folder)}{END}{after}", encoding="utf-8")
+def all_rows(folder: Path) -> list[tuple[str, ...]]:
+    """The rows of all certifications, in the order of their folders' names."""
+    return [row for path in sorted((folder / FOLDER).iterdir()) for row in rows(path)]
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    TABLE.write(Path(sys.argv[1]), all_rows(Path(sys.argv[1])))

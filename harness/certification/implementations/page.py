@@ -12,23 +12,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
 from harness.certification.evaluate import FALSE_ALARM, POWER, RESERVE, VARIATION
-from harness.certification.goodness_of_fit import power_at
+from harness.certification.goodness_of_fit import p_value_of, power_at
+from harness.certification.marked_table import MarkedTable
 from harness.certification.report import JSON, power_text
 from harness.records.strict_json import parse_json
 
-BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->"
-COLUMNS = (
-    "implementation",
-    "method, drafts",
-    "cases",
-    "requests a case",
-    f"power at TV {VARIATION:g}; TV seen with {POWER:g}",
-    "verdict",
-    "largest TV estimate [99.9 %]",
-    "`rejection-lab certify ...`",
+TABLE = MarkedTable(
+    "<!-- table -->\n",
+    "<!-- end of the table -->",
+    (
+        "implementation",
+        "method, drafts",
+        "cases",
+        "requests a case",
+        f"power at TV {VARIATION:g}; TV seen with {POWER:g}",
+        "verdict",
+        "largest TV estimate [99.9 %]",
+        "`rejection-lab certify ...`",
+    ),
 )
 UNTESTED = "not supported"
 Item = dict[str, Any]
@@ -44,16 +46,14 @@ def level_of(certification: Item) -> float:
     return FALSE_ALARM / RESERVE / max(1, len(tested(certification)))
 
 
-def p_value_of(fit: Item) -> float:
+def p_value(fit: Item) -> float:
     """The p-value of a test from its statistic."""
-    if fit["num_impossible"]:
-        return 0.0
-    return 1.0 if fit["df"] == 0 else float(stats.chi2.sf(fit["statistic"], fit["df"]))
+    return 0.0 if fit["num_impossible"] else p_value_of(fit["statistic"], fit["df"])
 
 
 def fails(fit: Item, level: float) -> bool:
     """Whether a case, or its confirmation, speaks against the implementation."""
-    return bool(fit.get("num_faults", 0)) or p_value_of(fit) < level
+    return bool(fit.get("num_faults", 0)) or p_value(fit) < level
 
 
 def rows(path: Path) -> list[tuple[str, ...]]:
@@ -93,20 +93,10 @@ def _command(config: Item) -> str:
     return f"`{' '.join([*options, '--size full'])}`"
 
 
-def table(folder: Path) -> str:
-    """The whole table as Markdown; certifications in the order of their folders' names."""
-    found = [row for path in sorted(folder.iterdir()) if (path / JSON).exists() for row in rows(path)]
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *found]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def write(folder: Path) -> None:
-    """Put the table into the folder's README.md, between the two marks."""
-    page = folder / "README.md"
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}{table(folder)}{END}{after}", encoding="utf-8")
+def all_rows(folder: Path) -> list[tuple[str, ...]]:
+    """The rows of all certifications, in the order of their folders' names."""
+    return [row for path in sorted(folder.iterdir()) if (path / JSON).exists() for row in rows(path)]
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    TABLE.write(Path(sys.argv[1]), all_rows(Path(sys.argv[1])))
