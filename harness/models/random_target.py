@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
-from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, configured_by, read_json
+from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, configured_by
 from harness.models.decoder_layer import infer_dense_layers, layer_types
 from harness.models.fingerprint import fingerprint
 from harness.models.random_weights import RandomWeights, random_fingerprint
 from harness.models.shape import SHAPES, read_shape
-from harness.models.target import META, TargetModel, fill
+from harness.models.target import META, TargetModel, fill, read_config
 from harness.models.tokenizer import has_tokenizer, load_tokenizer
 from harness.models.zoo import zoo_path
 
@@ -48,11 +48,7 @@ def architecture(
     assert path is not None, "sizes come from a shape or from a path"
     folder = checkpoint_folder(path, revision, WITHOUT_WEIGHTS, with_code=trust_remote_code)
     source = folder / "config.json"
-    fields = read_json(source)
-    with configured_by(source):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    infer_dense_layers(config, fields)
-    return Architecture(config, fields, source, folder)
+    return Architecture(*read_config(source, trust_remote_code), source, folder)
 
 
 def random_target(

@@ -208,6 +208,18 @@ def new_cache(
     return SlotCache(num_layers, num_slots, capacity, num_heads, key_dim, dtype, device, value_dim, table)
 
 
+def read_config(source: Path, trust_remote_code: bool) -> tuple[PreTrainedConfig, dict[str, Any]]:
+    """The configuration of a config.json, and its fields as they are written.
+
+    Raises ValueError when there is none, or transformers makes no configuration of it.
+    """
+    fields = read_json(source)
+    with configured_by(source):
+        config = AutoConfig.from_pretrained(source.parent, trust_remote_code=trust_remote_code)
+    infer_dense_layers(config, fields)
+    return config, fields
+
+
 def load_target(
     path: str | Path | None,
     *,
@@ -226,10 +238,7 @@ def load_target(
     """
     folder = zoo_path("target") if path is None else checkpoint_folder(path, revision, with_code=trust_remote_code)
     source = folder / "config.json"
-    fields = read_json(source)
-    with configured_by(source):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    infer_dense_layers(config, fields)
+    config, _ = read_config(source, trust_remote_code)
     types = layer_types(config, source)
     tokenizer = load_tokenizer(folder, trust_remote_code)
     with configured_by(source), META:
