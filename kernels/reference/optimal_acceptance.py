@@ -31,6 +31,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .several_drafts import ratios
+
 MAX_DISTINCT = 8
 """Drafts without replacement, at most; MEAN_ARRIVALS is made for them."""
 MAX_STEP = 0.4
@@ -55,9 +57,7 @@ class _Prefixes(NamedTuple):
 
 
 def _prefixes(target_probs: Tensor, draft_probs: Tensor) -> _Prefixes:
-    possible = draft_probs > 0
-    ratio = torch.where(possible, target_probs / torch.where(possible, draft_probs, 1.0), torch.inf)
-    order = ratio.argsort(dim=1)
+    order = ratios(target_probs, draft_probs).argsort(dim=1)
     target, draft = target_probs.gather(1, order), draft_probs.gather(1, order)
     from_here = draft.flip(1).cumsum(dim=1).flip(1)
     beyond = torch.cat([from_here[:, 1:], torch.zeros_like(from_here[:, :1])], dim=1)

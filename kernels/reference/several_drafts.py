@@ -55,9 +55,7 @@ def recursive_pair_acceptance(target_probs: Tensor, draft_probs: Tensor) -> Tens
     first = torch.minimum(target_probs, draft_probs).sum(dim=1)
     residual = normalised((target_probs - draft_probs).clamp(min=0.0))
     # sum_y min(r(y), s q(y)) = r of the tokens with r / q below s, and s q of the others
-    possible = draft_probs > 0
-    ratio = torch.where(possible, residual / torch.where(possible, draft_probs, 1.0), torch.inf)
-    ordered, order = ratio.sort(dim=1)
+    ordered, order = ratios(residual, draft_probs).sort(dim=1)
     below, beyond = cumulative(residual.gather(1, order)), cumulative(draft_probs.gather(1, order).flip(1)).flip(1)
     scale = 1.0 / (1.0 - draft_probs)
     place = torch.searchsorted(ordered, scale)
@@ -81,9 +79,7 @@ def kseq_ratio(target_probs: Tensor, draft_probs: Tensor, num_drafts: Tensor) ->
     Returns:
         ([N] float64 rho in [1, n], not below the root but for rounding; [N] float64 M(rho)).
     """
-    possible = draft_probs > 0
-    ratio = torch.where(possible, target_probs / torch.where(possible, draft_probs, 1.0), torch.inf)
-    ordered, order = ratio.sort(dim=1)
+    ordered, order = ratios(target_probs, draft_probs).sort(dim=1)
     target_beyond, draft_beyond = (
         cumulative(probs.gather(1, order).flip(1)).flip(1) for probs in (target_probs, draft_probs)
     )
@@ -127,3 +123,9 @@ def normalised(weights: Tensor) -> Tensor:
 def cumulative(values: Tensor) -> Tensor:
     """[N, V] -> [N, V + 1], the sum of the first 0 .. V."""
     return torch.nn.functional.pad(values.cumsum(dim=1), (1, 0))
+
+
+def ratios(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+    """[N, V] p / q of probabilities [N, V]; infinite where q is 0."""
+    possible = draft_probs > 0
+    return torch.where(possible, target_probs / torch.where(possible, draft_probs, 1.0), torch.inf)
