@@ -129,6 +129,7 @@ def random_states(*shape: int) -> Tensor:
 def test_a_device_has_its_operations():
     assert operations_for(torch.device("cpu")) is named_operations("reference")
     assert operations_for(torch.device("cuda", 1)) is named_operations("triton")
+    assert operations_for(torch.device("meta")) is named_operations("triton")
     assert (named_operations("reference").name, named_operations("triton").name) == ("reference", "triton")
 
 

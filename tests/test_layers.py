@@ -29,6 +29,7 @@ ORDER = (
     "harness.engine",
     "harness.kernel_bench",
     "harness.compile_check",
+    "harness.compile_ahead",
     "harness.backends",
     "harness.server_certification",
     "harness.sweep",

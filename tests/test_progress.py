@@ -81,3 +81,15 @@ def test_the_display_suits_the_stream():
 )
 def test_durations_are_for_people(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_line_says_what_getting_ready_took_and_when_measuring_began():
+    """Would catch a time that counts from the last turn instead of from the start."""
+    clock, stream = Clock(), io.StringIO()
+    progress = Progress(stream, clock)
+    progress.start(100)
+    clock.now_s += 9.0
+    progress.cell("eagle3 block", 0, 1)
+    clock.now_s += 3.25
+    progress.ready("eagle3 block: 20 kernels were compiled before")
+    assert stream.getvalue() == "eagle3 block: 20 kernels were compiled before; measured from 12.2 s on\n"

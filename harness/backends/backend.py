@@ -71,7 +71,8 @@ class Backend(Protocol):
     """One cell on one kind of server.
 
     A kind may lack `weights`, if it cannot tell, and the arguments `keep` and `on_round` of `generate`: a run that is
-    killed then loses the block under way, and one that is stopped ends when the next request has finished.
+    killed then loses the block under way, and one that is stopped ends when the next request has finished. It may have
+    `start_note`, a line about what getting ready took, which is told when the first requests have run, or None.
     """
 
     Shared: ClassVar[Callable[[], Any]]

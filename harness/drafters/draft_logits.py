@@ -151,7 +151,7 @@ class DraftLogits:
 
     def has_ended(self, batch: Batch, step: int) -> bool:
         """Whether the draft of every row ends at or before a step; always False on a GPU, which would have to wait."""
-        if not self._min_confidence or self._confidences.is_cuda:
+        if not self._min_confidence or self._confidences.device.type != "cpu":
             return False
         return not (self._counts(batch, step + 1) > step).any()
 
@@ -266,7 +266,7 @@ def _flagged(counts: Tensor, is_broken: Tensor, num_speculative_tokens: int) -> 
     Raises:
         ValueError: a row is broken, and is not on a GPU.
     """
-    if is_broken.is_cuda:
+    if is_broken.device.type != "cpu":
         return torch.where(is_broken, num_speculative_tokens + 1, counts)
     if is_broken.any():
         raise ValueError(

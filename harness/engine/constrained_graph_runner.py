@@ -38,6 +38,11 @@ class ConstrainedGraphRunner(GraphRunner):
         self._endings = [ending_row(None)] * num_slots
         """What the device has of them."""
 
+    def rehearse_on_meta(self) -> None:
+        super().rehearse_on_meta()
+        for parts in self._parts.values():
+            parts.run_all()
+
     def launch(self, plan: StepPlan) -> Launched:
         captured = self._take_in(plan)
         self._write_endings(plan)

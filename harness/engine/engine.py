@@ -56,9 +56,7 @@ class Engine:
         depth: Depth | None = None,
     ) -> None:
         """core: None takes the sampling core of the target's device. depth: None drafts K tokens in every round."""
-        self.target = target
-        self.drafter = drafter
-        self.settings = settings
+        self.target, self.drafter, self.settings = target, drafter, settings
         self.core = core if core is not None else core_for(target.device)
         sampling = SlotSampling(settings, target.device)
         returns_at_once = target.device.type == "cuda" and settings.graphs
@@ -85,9 +83,7 @@ class Engine:
         self._measuring = Measuring.of(self.step, settings, self._overlaps)
         self._depth = depth
         self._runner = new_runner(self.step, settings, depth)
-        self._num_invalid = 0
-        self._began = 0.0
-        self._read_s = 0.0
+        self._num_invalid, self._began, self._read_s = 0, 0.0, 0.0
 
     @property
     def cache_bytes(self) -> int:
@@ -98,6 +94,18 @@ class Engine:
     def graph_bytes(self) -> int:
         """Memory of the steps captured as CUDA graphs, once something was run; 0 without them."""
         return self._runner.graph_bytes
+
+    @torch.inference_mode()
+    def rehearse_on_meta(self) -> None:
+        """Launch on the meta device, where nothing is computed, what `prepare` launches on a GPU."""
+        self._runner.rehearse_on_meta()
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Capture the steps of fixed sizes that are missing, and measure the times that its depth is chosen by."""
+        self._runner.prepare()
+        if self._depth is not None:
+            self._depth.prepare(partial(measure_step_times, self._runner))
 
     @torch.inference_mode()
     @gc_paused()
@@ -119,9 +127,7 @@ class Engine:
             keeping: gets finished requests early.
             on_round: called after every step, and now and then while nothing is under way; what it raises ends the run.
         """
-        self._runner.prepare()
-        if self._depth is not None:
-            self._depth.prepare(partial(measure_step_times, self._runner))
+        self.prepare()
         self._began = time.perf_counter() - start_s
         self._num_invalid, self._read_s = 0, start_s
         scheduler = Scheduler(self.settings.num_slots, requests)

@@ -125,6 +125,12 @@ class GraphRunner:
             "run fewer cells at once, take backend.graphs=false, or end what else runs there."
         )
 
+    def rehearse_on_meta(self) -> None:
+        """Run every size once, on the meta device, for the launches of a capture alone."""
+        self.prepare()
+        for captured in self._steps.values():
+            captured.run()
+
     def launch(self, plan: StepPlan) -> Launched:
         return fetch(self._take_in(plan).run())
 

@@ -81,6 +81,9 @@ class EagerRunner:
     def prepare(self) -> None:
         """Nothing is needed."""
 
+    def rehearse_on_meta(self) -> None:
+        """Nothing is known before a step."""
+
     def launch(self, plan: StepPlan) -> Launched:
         return fetch(self.step(self.inputs(plan)))
 

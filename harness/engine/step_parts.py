@@ -54,7 +54,18 @@ class StepParts:
         self._num_kept = torch.full((num_rows,), num_tokens + 1, dtype=torch.int64, device=device)
         width = num_tokens + 1 if given.has_rounds else 1
         self.shown = torch.zeros(num_rows, width, dtype=torch.int64, pin_memory=device.type == "cuda")
+        if device.type == "meta":
+            self.shown = self.shown.to(device)
         """[B, K + 1] int64 on the host, the drafts of `draft` and their number; [B, 1] zeros where no slot decodes."""
+
+    def run_all(self) -> None:
+        """Run every part once, operation by operation."""
+        StepParts.draft(self)
+        StepParts.score(self)
+        StepParts.end(self)
+        StepParts.end_masked(self)
+        StepParts.verify_to_cut(self)
+        StepParts._finish(self)
 
     def draft(self) -> None:
         """Apply the host's input, and draft without masks."""
@@ -138,12 +149,7 @@ class CapturedParts(StepParts):
     def __init__(self, step: Step, given: StepInputs, max_masks: int, pool: Any) -> None:
         super().__init__(step, given, max_masks)
         # kernels are compiled and scratch memory grows outside of the capture
-        super().draft()
-        super().score()
-        super().end()
-        super().end_masked()
-        super().verify_to_cut()
-        super()._finish()
+        self.run_all()
         torch.cuda.synchronize()
         self.pool = pool
         self._draft, _ = self._captured(super().draft)

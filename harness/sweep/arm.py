@@ -135,8 +135,7 @@ class Arm:
             # from here on a signal waits for the end of a request
             progress.round_ended()
         if not self._is_warm:
-            self.backend.generate(turn.conversations[: self.cell.measurement.num_warmup_requests], **ends)
-            self._is_warm = True
+            self._warm_up(turn, ends, progress)
             if self._starts_anew(progress):
                 for each in [*self._left_out, turn]:
                     self.play(each, advance, progress)
@@ -161,6 +160,15 @@ class Arm:
             began = time.perf_counter()
             run = self.backend.generate(left, advance, start_s, **keeps, **ends)
             keep(run, time.perf_counter() - began)
+
+    def _warm_up(self, turn: Turn, ends: Mapping[str, Any], progress: Progress) -> None:
+        """Run a few requests that are not measured, and say what getting ready for them took."""
+        assert self.backend is not None
+        self.backend.generate(turn.conversations[: self.cell.measurement.num_warmup_requests], **ends)
+        self._is_warm = True
+        start_note = getattr(self.backend, "start_note", None)
+        if start_note is not None:
+            progress.ready(f"{label(self.cell)}: {start_note}")
 
     def _keep(
         self,

@@ -96,6 +96,10 @@ class Progress:
         """Something the user should know now."""
         print(text, file=self._stream, flush=True)
 
+    def ready(self, text: str) -> None:
+        """A cell is about to be measured for the first time; `text` says what getting it ready took."""
+        self.note(f"{text}; measured from {self._clock() - self._started_s:.1f} s on")
+
     def finish(self) -> None:
         """The run is over, or was given up; nothing moves after this, and a second call does nothing."""
         if self._is_running and self._total + self._done:

@@ -165,7 +165,7 @@ class CellRunner:
         elif target != self.target:
             what = "drawing random weights of" if target.weights is Weights.random else "loading"
             self.progress.note(
-                f"{what} {target.name}; on a GPU the first turn of a cell also compiles and captures its steps"
+                f"{what} {target.name}; on a GPU kernels are compiled and steps captured before a cell's first turn"
             )
         self.target = target
 

@@ -152,6 +152,9 @@ class Reports(Progress):
     def note(self, text: str) -> None:
         self._send("note", text)
 
+    def ready(self, text: str) -> None:
+        self._send("ready", text)
+
     def _send(self, name: str, *values: Any) -> None:
         try:
             self.channel.send(name, *values)

@@ -25,7 +25,7 @@ from harness.settings.device import resolve_graphs
 from harness.settings.identity import key_without
 from harness.settings.sections import LogprobsMode
 from harness.settings.tree import DynamicTree
-from kernels.core import reference_core
+from kernels.core import Core, reference_core, triton_core
 
 
 def depth_of(cell: CellConfig) -> Depth | None:
@@ -102,6 +102,11 @@ class EngineOfCell:
         return "verification.method" in self._cell.imported
 
     @property
+    def runs_own_objects(self) -> bool:
+        """Whether anything of the cell is the user's own."""
+        return bool(self._cell.imported)
+
+    @property
     def uses_graphs(self) -> bool:
         """Whether its steps have fixed sizes, captured as CUDA graphs on a GPU."""
         return resolve_graphs(self._cell.backend.graphs, self._models.loaded.device)
@@ -117,6 +122,11 @@ class EngineOfCell:
         meta_models = self._models.meta_models
         engine = self._build(meta_models.target, meta_models.head(self._cell.drafter))
         return cell_memory(self._models, self._cell.drafter, engine, is_kept=self.uses_graphs)
+
+    def rehearse_on_meta(self) -> None:
+        """Launch on the meta device, where nothing is computed, what capturing the cell's steps launches on a GPU."""
+        meta_models = self._models.meta_models
+        self._build(meta_models.target, meta_models.head(self._cell.drafter), triton_core()).rehearse_on_meta()
 
     @property
     def key(self) -> object:
@@ -155,7 +165,7 @@ class EngineOfCell:
         constraint = self._cell.constraint
         return constraint.is_on or (self.uses_graphs and constraint.policy is not None)
 
-    def _build(self, target: TargetModel, loaded_head: LoadedHead | None) -> Engine:
+    def _build(self, target: TargetModel, loaded_head: LoadedHead | None, core: Core | None = None) -> Engine:
         cell, num_tokens, num_slots = self._cell, self.num_speculative_tokens, self._cell.backend.max_concurrency
         has_drafts, has_terms = not cell.is_baseline, not cell.is_baseline and not cell.drafts_tree
         capacity = self._limit + draft_slack(num_tokens, cell.drafting.tree_shape if cell.drafts_tree else None)
@@ -182,4 +192,4 @@ class EngineOfCell:
             drafts_trees=cell.drafts_tree,
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
-        return Engine(target, drafter, settings, reference_core() if self.runs_own_method else None, self._depth)
+        return Engine(target, drafter, settings, reference_core() if self.runs_own_method else core, self._depth)

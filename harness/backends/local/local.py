@@ -10,6 +10,7 @@ from pathlib import Path
 from harness.backends.backend import KEEP_EVERY_S, BackendRun, Facts, Keep, OnRequest, OnRound
 from harness.backends.local.cell_memory import check_memory
 from harness.backends.local.engine_of_cell import EngineOfCell
+from harness.backends.local.kernels_ahead import KernelsAhead, kernels_ahead_of
 from harness.backends.local.model_store import ModelStore
 from harness.backends.local.requests import CellRequests
 from harness.drafters.registry import LoadedHead
@@ -49,6 +50,8 @@ class LocalBackend:
         self.requests = CellRequests(cell, meta_models.target)
         self.engine_of_cell = EngineOfCell(cell, self.models)
         self._is_prepared = False
+        self._kernels_ahead: KernelsAhead | None = None
+        self._start_note: str | None = None
 
     @staticmethod
     def resolved(cell: CellConfig) -> CellConfig:
@@ -60,8 +63,9 @@ class LocalBackend:
     def prepare_together(backends: Sequence[LocalBackend], conversations: Sequence[Conversation]) -> None:
         """Get cells ready that take turns, on the same models, at the same conversations.
 
-        Those that can share an engine do. Refuse, before any weights are loaded, a workload of which nothing fits the
-        target, and cells whose models and caches do not fit the device.
+        Those that can share an engine do; on a GPU their kernels are compiled from here on. Refuse, before any
+        weights are loaded, a workload of which nothing fits the target, and cells whose models and caches do not fit
+        the device.
 
         Raises:
             ValueError: see CellRequests.fit_slots; or memory is too small.
@@ -71,7 +75,11 @@ class LocalBackend:
             backend.fit_slots(conversations)
             engine = backend.engine_of_cell
             engine.share(owners.setdefault(engine.key, engine))
-        check_memory([owner.memory for owner in owners.values()], backends[0].models.loaded.device)
+        device = backends[0].models.loaded.device
+        check_memory([owner.memory for owner in owners.values()], device)
+        kernels_ahead = kernels_ahead_of(list(owners.values()), device)
+        for backend in backends:
+            backend._kernels_ahead = kernels_ahead
 
     def prepare(self, conversations: Sequence[Conversation]) -> None:
         """Get ready alone; see `prepare_together`."""
@@ -135,6 +143,8 @@ class LocalBackend:
             keep(played.ended())
 
         requests, engine = self._arriving(conversations, start_s), self.engine_of_cell.engine()
+        if self._kernels_ahead is not None:
+            self._start_note = self._kernels_ahead.capture(engine) or self._start_note
         try:
             run = engine.run(requests, follow_up, start_s, keep and Keeping(KEEP_EVERY_S, hand_over), on_round)
         except BaseException:
@@ -142,6 +152,11 @@ class LocalBackend:
             raise
         played.take_in(map(self.requests.validated, run.requests), run.terms, run.idle_s)
         return replace(played.ended(), wall_s=run.wall_s, num_skipped_turns=self.requests.num_skipped_turns)
+
+    @property
+    def start_note(self) -> str | None:
+        """What it took to compile kernels and capture steps, once something has run; None where there was nothing."""
+        return self._start_note
 
     def _arriving(self, conversations: Sequence[Conversation], start_s: float) -> list[Request]:
         """The first turns that fit, with their times of arrival where the workload has a rate."""

@@ -1,4 +1,4 @@
-"""The fused operations by name of their implementation: the Triton kernels on a GPU, their plain twins anywhere else.
+"""The fused operations by name of their implementation: the Triton kernels on a GPU, their plain twins on a CPU.
 
 The kernels are imported only where they run, so that a machine without triton has the operations too.
 """
@@ -54,5 +54,5 @@ def named_operations(name: str) -> Operations:
 
 
 def operations_for(device: torch.device) -> Operations:
-    """The operations of a device: Triton on CUDA, the reference elsewhere."""
-    return named_operations("triton" if device.type == "cuda" else "reference")
+    """The operations of a device: Triton on CUDA, and on the meta device, which stands for it; else the reference."""
+    return named_operations("triton" if device.type in ("cuda", "meta") else "reference")

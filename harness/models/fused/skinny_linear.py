@@ -191,15 +191,17 @@ def tiling_of(states: Tensor, weight: Tensor, gated: bool, may_split: bool) -> T
     """How to run the kernel; None where torch runs."""
     if weight.dtype not in (torch.bfloat16, torch.float16):
         return None
-    if weight.is_cuda and not is_as_measured(weight.device):
+    if weight.device.type != "cpu" and not is_as_measured(weight.device):
         return None
     return tiling_for(states.shape[:-1].numel(), weight.shape[1], weight.shape[0], gated, may_split)
 
 
 @cache
 def is_as_measured(device: torch.device) -> bool:
-    """Whether a GPU is of the kind that tilings were measured on."""
-    found = torch.cuda.get_device_properties(device)
+    """Whether a GPU is of the kind that tilings were measured on; the meta device stands for the one that is there."""
+    if device.type == "meta" and not torch.cuda.is_available():
+        return True
+    found = torch.cuda.get_device_properties(None if device.type == "meta" else device)
     return (found.major, found.minor) == MEASURED_CAPABILITY and found.multi_processor_count == MULTIPROCESSORS
 
 

@@ -1,0 +1,98 @@
+"""The kernels that some calls are about to launch, compiled beside this process from the moment they are known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from triton import knobs
+
+from harness.compile_ahead.compiling_processes import CompilingProcesses
+from harness.compile_ahead.variant import Variant, is_compiled, recorded
+
+LIMIT_S = 600.0
+"""After so long the kernels that are still missing are compiled where they are launched."""
+MAX_FRUITLESS = 4
+"""Calls in a row of which Triton's cache holds every kernel; what comes after them is compiled where it is launched."""
+
+
+class Compilation:
+    """Finds out what calls launch, has processes compile what Triton's cache lacks, and counts what is compiled later.
+
+    A kernel that was not found, or whose process died, is compiled where it is launched: results are the same.
+    """
+
+    def __init__(self, calls: Sequence[Callable[[], None]], target: int) -> None:
+        """
+        Args:
+            calls: launch kernels on tensors of the meta device, with the shapes, types and layouts of later launches.
+            target: compute capability of the GPU without the dot, such as 90.
+        """
+        self._began, self._seconds = time.perf_counter(), 0.0
+        self._target = target
+        self._processes: CompilingProcesses | None = None
+        self._errors: list[str] = []
+        self._num_kept = self._num_missing = self._num_compiled = self._num_processes = 0
+        num_fruitless = 0
+        for call in calls:
+            missing = self._missing(call)
+            num_fruitless = 0 if missing else num_fruitless + 1
+            # those with many arguments take longest
+            for variant in sorted(missing, key=lambda variant: -len(variant.signature)):
+                self._processes = self._processes or CompilingProcesses(target)
+                self._processes.add(variant)
+                self._num_processes = self._processes.num_processes
+            if num_fruitless == MAX_FRUITLESS:
+                break
+
+    def _missing(self, call: Callable[[], None]) -> list[Variant]:
+        """What a call launches and Triton's cache lacks."""
+        with recorded(self._target) as found:
+            try:
+                call()
+            except Exception as error:
+                # of any library that has no such operation on the meta device
+                self._errors.append(f"some kernels of a cell are not known: {type(error).__name__}: {error}")
+        missing = [variant for variant in found if not is_compiled(variant, self._target)]
+        self._num_kept += len(found) - len(missing)
+        self._num_missing += len(missing)
+        return missing
+
+    def wait(self) -> None:
+        """Wait until the processes are done."""
+        if self._processes is None:
+            return
+        for each in self._processes.results(LIMIT_S):
+            self._num_compiled += each.error is None
+            if each.error is not None:
+                self._errors.append(f"{each.kernel}: {each.error}")
+        self._errors += self._processes.errors
+        self._seconds = time.perf_counter() - self._began
+        self._processes = None
+
+    @contextmanager
+    def counting(self) -> Iterator[list[float]]:
+        """Seconds of each kernel that is compiled inside, where it is launched; the list grows meanwhile."""
+        found: list[float] = []
+
+        def count(*, times: Any, cache_hit: bool, **_: Any) -> None:
+            if not cache_hit:
+                found.append(times.total / 1e6)
+
+        before, knobs.compilation.listener = knobs.compilation.listener, count
+        try:
+            yield found
+        finally:
+            knobs.compilation.listener = before
+
+    @property
+    def summary(self) -> str:
+        """What was compiled and what was there, and how long it took from the first call on."""
+        parts = [f"{self._num_kept} kernels were compiled before"] if self._num_kept else []
+        if self._num_missing:
+            compiled = f"{self._num_compiled} of {self._num_missing}"
+            parts.append(f"{compiled} kernels compiled in {self._seconds:.1f} s by {self._num_processes} processes")
+        errors = f" ({'; '.join(dict.fromkeys(self._errors))})" if self._errors else ""
+        return ", ".join(parts) + errors
