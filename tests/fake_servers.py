@@ -1,6 +1,7 @@
 """Backends outside the package: a scripted server that tells little of its drafts, named by backend.kind."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,9 +10,24 @@ from harness.records.counts import Arrival, DraftCounts, Knowledge, added
 from harness.records.fault_points import reached
 from harness.records.request import FinishReason, RequestRecord, RoundRecord
 from harness.records.schema import Failure
+from harness.workload.conversations import Conversation
 
 STEP_S = 0.01
 NUM_STEPS = 12
+
+
+def request_record(item: Conversation, submitted_s: float, **told: Any) -> RequestRecord:
+    """What a server tells of the first turn of a conversation."""
+    fields = {"output_token_ids": (), "finish_reason": FinishReason.length, "num_prompt_tokens": 5} | told
+    return RequestRecord(
+        prompt_id=item.prompt.prompt_id,
+        category=item.prompt.category,
+        turn=0,
+        sample=item.sample,
+        seed=item.turn_seed(0),
+        submitted_s=submitted_s,
+        **fields,
+    )
 
 
 class FakeServer:
@@ -40,21 +56,8 @@ class FakeServer:
             accepted = self.accepted(item.turn_seed(0))
             arrivals = tuple(Arrival(now + (i + 1) * STEP_S, n + 1) for i, n in enumerate([0, *accepted]))
             counts.append(self.counts(accepted))
-            records.append(
-                RequestRecord(
-                    prompt_id=item.prompt.prompt_id,
-                    category=item.prompt.category,
-                    turn=0,
-                    sample=item.sample,
-                    seed=item.turn_seed(0),
-                    num_prompt_tokens=5,
-                    output_token_ids=(),
-                    finish_reason=FinishReason.length,
-                    submitted_s=now,
-                    arrivals=arrivals,
-                    counts=counts[-1] if self.knowledge is Knowledge.requests else None,
-                )
-            )
+            told = counts[-1] if self.knowledge is Knowledge.requests else None
+            records.append(request_record(item, now, arrivals=arrivals, counts=told))
             now = arrivals[-1].arrival_s
             if on_request is not None:
                 on_request(records[-1].num_output_tokens)
@@ -114,20 +117,7 @@ class TellsEveryRound(FakeServer):
             )
             num_tokens = sum(each.num_output_tokens for each in rounds)
             tokens = np.random.default_rng(item.turn_seed(0)).integers(0, 1000, num_tokens).tolist()
-            records.append(
-                RequestRecord(
-                    prompt_id=item.prompt.prompt_id,
-                    category=item.prompt.category,
-                    turn=0,
-                    sample=item.sample,
-                    seed=item.turn_seed(0),
-                    num_prompt_tokens=5,
-                    output_token_ids=tuple(tokens),
-                    finish_reason=FinishReason.length,
-                    submitted_s=now,
-                    rounds=rounds,
-                )
-            )
+            records.append(request_record(item, now, output_token_ids=tuple(tokens), rounds=rounds))
             if on_request is not None:
                 on_request(num_tokens)
             reached("a request has ended")

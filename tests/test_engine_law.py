@@ -211,22 +211,20 @@ def test_law_with_truncation_and_a_smaller_draft_vocabulary(method, sampling, dr
     assert fit(outputs(engine, requests).values(), processed, NUM_TOKENS) > FALSE_ALARM
 
 
+def expecting_engine(method, **others):
+    """Sampled drafts of three tokens, and what their acceptance is expected to be."""
+    sizes = {"num_speculative_tokens": 3, "max_new_tokens": 12, "num_slots": 500}
+    return toy_engine(
+        WIDE_TARGET, WIDE_DRAFT, method, DraftSampling.sampled, **sizes, expected_acceptance=True, **others
+    )
+
+
 @pytest.mark.parametrize(
     "method", [VerificationMethod.strict, VerificationMethod.probabilistic, VerificationMethod.block]
 )
 def test_expected_acceptance_is_the_mean_of_the_accepted(method):
     """With an EOS and a length limit. Would catch evidence whose counting depends on the outcome."""
-    engine = toy_engine(
-        WIDE_TARGET,
-        WIDE_DRAFT,
-        method,
-        DraftSampling.sampled,
-        num_speculative_tokens=3,
-        max_new_tokens=12,
-        num_slots=500,
-        eos_token_ids=frozenset({1}),
-        expected_acceptance=True,
-    )
+    engine = expecting_engine(method, eos_token_ids=frozenset({1}))
     run = engine.run(toy_requests(6000), lambda record: None)
     rounds = [item for record in run.requests for item in record.rounds if item.expected_accepted is not None]
     index = EXPECTED_METHODS.index(method.value)
@@ -241,16 +239,7 @@ def test_expected_acceptance_is_the_mean_of_the_accepted(method):
 )
 def test_the_bound_of_a_position_is_what_probabilistic_verification_accepts_there(method, reaches):
     """And more than strict does. Would catch a bound of the next position, and rounds that did not get there."""
-    engine = toy_engine(
-        WIDE_TARGET,
-        WIDE_DRAFT,
-        method,
-        DraftSampling.sampled,
-        num_speculative_tokens=3,
-        max_new_tokens=12,
-        num_slots=500,
-        expected_acceptance=True,
-    )
+    engine = expecting_engine(method)
     run = engine.run(toy_requests(3000), lambda record: None)
     rounds = [item for record in run.requests for item in record.rounds]
     assert all((item.position_bounds is None) == (item.num_proposed_tokens == 0) for item in rounds)

@@ -11,6 +11,7 @@ from harness.compose.compose import compose_plan
 from harness.settings.guarantee import labels
 from harness.settings.models import Weights
 from harness.settings.schema import CONF, group_options
+from tests.test_compose import summary
 
 PROMISED = {
     "quickstart": (
@@ -80,15 +81,6 @@ NUM_CELLS = {
 def plan_of(experiment):
     """An experiment in full."""
     return compose_plan([f"experiment={experiment}", "backend.device=cuda"])
-
-
-def summary(cell):
-    return (
-        cell.drafter.kind.value,
-        cell.drafting.num_speculative_tokens,
-        cell.decoding.temperature,
-        cell.verification.method.value,
-    )
 
 
 @pytest.mark.parametrize("experiment", group_options()["experiment"])

@@ -11,7 +11,7 @@ from kernels.reference.draw import draw
 from kernels.reference.output_tv import draft_tv, has_closed_form, output_tv
 from kernels.reference.proposal import on_target_vocab
 from kernels.reference.truncation import process, sampling_rows
-from kernels.reference.verify import acceptance_odds, count_accepted, emission_weights, verify
+from kernels.reference.verify import verify
 from kernels.streams import Purpose
 from tests.random_round import GREEDY, PLAIN, Method, sampling_of
 from tests.test_reference_law import EXACT, Tree, emitted_law, random_tree
@@ -38,14 +38,7 @@ def enumerated(tree: Tree, drawn: Tensor, verification: Verification) -> Tensor:
     """[V] law of the first token, by enumeration of every draft path and what verification makes of it."""
     drawing = Tree(tree.target, drawn, tree.num_draft_tokens, tree.sampling, tree.draft_ids)
     proposal = tree.propose(False, verification.method)
-    law = emitted_law(
-        tree,
-        proposal,
-        drawing.path_probs(drawing.draft_probs),
-        acceptance_odds(proposal, verification),
-        lambda proposal, passes: count_accepted(proposal, verification, passes),
-        lambda proposal, num_accepted: emission_weights(proposal, verification, num_accepted),
-    )
+    law = emitted_law(tree, proposal, drawing.path_probs(drawing.draft_probs), verification)
     return law.view(tree.vocab_size, -1).sum(dim=1)
 
 

@@ -5,6 +5,7 @@ the acceptance probabilities give its probability, the counting rule its number 
 weights the law of the token that follows; what is left up to K + 1 tokens is drawn from the target.
 """
 
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -114,15 +115,26 @@ def pair_tree() -> Tree:
     return Tree(target, target.flip(1), 2, plain_sampling(1))
 
 
-def emitted_law(tree: Tree, proposal: Proposal, draft_law: Tensor, odds: Odds, count, emit) -> Tensor:
-    """[V^(K + 1)] law of the first K + 1 output tokens, the later ones drawn from the target."""
-    probability = odds.probability()
+def emitted_law(
+    tree: Tree,
+    proposal: Proposal,
+    draft_law: Tensor,
+    verification: Verification,
+    odds: Callable[[Proposal, Verification], Odds] = acceptance_odds,
+    count: Callable[[Proposal, Verification, Tensor], Tensor] = count_accepted,
+    emit: Callable[[Proposal, Verification, Tensor], Tensor] = emission_weights,
+) -> Tensor:
+    """[V^(K + 1)] law of the first K + 1 output tokens, the later ones drawn from the target.
+
+    Other odds, counts and emissions than the method's are mistakes.
+    """
+    probability = odds(proposal, verification).probability()
     law = torch.zeros(tree.vocab_size ** (tree.num_draft_tokens + 1), dtype=torch.float64)
     for pattern in product([False, True], repeat=tree.num_draft_tokens):
         passes = torch.tensor(pattern).expand_as(probability)
         weight = draft_law * torch.where(passes, probability, 1 - probability).prod(dim=1)
-        num_accepted = count(proposal, passes)
-        last = emit(proposal, num_accepted)
+        num_accepted = count(proposal, verification, passes)
+        last = emit(proposal, verification, num_accepted)
         last = last / last.sum(dim=1, keepdim=True)
         for path in (weight > 0).nonzero()[:, 0].tolist():
             accepted = tuple(tree.paths[path, : num_accepted[path]].tolist())
@@ -135,14 +147,7 @@ def law_of_method(tree: Tree, verification: Verification, one_hot: bool = False)
     """The law with drafts from the draft distribution; one-hot proposals are drafted by the same tokens."""
     proposal = tree.propose(one_hot, verification.method)
     assert not (proposal.impossible & (tree.path_probs(tree.draft_probs) > 0)).any()
-    return emitted_law(
-        tree,
-        proposal,
-        tree.path_probs(tree.draft_probs),
-        acceptance_odds(proposal, verification),
-        lambda proposal, passes: count_accepted(proposal, verification, passes),
-        lambda proposal, num_accepted: emission_weights(proposal, verification, num_accepted),
-    )
+    return emitted_law(tree, proposal, tree.path_probs(tree.draft_probs), verification)
 
 
 def total_variation(tree: Tree, law: Tensor) -> float:
@@ -261,42 +266,25 @@ def test_methods_coincide_on_one_hot_proposals(seed: int):
 BLOCK = Verification(Method.block)
 
 
+def law_of_block(tree: Tree, **mistaken: Callable) -> Tensor:
+    return emitted_law(tree, tree.propose(False, Method.block), tree.path_probs(tree.draft_probs), BLOCK, **mistaken)
+
+
 def unscaled_residual(tree: Tree) -> Tensor:
-    proposal = tree.propose(False, Method.block)
     plain = Verification(Method.probabilistic)
-    return emitted_law(
-        tree,
-        proposal,
-        tree.path_probs(tree.draft_probs),
-        acceptance_odds(proposal, BLOCK),
-        lambda proposal, passes: count_accepted(proposal, BLOCK, passes),
-        lambda proposal, num_accepted: emission_weights(proposal, plain, num_accepted),
-    )
+    return law_of_block(tree, emit=lambda proposal, _, num_accepted: emission_weights(proposal, plain, num_accepted))
 
 
 def stops_at_first_failure(tree: Tree) -> Tensor:
-    proposal = tree.propose(False, Method.block)
-    return emitted_law(
-        tree,
-        proposal,
-        tree.path_probs(tree.draft_probs),
-        acceptance_odds(proposal, BLOCK),
-        lambda proposal, passes: up_to_first_failure(passes, proposal),
-        lambda proposal, num_accepted: emission_weights(proposal, BLOCK, num_accepted),
-    )
+    return law_of_block(tree, count=lambda proposal, _, passes: up_to_first_failure(passes, proposal))
 
 
 def product_without_threshold(tree: Tree) -> Tensor:
-    proposal = tree.propose(False, Method.block)
-    ratios = log_prefix_ratios(proposal)[:, 1:].exp()
-    return emitted_law(
-        tree,
-        proposal,
-        tree.path_probs(tree.draft_probs),
-        Odds(ratios, torch.ones_like(ratios)),
-        lambda proposal, passes: count_accepted(proposal, BLOCK, passes),
-        lambda proposal, num_accepted: emission_weights(proposal, BLOCK, num_accepted),
-    )
+    def odds(proposal: Proposal, _: Verification) -> Odds:
+        ratios = log_prefix_ratios(proposal)[:, 1:].exp()
+        return Odds(ratios, torch.ones_like(ratios))
+
+    return law_of_block(tree, odds=odds)
 
 
 @pytest.mark.parametrize(

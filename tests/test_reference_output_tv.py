@@ -6,7 +6,6 @@ import torch
 from kernels.contract import Draft, Verification
 from kernels.reference.output_tv import output_tv
 from kernels.reference.truncation import sampling_rows
-from kernels.reference.verify import acceptance_odds, count_accepted, emission_weights
 from tests.random_round import GREEDY, PLAIN, Method, Round
 from tests.test_reference_law import EXACT, Tree, emitted_law, law_of_method, random_tree
 
@@ -51,19 +50,11 @@ def test_closed_form_equals_enumeration(case: str, setting: dict[str, float]):
 def test_a_one_hot_proposal_is_judged_by_its_tokens(verification: Verification):
     tree = random_tree(seed=3, num_draft_tokens=2)
     proposal = tree.propose(True, verification.method)
-    odds = acceptance_odds(proposal, verification)
     found = closed_form(tree, verification, one_hot=True)
     for path in range(len(tree.paths)):
         only = torch.zeros(len(tree.paths), dtype=torch.float64)
         only[path] = 1.0
-        law = emitted_law(
-            tree,
-            proposal,
-            only,
-            odds,
-            lambda proposal, passes: count_accepted(proposal, verification, passes),
-            lambda proposal, num_accepted: emission_weights(proposal, verification, num_accepted),
-        )
+        law = emitted_law(tree, proposal, only, verification)
         assert found[path] == pytest.approx(distance_of_first_token(tree, law), abs=EXACT)
 
 
