@@ -266,6 +266,16 @@ class TreeWalk(NamedTuple):
     """[P, R, C] float64, sum of q where p is above rho q."""
 
 
+class TreePaths(NamedTuple):
+    """Trees, and where their accepted paths go."""
+
+    parents: Tensor
+    """[R, K] int64; see kernels.contract.Draft."""
+    parent_stride: int
+    path: Tensor
+    """[R, K] int64."""
+
+
 class Output(NamedTuple):
     """Where the results go."""
 

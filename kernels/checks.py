@@ -8,7 +8,7 @@ from operator import ge
 import torch
 from torch import Tensor
 
-from .contract import Draft, RowStats, Sampling, Streams, TokenMask
+from .contract import Draft, RowStats, Sampling, Streams, TokenMask, Verification
 from .methods import SiblingDraws, TreeMethod
 
 LOGITS_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -126,9 +126,19 @@ def check_is_chain(draft: Draft) -> None:
         )
 
 
+def check_shape(draft: Draft, verification: Verification) -> None:
+    """Raises ValueError where a method does not verify drafts of this shape: a tree by a method for chains, siblings
+    that are no independent draws by K-SEQ, or a tree by synthetic acceptance without rates of trees."""
+    if not verification.traits.siblings:
+        check_is_chain(draft)
+    elif verification.traits.ignores_tokens and draft.parents is not None and not verification.synthetic_tree_rates:
+        raise ValueError("synthetic_tree_rates must have the rates of trees, where draft.parents make one; found none")
+    check_siblings(draft, verification.method)
+
+
 def check_siblings(draft: Draft, method: object) -> None:
     """Raises ValueError where K-SEQ is asked about siblings that are not independent draws of one row."""
-    if method is not TreeMethod.kseq or draft.parents is None:
+    if method is not TreeMethod.kseq or draft.parents is None or draft.token_ids.shape[1] == 0:
         return
     if draft.siblings is SiblingDraws.distinct or draft.logits is None:
         found = "distinct ones" if draft.logits is not None else "drafts without logits"

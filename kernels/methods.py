@@ -107,7 +107,7 @@ class MethodTraits:
     siblings: tuple[SiblingDraws, ...] = ()
     """It verifies trees of drafts whose children of a node are drawn in one of these ways; empty: chains only."""
     on_chains: VerificationMethod | None = None
-    """The method that it is where each node has one child, token for token."""
+    """Of a method for trees alone: the method that it is where each node has one child, token for token."""
 
     @property
     def keeps_argmax(self) -> bool:
@@ -163,9 +163,10 @@ METHODS = {
     ),
     VerificationMethod.synthetic: MethodTraits(
         Guarantee.synthetic,
-        parameters=("synthetic_rates", "synthetic_length", "profile"),
+        parameters=("synthetic_rates", "synthetic_tree_rates", "synthetic_length", "profile"),
         emits_from_target=True,
         ignores_tokens=True,
+        siblings=tuple(SiblingDraws),
     ),
     VerificationMethod.pr35461: MethodTraits(
         Guarantee.biased, draft_samplings=(DraftSampling.coupled,), reads_draft=True, decided_by_noise=True

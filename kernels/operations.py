@@ -79,8 +79,16 @@ def _verify(
         _group(Sampling, named, "draft_", SAMPLING, draft_truncates),
     )
     sampling = _group(Sampling, named, "", SAMPLING, truncates, is_mixed)
-    fly = fly_window_size, fly_entropy_threshold, fly_entropy_top_k
-    verification = Verification(NAMED_METHODS[method], epsilon, delta, leniency, tuple(synthetic_rates), *fly)
+    verification = Verification(
+        NAMED_METHODS[method],
+        epsilon,
+        delta,
+        leniency,
+        tuple(synthetic_rates),
+        fly_window_size=fly_window_size,
+        fly_entropy_threshold=fly_entropy_threshold,
+        fly_entropy_top_k=fly_entropy_top_k,
+    )
     num_requests, width = draft_token_ids.shape
     found = core_of(target_logits.device, num_requests, width, counters).verify(
         target_logits,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .arguments import DraftRows, DraftTokens, Output, TargetRows
-from .checks import check_draft, check_is_chain, check_logits, check_siblings, checked_requests
+from .checks import check_draft, check_logits, check_shape, checked_requests
 from .contract import (
     Draft,
     RowStats,
@@ -30,6 +30,7 @@ from .packed_rows import place_rows
 from .passes import launch
 from .round import Round, no_draft, stream_state
 from .row_words import in_words_or_lead, read_in_words
+from .synthetic_trees import launch_synthetic_walk
 from .token_mask import mask_rows
 from .tree_walk import launch_walk, tree_walk
 from .workspace import SHORT_CHUNK, Shape, Workspace
@@ -154,20 +155,17 @@ def verify(
             or does not take its siblings, synthetic verification has too few rates, block verification too many draft
             tokens, or the method is an OwnMethod.
     """
-    method = verification.method
-    if isinstance(method, TreeMethod):
-        check_siblings(draft, method)
-        if draft.parents is None or draft.token_ids.shape[1] == 0:
-            return _verify_chains(target_logits, draft, sampling, verification, streams, workspace, mask)
-    else:
-        check_is_chain(draft)
+    method, is_chain = verification.method, draft.parents is None
+    check_shape(draft, verification)
+    if isinstance(method, TreeMethod) and (is_chain or draft.token_ids.shape[1] == 0):
+        return _verify_chains(target_logits, draft, sampling, verification, streams, workspace, mask)
     check_logits(target_logits, "target_logits", dimensions=2)
     check_draft(draft, target_logits)
     num_requests, width = draft.token_ids.shape
     sampling, streams = checked_requests(num_requests, sampling, streams)
     if not isinstance(method, VerificationMethod | TreeMethod):
         raise ValueError(f"expected a method of kernels.methods, found {method.value}: only the reference core runs it")
-    if method is Method.synthetic and len(verification.synthetic_rates) < width:
+    if method is Method.synthetic and is_chain and len(verification.synthetic_rates) < width:
         found = len(verification.synthetic_rates)
         raise ValueError(f"synthetic_rates must cover all {width} positions of the draft; found {found} rates")
     device, workspace = target_logits.device, workspace or Workspace()
@@ -191,15 +189,14 @@ def verify(
             "propose fewer (drafting.num_speculative_tokens)"
         )
     num_positions = max(width, 1) if method is Method.block and reads_draft else 1
-    tree_method = method if isinstance(method, TreeMethod) else None
     in_words, lead = in_words_or_lead(
         read_in_words(target_logits, target_logits.stride(0)),
-        tree_method is None and _may_lead(draft, reads_draft, target_logits, sampling, method, mask),
+        is_chain and _may_lead(draft, reads_draft, target_logits, sampling, method, mask),
     )
     shape = Shape(
         num_requests,
         # of a tree one target row is at hand at a time
-        0 if tree_method is not None else width,
+        width if is_chain else 0,
         vocab_size,
         num_positions,
         draws_gumbel=method.traits.decided_by_noise,
@@ -213,7 +210,6 @@ def verify(
         torch.empty(num_requests, dtype=torch.int64, device=device),
         torch.empty(num_requests, dtype=torch.bool, device=device),
     )
-    walk = None if tree_method is None else tree_walk(draft, shape, workspace, tree_method)
     round_ = Round(
         method=Method.probabilistic if isinstance(method, TreeMethod) else method,
         target=TargetRows(
@@ -236,8 +232,11 @@ def verify(
         shape=shape,
         workspace=workspace,
     )
-    if walk is None or tree_method is None:
+    if is_chain:
         launch(round_)
         return verdict
-    launch_walk(round_, draft, walk, tree_method)
+    if not isinstance(method, TreeMethod):
+        return replace(verdict, path=launch_synthetic_walk(round_, draft, verification))
+    walk = tree_walk(draft, shape, workspace, method)
+    launch_walk(round_, draft, walk, method)
     return replace(verdict, path=walk.path)

@@ -105,13 +105,15 @@ class Workspace:
         self._outgrown: list[Tensor] = []
         self._counters: set[str] = set()
         self._rules: dict[tuple[Verification, torch.device], Tensor] = {}
+        self._thresholds: dict[tuple[Verification, torch.device], Tensor] = {}
         self._inverses: dict[tuple[torch.device, int, int, int], tuple[Tensor, int, Tensor]] = {}
 
     @property
     def num_bytes(self) -> int:
         """Memory held, in bytes."""
         inverses = [inverse for _, _, inverse in self._inverses.values()]
-        held = [*self._buffers.values(), *self._rules.values(), *self._outgrown, *inverses]
+        rules = [*self._rules.values(), *self._thresholds.values()]
+        held = [*self._buffers.values(), *rules, *self._outgrown, *inverses]
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
     def buffer(self, name: str, size: int, dtype: torch.dtype, device: torch.device, zeroed: bool = False) -> Tensor:
@@ -186,6 +188,13 @@ class Workspace:
             found = torch.tensor(rule_values(verification, width), dtype=torch.float64, device=device)
             self._rules[verification, device] = found
         return found
+
+    def tree_thresholds(self, verification: Verification, device: torch.device) -> Tensor:
+        """Those of synthetic acceptance on the device, [depths, children] float64."""
+        key = verification, device
+        if key not in self._thresholds:
+            self._thresholds[key] = torch.tensor(verification.tree_thresholds, dtype=torch.float64, device=device)
+        return self._thresholds[key]
 
     def to_draft_ids(self, draft_to_target: Tensor, vocab_size: int) -> Tensor:
         """[V] int32, draft id of each target id, -1 where there is none.

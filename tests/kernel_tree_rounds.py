@@ -8,7 +8,7 @@ from torch import Tensor
 from harness.settings.tree import Tree
 from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws, Streams, TokenMask, Verification
 from kernels.contract import VerificationResult as Verdict
-from kernels.methods import TreeMethod
+from kernels.methods import TreeMethod, VerificationMethod
 from kernels.reference.draw_children import draw_children
 from kernels.reference.tree_shape import branches, depths
 from kernels.reference.truncation import sampling_rows
@@ -16,6 +16,10 @@ from kernels.reference.verify import verify as reference_verify
 from kernels.workspace import Workspace
 from tests.kernel_rounds import DEVICE, RUBBISH, moved, random_words, streams_of
 from tests.random_round import PLAIN, Setting, sampling_of
+
+TREE_RATES = ((0.5, 0.2, 0.1), (0.4, 0.3), (0.6,), (0.5, 0.25))
+"""Of synthetic acceptance, by depth and child."""
+AnyMethod = TreeMethod | VerificationMethod
 
 
 @dataclass(frozen=True)
@@ -28,18 +32,19 @@ class TreeRound:
     streams: Streams
     mask: TokenMask | None = None
 
-    def expected(self, method: TreeMethod = TreeMethod.recursive) -> Verdict:
+    def expected(self, method: AnyMethod = TreeMethod.recursive) -> Verdict:
         """What the reference finds."""
         return reference_verify(*self._arguments(method), mask=self.mask)
 
-    def found(self, workspace: Workspace | None = None, method: TreeMethod = TreeMethod.recursive) -> Verdict:
+    def found(self, workspace: Workspace | None = None, method: AnyMethod = TreeMethod.recursive) -> Verdict:
         """What the kernels find."""
         from kernels.verify import verify
 
         return verify(*self._arguments(method), workspace=workspace, mask=self.mask)
 
-    def _arguments(self, method: TreeMethod) -> tuple[Tensor, Draft, Sampling, Verification, Streams]:
-        return self.rows, self.draft, self.sampling, Verification(method), self.streams
+    def _arguments(self, method: AnyMethod) -> tuple[Tensor, Draft, Sampling, Verification, Streams]:
+        rule = Verification(method, synthetic_tree_rates=TREE_RATES)
+        return self.rows, self.draft, self.sampling, rule, self.streams
 
 
 def assert_same(found: Verdict, expected: Verdict) -> None:
@@ -47,7 +52,7 @@ def assert_same(found: Verdict, expected: Verdict) -> None:
         assert getattr(found, name).tolist() == getattr(expected, name).tolist(), name
 
 
-def checked(batch: TreeRound, method: TreeMethod = TreeMethod.recursive) -> Verdict:
+def checked(batch: TreeRound, method: AnyMethod = TreeMethod.recursive) -> Verdict:
     """The verdict of the kernels, which is the reference's; the workspace is left as it was found."""
     workspace = Workspace()
     found = batch.found(workspace, method)

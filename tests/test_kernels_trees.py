@@ -10,7 +10,7 @@ from harness.settings.tree import Tree, branching
 from kernels import tree_walk
 from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws
 from kernels.draft_stats import with_row_stats
-from kernels.methods import TreeMethod
+from kernels.methods import TreeMethod, VerificationMethod
 from kernels.tree_shape import longest_walk
 from kernels.workspace import Workspace
 from tests.kernel_rounds import DEVICE, UNCUT, always, kernel_round, moved, streams_of
@@ -20,8 +20,10 @@ from tests.random_round import GREEDY, PLAIN, Setting, sampling_of
 INDEPENDENT, DISTINCT = SiblingDraws
 SHAPES: list[Tree | None] = [branching(3, 2), branching(4), (), None, branching(1, 2), (-1, 0, -1, 0, 2, 2, 5)]
 SIBLINGS = pytest.mark.parametrize("siblings", SiblingDraws, ids=lambda siblings: siblings.value)
-METHODS = pytest.mark.parametrize(
-    "method", [method for method in TreeMethod if DISTINCT in method.traits.siblings], ids=lambda method: method.value
+OF_ALL_SIBLINGS = [method for method in TreeMethod if DISTINCT in method.traits.siblings]
+METHODS, METHODS_AND_SYNTHETIC = (
+    pytest.mark.parametrize("method", methods, ids=lambda method: method.value)
+    for methods in (OF_ALL_SIBLINGS, [*OF_ALL_SIBLINGS, VerificationMethod.synthetic])
 )
 CUT: list[Setting] = [(0.7, 0, 0.9, 0.0), GREEDY, (1.3, 30, 0.8, 0.02)]
 
@@ -215,10 +217,12 @@ def test_the_longest_walk_is_that_of_some_answers():
 
 
 @pytest.mark.gpu
-@METHODS
+@METHODS_AND_SYNTHETIC
 @pytest.mark.parametrize("settings", [UNCUT, [*UNCUT[:3], *CUT]], ids=["uncut", "cutting"])
 @pytest.mark.parametrize("siblings", [*SiblingDraws, None], ids=["independent", "distinct", "one-hot"])
-def test_large_trees_in_a_graph(method: TreeMethod, settings: list[Setting], siblings: SiblingDraws | None):
+def test_large_trees_in_a_graph(
+    method: TreeMethod | VerificationMethod, settings: list[Setting], siblings: SiblingDraws | None
+):
     """Twelve requests of 32 nodes over a vocabulary of 128,256, captured once and played for other streams."""
     shape, count = branching(4, 1, 2, 1, 1), 12
     batch = tree_round(

@@ -47,6 +47,7 @@ CHOSEN: frozenset[str] = (
         "verify traversal, one-hot drafts",
         "verify traversal, odd vocabulary",
         "verify traversal, masked",
+        "verify synthetic trees, distinct siblings, bfloat16",
         "draw distinct children, bfloat16",
         "draw children, masked",
         "draw, bfloat16",

@@ -24,14 +24,21 @@ from harness.compile_check.core_calls import (
 )
 from kernels.contract import Draft, RowStats, SiblingDraws, Verification
 from kernels.draw_children import draw_children
-from kernels.methods import TreeMethod
+from kernels.methods import TreeMethod, VerificationMethod
 from kernels.verify import verify
 
 NUM_NODES, NUM_CHILDREN = 32, 4
+OfTrees = TreeMethod | VerificationMethod
+METHODS: tuple[OfTrees, ...] = (
+    *sorted(TreeMethod, key=lambda method: method.value),
+    VerificationMethod.synthetic,
+)
+RATES = ((0.5, 0.2), (0.5, 0.2, 0.1))
+"""Of synthetic acceptance."""
 
 
 def _verify(
-    method: TreeMethod,
+    method: OfTrees,
     dtype: torch.dtype,
     *,
     vocab_size: int = VOCAB_SIZE,
@@ -59,7 +66,8 @@ def _verify(
     )
     logits, mask = torch.empty(num_rows, vocab_size, dtype=dtype), mask_of(masked, vocab_size, num_rows)
     sampling = sampling_of(NUM_REQUESTS, truncates, is_mixed)
-    verify(logits, draft, sampling, Verification(method), streams_of(NUM_REQUESTS), mask=mask)
+    rule = Verification(method, synthetic_tree_rates=RATES)
+    verify(logits, draft, sampling, rule, streams_of(NUM_REQUESTS), mask=mask)
 
 
 def _draw_children(
@@ -79,10 +87,10 @@ def _draw_children(
 def trees(dtype: torch.dtype) -> Iterator[Launch]:
     """Every method for trees that runs on kernels, and both kinds of siblings."""
     name = str(dtype).removeprefix("torch.")
-    for method in sorted(TreeMethod, key=lambda method: method.value):
+    for method in METHODS:
         for siblings in method.traits.siblings:
             call = partial(_verify, method, dtype, siblings=siblings)
-            yield f"verify {method.value}, {siblings.value} siblings, {name}", call
+            yield f"verify {_called(method)}, {siblings.value} siblings, {name}", call
     for siblings in SiblingDraws:
         yield f"draw {siblings.value} children, {name}", partial(_draw_children, dtype, siblings=siblings)
 
@@ -100,10 +108,13 @@ def other_trees(dtype: torch.dtype) -> Iterator[Launch]:
         "masked": {"masked": True},
         "masked and truncated, odd vocabulary": {"masked": True, "truncates": True, "vocab_size": ODD_VOCAB_SIZE},
     }
-    for method in sorted(TreeMethod, key=lambda method: method.value):
+    for method in METHODS:
         for words, chosen in options.items():
             if not (words == "one-hot drafts" and len(method.traits.siblings) == 1):
-                yield f"verify {method.value}, {words}", partial(_verify, method, dtype, **_fitting(method), **chosen)
+                yield (
+                    f"verify {_called(method)}, {words}",
+                    partial(_verify, method, dtype, **_fitting(method), **chosen),
+                )
     children: dict[str, dict[str, Any]] = {
         "odd vocabulary": {"vocab_size": ODD_VOCAB_SIZE},
         "toy vocabulary": {"vocab_size": TOY_VOCAB_SIZE},
@@ -115,6 +126,11 @@ def other_trees(dtype: torch.dtype) -> Iterator[Launch]:
         yield f"draw children, {words}", partial(_draw_children, dtype, **chosen)
 
 
-def _fitting(method: TreeMethod) -> dict[str, Any]:
+def _called(method: OfTrees) -> str:
+    """A method that verifies chains too has calls of its own name there."""
+    return method.value if isinstance(method, TreeMethod) else f"{method.value} trees"
+
+
+def _fitting(method: OfTrees) -> dict[str, Any]:
     """How the siblings are drawn, of those that the method takes the one whose code is longest."""
     return {"siblings": method.traits.siblings[-1]}

@@ -32,7 +32,7 @@ def recorded_cell(record: CellRecord) -> CellConfig:
     verification = sections["verification"]
     if verification.get("profile") is not None:
         # recorded beside the profile that they follow from; settings name one of the two
-        sections["verification"] = {**verification, "synthetic_rates": []}
+        sections["verification"] = {**verification, "synthetic_rates": [], "synthetic_tree_rates": []}
     try:
         cell = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(CellConfig), OmegaConf.create(sections)))
     except (OmegaConfBaseException, ValueError) as error:

@@ -175,6 +175,9 @@ def _valid(key: str, value: Any) -> Any:
     if setting.type is str and isinstance(value, list):
         # text that looks like a list, such as the parents of a tree
         value = json.dumps(value, separators=(",", ":"))
+    if setting.type == list[list[float]] and isinstance(value, list):
+        # in lists of lists OmegaConf takes no whole number for a number
+        value = [[_number(item) for item in row] if isinstance(row, list) else row for row in value]
     try:
         OmegaConf.update(_typed_settings(), key, value)
     except OmegaConfBaseException as error:
@@ -185,6 +188,10 @@ def _valid(key: str, value: Any) -> Any:
         except ValueError as error:
             raise _invalid(setting, value) from error
     return value
+
+
+def _number(value: Any) -> Any:
+    return float(value) if type(value) is int else value
 
 
 def _invalid(setting: Setting, value: Any) -> SettingsError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from harness.drafters.protocol import Batch
+from harness.drafters.protocol import Batch, DraftMasks
 from harness.drafters.tree import DraftsTrees
 from harness.drafters.tree_growth import TreeShape
 from harness.engine.slots import ENDS_PROMPT, StepInputs
@@ -44,6 +44,13 @@ class TreeStep(Step):
             )
         return cls(**vars(step), tree=drafter.tree)
 
+    def draft(self, inputs: StepInputs, masks: DraftMasks | None = None) -> Drafted:
+        drafted = super().draft(inputs, masks)
+        if drafted.draft.parents is not None:
+            return drafted
+        # nothing is drafted in a step that only reads prompts: a tree without nodes
+        return drafted._replace(draft=replace(drafted.draft, parents=drafted.draft.token_ids))
+
     def _batch(self, inputs: StepInputs) -> Batch:
         batch = super()._batch(inputs)
         if not self.joins:
@@ -72,8 +79,7 @@ class TreeStep(Step):
     def decided(self, verified: Verified, *of_trees: Tensor) -> Tensor:
         path, draft = verified.verdict.path, verified.draft
         assert path is not None
-        # nothing is drafted in a step that only reads prompts
-        depths = path if draft.parents is None else depths_seen(self.tree.sees_of(draft))[..., 1:].expand(path.shape)
+        depths = path if path.shape[1] == 0 else depths_seen(self.tree.sees_of(draft))[..., 1:].expand(path.shape)
         return super().decided(verified, path, depths)
 
     def emitting_rows(self, logits: Tensor, verdict: VerificationResult) -> Tensor:

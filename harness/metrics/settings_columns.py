@@ -145,7 +145,7 @@ def _verification(method: str, config: Mapping[str, Any]) -> str:
     """The method, with the parameters that it uses; a profile stands for its rates."""
     given = {name: config.get(name) for name in parameters_of(method)}
     if given.get("profile"):
-        del given["synthetic_rates"]
+        del given["synthetic_rates"], given["synthetic_tree_rates"]
     text = ", ".join(f"{name}={_plain(value)}" for name, value in given.items() if value not in (None, []))
     return f"{method}({text})" if text else method
 
@@ -153,6 +153,8 @@ def _verification(method: str, config: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return " ".join(map(_plain, value))
     return "/".join(f"{item:g}" for item in value) if isinstance(value, list) else f"{value:g}"
 
 

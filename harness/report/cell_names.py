@@ -162,8 +162,12 @@ def _profile_note(cell: CellResult) -> list[str]:
     if cell.is_baseline or name is None:
         return []
     sources = {item.value: item.source for item in AcceptanceProfile}
-    rates = ", ".join(f"{rate:g}" for rate in config["synthetic_rates"])
-    return [f"profile {name}: acceptance rates {rates} by position; {sources.get(name, 'source not known here')}."]
+    rates, beside = ", ".join(f"{rate:g}" for rate in config["synthetic_rates"]), "position"
+    if config.get("synthetic_tree_rates"):
+        levels = config["synthetic_tree_rates"]
+        rates = ", ".join("/".join(f"{rate:g}" for rate in level) for level in levels)
+        beside = "depth, of the first / second / further child of an accepted node"
+    return [f"profile {name}: acceptance rates {rates} by {beside}; {sources.get(name, 'source not known here')}."]
 
 
 def is_disturbed(cell: CellResult) -> bool:

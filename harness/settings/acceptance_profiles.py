@@ -1,7 +1,9 @@
 """Named acceptance profiles for `verification=synthetic`: how many drafts survive at each position, and who says so.
 
-A rate is unconditional: the share of the drafts of K tokens that accept at least so many. A profile holds for its own K
-only, because the rate of a position depends on K. Knows neither torch nor Hydra.
+A rate of a chain is unconditional: the share of the drafts of K tokens that accept at least so many. Such a profile
+holds for its own K only, because the rate of a position depends on K. A rate of a tree is conditional: the share of the
+walks at a node of one depth that go on to its first child, its second one and so on; such a profile holds for trees no
+deeper and no wider. Knows neither torch nor Hydra.
 """
 
 from __future__ import annotations
@@ -19,8 +21,18 @@ class Rates(NamedTuple):
     """Where the rates come from, in words that a table can print."""
 
 
+class TreeRates(NamedTuple):
+    """What a profile of trees stands for."""
+
+    rates: tuple[tuple[float, ...], ...]
+    """For each depth those of a node's first child, second child and so on, given that the walk came to the node."""
+    source: str
+    """Where the rates come from, in words that a table can print."""
+
+
 class AcceptanceProfile(Enum):
-    """Names of the profiles: `vllm` as published, `derived` computed from that, `round` stated by no publication."""
+    """Names of the profiles: `vllm` as published, `derived` computed from that, `round` stated by no publication,
+    `zoo` measured with the built-in models."""
 
     round_eagle_k3 = "round_eagle_k3"
     round_eagle3_k5 = "round_eagle3_k5"
@@ -32,17 +44,28 @@ class AcceptanceProfile(Enum):
     vllm_qwen3_8b_eagle3_k3 = "vllm_qwen3_8b_eagle3_k3"
 
     @property
+    def is_of_trees(self) -> bool:
+        """Whether it is of trees, and not of chains."""
+        return self in TREE_PROFILES
+
+    @property
     def rates(self) -> tuple[float, ...]:
-        return PROFILES[self].rates
+        """Of chains; empty for a profile of trees."""
+        return () if self.is_of_trees else PROFILES[self].rates
+
+    @property
+    def tree_rates(self) -> tuple[tuple[float, ...], ...]:
+        """Of trees; empty for a profile of chains."""
+        return TREE_PROFILES[self].rates if self.is_of_trees else ()
 
     @property
     def num_speculative_tokens(self) -> int:
-        """K, the draft tokens of a round that the profile holds for."""
+        """K, the draft tokens of a round that a profile of chains holds for."""
         return len(self.rates)
 
     @property
     def source(self) -> str:
-        return PROFILES[self].source
+        return TREE_PROFILES[self].source if self.is_of_trees else PROFILES[self].source
 
 
 _ROUND = "round figures of the usual size, stated by no publication"
@@ -79,3 +102,5 @@ PROFILES = {
         (0.6541, 0.3993, 0.2020), f"Qwen3-8B with RedHatAI's EAGLE-3, K = 3: {_VLLM_TEST}"
     ),
 }
+
+TREE_PROFILES: dict[AcceptanceProfile, TreeRates] = {}

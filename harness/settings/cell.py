@@ -158,7 +158,7 @@ def _draws_under_masks(cell: CellConfig) -> bool:
 
 def _profile_depth(cell: CellConfig) -> int | None:
     profile = cell.verification.profile
-    return None if profile is None else profile.num_speculative_tokens
+    return None if profile is None or profile.is_of_trees else profile.num_speculative_tokens
 
 
 def _window(cell: CellConfig) -> int:

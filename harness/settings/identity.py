@@ -41,6 +41,7 @@ _ADDED_LATER = (
     "verification.fly_window_size",
     "verification.fly_entropy_threshold",
     "verification.fly_entropy_top_k",
+    "verification.synthetic_tree_rates",
 )
 """Sections and settings that are younger than the first records: left out at their default, so that older cells keep
 their id."""
@@ -130,7 +131,7 @@ def with_rates(verification: VerificationConfig) -> dict[str, Any]:
     """The settings of a method as plain JSON values, with the rates that a named profile stands for."""
     plain: dict[str, Any] = plain_values(asdict(verification))
     if verification.profile is not None:
-        plain["synthetic_rates"] = list(verification.profile.rates)
+        plain["synthetic_rates"], plain["synthetic_tree_rates"] = verification.rates, verification.tree_rates
     return plain
 
 

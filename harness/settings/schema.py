@@ -36,6 +36,7 @@ _TYPE_WORDS = {
     str: "text",
     list[str]: "a list such as [first,second]",
     list[float]: "a list of numbers such as [0.8,0.6]",
+    list[list[float]]: "a list of lists of numbers such as [[0.7,0.1],[0.6]]",
     tuple[str, ...]: "a list such as first,second",
     tuple[float, ...]: "a list of numbers such as 0.8,0.6",
 }

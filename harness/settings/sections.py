@@ -88,10 +88,15 @@ class VerificationConfig:
     synthetic_rates: list[float] = field(default_factory=list)
     """synthetic: unconditional acceptance rate of each of the first positions, not increasing; 0 at the others, and
     the first K where there are more, so that one list serves a sweep over K."""
+    synthetic_tree_rates: list[list[float]] = field(default_factory=list)
+    """synthetic with drafting.tree: for each depth the rates of a node's first, second and further children, given that
+    the node was accepted; at most 1 together, and 0 for depths and children beyond. What is left of 1, the rates of
+    children that a node lacks among it, ends the draft there."""
     synthetic_length: float | None = None
     """synthetic: mean acceptance length L <= K + 1, instead of rates: [1] * floor(L - 1) + [fraction] + zeros."""
     profile: AcceptanceProfile | None = None
-    """synthetic: named rates of K positions, instead of rates (sources: harness/settings/acceptance_profiles.py)."""
+    """synthetic: named rates of K positions, or of trees, instead of rates (sources:
+    harness/settings/acceptance_profiles.py)."""
     fly_window_size: int | None = None
     """fly: draft tokens behind a rejected one that must pass by themselves, 1 to K - 1; null takes 6, or K - 1 where
     that is less."""
@@ -102,11 +107,17 @@ class VerificationConfig:
 
     def __post_init__(self) -> None:
         self.method = named("verification.method", NAMED_METHODS, self.method)
-        given = bool(self.synthetic_rates) + (self.synthetic_length is not None) + (self.profile is not None)
+        of_trees = self.profile is not None and self.profile.is_of_trees
+        of_chains = self.profile is not None and not of_trees
+        # chains and trees of one sweep may have rates each
+        given = max(
+            bool(self.synthetic_rates) + (self.synthetic_length is not None) + of_chains,
+            bool(self.synthetic_tree_rates) + of_trees,
+        )
         wanted = "synthetic_rates" in self.traits.parameters
         require(
             given == int(wanted),
-            "verification.synthetic_rates, synthetic_length, profile",
+            "verification.synthetic_rates, synthetic_length, profile (of trees: synthetic_tree_rates, profile)",
             "exactly one of them with method=synthetic and none with other methods ([] and null clear them)",
             f"{given} with method={self.method.value}",
         )
@@ -130,9 +141,20 @@ class VerificationConfig:
         """What is true of the method."""
         return self.rule.traits
 
+    @property
+    def rates(self) -> list[float]:
+        """Of chains, also those of a profile; empty with a mean length, and where there are none."""
+        return list(self.synthetic_rates if self.profile is None else self.profile.rates)
+
+    @property
+    def tree_rates(self) -> list[list[float]]:
+        """Of trees, also those of a profile; empty where there are none."""
+        named = () if self.profile is None else self.profile.tree_rates
+        return [list(level) for level in named or self.synthetic_tree_rates]
+
     def verification(self, num_speculative_tokens: int) -> Verification:
         """The method as the sampling core takes it, its synthetic rates for K positions, its window chosen."""
-        rates = list(self.synthetic_rates if self.profile is None else self.profile.rates)
+        rates = self.rates
         if self.synthetic_length is not None:
             accepted = self.synthetic_length - 1
             rates = [min(1.0, max(0.0, accepted - position)) for position in range(num_speculative_tokens)]
@@ -146,6 +168,7 @@ class VerificationConfig:
             self.delta,
             self.leniency,
             tuple(rates),
+            tuple(map(tuple, self.tree_rates)),
             fly_window_size=window,
             fly_entropy_threshold=self.fly_entropy_threshold,
             fly_entropy_top_k=self.fly_entropy_top_k,

@@ -69,6 +69,17 @@ def depths_of(tree: Tree) -> tuple[int, ...]:
     return tuple(depths)
 
 
+def most_children(tree: Tree) -> list[int]:
+    """Children of the node of each depth that has most, from the context down to the deepest node with children."""
+    depths, found = depths_of(tree), [0] * max(depths_of(tree))
+    for node in (-1, *range(len(tree))):
+        count = tree.count(node)
+        if count:
+            depth = depths[node] if node >= 0 else 0
+            found[depth] = max(found[depth], count)
+    return found
+
+
 def tree_name(tree: Tree | DynamicTree) -> str:
     """Children level by level where a tree is even, else its list of parents; equal for equal trees."""
     if isinstance(tree, DynamicTree):

@@ -41,6 +41,16 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         for method, traits in METHODS.items()
     ),
     (
+        ("verification.synthetic_rates", "verification.synthetic_length"),
+        lambda view: not view.drafts_tree,
+        "with verification=synthetic and without drafting.tree, for which there is verification.synthetic_tree_rates",
+    ),
+    (
+        ("verification.synthetic_tree_rates",),
+        lambda view: view.drafts_tree,
+        "with verification=synthetic and drafting.tree, such as drafting.tree=2-2",
+    ),
+    (
         ("drafting.cache_dtype",),
         lambda view: view.has_draft_cache,
         "with sampled or coupled drafts of a drafter that is a model, such as drafter=eagle3",

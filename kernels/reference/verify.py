@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..checks import check_is_chain, check_num_tokens, check_siblings
+from ..checks import check_num_tokens, check_shape
 from ..contract import (
     Draft,
     Sampling,
@@ -143,12 +143,9 @@ def verify(
             more tokens in a row than the target, synthetic verification has too few rates, or an OwnMethod returns
             something else than it should.
     """
-    is_for_trees = isinstance(verification.method, TreeMethod)
-    if not is_for_trees:
-        check_is_chain(draft)
-    elif draft.parents is not None:
+    check_shape(draft, verification)
+    if draft.parents is not None:
         check_parents(draft.parents, draft.token_ids)
-        check_siblings(draft, verification.method)
     if draft.logits is not None:
         check_num_tokens(draft.logits.shape[2], target_logits.shape[1], "draft.logits")
     if mask is not None:
@@ -160,7 +157,7 @@ def verify(
         given = sampling_rows(sampling, present)
         verdict = verify(target_logits, left, given, verification, streams, None, reads_stats, noise_of)
         return place(verdict, present, len(draft.token_ids))
-    if is_for_trees:
+    if draft.parents is not None or isinstance(verification.method, TreeMethod):
         return verify_trees(target_logits, draft, sampling, verification, streams)
     is_greedy = bool((sampling.temperature == 0).all())
     if verification.traits.greedy_only and not is_greedy:

@@ -9,6 +9,7 @@ Shapes: R requests, K the largest number of draft tokens of a request, V the tar
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from .choose import choose
 from .kseq import walk_by_kseq
 from .proposal import leading
 from .recursive import walk_recursively
+from .synthetic import walk_synthetically
 from .traversal import walk_by_traversal
 from .tree_proposal import TreeProposal, propose_trees
 from .tree_shape import branches
@@ -72,14 +74,22 @@ def verify_trees(
         shares_noise: see `uniform_passes`.
     """
     method = verification.method
-    assert isinstance(method, TreeMethod)
-    tree = propose_trees(target_logits, draft, sampling)
-    passes = uniform_passes(tree, streams, shares_noise)
-    walked = walk(tree, method, passes) if walk_by is None else walk_by(tree, passes)
+    if not isinstance(method, TreeMethod):
+        tree = propose_trees(target_logits, replace(draft, logits=None), sampling)
+        inside = (draft.token_ids >= 0) & (draft.token_ids < target_logits.shape[1])
+        # whatever the tokens and their rows are
+        tree = replace(tree, usable=tree.drafted & inside)
+        walked = walk_synthetically(tree, verification.tree_thresholds, streams)
+    else:
+        tree = propose_trees(target_logits, draft, sampling)
+        passes = uniform_passes(tree, streams, shares_noise)
+        walked = walk(tree, method, passes) if walk_by is None else walk_by(tree, passes)
     every = torch.arange(len(walked.nodes), device=walked.nodes.device)
     num_accepted = tree.depths[every, walked.nodes]
     follows = tree.drafted & (tree.parents == walked.nodes[:, None])
-    purposes = torch.where(follows.any(dim=1), int(Purpose.residual), int(Purpose.bonus))
+    # a synthetic walk rejects nothing: what follows is drawn as behind a leaf
+    rejects = follows.any(dim=1) & (not method.traits.ignores_tokens)
+    purposes = torch.where(rejects, int(Purpose.residual), int(Purpose.bonus))
     uniforms = uniform(streams.seeds, purposes, streams.positions + num_accepted, streams.rounds)
     last = choose(walked.weights, uniforms)
     is_cut = (follows & ~tree.usable).any(dim=1)

@@ -1,0 +1,76 @@
+"""`verification=synthetic` with `drafting.tree`: what is refused, whose identity it changes, a run of the engine."""
+
+import pytest
+
+from experiments import run as command
+from harness.compose.compose import compose_plan
+from harness.records.files import read_cell
+from harness.settings.tree import branching, most_children
+from harness.settings.usage import normal_form
+from tests.tiny_shapes import shape_folder
+
+DRAFTS = ("drafter=eagle3", "verification=synthetic")
+NONE = "verification.synthetic_tree_rates=[]"
+
+
+def cells(*arguments):
+    """Those with a drafter."""
+    return [cell for cell in compose_plan([*DRAFTS, *arguments]).cells if not cell.is_baseline]
+
+
+def test_one_sweep_has_rates_of_chains_and_of_trees():
+    """Each cell keeps its own. Would catch a chain whose identity depends on rates of trees."""
+    chain, tree = cells("drafting.tree=null,2-2", "verification.synthetic_tree_rates=[[0.7,0.1],[0.6]]")
+    assert chain.verification.synthetic_tree_rates == [] and len(chain.verification.synthetic_rates) == 4
+    assert tree.verification.synthetic_rates == [] and tree.verification.tree_rates == [[0.7, 0.1], [0.6]]
+    assert normal_form(chain) == normal_form(cells()[0])
+    assert tree.verification.verification(6).synthetic_tree_rates == ((0.7, 0.1), (0.6,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("drafting.tree=2-2 verification.synthetic_tree_rates=[[0.7,0.4]]", "whose sum is at most 1, found .0.7, 0.4."),
+        ("verification.synthetic_tree_rates=[[0.5]]", "used only with .* drafting.tree, such as"),
+        ("drafting.tree=2-2 verification.synthetic_rates=[0.5]", "used only with .* without drafting.tree"),
+        (f"drafting.tree=2-2 {NONE}", "has rates of chains, found drafting.tree=2-2; give .*synthetic_tree_rates"),
+        ("verification.synthetic_rates=[]", "has rates of trees, found drafting.tree=null; give .*synthetic_rates"),
+        ("drafting.tree=2-2 verification.profile=round_eagle_k3 verification.synthetic_rates=[]", "for trees or for"),
+        ("drafting.tree=2-2 drafting.sampling=coupled", "drawn with noise of its own"),
+    ],
+)
+def test_rates_that_do_not_fit_the_drafts_are_refused(arguments, message):
+    """Would catch rates of chains that a tree takes for its own, and the reverse."""
+    with pytest.raises(ValueError, match=message):
+        cells(*arguments.split())
+
+
+def test_the_most_children_of_a_depth():
+    """Would catch children that are counted by place, where nodes do not lie level by level."""
+    assert most_children(branching(4, 3, 1)) == [4, 3, 1]
+    assert most_children((-1, 0, -1, 1, 2, 2, 3)) == [2, 2, 1, 1]
+
+
+def test_the_engine_accepts_what_the_rates_say(tmp_path):
+    """Random weights: rates of 0 and 1 leave one path, the context's second child and its first one, whose child is
+    never accepted. Would catch rates that do not reach the core, a path that is not kept in the caches, and a record
+    without its label."""
+    arguments = [
+        "experiment=throughput_llama3_8b",
+        f"target.path={shape_folder(tmp_path / 'tiny')}",
+        "target.shape=null",
+    ]
+    arguments += ["target.name=tiny", "drafting.tree=2-2-1", "verification.profile=null", "workload.num_requests=3"]
+    arguments += ["workload.prompt_tokens=9", "decoding.max_new_tokens=10", "measurement.num_warmup_requests=0"]
+    arguments += ["verification.synthetic_tree_rates=[[0,1],[1],[0]]", f"output.folder={tmp_path / 'run'}"]
+    assert command.main([*arguments, "backend.device=cpu", "measurement.baseline=false", "--format", "md"]) == 0
+    (path,) = (tmp_path / "run" / "cells").iterdir()
+    record = read_cell(path)
+    assert record.labels == ("synthetic", "weights: random")
+    assert record.config["verification"]["synthetic_tree_rates"] == [[0, 1], [1], [0]]
+    rounds = [item for request in record.requests for item in request.rounds if item.num_proposed_tokens]
+    # of 10 tokens the prefill gives one, and each round three
+    assert len(rounds) == 9 and {item.path for item in rounds} == {(1, 4)}
+    assert {item.num_accepted_tokens for item in rounds if item.num_draft_tokens == 10} == {2}
+    methods = next((tmp_path / "run" / "tables").glob("methods.md")).read_text(encoding="utf-8")
+    assert "synthetic(synthetic_tree_rates=0/1 1 0)" in methods and "drafts were accepted at given rates" in methods
