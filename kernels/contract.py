@@ -156,8 +156,9 @@ class Draft:
     context. The K draft tokens are then the nodes of a tree, siblings in the order in which they were drawn, and target
     row i + 1 is conditioned on the path to node i. Siblings are drawn from one row of `logits`, that of the first of
     them; a token of NO_TOKEN is no node: its row had no further token. None: a chain, in which each follows the one
-    before it. Trees are verified by synthetic and the methods of kernels.methods.TREE_METHODS. The reference raises a ValueError for
-    a parent that is not smaller; the kernels, which do not read parents on the host, never reach its token."""
+    before it. Trees are verified by synthetic and the methods of kernels.methods.TREE_METHODS. The reference raises a
+    ValueError for a parent that is not smaller; the kernels, which do not read parents on the host, never reach its
+    token."""
     siblings: SiblingDraws = SiblingDraws.independent
     """How the children of a node were drawn; without `logits` and at temperature 0 they count as certain."""
     shape: tuple[int, ...] | None = None

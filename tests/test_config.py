@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from harness.settings.acceptance_profiles import AcceptanceProfile
+from harness.settings.acceptance_profiles import PROFILES, AcceptanceProfile
 from harness.settings.cell import CellConfig, InvalidCombinationError
 from harness.settings.constraint import ConstraintConfig, PolicyKind
 from harness.settings.drafting import MAX_SPECULATIVE_TOKENS, DraftingConfig, DraftSamplingChoice
@@ -211,7 +211,7 @@ def test_synthetic_rates_fit_the_depth(given, num_tokens, expected):
     assert config.verification(num_tokens).synthetic_rates == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("profile", list(AcceptanceProfile), ids=lambda profile: profile.value)
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.value)
 def test_every_profile_is_a_rule_for_its_own_depth_and_names_its_source(profile):
     """Would catch rates that increase, and a depth in the name that the rates do not have."""
     num_tokens = profile.num_speculative_tokens

@@ -1,16 +1,23 @@
 """`verification=synthetic` with `drafting.tree`: what is refused, whose identity it changes, a run of the engine."""
 
+import csv
+from pathlib import Path
+
 import pytest
 
 from experiments import run as command
 from harness.compose.compose import compose_plan
-from harness.records.files import read_cell
+from harness.records.files import identity, read_cell
+from harness.settings.acceptance_profiles import TREE_PROFILES, AcceptanceProfile
+from harness.settings.identity import determinants
 from harness.settings.tree import branching, most_children
 from harness.settings.usage import normal_form
 from tests.tiny_shapes import shape_folder
 
 DRAFTS = ("drafter=eagle3", "verification=synthetic")
-NONE = "verification.synthetic_tree_rates=[]"
+NONE, PROFILE = "verification.synthetic_tree_rates=[]", "verification.profile=zoo_eagle3_t1"
+TABLE = Path(__file__).parents[1] / "results" / "zoo_tree_children" / "tables" / "tree_children.csv"
+"""What the profiles of trees are copied from."""
 
 
 def cells(*arguments):
@@ -36,6 +43,10 @@ def test_one_sweep_has_rates_of_chains_and_of_trees():
         (f"drafting.tree=2-2 {NONE}", "has rates of chains, found drafting.tree=2-2; give .*synthetic_tree_rates"),
         ("verification.synthetic_rates=[]", "has rates of trees, found drafting.tree=null; give .*synthetic_rates"),
         ("drafting.tree=2-2 verification.profile=round_eagle_k3 verification.synthetic_rates=[]", "for trees or for"),
+        (f"drafting.tree=2-2 {PROFILE}", "found 2 with method=synthetic"),
+        (f"{PROFILE} {NONE}", "profile=zoo_eagle3_t1 holds for trees or for chains alone, found drafting.tree=None"),
+        (f"drafting.tree=5 {PROFILE} {NONE}", "fewer depths or children than drafting.tree=5 has"),
+        (f"drafting.tree=dynamic:20-9-3 {PROFILE} {NONE}", "fewer depths or children"),
         ("drafting.tree=2-2 drafting.sampling=coupled", "drawn with noise of its own"),
     ],
 )
@@ -43,6 +54,36 @@ def test_rates_that_do_not_fit_the_drafts_are_refused(arguments, message):
     """Would catch rates of chains that a tree takes for its own, and the reverse."""
     with pytest.raises(ValueError, match=message):
         cells(*arguments.split())
+
+
+@pytest.mark.parametrize("profile", TREE_PROFILES, ids=lambda profile: profile.value)
+def test_a_profile_of_trees_is_a_copy_of_the_measured_table(profile):
+    """Wide trees tell the first two depths, deep ones the others. Would catch a rate that was mistyped, of another
+    drafter, temperature or shape, and a number of walks that is not its own."""
+    drafter, temperature = profile.value.removeprefix("zoo_").split("_t")
+    found = {}
+    for row in csv.DictReader(TABLE.open(encoding="utf-8")):
+        depth = int(row["depth"])
+        is_chosen = row["tree"] == ("4-3-1" if depth <= 2 else "1-2-2-2-1-1")
+        if is_chosen and (row["drafter"], row["T"]) == (drafter, temperature):
+            share = float(row["acceptance of the child (%)"].split()[0]) / 100
+            found.setdefault(depth, (int(row["walks at its parent"]), []))[1].append(share)
+    named = TREE_PROFILES[profile]
+    assert [walks for walks, _ in found.values()] == list(named.num_walks)
+    for (_, shares), rates in zip(found.values(), named.rates, strict=True):
+        assert list(rates) == pytest.approx(shares, abs=5.1e-4)
+    assert all(
+        words in profile.source for words in ("experiment=tree_children", "built-in models", f"T = {temperature}")
+    )
+
+
+def test_a_profile_of_trees_is_its_rates():
+    """Would catch two records of cells that cannot differ, and a profile that does not reach the core."""
+    named = f"drafting.tree=2-2 {PROFILE} {NONE}".split()
+    rates = [list(level) for level in TREE_PROFILES[AcceptanceProfile.zoo_eagle3_t1].rates]
+    (by_name,), (by_rates,) = cells(*named), cells("drafting.tree=2-2", f"verification.synthetic_tree_rates={rates}")
+    assert by_name.verification.verification(6) == by_rates.verification.verification(6)
+    assert identity(determinants(by_name, "p", {})) == identity(determinants(by_rates, "p", {}))
 
 
 def test_the_most_children_of_a_depth():

@@ -29,6 +29,8 @@ from harness.report.tables.methods import method_tables, paired_table
 from harness.report.tables.reasoning import reasoning_table
 from harness.report.tables.repeats import repeats_tables
 from harness.report.tables.summary import summary_table
+from harness.report.tables.tree_children import TITLE as TREE_CHILDREN
+from harness.report.tables.tree_children import tree_children_tables
 
 
 def answer_tables(results: Results) -> list[Table]:
@@ -98,6 +100,7 @@ TABLES: tuple[TableKind, ...] = (
         is_on_page=True,
     ),
     TableKind("context_length", "Acceptance by context length", lambda results: context_length_tables(results.cells)),
+    TableKind("tree_children", TREE_CHILDREN, lambda results: tree_children_tables(results.cells)),
     TableKind(
         "methods",
         "Methods side by side",

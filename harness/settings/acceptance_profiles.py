@@ -26,6 +26,8 @@ class TreeRates(NamedTuple):
 
     rates: tuple[tuple[float, ...], ...]
     """For each depth those of a node's first child, second child and so on, given that the walk came to the node."""
+    num_walks: tuple[int, ...]
+    """Walks that came to a node of each depth, of which the rates are shares."""
     source: str
     """Where the rates come from, in words that a table can print."""
 
@@ -42,6 +44,10 @@ class AcceptanceProfile(Enum):
     vllm_llama3_8b_eagle_k4 = "vllm_llama3_8b_eagle_k4"
     vllm_llama31_8b_eagle3_k3 = "vllm_llama31_8b_eagle3_k3"
     vllm_qwen3_8b_eagle3_k3 = "vllm_qwen3_8b_eagle3_k3"
+    zoo_eagle_t0 = "zoo_eagle_t0"
+    zoo_eagle_t1 = "zoo_eagle_t1"
+    zoo_eagle3_t0 = "zoo_eagle3_t0"
+    zoo_eagle3_t1 = "zoo_eagle3_t1"
 
     @property
     def is_of_trees(self) -> bool:
@@ -103,4 +109,59 @@ PROFILES = {
     ),
 }
 
-TREE_PROFILES: dict[AcceptanceProfile, TreeRates] = {}
+_ZOO_TREES = (
+    "recursive rejection of distinct siblings, measured with the built-in models on 80 prompts "
+    "(`rejection-lab run experiment=tree_children`, results/zoo_tree_children): depths 1 and 2 on trees 4-3-1, the "
+    "others on trees 1-2-2-2-1-1"
+)
+
+TREE_PROFILES = {
+    AcceptanceProfile.zoo_eagle_t0: TreeRates(
+        (
+            (0.672, 0.092, 0.052, 0.029),
+            (0.698, 0.095, 0.042),
+            (0.728, 0.074),
+            (0.718, 0.082),
+            (0.794,),
+            (0.757,),
+        ),
+        (999, 739, 430, 316, 238, 173),
+        f"EAGLE, T = 0: {_ZOO_TREES}",
+    ),
+    AcceptanceProfile.zoo_eagle_t1: TreeRates(
+        (
+            (0.601, 0.092, 0.058, 0.036),
+            (0.636, 0.099, 0.04),
+            (0.667, 0.071),
+            (0.684, 0.084),
+            (0.762,),
+            (0.722,),
+        ),
+        (1147, 802, 466, 320, 223, 162),
+        f"EAGLE, T = 1: {_ZOO_TREES}",
+    ),
+    AcceptanceProfile.zoo_eagle3_t0: TreeRates(
+        (
+            (0.69, 0.106, 0.037, 0.023),
+            (0.708, 0.095, 0.03),
+            (0.752, 0.074),
+            (0.789, 0.065),
+            (0.805,),
+            (0.737,),
+        ),
+        (977, 730, 431, 322, 256, 190),
+        f"EAGLE-3, T = 0: {_ZOO_TREES}",
+    ),
+    AcceptanceProfile.zoo_eagle3_t1: TreeRates(
+        (
+            (0.551, 0.094, 0.04, 0.026),
+            (0.62, 0.086, 0.058),
+            (0.645, 0.097),
+            (0.734, 0.069),
+            (0.684,),
+            (0.703,),
+        ),
+        (1324, 811, 442, 304, 228, 145),
+        f"EAGLE-3, T = 1: {_ZOO_TREES}",
+    ),
+}
