@@ -106,9 +106,9 @@ from harness.models.fused.operations import named_operations
 from harness.sweep.turns import groups_of
 from kernels.core import triton_core
 
+of_device = layer.operations_for
 uninitialized = torch.empty, torch.empty_like, torch.Tensor.new_empty
 graph_runner.MAX_PREFILL_TOKENS = 64
-layer.operations_for = layer_forward.operations_for = lambda device: named_operations("triton")
 engines.core_for = lambda device: triton_core()
 found = {}
 for line in sys.argv[1:]:
@@ -124,9 +124,11 @@ for line in sys.argv[1:]:
         engine = backend.engine_of_cell.engine()
         # launches compute nothing, so what they leave must be valid: all zeros
         torch.empty, torch.empty_like, torch.Tensor.new_empty = torch.zeros, torch.zeros_like, torch.Tensor.new_zeros
+        layer.operations_for = layer_forward.operations_for = lambda device: named_operations("triton")
         with recorded(90) as in_memory:
             engine.rehearse_on_meta()
         torch.empty, torch.empty_like, torch.Tensor.new_empty = uninitialized
+        layer.operations_for = layer_forward.operations_for = of_device
         found[f"{line} {cell.drafter.kind.value}"] = len(on_meta), [item.kernel for item in in_memory]
 print(json.dumps(found))
 """
