@@ -88,7 +88,7 @@ def test_what_is_not_surely_the_same_is_left_to_a_worker(change, run_plan, tmp_p
     elif change == "threads":
         monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads() + 1))
     elif change == "weights":
-        monkeypatch.setattr(weights_here, "fingerprint", lambda folder: "others")
+        monkeypatch.setattr(weights_here, "fingerprint", lambda *given: "others")
     elif change == "record":
         path = next((tmp_path / "cells").iterdir())
         path.write_bytes(path.read_bytes() + b"x")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.drafters.registry import load_head
+from harness.models import zoo as zoo_module
 from harness.models.random_head import DRAFT_VOCAB_SIZE, random_eagle, random_eagle3, random_mtp
 from harness.models.random_target import architecture, random_target
 from harness.models.shape import read_shape, shape_names
 from harness.models.target import load_target
+from harness.records.runs import CELLS
 from harness.settings.models import DrafterConfig, DrafterKind, Weights
+from harness.sweep.whole_run import run
+from tests.small_run import SMALL
 from tests.tiny_models import random_target as target_in_memory
 from tests.tiny_models import save_target_folder, word_tokenizer
 from tests.tiny_shapes import EOS, shape_folder
@@ -96,6 +101,21 @@ def test_the_dtype_is_that_of_the_configuration_or_bfloat16(folder, tmp_path):
     assert random_target(folder).dtype is torch.bfloat16
     assert random_target(shape_folder(tmp_path / "a", dtype="float16")).dtype is torch.float16
     assert random_target(shape_folder(tmp_path / "b", dtype=None)).dtype is torch.bfloat16
+
+
+def test_random_models_need_the_zoos_tokenizer_and_not_its_weights(tmp_path, monkeypatch, folder):
+    """Would catch a check for weights on the way of a run that draws its own, and a cell whose id follows from weights
+    that it does not read."""
+    target = ["target.weights=random", f"target.path={folder}", "target.name=tiny"]
+    arguments = [*target, "drafter=eagle3", "drafter.weights=random", "drafting.num_speculative_tokens=2"]
+    run(*arguments, *SMALL, f"output.folder={tmp_path / 'with'}")
+    without = shutil.copytree(zoo_module.ZOO, tmp_path / "zoo", ignore=shutil.ignore_patterns("*.safetensors"))
+    monkeypatch.setattr(zoo_module, "ZOO", without)
+    with pytest.raises(ValueError, match=r"expected the built-in target with model\.safetensors, found none"):
+        load_target(None)
+    run(*arguments, *SMALL, f"output.folder={tmp_path / 'without'}")
+    with_weights, without_weights = ({*(tmp_path / name / CELLS).iterdir()} for name in ("with", "without"))
+    assert {path.name for path in with_weights} == {path.name for path in without_weights}
 
 
 def test_without_a_tokenizer_the_zoos_stands_in_and_its_end_of_sequence_ends_nothing(target, zoo):

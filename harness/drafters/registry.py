@@ -249,11 +249,13 @@ def _sizes(config: DrafterConfig, target: TargetModel) -> Path | None:
     """
     if config.path is not None:
         return checkpoint_folder(config.path, config.revision, WITHOUT_WEIGHTS)
-    return zoo_path(config.kind.value) if config.traits.in_zoo and target.path == ZOO / "target" else None
+    if not (config.traits.in_zoo and target.path == ZOO / "target"):
+        return None
+    return zoo_path(config.kind.value, with_weights=False)
 
 
 def _random_draft_model(config: DrafterConfig, target: TargetModel) -> TargetModel:
-    path = zoo_path("draft_model") if config.path is None and config.shape is None else config.path
+    path = zoo_path("draft_model", with_weights=False) if config.path is None and config.shape is None else config.path
     given = architecture(path, config.shape, revision=config.revision)
     check_vocab_size(given.config.vocab_size, target, given.source)
     return random_model(

@@ -13,7 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, configured_by
 from harness.models.decoder_layer import infer_dense_layers, layer_types
-from harness.models.fingerprint import fingerprint
+from harness.models.fingerprint import TEXT_SUFFIXES, fingerprint
 from harness.models.random_weights import RandomWeights, random_fingerprint
 from harness.models.shape import SHAPES, read_shape
 from harness.models.target import META, TargetModel, fill, read_config
@@ -69,16 +69,17 @@ def random_target(
     size. A sequence ends at the tokens that the configuration names; those of the zoo's tokenizer end nothing here.
     Raises ValueError when the model type is not supported.
     """
-    source_path = zoo_path("target") if path is None and shape is None else path
+    source_path = zoo_path("target", with_weights=False) if path is None and shape is None else path
     given = architecture(source_path, shape, revision=revision, trust_remote_code=trust_remote_code)
-    folder = given.folder if given.folder is not None and has_tokenizer(given.folder) else zoo_path("target")
+    own = given.folder if given.folder is not None and has_tokenizer(given.folder) else None
+    folder = zoo_path("target", with_weights=False) if own is None else own
     tokenizer = load_tokenizer(folder, trust_remote_code)
     if len(tokenizer) > given.config.vocab_size:
         raise ValueError(
             f"{given.source}: expected vocab_size {len(tokenizer)} or more, the tokens of the tokenizer in {folder}, "
             f"found {given.config.vocab_size}; put the tokenizer of this model beside it"
         )
-    identity = given.fields | {"tokenizer": fingerprint(folder)}
+    identity = given.fields | {"tokenizer": fingerprint(folder, TEXT_SUFFIXES)}
     stands_in = folder != given.folder
     return random_model(given, "target", tokenizer, device, dtype, name, identity, tokenizer_stands_in=stands_in)
 

@@ -11,16 +11,18 @@ KINDS = ("target", "eagle", "eagle3", "draft_model")
 """Folders of the zoo. The MTP layer lies inside the target's folder, as in public checkpoints."""
 
 
-def zoo_path(kind: str) -> Path:
+def zoo_path(kind: str, *, with_weights: bool = True) -> Path:
     """Folder of a built-in model: target, eagle, eagle3, draft_model, or mtp (which is the target's folder).
 
+    with_weights: False for those who want its sizes or its tokenizer alone.
     Raises ValueError for an unknown kind and when the files are not there.
     """
     folder = "target" if kind == "mtp" else kind
     if folder not in KINDS:
         raise ValueError(f"expected a built-in model among {', '.join((*KINDS, 'mtp'))}, found {kind!r}")
     path = ZOO / folder
-    missing = [name for name in ("config.json", "model.safetensors") if not (path / name).is_file()]
+    wanted = ("config.json", "model.safetensors") if with_weights else ("config.json",)
+    missing = [name for name in wanted if not (path / name).is_file()]
     if missing:
         raise ValueError(
             f"{path}: expected the built-in {kind} with {', '.join(missing)}, found none; the package was installed "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.backends.server.random_models import draws_weights
 from harness.backends.server.weights import models_of
-from harness.models.fingerprint import fingerprint
+from harness.models.fingerprint import TEXT_SUFFIXES, fingerprint
 from harness.models.hub_snapshot import hub_snapshot
 from harness.models.shape import SHAPES
 from harness.models.zoo import zoo_path
@@ -38,7 +38,7 @@ def sources_here(cell: CellConfig, snapshot: Snapshot = hub_snapshot) -> Mapping
         return {}
     found = _digests(cell, snapshot)
     # its tokenizer may stand in, and sizes of a head follow from a target
-    return {} if found is None else {**found, "zoo": fingerprint(zoo_path("target"))}
+    return {} if found is None else {**found, "zoo": fingerprint(zoo_path("target", with_weights=False), TEXT_SUFFIXES)}
 
 
 def _digests(cell: CellConfig, snapshot: Snapshot) -> dict[str, str] | None:

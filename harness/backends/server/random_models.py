@@ -47,7 +47,7 @@ def random_target_folder(target: TargetConfig, folder: Path) -> Path:
     from harness.models.zoo import zoo_path
 
     own = None if target.path is None else checkpoint_folder(target.path, target.revision, WITHOUT_WEIGHTS)
-    tokenizer = own if own is not None and has_tokenizer(own) else zoo_path("target")
+    tokenizer = own if own is not None and has_tokenizer(own) else zoo_path("target", with_weights=False)
     path = target_path(target) if target.shape is None else None
     return _written("target", _model_fields(path, target.shape), folder, tokenizer)
 
