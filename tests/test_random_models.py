@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.drafters.registry import load_head
@@ -21,7 +22,7 @@ from harness.sweep.whole_run import run
 from tests.small_run import SMALL
 from tests.tiny_models import random_target as target_in_memory
 from tests.tiny_models import save_target_folder, word_tokenizer
-from tests.tiny_shapes import EOS, shape_folder
+from tests.tiny_shapes import EOS, GLM, shape_folder
 
 MODEL_KINDS = [DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model]
 NUM_PARAMETERS = {
@@ -116,6 +117,21 @@ def test_random_models_need_the_zoos_tokenizer_and_not_its_weights(tmp_path, mon
     run(*arguments, *SMALL, f"output.folder={tmp_path / 'without'}")
     with_weights, without_weights = ({*(tmp_path / name / CELLS).iterdir()} for name in ("with", "without"))
     assert {path.name for path in with_weights} == {path.name for path in without_weights}
+
+
+@pytest.mark.parametrize("shape", [{}, GLM])
+def test_weights_are_made_where_fused_layers_read_them(tmp_path, shape):
+    """Would catch a second copy of every joint weight while a model is loaded, and the holes that it leaves."""
+    target = random_target(shape_folder(tmp_path, **shape))
+    weights = dict(target.causal_lm.named_parameters())
+    places, values = (
+        {name: call(weight) for name, weight in weights.items()} for call in (Tensor.data_ptr, Tensor.clone)
+    )
+    assert target.fuse() is None
+    for name, weight in target.causal_lm.named_parameters():
+        assert weight.data_ptr() == places[name] and torch.equal(weight, values[name])
+    joint = [weight.untyped_storage().nbytes() > weight.nbytes for weight in weights.values()]
+    assert sum(joint) >= 2 * target.num_layers
 
 
 def test_without_a_tokenizer_the_zoos_stands_in_and_its_end_of_sequence_ends_nothing(target, zoo):

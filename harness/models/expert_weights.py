@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from harness.models.checkpoint import WeightSource
@@ -32,15 +31,6 @@ def stored_tensors(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     for index, expert in enumerate(tensor):
         for part, weight in zip(parts, expert.chunk(len(parts)), strict=True):
             yield f"{prefix}{experts}{index}.{part}.weight", weight
-
-
-def take_tensor(
-    source: WeightSource, name: str, shape: torch.Size, device: torch.device | str, dtype: torch.dtype
-) -> Tensor:
-    """One tensor of a model from what a source has for it. Raises CheckpointError as Checkpoint.take does."""
-    tensor = torch.empty(shape, device=device, dtype=dtype)
-    put_tensor(source, name, tensor)
-    return tensor
 
 
 def put_tensor(source: WeightSource, name: str, tensor: Tensor) -> None:

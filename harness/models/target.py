@@ -35,13 +35,14 @@ from harness.models.decoder_layer import (
     use_slots,
     with_slots,
 )
-from harness.models.expert_weights import take_tensor
+from harness.models.expert_weights import put_tensor
 from harness.models.experts import EVERY_EXPERT_NOTE, runs_grouped
-from harness.models.fused.fuse import fuse_layers
+from harness.models.fused.fuse import fuse_layers, joint_projections, pack, packing_obstacle
 from harness.models.fused.rope_table import rope_table
 from harness.models.fused.routing import MAX_TOKENS
 from harness.models.latent_attention import LatentAttention
 from harness.models.layer_forward import linear, run_layers
+from harness.models.memory_layout import MemoryLayout
 from harness.models.slot_cache import SlotCache
 from harness.models.tokenizer import eos_token_ids, load_tokenizer
 from harness.models.zoo import zoo_path
@@ -254,7 +255,8 @@ def load_target(
 
 
 def fill(causal_lm: Any, checkpoint: WeightSource, device: torch.device | str, dtype: torch.dtype | None) -> None:
-    """Give a model made on the meta device its weights; tied output weights are shared, whether stored or not.
+    """Give a model made on the meta device its weights; tied output weights are shared, whether stored or not, and what
+    fused layers read as one lies together.
 
     dtype: of the parameters; a buffer (the router's bias of GLM) keeps the float32 that the model gives it.
     """
@@ -262,12 +264,16 @@ def fill(causal_lm: Any, checkpoint: WeightSource, device: torch.device | str, d
     embedding = causal_lm.model.embed_tokens.weight
     dtype = dtype or checkpoint.take("model.embed_tokens.weight", embedding.shape).dtype
     buffers = dict(causal_lm.named_buffers())
-    state = {}
-    for key, tensor in causal_lm.state_dict().items():
+    for layer in causal_lm.model.layers:
+        for projections in joint_projections(layer):
+            if packing_obstacle(projections) is None:
+                pack(projections)
+    empty, state, layout = causal_lm.state_dict(), {}, MemoryLayout(device)
+    for key, tensor in empty.items():
         if tied and key == "lm_head.weight":
             continue
-        kept = tensor.dtype if key in buffers else dtype
-        state[key] = take_tensor(checkpoint, key, tensor.shape, device, kept)
+        state[key] = layout.like(tensor, tensor.dtype if key in buffers else dtype)
+        put_tensor(checkpoint, key, state[key])
     if tied:
         checkpoint.ignore(("lm_head.weight",))
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
