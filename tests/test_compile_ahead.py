@@ -30,11 +30,21 @@ class Sizes(NamedTuple):
     num_values: int
     limit: int
 
+OTHER = tl.constexpr(0.5)
+
+@triton.jit
+def read(values, offsets, sizes):
+    return tl.load(values + offsets, mask=offsets < sizes.num_values, other=OTHER)
+
 @triton.jit
 def scaling_kernel(values, sizes, BLOCK: tl.constexpr):
     offsets = tl.arange(0, BLOCK)
-    block = tl.load(values + offsets, mask=offsets < sizes.num_values, other=0.0)
-    tl.store(values + offsets, block * sizes.limit, mask=offsets < sizes.num_values)
+    tl.store(values + offsets, read(values, offsets, sizes) * sizes.limit, mask=offsets < sizes.num_values)
+
+@triton.jit
+def shifting_kernel(values, sizes, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(values + offsets, read(values, offsets, sizes) + sizes.limit, mask=offsets < sizes.num_values)
 
 @triton.jit
 def wrong_kernel(values):
@@ -55,7 +65,7 @@ import torch
 from triton.runtime.driver import driver
 from harness.compile_ahead.compilation import Compilation
 from harness.compile_check.compile import CompileOnlyDriver
-from toys import Sizes, deadly_kernel, scaling_kernel, wrong_kernel
+from toys import Sizes, deadly_kernel, scaling_kernel, shifting_kernel, wrong_kernel
 
 def scale(device, launch):
     """Two types, a size that is a multiple of 16 and one that is not, and memory that begins anywhere."""
@@ -63,6 +73,7 @@ def scale(device, launch):
         values = torch.zeros(100, dtype=dtype, device=device)
         for given, sizes in ((values, Sizes(96, 7)), (values, Sizes(99, 7)), (values[1:], Sizes(99, 7))):
             launch(scaling_kernel)(given, sizes, BLOCK=128)
+        launch(shifting_kernel)(values, sizes, BLOCK=128)
 
 def rest(device, launch):
     values = torch.zeros(100, device=device)
@@ -147,22 +158,23 @@ def in_process_of_its_own(code: str, folder: Path, *arguments: str) -> dict:
 
 
 def test_launches_find_what_was_compiled_ahead(tmp_path: Path):
-    """Would catch a variant that another process compiles with other types, constants, alignments or options, and a
-    cache that is not looked at before processes are started."""
+    """Would catch a variant that another process compiles with other types, constants, alignments or options, keys
+    of kernels with a callee in common that depend on their order, and a cache that is not looked at before processes
+    are started."""
     without = in_process_of_its_own(CALLS, tmp_path, "nothing")
-    assert without == {"summary": "", "num_compiled_later": 6}
+    assert without == {"summary": "", "num_compiled_later": 8}
     (tmp_path / "cache").rename(tmp_path / "earlier")
     found = in_process_of_its_own(CALLS, tmp_path, "found")
-    assert found["summary"].startswith("6 of 6 kernels compiled in ") and found["num_compiled_later"] == 0
+    assert found["summary"].startswith("8 of 8 kernels compiled in ") and found["num_compiled_later"] == 0
     again = in_process_of_its_own(CALLS, tmp_path, "found")
-    assert again == {"summary": "6 kernels were compiled before", "num_compiled_later": 0}
+    assert again == {"summary": "8 kernels were compiled before", "num_compiled_later": 0}
 
 
 def test_what_goes_wrong_ahead_is_told_and_costs_nothing_else(tmp_path: Path):
     """Would catch a process that waits for one that died, and an error of one kernel that takes others with it."""
     found = in_process_of_its_own(CALLS, tmp_path, "failing")
     assert found["num_compiled_later"] == 0
-    assert found["summary"].startswith("6 of 8 kernels compiled in ")
+    assert found["summary"].startswith("8 of 10 kernels compiled in ")
     assert "some kernels of a cell are not known: " in found["summary"]
     assert "wrong_kernel: CompileTimeAssertionFailure" in found["summary"]
 

@@ -18,6 +18,9 @@ from typing import NamedTuple
 
 from harness.compile_ahead.variant import Variant, compile_variant
 
+MAX_PROCESSES = 32
+"""More would seldom have work: a cell launches some tens of kernels."""
+
 
 class Compiled(NamedTuple):
     """What became of a variant."""
@@ -32,8 +35,8 @@ class CompilingProcesses:
 
     def __init__(self, target: int) -> None:
         """target: compute capability without the dot, such as 90."""
-        self.num_processes = len(os.sched_getaffinity(0))
-        """That compile at the same time, at most: as many as this process may use cores."""
+        self.num_processes = min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
+        """That compile at the same time, at most: no more than this process may use cores."""
         self.errors: list[str] = []
         """What went wrong with the processes themselves."""
         self._given: SimpleQueue[Variant | None] = SimpleQueue()

@@ -38,7 +38,23 @@ class Variant(NamedTuple):
             ImportError, AttributeError: there is no such kernel here.
         """
         function = getattr(import_module(self.module), self.kernel)
+        _hash_callees_first(function)
         return kind(function, self.signature, self.constants, self.attributes)
+
+
+def _hash_callees_first(function: JITFunction) -> None:
+    """Give a function a key in Triton's cache that every process gives it.
+
+    Triton takes in the constants that a callee uses only if the callee has a key by then, so that keys depend on what
+    the process has compiled before.
+    """
+    if function.hash is not None:
+        return
+    for name in function.fn.__code__.co_names:
+        callee = function.fn.__globals__.get(name)
+        if isinstance(callee, JITFunction) and callee is not function:
+            _hash_callees_first(callee)
+    assert function.cache_key
 
 
 class _NotCompiledError(Exception):

@@ -40,7 +40,7 @@ class KernelsAhead:
 
 
 def kernels_ahead_of(engines: Sequence[EngineOfCell], device: torch.device) -> KernelsAhead | None:
-    """The kernels that cells launch, under way from here on; None where no step is captured.
+    """The kernels that cells launch, under way from here on; None where no step is captured, or none is compiled.
 
     Objects of the user's own are not run ahead of time: the kernels of such a cell are compiled where it launches them.
 
@@ -52,7 +52,11 @@ def kernels_ahead_of(engines: Sequence[EngineOfCell], device: torch.device) -> K
     if device.type != "cuda" or torch.version.hip is not None or not captured:
         return None
     # a machine without a GPU need not have triton
+    from triton import knobs
+
     from harness.compile_ahead.compilation import Compilation
 
+    if knobs.runtime.interpret:
+        return None
     major, minor = torch.cuda.get_device_capability(device)
     return KernelsAhead(Compilation([engine.rehearse_on_meta for engine in captured], 10 * major + minor))
