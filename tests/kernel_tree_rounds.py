@@ -17,7 +17,7 @@ from kernels.workspace import Workspace
 from tests.kernel_rounds import DEVICE, RUBBISH, moved, random_words, streams_of
 from tests.random_round import PLAIN, Setting, sampling_of
 
-TREE_RATES = ((0.5, 0.2, 0.1), (0.4, 0.3), (0.6,), (0.5, 0.25))
+TREE_RATES = ((0.5, 0.2, 0.1), (0.1, 0.7), (0.9,), (0.2, 0.6))
 """Of synthetic acceptance, by depth and child."""
 AnyMethod = TreeMethod | VerificationMethod
 
