@@ -68,10 +68,13 @@ def _synthetic_walk_kernel(
     flagged = (tl.sum(outside.to(tl.int32), axis=0) > 0) | (given > tokens.width)
     tl.store(output.invalid + request, flagged)
     first_row = row * (tokens.width + 1)
+    # the draw finds its rows like packed ones, of which alone a request may be UNPLACED
+    least = -1
     if target.first_rows is not None:
         first_row = tl.load(target.first_rows + request)
+        least = UNPLACED
     tl.store(drawn_rows + request, first_row + node)
-    tl.store(drawn_counts + request, tl.minimum(count, 0).to(tl.int64))
+    tl.store(drawn_counts + request, tl.maximum(tl.minimum(count, 0), least).to(tl.int64))
     tl.store(drawn_positions + request, position + level)
 
 

@@ -9,7 +9,7 @@ from harness.settings.tree import Tree, branching
 from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws, TokenMask, Verification, VerificationMethod
 from kernels.verify import verify
 from tests.kernel_rounds import DEVICE, UNCUT, moved, random_words, streams_of
-from tests.kernel_tree_rounds import TreeRound, checked, tree_round
+from tests.kernel_tree_rounds import TreeRound, assert_same, checked, tree_round
 from tests.random_round import GREEDY, Setting
 
 SYNTHETIC = VerificationMethod.synthetic
@@ -61,3 +61,13 @@ def test_what_cannot_be_emitted_is_flagged_and_a_place_without_a_token_is_not():
     assert found.invalid.tolist() == [True, False, False, True]
     assert found.path.tolist() == [[-1, -1], [1, -1], [0, -1], [0, -1]]
     checked(batch, SYNTHETIC)
+
+
+def test_a_number_of_draft_tokens_below_0_is_a_padded_slot():
+    """Would catch a slot that emits a token, as one does whose packed rows do not add up."""
+    batch = tree_round(UNCUT[:3], [branching(2, 1)] * 3, 63, DISTINCT, padded=True)
+    batch.draft.num_draft_tokens[1] = -1
+    expected = batch.expected(SYNTHETIC)
+    for count in (-2, -9):
+        batch.draft.num_draft_tokens[1] = count
+        assert_same(batch.found(method=SYNTHETIC), expected)

@@ -8,7 +8,7 @@ from random import Random
 
 from harness.agreement.config import AgreementConfig
 from kernels.contract import VerificationMethod
-from kernels.methods import SiblingDraws, TreeMethod
+from kernels.methods import DraftSampling, SiblingDraws, TreeMethod, methods_with
 
 Method = VerificationMethod
 MAX_LOGITS = 2**23
@@ -16,6 +16,8 @@ MAX_LOGITS = 2**23
 
 TREES = 0.25
 """Of the layouts with draft tokens."""
+OF_TREES = (*TreeMethod, *sorted(methods_with(lambda traits: traits.siblings), key=lambda method: method.value))
+"""Methods that verify trees."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,6 @@ def random_layout(config: AgreementConfig, random: Random) -> Layout:
     )
     if width == 0 or random.random() >= TREES:
         return layout
-    method = random.choice(list(TreeMethod))
-    is_one_hot = layout.is_one_hot and method.traits.is_strict_on_one_hot
+    method = random.choice(OF_TREES)
+    is_one_hot = layout.is_one_hot and DraftSampling.greedy in method.traits.draft_samplings
     return replace(layout, method=method, siblings=random.choice(method.traits.siblings), is_one_hot=is_one_hot)

@@ -91,7 +91,8 @@ def cases_of(config: AgreementConfig) -> list[Case]:
 def verification_of(method: VerificationMethod | TreeMethod, num_draft_tokens: int) -> Verification:
     """The method with parameters that let it accept and reject; one rate for each draft position."""
     rates = tuple(0.8**position for position in range(1, num_draft_tokens + 1))
-    return Verification(method, leniency=0.7, synthetic_rates=rates, fly_window_size=1)
+    of_trees = ((0.5, 0.2, 0.1), (0.2, 0.6)) * max(1, num_draft_tokens)
+    return Verification(method, leniency=0.7, synthetic_rates=rates, synthetic_tree_rates=of_trees, fly_window_size=1)
 
 
 def compare_cases(config: AgreementConfig, report: Callable[[CaseResult], None]) -> list[CaseResult]:
