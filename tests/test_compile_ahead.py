@@ -19,7 +19,7 @@ from tests.small_run import SMALL
 ROOT = Path(__file__).parents[1]
 TOYS = """
 import os
-from multiprocessing import current_process
+import sys
 from typing import NamedTuple
 
 import triton
@@ -54,7 +54,7 @@ def wrong_kernel(values):
 def deadly_kernel(values):
     pass
 
-if current_process().name != "MainProcess":
+if any("compiling_processes" in each for each in sys.orig_argv):
     # where kernels are compiled ahead
     make_ir = ASTSource.make_ir
     ASTSource.make_ir = lambda asked, *given: os._exit(3) if asked.name == "deadly_kernel" else make_ir(asked, *given)
@@ -89,18 +89,17 @@ def only_compile(kernel):
 def unknown():
     torch.zeros(3, device="meta").tolist()
 
-if __name__ == "__main__":
-    calls = {
-        "found": [lambda: scale("meta", run)],
-        "failing": [unknown, lambda: rest("meta", run), lambda: scale("meta", run)],
-        "nothing": [],
-    }[sys.argv[1]]
-    compilation = Compilation(calls, 90)
-    compilation.wait()
-    driver.set_active(CompileOnlyDriver(90))
-    with compilation.counting() as compiled_s:
-        scale("cpu", only_compile)
-    print(json.dumps({"summary": compilation.summary, "num_compiled_later": len(compiled_s)}))
+calls = {
+    "found": [lambda: scale("meta", run)],
+    "failing": [unknown, lambda: rest("meta", run), lambda: scale("meta", run)],
+    "nothing": [],
+}[sys.argv[1]]
+compilation = Compilation(calls, 90)
+compilation.wait()
+driver.set_active(CompileOnlyDriver(90))
+with compilation.counting() as compiled_s:
+    scale("cpu", only_compile)
+print(json.dumps({"summary": compilation.summary, "num_compiled_later": len(compiled_s)}))
 '''
 STEPS = """
 import json, sys
@@ -158,7 +157,7 @@ def in_process_of_its_own(code: str, folder: Path, *arguments: str) -> dict:
 
 
 def test_launches_find_what_was_compiled_ahead(tmp_path: Path):
-    """Would catch a variant that another process compiles with other types, constants, alignments or options, keys
+    """Would catch a script that runs a second time, a variant that another process compiles with other types, constants, alignments or options, keys
     of kernels with a callee in common that depend on their order, and a cache that is not looked at before processes
     are started."""
     without = in_process_of_its_own(CALLS, tmp_path, "nothing")

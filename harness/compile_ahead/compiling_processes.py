@@ -1,13 +1,15 @@
 """Variants of kernels compiled by several processes at once; what they compile lies in Triton's cache.
 
 One process is started that imports torch and Triton and has no thread and no device. It forks itself for every variant.
+It is none of multiprocessing's, which would run a script of the user's a second time.
 One that dies takes its variant with it, and nothing else: who launches a kernel that is not in the cache compiles it.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -40,7 +42,9 @@ class CompilingProcesses:
         self.errors: list[str] = []
         """What went wrong with the processes themselves."""
         self._given: SimpleQueue[Variant | None] = SimpleQueue()
-        self._results, self._their_results = multiprocessing.get_context("spawn").Pipe(duplex=False)
+        results, self._their_results = os.pipe()
+        self._results = Connection(results, writable=False)
+        self._process: subprocess.Popen[bytes] | None = None
         # whoever gives a variant does not wait until a process takes it
         self._sender = Thread(target=self._send, args=(target,), daemon=True)
         self._sender.start()
@@ -63,29 +67,48 @@ class CompilingProcesses:
                     yield Compiled(*self._results.recv())
                 except EOFError:
                     self._sender.join()
+                    if self._process is not None:
+                        self._process.wait()
                     return
         self.errors.append(f"not done after {limit_s:.0f} s")
 
     def _send(self, target: int) -> None:
         """Start the process, and hand variants over to it."""
-        context = multiprocessing.get_context("spawn")
-        theirs, ours = context.Pipe(duplex=False)
-        arguments = theirs, self._their_results, target, self.num_processes
-        process = context.Process(target=_serve, args=arguments, daemon=True)
-        try:
-            process.start()
-            theirs.close()
-            self._their_results.close()
-            while (variant := self._given.get()) is not None:
-                ours.send(variant)
-        except OSError as error:
-            self.errors.append(f"a process that compiles did not start, or ended: {type(error).__name__}: {error}")
-            self._their_results.close()
-        ours.close()
+        theirs, ours = os.pipe()
+        program = (
+            f"import {__name__} as here; here.serve({theirs}, {self._their_results}, {target}, {self.num_processes})"
+        )
+        # what is imported here is found there
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with Connection(ours, readable=False) as given:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", program],
+                    pass_fds=(theirs, self._their_results),
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                )
+                for number in (theirs, self._their_results):
+                    os.close(number)
+                while (variant := self._given.get()) is not None:
+                    given.send(variant)
+            except OSError as error:
+                self.errors.append(f"no process that compiles: {type(error).__name__}: {error}")
+                if self._process is None:
+                    os.close(theirs)
+                    os.close(self._their_results)
 
 
-def _serve(given: Connection, results: Connection, target: int, num_processes: int) -> None:
-    """The body of the process that is started."""
+def serve(given_number: int, results_number: int, target: int, num_processes: int) -> None:
+    """The body of the process that is started.
+
+    Args:
+        given_number: of the pipe that brings variants.
+        results_number: of the pipe that takes what becomes of each.
+        target: compute capability without the dot, such as 90.
+        num_processes: that compile at the same time, at most.
+    """
+    given, results = Connection(given_number, writable=False), Connection(results_number, readable=False)
     num_running = 0
     while True:
         try:
