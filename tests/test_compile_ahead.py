@@ -86,6 +86,8 @@ def run(kernel):
 def only_compile(kernel):
     return lambda *given, **named: kernel.warmup(*given, grid=(1,), **named)
 
+looked_at = []
+
 def unknown():
     torch.zeros(3, device="meta").tolist()
 
@@ -93,13 +95,16 @@ calls = {
     "found": [lambda: scale("meta", run)],
     "failing": [unknown, lambda: rest("meta", run), lambda: scale("meta", run)],
     "nothing": [],
+    "many, warm": 6 * [lambda: looked_at.append(1)],
+    "many, cold": [lambda: scale("meta", run), *6 * [lambda: looked_at.append(1)]],
 }[sys.argv[1]]
 compilation = Compilation(calls, 90)
 compilation.wait()
 driver.set_active(CompileOnlyDriver(90))
 with compilation.counting() as compiled_s:
     scale("cpu", only_compile)
-print(json.dumps({"summary": compilation.summary, "num_compiled_later": len(compiled_s)}))
+told = {"summary": compilation.summary, "num_compiled_later": len(compiled_s)}
+print(json.dumps(told | ({"num_looked_at": len(looked_at)} if looked_at else {})))
 '''
 STEPS = """
 import json, sys
@@ -157,9 +162,9 @@ def in_process_of_its_own(code: str, folder: Path, *arguments: str) -> dict:
 
 
 def test_launches_find_what_was_compiled_ahead(tmp_path: Path):
-    """Would catch a script that runs a second time, a variant that another process compiles with other types, constants, alignments or options, keys
-    of kernels with a callee in common that depend on their order, and a cache that is not looked at before processes
-    are started."""
+    """Would catch a script that runs a second time; a variant that another process compiles with other types,
+    constants, alignments or options; keys of kernels with a callee in common that depend on their order; and a cache
+    that is not looked at before processes are started."""
     without = in_process_of_its_own(CALLS, tmp_path, "nothing")
     assert without == {"summary": "", "num_compiled_later": 8}
     (tmp_path / "cache").rename(tmp_path / "earlier")
@@ -167,6 +172,13 @@ def test_launches_find_what_was_compiled_ahead(tmp_path: Path):
     assert found["summary"].startswith("8 of 8 kernels compiled in ") and found["num_compiled_later"] == 0
     again = in_process_of_its_own(CALLS, tmp_path, "found")
     assert again == {"summary": "8 kernels were compiled before", "num_compiled_later": 0}
+
+
+def test_all_cells_are_looked_at_unless_the_first_ones_lack_nothing(tmp_path: Path):
+    """Would catch a cold start that stops looking at cells that share the kernels of earlier ones, and a warm start
+    that looks at all of many."""
+    assert in_process_of_its_own(CALLS, tmp_path, "many, cold")["num_looked_at"] == 6
+    assert in_process_of_its_own(CALLS, tmp_path, "many, warm")["num_looked_at"] == 4
 
 
 def test_what_goes_wrong_ahead_is_told_and_costs_nothing_else(tmp_path: Path):

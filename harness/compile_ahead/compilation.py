@@ -14,8 +14,8 @@ from harness.compile_ahead.variant import Variant, is_compiled, recorded
 
 LIMIT_S = 600.0
 """After so long the kernels that are still missing are compiled where they are launched."""
-MAX_FRUITLESS = 4
-"""Calls in a row of which Triton's cache holds every kernel; what comes after them is compiled where it is launched."""
+NUM_TRIED = 4
+"""Calls after which, if Triton's cache holds all their kernels, it is taken to hold those of the others too."""
 
 
 class Compilation:
@@ -35,17 +35,15 @@ class Compilation:
         self._processes: CompilingProcesses | None = None
         self._errors: list[str] = []
         self._num_kept = self._num_missing = self._num_compiled = self._num_processes = 0
-        num_fruitless = 0
-        for call in calls:
+        for number, call in enumerate(calls):
+            if number == NUM_TRIED and not self._num_missing:
+                break
             missing = self._missing(call)
-            num_fruitless = 0 if missing else num_fruitless + 1
             # those with many arguments take longest
             for variant in sorted(missing, key=lambda variant: -len(variant.signature)):
                 self._processes = self._processes or CompilingProcesses(target)
                 self._processes.add(variant)
                 self._num_processes = self._processes.num_processes
-            if num_fruitless == MAX_FRUITLESS:
-                break
 
     def _missing(self, call: Callable[[], None]) -> list[Variant]:
         """What a call launches and Triton's cache lacks."""
