@@ -60,6 +60,20 @@ def test_no_drafting_is_a_candidate():
     assert (column(best, "best K"), column(best, "speedup")) == (["0"], ["1"])
 
 
+def test_trees_of_one_method_are_candidates_beside_chains_drafted_as_trees():
+    """Each by its shape, and apart from chains. Would catch a tree that is compared with itself alone, and two shapes
+    of as many tokens under one name."""
+    shapes = {"1": 0.02, "1-1": 0.011, "2": 0.03, "[-1,-1,0]": 0.05}
+    sizes = dict(zip(shapes, (1, 2, 2, 3), strict=True))
+    trees = [
+        cell(sizes[shape], step_s=step_s, method="recursive", drafting__tree=shape) for shape, step_s in shapes.items()
+    ]
+    best, by_depth = depth_tables(analysed(*trees, cell(1), cell(2)))
+    assert column(best, "best K")[0] == "2 (tree 1-1)" and len(best.texts) == 2
+    assert column(by_depth, "K") == ["1 (tree 1)", "2 (tree 1-1)", "2 (tree 2)", "3 (tree [-1,-1,0])", "1", "2"]
+    assert column(best, "verification")[0] == "recursive, sampled drafts"
+
+
 def test_depths_are_compared_within_one_setting():
     cells = [cell(depth, decoding__temperature=temperature) for depth in (1, 2) for temperature in (0.5, 1.0)]
     best, by_depth = depth_tables(analysed(*cells))

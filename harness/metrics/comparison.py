@@ -220,18 +220,19 @@ class Series:
         return self.cells[0]
 
 
-def series_along(cells: Sequence[CellResult], section: str, name: str) -> list[Series]:
+def series_along(cells: Sequence[CellResult], section: str, name: str, *beside: str) -> list[Series]:
     """The cells in lines along `section.name`; only lines of two cells and more. Those that failed are left out.
 
     Args:
         cells: of any runs; those of two runs are never in one line.
         section: of the setting, such as `drafting`.
         name: of the setting, such as `num_speculative_tokens`; its values can be ordered.
+        beside: settings in which the cells of a line may differ too, such as SHAPE.
     """
     found: dict[str, list[CellResult]] = {}
     for cell in cells:
         if not cell.is_baseline and not cell.record.has_failed:
-            found.setdefault(cell.key_without(*NOT_COMPARED, f"{section}.{name}"), []).append(cell)
+            found.setdefault(cell.key_without(*NOT_COMPARED, f"{section}.{name}", *beside), []).append(cell)
 
     def value(cell: CellResult) -> Any:
         return cell.record.config[section][name]

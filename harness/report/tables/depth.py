@@ -1,7 +1,8 @@
 """Tables of the draft depth: throughput against K, and the K that is best in each setting, with what equals it.
 
 The best K is the one with the highest throughput that was observed, no drafting (K = 0) among the candidates. Another K
-is told apart from it where the interval of their paired ratio leaves out 1.
+is told apart from it where the interval of their paired ratio leaves out 1. The trees of one method are one setting,
+chains that are drafted as trees among them.
 This module knows what to show; it does not know where it is written.
 """
 
@@ -11,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.metrics.cell import CellResult
-from harness.metrics.comparison import Series, series_along
+from harness.metrics.comparison import SHAPE, Series, series_along
 from harness.metrics.definitions import footnotes
 from harness.metrics.estimates import Estimate, paired_ratio
-from harness.report.cell_names import CONTEXT, column_name, varying
+from harness.report.cell_names import CONTEXT, column_name, label_suffix, varying
 from harness.report.entries import estimate_number, metric_number, setting, settings_of
 from harness.report.missing_values import missing_value_notes, table_notes
 from harness.report.table import NONE, Entry, Table
@@ -57,7 +58,7 @@ class _Choice:
     @property
     def equals(self) -> list[str]:
         pairs = zip(self.cells, self.verdicts(), strict=True)
-        return [str(_depth(cell)) for cell, verdict in pairs if verdict == EQUAL]
+        return [_named(cell) for cell, verdict in pairs if verdict == EQUAL]
 
 
 def depth_tables(cells: Sequence[CellResult]) -> list[Table]:
@@ -66,20 +67,33 @@ def depth_tables(cells: Sequence[CellResult]) -> list[Table]:
     Args:
         cells: of any runs, baselines among them.
     """
-    choices = [_Choice.of(line) for line in series_along(cells, "drafting", "num_speculative_tokens")]
+    choices = [_Choice.of(line) for line in series_along(cells, "drafting", "num_speculative_tokens", SHAPE)]
     if not choices:
         return []
     extra = varying(cells, CONTEXT)
     return [_best_table(choices, extra), _throughput_table(choices, extra)]
 
 
-def _depth(cell: CellResult) -> int:
-    return int(cell["num_speculative_tokens"])
+def _named(cell: CellResult) -> str:
+    """K, and the shape of a tree."""
+    tree = f" (tree {cell['tree']})" if cell["tree"] else ""
+    return f"{cell['num_speculative_tokens']}{tree}"
+
+
+def _depth(cell: CellResult) -> Entry:
+    return _named(cell) if cell["tree"] else setting(int(cell["num_speculative_tokens"]))
+
+
+def _method(cell: CellResult) -> str:
+    """A method as the header of a column, without the shape of its trees."""
+    if not cell["tree"]:
+        return column_name(cell)
+    return f"{cell['verification']}, {cell['draft_sampling']} drafts" + label_suffix(cell)
 
 
 def _settings(choice: _Choice, extra: Sequence[str]) -> list[Entry]:
     first = choice.cells[-1]
-    return [*settings_of(first, extra), column_name(first)]
+    return [*settings_of(first, extra), _method(first)]
 
 
 def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
@@ -96,7 +110,7 @@ def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
     names = ("output_tokens_per_s", "speedup")
     rows = [
         (
-            *(*_settings(choice, extra), setting(_depth(choice.best)), ", ".join(choice.equals) or "none"),
+            *(*_settings(choice, extra), _depth(choice.best), ", ".join(choice.equals) or "none"),
             *(estimate_number(choice.best, name) for name in names),
         )
         for choice in choices
@@ -115,7 +129,7 @@ def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table
             shown += [estimate_number(cell, name) for name in METRICS[1:]]
             share: Entry = metric_number(ratio, "output_tokens_per_s", style="length", cells=[cell, choice.best])
             share = setting(1) if cell is choice.best else share
-            rows.append((*_settings(choice, extra), setting(_depth(cell)), *shown, share, verdict))
+            rows.append((*_settings(choice, extra), _depth(cell), *shown, share, verdict))
     cells = [cell for choice in choices for cell in choice.cells]
     notes = (SELECTION, ROUND, *table_notes(cells, METRICS))
     return Table("Throughput by draft depth", tuple(header), tuple(rows), notes)
