@@ -32,7 +32,7 @@ class KernelsAhead:
         began = time.perf_counter()
         with self._compilation.counting() as compiled_s:
             engine.prepare()
-        parts = [] if self._is_told else [self._compilation.summary]
+        parts = [] if self._is_told else [self._compilation.summary or "no kernels that are new to this process"]
         if compiled_s:
             parts.append(f"{len(compiled_s)} kernels compiled one after another in {sum(compiled_s):.1f} s")
         self._is_told = True
