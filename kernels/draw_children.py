@@ -30,6 +30,7 @@ from .row_words import load_logits, read_in_words
 from .sample_next import chunk_masses, find_token, load_chunks
 from .second_pass import weigh_chunks
 from .token_mask import mask_row, mask_rows, only_allowed
+from .tree_children import SMALLEST_REST
 from .workspace import Shape, Workspace
 
 PARTS = 4
@@ -146,7 +147,7 @@ def _draw_children_kernel(
                     num_taken += 1
                 else:
                     whole = tl.sum(masses, axis=0)
-                    if whole > 0:
+                    if whole >= normalizer * SMALLEST_REST:
                         branch = tl.load(branches + row * num_children + child)
                         first, second, _, _ = words(seed, DRAFT, position, round_index, branch)
                         token = find_token(

@@ -73,6 +73,10 @@ class SiblingDraws(Enum):
     distinct = "distinct"  # without replacement
 
 
+SMALLEST_REST = 2.0**-80
+"""Of a draft row's probability, that its rejected or drawn tokens must leave for a further distinct child: below it the
+row has no further token. A float32 weight holds what is above it, divided among up to 2^40 tokens."""
+
 OWN_NOISE = (DraftSampling.sampled, DraftSampling.greedy)
 ANY_DRAFTS = (*OWN_NOISE, DraftSampling.coupled)
 

@@ -12,7 +12,15 @@ from .addresses import draft_row
 from .conclude import load_stats
 from .decide import entry
 from .device_streams import BONUS, RESIDUAL, uniform
-from .tree_children import NO_CHILD, accept_uniforms, first_child, first_of, judge_children, load_children
+from .tree_children import (
+    NO_CHILD,
+    SMALLEST_REST,
+    accept_uniforms,
+    first_child,
+    first_of,
+    judge_children,
+    load_children,
+)
 from .tree_decide import MOST_GONE, load_draft_stats, load_sums
 from .tree_emit import emit
 from .tree_weigh import open_node
@@ -126,8 +134,7 @@ def go_on(
                         first = first_child(tokens, walk, request, node, count, columns)
                         _, draft_at = draft_row(draft, slot, tl.maximum(first, 0))
                         draft_normalizer = load_draft_stats(draft, draft_at, first >= 0)[1]
-                        rest = tl.maximum(tl.sum(sums, axis=0) / draft_normalizer, 1e-30)
-                        rests = _put(rests, columns, level, rest)
+                        rests = _put(rests, columns, level, tl.sum(sums, axis=0) / draft_normalizer)
     next_mode = tl.full((), GOES_ON, tl.int32)
     next_factor = tl.full((), 0.0, tl.float64)
     if mode == WEIGH_LAST:
@@ -139,7 +146,8 @@ def go_on(
             IS_DISTINCT,
         )  # fmt: skip
         usable, target_probs, draft_probs = judged
-        child = first_of(columns, usable & (columns > place))
+        has_more = entry(rests, columns, level) >= SMALLEST_REST
+        child = first_of(columns, usable & (columns > tl.where(has_more, place, tokens.width)))
         chance, kappa = entry(chances, columns, level), entry(kappas, columns, level)
         if child < NO_CHILD:
             token = entry(token_ids, columns, child)
@@ -201,7 +209,7 @@ def go_on(
                         num_removed += 1
                         # law is q / D
                         rest = rest - law * rest
-                        rests = _put(rests, columns, level, tl.maximum(rest, 1e-30))
+                        rests = _put(rests, columns, level, rest)
                         if rest < MOST_GONE:
                             next_mode = tl.full((), WEIGH_REST, tl.int32)
     node = entry(nodes, columns, level)
@@ -209,7 +217,8 @@ def go_on(
         tl.debug_barrier()
         _finish(
             target, draft, tokens, temperature, count, stream, slot, rows, walk, state, output, request, columns,
-            nodes, level, entry(factors, columns, level), entry(begins, columns, level), num_removed, is_weighed,
+            nodes, level, entry(factors, columns, level), entry(begins, columns, level), num_removed,
+            entry(places, columns, level), entry(rests, columns, level), is_weighed,
             READS_DRAFT, IS_DISTINCT, TRUNCATED, CHUNK, CHUNKS_PADDED, WIDTH_PADDED,
         )  # fmt: skip
     else:
@@ -234,7 +243,7 @@ def go_on(
 @triton.jit
 def _finish(
     target, draft, tokens, temperature, count, stream, slot, rows, walk, state, output, request, columns, nodes, level,
-    factor, begin, num_removed, is_weighed,
+    factor, begin, num_removed, place, rest, is_weighed,
     READS_DRAFT: tl.constexpr, IS_DISTINCT: tl.constexpr, TRUNCATED: tl.constexpr, CHUNK: tl.constexpr,
     CHUNKS_PADDED: tl.constexpr, WIDTH_PADDED: tl.constexpr,
 ):  # fmt: skip
@@ -249,7 +258,9 @@ def _finish(
     first, _, drafted, stats, argmax, draft_stats, judged = _judge_node(
         target, draft, tokens, temperature, count, slot, rows, walk, request, node, columns, READS_DRAFT, IS_DISTINCT
     )
-    flagged = (tl.sum((drafted & (judged[0] == 0)).to(tl.int32), axis=0) > 0) | (stats[1] != stats[1])
+    # behind the last child that was deleted the row may have had no further token
+    usable = judged[0] & (columns <= tl.where(rest >= SMALLEST_REST, tokens.width, place))
+    flagged = (tl.sum((drafted & (usable == 0)).to(tl.int32), axis=0) > 0) | (stats[1] != stats[1])
     flagged = flagged | (tl.load(tokens.counts + request) > tokens.width)
     purpose = tl.where(tl.sum(drafted.to(tl.int32), axis=0) > 0, RESIDUAL, BONUS)
     seed, position, round_index = stream

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from . import methods
 from .acceptance_test import draft_logit, draft_logprob
 from .addresses import row_address
 from .decide import entry, load_token_ids
@@ -18,6 +19,7 @@ from .token_mask import allowed_logit, target_mask_row
 
 NO_CHILD: tl.constexpr = tl.constexpr(2**20)
 """Beyond any draft token."""
+SMALLEST_REST: tl.constexpr = tl.constexpr(methods.SMALLEST_REST)
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from .kseq_ratio import next_ratio
 from .sample_next import chunk_masses, load_chunks
 from .tree_children import (
     NO_CHILD,
+    SMALLEST_REST,
     accept_certain,
     accept_uniforms,
     first_child,
@@ -198,7 +199,9 @@ def conclude_step(
                 rest = 1.0 - tl.sum(tl.where(usable & (columns <= before), draft_probs, 0.0), axis=0)
                 if mode == WEIGH_REST:
                     rests = load_sums(walk.rests, request, rows.num_chunks, CHUNKS_PADDED)
-                    rest = tl.maximum(tl.sum(rests, axis=0) / draft_stats[1], 1e-30)
+                    rest = tl.sum(rests, axis=0) / draft_stats[1]
+                    # the row has no further token, so that none of the other children is one of its
+                    usable = usable & (columns <= tl.where(rest >= SMALLEST_REST, tokens.width, before))
             place, passes, next_factor = _test_next(
                 columns, usable, target_probs, draft_probs, uniform_numbers, before, factor, mass, rest, mass > 0
             )

@@ -73,6 +73,19 @@ def test_rows_with_few_tokens(siblings: SiblingDraws):
     assert (found[0, 2:] == NO_TOKEN).all() == (siblings is SiblingDraws.distinct)
 
 
+def test_a_row_has_a_further_child_while_enough_of_it_is_left():
+    """Would catch children that verification takes for none of their row's (kernels.methods.SMALLEST_REST)."""
+    logits = rows_of(2, 200, torch.float32) / 3
+    logits[0] -= 57
+    logits[1] -= 75
+    logits[:, [7, 9]] = torch.tensor([0.0, -0.4], device=DEVICE)
+    sampling, streams = moved(sampling_of(PLAIN, PLAIN), DEVICE), moved(streams_of(2, 5), DEVICE)
+    arguments = (logits, sampling, streams, SiblingDraws.distinct, branches_of(2, 4))
+    found = draw_children(*arguments)
+    assert found.tolist() == reference_draw_children(*arguments).tolist()
+    assert (found == NO_TOKEN).tolist() == [[False] * 4, [False, False, True, True]]
+
+
 def test_an_only_child_is_what_draw_draws():
     logits = rows_of(5, 300, torch.float32)
     sampling, streams = moved(sampling_of(*UNCUT[:5]), DEVICE), moved(streams_of(5, 2), DEVICE)

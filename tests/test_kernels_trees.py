@@ -8,7 +8,7 @@ import torch
 
 from harness.settings.tree import Tree, branching
 from kernels import tree_walk
-from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws
+from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws, VerificationResult
 from kernels.draft_stats import with_row_stats
 from kernels.methods import TreeMethod, VerificationMethod
 from kernels.tree_shape import longest_walk
@@ -75,11 +75,11 @@ def test_masked_rows(siblings: SiblingDraws):
     checked(masked(batch))
 
 
-def peaked_round(siblings: SiblingDraws) -> TreeRound:
-    """Two tokens have nearly all of the draft row, and the third child comes from the rest."""
+def peaked_round(siblings: SiblingDraws, gap: float) -> TreeRound:
+    """Two tokens have nearly all of the draft row, and the other children come from the rest, `gap` nats below."""
     count, vocab_size = 12, 200
     generator = torch.Generator().manual_seed(3)
-    draft_row = torch.randn(vocab_size, generator=generator) - 22
+    draft_row = torch.randn(vocab_size, generator=generator) - gap
     draft_row[7], draft_row[9] = 0.0, -0.4
     others = torch.randint(10, vocab_size, (count, 2), generator=generator)
     token_ids = torch.cat([torch.tensor([[7, 9]]).expand(count, -1), others], dim=1)
@@ -96,14 +96,26 @@ def peaked_round(siblings: SiblingDraws) -> TreeRound:
     return TreeRound(target.flatten(0, 1), draft, plain, streams_of(count, 4))
 
 
-@METHODS
-def test_what_is_left_of_a_draft_row_is_summed_where_little_is(method: TreeMethod):
-    """The rest of 1e-9 after two siblings: a difference of probabilities would be rounding alone."""
-    batch = peaked_round(DISTINCT)
+def checked_peaked(method: TreeMethod, gap: float) -> VerificationResult:
+    batch = peaked_round(DISTINCT, gap)
     batch = TreeRound(*(moved(each, DEVICE) for each in (batch.rows, batch.draft, batch.sampling, batch.streams)))
-    found = checked(batch, method)
+    return checked(batch, method)
+
+
+@METHODS
+@pytest.mark.parametrize("gap", [22.0, 57.0])
+def test_what_is_left_of_a_draft_row_is_summed_where_little_is(method: TreeMethod, gap: float):
+    """The rest of 1e-9 or 2^-76 after two siblings: a difference of probabilities would be rounding alone."""
+    found = checked_peaked(method, gap)
     accepted = found.path[:, 0].tolist()
-    assert 2 in accepted and 3 in accepted and -1 in accepted
+    assert 2 in accepted and 3 in accepted and -1 in accepted and not found.invalid.any()
+
+
+@METHODS
+def test_a_sibling_beyond_what_its_row_has_left_is_never_accepted(method: TreeMethod):
+    """Would catch a rest that is bounded from below: the law of the next sibling would be too small to reject it."""
+    found = checked_peaked(method, 75.0)
+    assert not (found.path[:, 0] > 1).any() and found.invalid[found.num_accepted == 0].all()
 
 
 @pytest.mark.parametrize("method", TreeMethod, ids=lambda method: method.value)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..contract import NO_TOKEN, RowStats, Sampling, Streams, TokenMask
-from ..methods import SiblingDraws
+from ..methods import SMALLEST_REST, SiblingDraws
 from ..streams import Purpose, uniform
 from .choose import choose
 from .token_mask import without_forbidden
@@ -40,8 +40,8 @@ def draw_children(
         row_stats: fields [N], written in place: the statistics of the rows, for verification.
 
     Returns:
-        [N, n] int64, ids of the target's vocabulary; NO_TOKEN where a row has no further token for a distinct child, or
-        no distribution.
+        [N, n] int64, ids of the target's vocabulary; NO_TOKEN where a row has no further token for a distinct child
+        (SMALLEST_REST), or no distribution.
     """
     if mask is not None:
         logits = without_forbidden(logits, mask, draft_to_target)
@@ -53,7 +53,7 @@ def draw_children(
     weights = rows.probs(drawn)
     seeds, positions, rounds = streams.seeds[drawn], streams.positions[drawn], streams.rounds[drawn]
     for child in range(num_children):
-        left = (weights.sum(dim=1) > 0).nonzero()[:, 0]
+        left = (weights.sum(dim=1) >= SMALLEST_REST).nonzero()[:, 0]
         uniforms = uniform(seeds[left], Purpose.draft, positions[left], rounds[left], branches[drawn[left], child])
         token_ids = choose(weights[left], uniforms)
         found[drawn[left], child] = token_ids

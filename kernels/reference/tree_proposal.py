@@ -11,19 +11,20 @@ given those before it, is
     one-hot         the token itself: no cached logits, or temperature 0
 
 A token that cannot be verified (an id outside the vocabulary, a target row or a draft row without a distribution, a
-token that its law cannot have produced) is left out of the tree with all that follows it. NO_TOKEN marks a place where
+token that its law cannot have produced, as behind siblings that leave less than SMALLEST_REST of their row) is left out
+of the tree with all that follows it. NO_TOKEN marks a place where
 nothing was drafted, because the row had no further token: it is no node, and no fault.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..contract import NO_TOKEN, Draft, Sampling
-from ..methods import SiblingDraws
+from ..methods import SMALLEST_REST, SiblingDraws
 from .proposal import leading, on_target_vocab, to_draft_ids
 from .several_drafts import normalised
 from .target_rows import target_rows
@@ -80,16 +81,32 @@ class TreeProposal:
         rows = self.draft.probs(self.draft_rows[requests, places])
         rows = on_target_vocab(rows, self.draft_to_target, size)
         if self.siblings is SiblingDraws.distinct:
-            earlier = self._earlier(requests, places)
+            earlier = self.earlier_siblings(requests, places)
             has_earlier = earlier.any(dim=1).nonzero()[:, 0]
             if len(has_earlier):
-                left, tokens = rows[has_earlier], self.token_ids[requests[has_earlier]]
-                taken = torch.zeros_like(left).scatter_add_(1, tokens, earlier[has_earlier].double())
-                rows[has_earlier] = normalised(left.masked_fill(taken > 0, 0.0))
+                rows[has_earlier] = normalised(
+                    self._left(rows[has_earlier], requests[has_earlier], earlier[has_earlier])
+                )
         found[drawn] = rows
         return found
 
-    def _earlier(self, requests: Tensor, places: Tensor) -> Tensor:
+    def rests(self, requests: Tensor, earlier: Tensor, place: int) -> Tensor:
+        """[n] float64, what some siblings, [n, K] bool, leave of the row of a draft token; 1 where there are none."""
+        found = torch.ones(len(requests), dtype=torch.float64, device=requests.device)
+        some = earlier.any(dim=1).nonzero()[:, 0]
+        if self.draft is None or len(some) == 0:
+            return found
+        rows = self.draft.probs(self.draft_rows[requests[some], place])
+        rows = on_target_vocab(rows, self.draft_to_target, self.target.logits.shape[1])
+        found[some] = self._left(rows, requests[some], earlier[some]).sum(dim=1)
+        return found
+
+    def _left(self, rows: Tensor, requests: Tensor, earlier: Tensor) -> Tensor:
+        """[n, V] without the tokens of some siblings, [n, K] bool."""
+        taken = torch.zeros_like(rows).scatter_add_(1, self.token_ids[requests], earlier.double())
+        return rows.masked_fill(taken > 0, 0.0)
+
+    def earlier_siblings(self, requests: Tensor, places: Tensor) -> Tensor:
         """[n, K] bool, usable siblings before some draft tokens."""
         parents = self.parents[requests]
         same = parents == parents.gather(1, places[:, None])
@@ -132,28 +149,37 @@ def propose_trees(target_logits: Tensor, draft: Draft, sampling: Sampling) -> Tr
         possible = (ids >= 0) & ~rows_of_draft.invalid
         possible &= rows_of_draft.logprobs_at(index, ids.clamp(min=0)) > -torch.inf
         known = known.masked_scatter(wanted, possible)
-    usable = _usable(known, token_ids, parents, ~one_hot & (draft.siblings is SiblingDraws.distinct))
-    return TreeProposal(
+    found = TreeProposal(
         target=target,
         rows=rows,
         token_ids=token_ids,
         parents=parents + 1,
         depths=depths(parents),
         drafted=drafted,
-        usable=usable,
+        usable=known,
         one_hot=one_hot,
         siblings=draft.siblings,
         draft=rows_of_draft,
         draft_rows=draft_rows,
         draft_to_target=draft.draft_to_target,
     )
+    return _with_usable(found)
 
 
-def _usable(known: Tensor, token_ids: Tensor, parents: Tensor, is_distinct: Tensor) -> Tensor:
-    """[R, K] bool, known draft tokens behind usable ones; of distinct siblings none repeats another."""
-    found = [torch.ones_like(known[:, 0]) if known.shape[1] else known.new_ones(len(known))]
-    for place, column in enumerate(known.unbind(dim=1)):
-        same = (parents[:, :place] == parents[:, place, None]) & (token_ids[:, :place] == token_ids[:, place, None])
-        repeats = (same & torch.stack(found, dim=1)[:, 1:]).any(dim=1) & is_distinct
-        found.append(column & ~repeats & torch.stack(found, dim=1).gather(1, parents[:, place, None] + 1)[:, 0])
-    return torch.stack(found[1:], dim=1) if known.shape[1] else known
+def _with_usable(tree: TreeProposal) -> TreeProposal:
+    """The round with those of its usable draft tokens that lie behind usable ones; of distinct siblings none repeats
+    another, nor follows others that leave its row no further token."""
+    is_distinct = ~tree.one_hot & (tree.siblings is SiblingDraws.distinct)
+    for place in range(tree.width):
+        usable = tree.usable.clone()
+        above = tree.parents[:, place]
+        is_behind = (above == 0) | usable.gather(1, (above - 1).clamp(min=0)[:, None])[:, 0]
+        usable[:, place] &= is_behind
+        requests = (usable[:, place] & is_distinct).nonzero()[:, 0]
+        if len(requests):
+            earlier = tree.earlier_siblings(requests, torch.full_like(requests, place))
+            token_ids = tree.token_ids[requests]
+            repeats = (earlier & (token_ids == token_ids[:, place, None])).any(dim=1)
+            usable[requests, place] &= ~repeats & (tree.rests(requests, earlier, place) >= SMALLEST_REST)
+        tree = replace(tree, usable=usable)
+    return tree
