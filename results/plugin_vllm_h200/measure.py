@@ -1,8 +1,8 @@
 """vLLM 0.25.1 with its own verification and with ours in turns, in one engine: `measure.py OUTPUT SECONDS [ARMS]`.
 
 Needs vLLM 0.25.1 and a GPU, and the root of this repository on PYTHONPATH. ARMS, such as vllm:standard,probabilistic,
-are the only ones then, and no law is tested. `measure.py --table measured.jsonl` prints the tables of README.md and
-needs neither.
+are the only ones then, and no law is tested. `measure.py --table FILE [FIRST_REPEAT]` prints the tables of README.md,
+and needs neither.
 """
 
 import json
@@ -123,7 +123,7 @@ def measure(output, seconds, arms):
     for arm in arms:
         switch(arm)
         for concurrency in (64, 16):
-            generate(engine, concurrency, 32, 5)
+            generate(engine, concurrency, 160, 5)
     repeat, longest = 0, 0.0
     while end - time.time() > 1.1 * longest:
         start, turn = time.time(), repeat // 2 % len(arms)
@@ -135,8 +135,13 @@ def measure(output, seconds, arms):
         repeat, longest = repeat + 1, max(longest, time.time() - start)
 
 
-def tables(path):
-    """The two tables of README.md."""
+def step_ms(row):
+    """Milliseconds for each draft of a request, as if the batch were full to the end of the block."""
+    return 1e3 * row["seconds"] * row["concurrency"] / row["drafts"]
+
+
+def tables(path, first_repeat):
+    """The two tables of README.md, of the repeats from one on."""
     import numpy as np
     from scipy.stats import t
 
@@ -150,10 +155,10 @@ def tables(path):
             lines.append(f"| {' | '.join(cells)} |")
     blocks = defaultdict(list)
     for row in rows:
-        if row["event"] == "run":
+        if row["event"] == "run" and row["repeat"] >= first_repeat:
             blocks[row["concurrency"], row["arm"]].append(row)
-    lines += ["", "| in flight | vLLM's own | tok/s | length | ours | tok/s | length | ours / own, tok/s |",
-              "|---|" + "---|" * 7]  # fmt: skip
+    lines += ["", "| in flight | vLLM's own | tok/s | length | step (ms) | ours | tok/s | length | step (ms) | "
+              "ours / own, tok/s | ours / own, step |", "|---|" + "---|" * 10]  # fmt: skip
 
     def interval(ratios):
         half = t.ppf(0.975, len(ratios) - 1) * ratios.std(ddof=1) / len(ratios) ** 0.5
@@ -167,21 +172,23 @@ def tables(path):
                 continue
             cells = [blocks[concurrency, arm] for arm in pair]
             of_pairs.append(np.log([ours["tok_s"] / own["tok_s"] for own, ours in zip(*cells, strict=True)]))
+            steps = np.log([step_ms(ours) / step_ms(own) for own, ours in zip(*cells, strict=True)])
             shown = [
                 f"{CALLED.get(arm, arm)} | {np.mean([row['tok_s'] for row in cell]):,.0f} | "
-                f"{1 + sum(row['accepted'] for row in cell) / sum(row['drafts'] for row in cell):.2f}"
+                f"{1 + sum(row['accepted'] for row in cell) / sum(row['drafts'] for row in cell):.2f} | "
+                f"{np.mean([step_ms(row) for row in cell]):.2f}"
                 for arm, cell in zip(pair, cells, strict=True)
             ]
-            lines.append(f"| {concurrency} | {' | '.join(shown)} | {interval(of_pairs[-1])} |")
+            lines.append(f"| {concurrency} | {' | '.join(shown)} | {interval(of_pairs[-1])} | {interval(steps)} |")
         if len(of_pairs) < len(PAIRS):
             continue
         # the pairs of a repeat share its drift
-        lines.append(f"| {concurrency} | the three together | | | | | | {interval(np.mean(of_pairs, axis=0))} |")
+        lines.append(f"| {concurrency} | the three together | | | | | | | | {interval(np.mean(of_pairs, axis=0))} | |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--table":
-        print(tables(sys.argv[2]))
+        print(tables(sys.argv[2], int(sys.argv[3]) if sys.argv[3:] else 0))
     else:
         measure(sys.argv[1], float(sys.argv[2]), sys.argv[3].split(",") if sys.argv[3:] else ARMS)
