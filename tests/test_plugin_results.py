@@ -18,8 +18,8 @@ def test_the_page_holds_the_tables_of_the_measurements():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     page = (FOLDER / "README.md").read_text()
-    found = module.tables(FOLDER / "measured.jsonl").split("\n\n")
-    assert len(found) == 2 and all(table in page for table in found)
+    found = module.tables(FOLDER / "measured.jsonl") + module.tables(FOLDER / "measured_two_arms.jsonl", 1)
+    assert len(found) == 3 and all(table in page for table in found)
 
 
 def test_the_page_holds_what_the_recording_gives_and_the_session_measured(tmp_path):

@@ -1,14 +1,13 @@
 """vLLM 0.25.1 with its own verification and with ours in turns, in one engine: `measure.py OUTPUT SECONDS [ARMS]`.
 
-Needs vLLM 0.25.1 and a GPU, and the root of this repository on PYTHONPATH. ARMS, such as vllm:standard,probabilistic,
-are the only ones then, and no law is tested. `measure.py --table FILE [FIRST_REPEAT]` prints the tables of README.md,
-and needs neither.
+Needs vLLM 0.25.1 and a GPU, and the root of this repository on PYTHONPATH. `measure.py --table FILE [FIRST_REPEAT]`
+prints the tables of README.md, and needs neither.
 """
 
+import argparse
 import json
 import os
 import random
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -140,25 +139,25 @@ def step_ms(row):
     return 1e3 * row["seconds"] * row["concurrency"] / row["drafts"]
 
 
-def tables(path, first_repeat):
-    """The two tables of README.md, of the repeats from one on."""
+def tables(path, first_repeat=0):
+    """Tables of README.md: the laws, if they were tested, and the blocks of the repeats from one on."""
     import numpy as np
     from scipy.stats import t
 
     rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
-    lines = ["| verification | target rows | chi-square (255) | p | accepted a round | verdict |", "|---|" + "---|" * 5]
+    laws = ["| verification | target rows | chi-square (255) | p | accepted a round | verdict |", "|---|" + "---|" * 5]
     for row in rows:
         for kind, found in zip(("processed", "raw"), row["found"] if row["event"] == "attest" else (), strict=False):
             p = "< 1e-300" if found["p_value"] == 0 else f"{found['p_value']:.2g}"
             verdict = "passes" if found["passes"] else "rejected"
             cells = [row["name"], kind, f"{found['chi_square']:,.0f}", p, f"{found['mean_accepted']:.3f}", verdict]
-            lines.append(f"| {' | '.join(cells)} |")
+            laws.append(f"| {' | '.join(cells)} |")
     blocks = defaultdict(list)
     for row in rows:
         if row["event"] == "run" and row["repeat"] >= first_repeat:
             blocks[row["concurrency"], row["arm"]].append(row)
-    lines += ["", "| in flight | vLLM's own | tok/s | length | step (ms) | ours | tok/s | length | step (ms) | "
-              "ours / own, tok/s | ours / own, step |", "|---|" + "---|" * 10]  # fmt: skip
+    lines = ["| in flight | vLLM's own | tok/s | length | step (ms) | ours | tok/s | length | step (ms) | "
+             "ours / own, tok/s | ours / own, step |", "|---|" + "---|" * 10]  # fmt: skip
 
     def interval(ratios):
         half = t.ppf(0.975, len(ratios) - 1) * ratios.std(ddof=1) / len(ratios) ** 0.5
@@ -184,11 +183,25 @@ def tables(path, first_repeat):
             continue
         # the pairs of a repeat share its drift
         lines.append(f"| {concurrency} | the three together | | | | | | | | {interval(np.mean(of_pairs, axis=0))} | |")
-    return "\n".join(lines)
+    return ["\n".join(laws)] * (len(laws) > 2) + ["\n".join(lines)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", help="lines of JSON: appended to, read with --table")
+    parser.add_argument("seconds", nargs="?", help="how long to measure; with --table the first repeat shown", type=int)
+    parser.add_argument(
+        "arms", nargs="?", help="only these, such as vllm:standard,probabilistic; no law is tested then"
+    )
+    parser.add_argument("--table", action="store_true", help="print the tables of FILE, and measure nothing")
+    given = parser.parse_args()
+    if given.table:
+        print("\n\n".join(tables(given.file, given.seconds or 0)))
+    elif given.seconds is None:
+        parser.error("expected SECONDS, found none: say how long to measure")
+    else:
+        measure(given.file, given.seconds, given.arms.split(",") if given.arms else ARMS)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--table":
-        print(tables(sys.argv[2], int(sys.argv[3]) if sys.argv[3:] else 0))
-    else:
-        measure(sys.argv[1], float(sys.argv[2]), sys.argv[3].split(",") if sys.argv[3:] else ARMS)
+    main()
