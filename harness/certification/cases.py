@@ -14,6 +14,7 @@ from harness.certification.toy_models import (
     MASKED,
     MASKED_NARROW_DRAFT,
     NARROW_DRAFT,
+    PEAKED,
     PLAIN,
     SPREAD,
     WIDE,
@@ -130,7 +131,9 @@ class Case:
         parts += ["padded slots"] if self.padded_slots else []
         parts += ["padded rows"] if self.padded_rows else []
         parts += ["stats not kept"] if not self.row_stats and self.cached else []
-        named = self.models.name == NARROW_DRAFT.name or self.models.allowed is not None or self.is_spread
+        named = (
+            self.models.name in (NARROW_DRAFT.name, PEAKED.name) or self.models.allowed is not None or self.is_spread
+        )
         parts += [self.models.name] if named else []
         return ", ".join(parts)
 

@@ -144,6 +144,18 @@ def random_models(
     return ToyModels(name, target, draft[:, ids].contiguous(), num_tokens, ids)
 
 
+def peaked_models(leads: tuple[tuple[float, ...], ...]) -> ToyModels:
+    """A pair that looks back on one token: the target's logits suit T = 0.1; the drafter's are those and `leads`.
+
+    Args:
+        leads: [V][V], added to the logits of each state.
+    """
+    flat = random_models("peaked drafts", len(leads), order=1, num_tokens=3, seed=13)
+    return replace(
+        flat, target_logits=0.1 * flat.target_logits, draft_logits=0.1 * flat.draft_logits + torch.tensor(leads)
+    )
+
+
 PLAIN = random_models("plain", vocab_size=4, order=2, num_tokens=4, seed=3)
 """Both look at the last two tokens."""
 WIDE = random_models("wide", vocab_size=8, order=1, num_tokens=3, seed=5)
@@ -159,6 +171,11 @@ MASKED = random_models("wide", vocab_size=6, order=1, num_tokens=3, seed=9).unde
 MASKED_NARROW_DRAFT = NARROW_DRAFT.under(GRAMMAR)
 """Under a grammar; the second with a drafter that knows fewer tokens."""
 MASKED_CONTROL = CONTROL.under(((0, 1), (1, 2), (0, 2)))
+PEAKED = peaked_models(
+    ((0.0, 0.0, 0.0, 0.0), (0.0, -3.0, -6.0, -6.2), (-5.3, 0.0, -5.2, -5.4), (-7.5, -7.3, 0.0, -7.4))
+)
+"""For T = 0.1, where the second or the third token of some draft rows has a probability of 1e-13 to 1e-33, and the
+target often takes it. Behind the first children there remains more of a row, and less, than SMALLEST_REST."""
 NUM_SPREAD_IDS = 3 * 2048 + 5
 """Kernels read a row in chunks of 2,048 tokens: three whole ones and the beginning of a fourth."""
 SPREAD = random_models("spread", vocab_size=5, order=1, num_tokens=3, seed=11).spread(

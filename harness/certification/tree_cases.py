@@ -11,12 +11,12 @@ from torch import Tensor
 from harness.certification.cases import ALONE, DTYPES, SAMPLED, TRUNCATIONS, Case
 from harness.certification.controls import Control, altered
 from harness.certification.subject import Subject
-from harness.certification.toy_models import CONTROL, MASKED, NARROW_DRAFT
+from harness.certification.toy_models import CONTROL, MASKED, NARROW_DRAFT, PEAKED, Profile
 from harness.settings.tree import DynamicTree, Tree, branching
 from kernels.contract import Draft, DraftSampling, Sampling, Streams, Verification, VerificationResult
 from kernels.methods import TREE_METHODS, SiblingDraws, TreeMethod
 from kernels.reference.kseq import walk_by_kseq
-from kernels.reference.recursive import walk_recursively
+from kernels.reference.recursive import at, walk_recursively
 from kernels.reference.traversal import walk_by_traversal
 from kernels.reference.tree_proposal import TreeProposal
 from kernels.reference.tree_walk import Passes, Walked
@@ -26,6 +26,9 @@ SHAPES = {"1-1": branching(1, 1), "2-1": branching(2, 1), "2-2": branching(2, 2)
 UNEVEN = (-1, 0, -1, 0, 1)
 RAGGED = (SHAPES["2-2"], SHAPES["1-1"], (), UNEVEN, SHAPES["2-1"], (-1, -1, -1))
 """In one batch: none among them, one of depth 3, and one of depth 1."""
+RAGGED_PEAKED = (SHAPES["3-2"], (-1, -1, -1, -1))
+"""The second has as many children as there are tokens."""
+COLD = (Profile(temperature=0.1), Profile(temperature=0.7))
 DYNAMIC, DEEP = DynamicTree(5, 3, 2), DynamicTree(8, 4, 3)
 INDEPENDENT, DISTINCT = SiblingDraws
 WAYS = (
@@ -58,9 +61,17 @@ def dynamic_cases(is_full: bool) -> list[Case]:
     return [recursive, traversal, cut, replace(cut, verification=traversal.verification), *others, *narrow]
 
 
+def peaked_cases() -> list[Case]:
+    """Drafts drawn at low temperature, from rows of which the first children leave next to nothing."""
+    ways = [(method, siblings) for method, sampling, siblings in WAYS if sampling is SAMPLED]
+    cases = [_case(method, SAMPLED, siblings, RAGGED_PEAKED) for method, siblings in ways]
+    return [replace(case, models=PEAKED, profiles=COLD) for case in cases]
+
+
 def tree_cases(is_full: bool) -> list[Case]:
-    """Every way to draft and verify trees, ragged ones in a batch; truncation and grammar; in full each shape alone."""
-    cases = [*dynamic_cases(is_full), *(_case(*way, RAGGED) for way in WAYS)]
+    """Every way to draft and verify trees, ragged ones in a batch; peaked rows; truncation and grammar; in full each
+    shape alone."""
+    cases = [*dynamic_cases(is_full), *(_case(*way, RAGGED) for way in WAYS), *peaked_cases()]
     mixed = TRUNCATIONS["mixed"]
     cut = [_case(method, SAMPLED, traits.siblings[-1], RAGGED) for method, traits in TREE_METHODS.items()]
     cases += [replace(case, models=mixed[0], truncation="mixed", profiles=mixed[1]) for case in cut]
@@ -108,6 +119,23 @@ def _shared_noise(subject: Subject) -> Subject:
     return altered(subject, verify=verify)
 
 
+class _RestsRaised(TreeProposal):
+    """What earlier siblings leave of a row counts as 1e-10 at least."""
+
+    def laws(self, requests: Tensor, places: Tensor) -> Tensor:
+        found = super().laws(requests, places)
+        earlier = self.earlier_siblings(requests, places)
+        has_earlier = earlier.any(dim=1)
+        rows = super().laws(requests, torch.where(has_earlier, earlier.int().argmax(dim=1), places))
+        tokens = self.token_ids[requests, places]
+        rests = at(rows, tokens) / at(found, tokens)
+        return found * torch.where(has_earlier, rests / rests.clamp(min=1e-10), 1.0)[:, None]
+
+
+def _with_rests_raised(walk: Callable[[TreeProposal, Passes], Walked]) -> Callable[[Subject], Subject]:
+    return _walked_by(lambda tree, passes: walk(_RestsRaised(**vars(tree)), passes))
+
+
 def _as_is(subject: Subject) -> Subject:
     """Verified by the reference: the case is what is wrong."""
     from kernels.reference.verify import verify
@@ -125,6 +153,9 @@ def tree_controls() -> list[Control]:
         """Dynamic trees, verified with the rows that their tokens are the best of."""
         return replace(_dynamic_case(method), cached=True, models=CONTROL, profiles=(ALONE,))
 
+    def peaked(method: TreeMethod) -> Case:
+        return replace(case(method), models=PEAKED, profiles=COLD)
+
     recursive, traversal = case(TreeMethod.recursive), case(TreeMethod.traversal)
     kseq = replace(case(TreeMethod.kseq), siblings=INDEPENDENT)
     undiscounted = _walked_by(lambda tree, passes: walk_by_kseq(tree, passes, torch.ones_like))
@@ -138,6 +169,16 @@ def tree_controls() -> list[Control]:
         Control("traversal, distinct siblings verified as independent", traversal, _verified_as_independent),
         Control("recursive, the residual is not normalised", recursive, bare),
         Control("kseq, the residual ignores the discount", kseq, undiscounted),
+        Control(
+            "recursive, the rest of a peaked row is raised to 1e-10",
+            peaked(TreeMethod.recursive),
+            _with_rests_raised(walk_recursively),
+        ),
+        Control(
+            "traversal, the rest of a peaked row is raised to 1e-10",
+            peaked(TreeMethod.traversal),
+            _with_rests_raised(walk_by_traversal),
+        ),
         Control("recursive, siblings share their uniform", recursive, _shared_noise),
         Control("recursive, the most probable tokens verified as if drawn", as_if_drawn(TreeMethod.recursive), _as_is),
         Control("traversal, the most probable tokens verified as if drawn", as_if_drawn(TreeMethod.traversal), _as_is),
