@@ -160,7 +160,7 @@ def write_report(
         "laws": [asdict(law) | {"shift": law.shift._asdict(), "holds": law.holds} for law in laws],
         "provenance": origin,
     }
-    write_atomically(folder / JSON, (json.dumps(record, indent=1) + "\n").encode())
+    write_atomically(folder / JSON, (json.dumps(record) + "\n").encode())
     if fuzz is None:
         document = _document(config, core_name, results, laws, origin)
     else:

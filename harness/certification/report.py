@@ -193,7 +193,7 @@ def to_json(result: Certification) -> str:
         "outcomes": [_outcome(outcome) for outcome in result.outcomes],
         "provenance": provenance(),
     }
-    return json.dumps(content, indent=1) + "\n"
+    return json.dumps(content) + "\n"
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

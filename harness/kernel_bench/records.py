@@ -109,7 +109,7 @@ def write_results(results: KernelResults, folder: Path) -> Path:
     """Write the results into a folder; returns the path of the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
-    write_atomically(path, (json.dumps(plain_values(asdict(results)), indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps(plain_values(asdict(results))) + "\n").encode())
     return path
 
 

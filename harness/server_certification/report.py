@@ -134,7 +134,7 @@ def to_json(result: ServerCertification) -> str:
         "outcomes": [_case(case) for case in result.cases],
         "provenance": provenance(),
     }
-    return json.dumps(content, indent=1) + "\n"
+    return json.dumps(content) + "\n"
 
 
 def _case(case: ServedCase) -> dict[str, Any]:
