@@ -127,8 +127,8 @@ def simulated_cell(
             for _ in range(num_rounds):
                 now += step_s
                 num_accepted = int(np.cumprod(generator.random(len(rates)) < own).sum())
-                known = expected if rates else None
-                rounds.append(round_record(len(rates), num_accepted, now, share_s=step_s, expected=known))
+                known = {"expected": expected, "position_bounds": tuple(map(float, own))} if rates else {}
+                rounds.append(round_record(len(rates), num_accepted, now, share_s=step_s, **known))
             requests.append(request_record(rounds, f"prompt{prompt:03d}", turn=turn, submitted_s=submitted))
     return cell_record(requests, now, settings, **changes)
 

@@ -90,7 +90,8 @@ def test_definitions_on_the_worked_example(name):
 
 
 def test_bounds_are_over_the_drafts_that_reached_their_position():
-    """Would catch the bound of a position averaged over rounds that rejected an earlier one; unknown, it is no 0."""
+    """Would catch the bound of a position averaged over rounds that rejected an earlier one, in the share as well;
+    unknown, it is no 0."""
     rounds = [
         round_record(0, 0, 0.1),
         round_record(2, 2, 0.2, position_bounds=(0.9, 0.8)),
@@ -101,8 +102,9 @@ def test_bounds_are_over_the_drafts_that_reached_their_position():
     assert row["acceptance_bound_per_pos_1"] == pytest.approx((0.9 + 0.5 + 0.7) / 3)
     assert row["acceptance_bound_per_pos_2"] == pytest.approx(0.8 / 2)
     assert row["conditional_acceptance_bound_per_pos_2"] == pytest.approx(0.8)
+    assert row["share_of_bound"] == pytest.approx((2 + 0 + 1) / (0.9 + 0.8 + 0.5 + 0.7))
     without = row_of(cell_record([request_record([*rounds[:2], round_record(2, 0, 0.3)])]))
-    assert math.isnan(without["acceptance_bound_per_pos_1"])
+    assert math.isnan(without["acceptance_bound_per_pos_1"]) and math.isnan(without["share_of_bound"])
 
 
 def test_positions_of_a_tree_are_its_depths():

@@ -253,18 +253,19 @@ def test_synthetic_profiles_stand_in_the_order_of_what_they_accept():
     assert "strict_k3" in table.header[1] and "probabilistic_k3" in table.header[2]
 
 
-def test_expected_lengths_that_no_cell_recorded_are_left_out():
-    """Would catch three columns and rows of n/a in every run that measures speed."""
+def test_what_no_cell_measured_of_its_drafts_is_left_out():
+    """Would catch four columns and rows of n/a in every run that measures speed."""
     known = simulated_cell(config(), [0.6, 0.5, 0.4], num_prompts=3)
     requests = [
-        replace(item, rounds=tuple(replace(each, expected_accepted=None) for each in item.rounds))
+        replace(item, rounds=tuple(replace(each, expected_accepted=None, position_bounds=None) for each in item.rounds))
         for item in known.requests
     ]
     for record, is_there in ((known, True), (replace(known, requests=tuple(requests)), False)):
         cells = analysed(record)
         (methods,) = method_tables(cells)
-        assert any("expected length" in name for name in summary_table(cells).header) is is_there
-        assert any("expected length" in row[0] for row in methods.rows) is is_there
+        for name in ("expected length", "share of the bound"):
+            assert any(name in label for label in summary_table(cells).header) is is_there
+            assert any(name in row[0] for row in methods.rows) is is_there
 
 
 def test_definitions_stand_below_every_table():

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.metric import Metric, length, rate
-from harness.metrics.position_metrics import position_metrics
+from harness.metrics.position_metrics import SHARE_OF_BOUND, position_metrics
 from harness.records.request import EXPECTED_METHODS
 from harness.settings.guarantee import OTHER_DRAFTS, OWN_METHOD, RANDOM_WEIGHTS
 
@@ -165,6 +165,7 @@ METRICS: dict[str, Metric] = {
         )
         for method in EXPECTED_METHODS
     },
+    "share_of_bound": SHARE_OF_BOUND,
     "tokens_per_forward": length(
         "tokens per target forward",
         "output tokens / rounds of the requests; a round is one target forward for its request, the prefill's included",
@@ -254,7 +255,7 @@ SPEEDUP = Metric(
 
 def is_measured_beside(name: str) -> bool:
     """Whether a metric needs what is measured of drafts while the clock stands (measurement.expected_acceptance)."""
-    return name.startswith("expected_length_") or "acceptance_bound_per_pos_" in name
+    return name.startswith("expected_length_") or "acceptance_bound_per_pos_" in name or name == "share_of_bound"
 
 
 def metric(name: str) -> Metric:

@@ -48,14 +48,17 @@ def _expected_values(requests: Sequence[RequestRecord], full: Truths) -> dict[st
 
 
 def _bound_values(requests: Sequence[RequestRecord], columns: Mapping[str, Floats]) -> dict[str, Floats]:
-    """[N] bound of each position where all before it were accepted, 0 elsewhere; none unless known of every draft."""
+    """[N] bound of each position where all before it were accepted, 0 elsewhere, and their sum `bound_reached`; none
+    unless known of every draft."""
     accepted = columns["num_accepted_tokens"]
     rounds = [item for request in requests for item in request.rounds]
     rows = [item.position_bounds or () for item in rounds]
     if any(len(row) != item.num_positions for row, item in zip(rows, rounds, strict=True)):
         return {}
-    values = {}
+    values, total = {}, np.zeros_like(accepted)
     for position in range(1, max(map(len, rows), default=0) + 1):
         bounds = np.array([row[position - 1] if len(row) >= position else 0.0 for row in rows], dtype=np.float64)
-        values[f"bound_reached_per_pos_{position}"] = np.where(accepted >= position - 1, bounds, 0.0)
-    return values
+        reached = np.where(accepted >= position - 1, bounds, 0.0)
+        values[f"bound_reached_per_pos_{position}"] = reached
+        total += reached
+    return values | {"bound_reached": total}

@@ -14,6 +14,16 @@ BOUND = (
     "for whole chains compare with block's expected length"
 )
 
+SHARE_OF_BOUND = rate(
+    "share of the bound (%)",
+    "accepted draft tokens / what was possible: the sum, over the positions that rounds came to, of the bound of that "
+    "position (conditional bound at position i). A rule that decides position by position reaches 100 % at most, but "
+    "for chance; block and traversal decide about several together and may exceed it. A share of 100 % is no best "
+    "length: the shape of the drafts decides which positions there are",
+    "num_accepted_tokens",
+    "bound_reached",
+)
+
 
 def position_metrics(position: int) -> dict[str, Metric]:
     """The metrics of draft position 1, 2, ..; their names end in the position."""

@@ -50,6 +50,7 @@ PER_METHOD_METRICS = (
     "mean_acceptance_length",
     "full_draft_length",
     *EXPECTED_LENGTHS,
+    "share_of_bound",
 )
 
 PER_METHOD_COUNTS = {

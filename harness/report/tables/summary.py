@@ -21,7 +21,7 @@ def summary_table(cells: Sequence[CellResult]) -> Table:
     """One row per cell, baselines first within each temperature."""
     extra = varying(cells, CONTEXT)
     shown = ["acceptance_rate", "mean_acceptance_length", "full_draft_length"]
-    shown += recorded_metrics(EXPECTED_LENGTHS, cells)
+    shown += recorded_metrics([*EXPECTED_LENGTHS, "share_of_bound"], cells)
     timed = ["output_tokens_per_s", "speedup", "ttft_p50_ms", "itl_p99_ms"]
     header = [*extra, "T", "drafter", "K", "verification", "drafts"]
     header += [metric(name).label for name in [*shown, *timed]] + ["draft-logit cache (MiB)", "labels"]
