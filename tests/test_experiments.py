@@ -72,7 +72,7 @@ NUM_CELLS = {
     "server_boundary": 6,
     "demo_server": 8,
     "side_by_side": 4,
-    "adaptive_depth": 33,
+    "adaptive_depth": 44,
     "tree_shapes": 99,
     "dynamic_trees": 30,
     "tree_children": 10,
