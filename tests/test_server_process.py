@@ -171,6 +171,21 @@ def test_a_server_that_does_not_start_says_why(tmp_path):
     assert "no such model" in record.failures[0].message
 
 
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"command": "{python} -m no_such_engine"}, "install the engine for .* No module named no_such_engine"),
+        ({"command": "no-such-engine"}, "install the engine"),
+        ({"environment": "no_such_folder"}, "server.environment: .* no bin/python in no_such_folder"),
+        ({"command": None, "url": "http://127.0.0.1:1/v1"}, "server.url: .* leave /v1 off"),
+    ],
+)
+def test_a_server_that_cannot_be_had_says_what_to_do(tmp_path, changes, says):
+    cell = started(tmp_path)
+    (record,), _ = run_on(tmp_path, replace(cell, server=replace(cell.server, **changes)))
+    assert not record.requests and re.search(says, record.failures[0].message)
+
+
 def test_a_server_that_is_late_is_not_left(tmp_path):
     """Would catch a server without a health check that holds the GPU, or is taken for a healthy one later."""
     servers = Servers()

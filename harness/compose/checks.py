@@ -18,7 +18,7 @@ from harness.settings.cell import CellConfig
 from harness.settings.constraint import GrammarKind
 from harness.settings.device import asks_for_gpu
 from harness.settings.models import Weights
-from harness.settings.schema import SettingsError, did_you_mean
+from harness.settings.schema import SettingsError, did_you_mean, group_options
 from harness.settings.sections import BACKENDS
 from harness.settings.usage import without_effect
 from harness.workload.formats import prompt_file
@@ -88,8 +88,10 @@ def _check_servers(cells: Sequence[CellConfig]) -> None:
         if not cell.is_served:
             continue
         if server.url is None and server.command is None:
+            named = "|".join(name for name in group_options()["server"] if name != server.engine.value)
             raise SettingsError(
-                "server.url: expected the address of a server that runs, or server.command to start one, found neither"
+                "server.url: expected the address of a server that runs, or server.command to start one, found "
+                f"neither; server={named} have a command"
             )
         _check_served_weights(cell)
         if server.num_waiting and (server.url is not None or "{max_concurrency}" not in (server.command or "")):

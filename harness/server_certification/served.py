@@ -9,7 +9,7 @@ from typing import Any
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
-from harness.backends.server.get import NoAnswer, get_json
+from harness.backends.server.get import NoAnswer, get_json, listed_models
 from harness.records import InconsistentRecordError
 from harness.records.counts import DraftCounts
 from harness.server_certification.config import CertifyServerConfig
@@ -50,10 +50,7 @@ class Served:
         return f"{self.url}/v1/completions"
 
     def _listed(self, wanted: str) -> str:
-        try:
-            names = [str(item.get("id")) for item in get_json(f"{self.url}/v1/models").get("data") or []]
-        except NoAnswer as error:
-            raise ValueError(f"expected a server at {self.url}, found none that lists models ({error})") from error
+        names = list(listed_models(self.url))
         name = wanted or (names[0] if len(names) == 1 else "")
         if name not in names:
             listed = ", ".join(names) or "none"

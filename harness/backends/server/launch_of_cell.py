@@ -16,16 +16,22 @@ def launch_of_cell(cell: CellConfig, adapter: Adapter) -> Launch:
     """How the server of a cell is started.
 
     Raises:
-        ValueError: server.command cannot be split into arguments.
+        ValueError: server.command cannot be split into arguments, or server.environment has no interpreter.
     """
     server = cell.server
     assert server.command is not None, "checked when the run was composed"
+    python = None if server.environment is None else python_of(Path(server.environment))
+    if python is not None and not python.is_file():
+        raise ValueError(
+            f"server.environment: expected the folder of a Python environment, found no bin/python in "
+            f"{server.environment}; make one there with the engine in it, or name another"
+        )
     values = {
         "target": adapter.served_target(served_target(cell), Path(server.log_folder).resolve()),
         "drafter": adapter.drafter,
         "name": server.model or cell.target.name,
         "max_concurrency": str(cell.backend.max_concurrency),
-        "python": "python" if server.environment is None else str(python_of(Path(server.environment))),
+        "python": "python" if python is None else str(python),
         "vllm_cpu": str(Path(start.__file__)),
     }
     several = {

@@ -169,7 +169,10 @@ def _start(launch: Launch, log_folder: Path) -> _Running:
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - it takes no lock
             )
         except OSError as error:
-            raise ValueError(f"server.command: expected a program that starts, found {error}") from error
+            raise ValueError(
+                f"server.command: expected a program that starts, found {error}; install the engine, or name the "
+                "program with its folder in server.command"
+            ) from error
     return _Running(launch, process, f"http://127.0.0.1:{port}", Path(name))
 
 
@@ -184,8 +187,11 @@ def _wait(running: _Running, health_path: str, timeout_s: float) -> None:
     while time.monotonic() < end:
         status = running.process.poll()
         if status is not None:
+            end_of_log = _tail(running)
+            lacks = "No module named" in end_of_log
+            hint = "; install the engine for the interpreter that runs (server.environment)" if lacks else ""
             raise ValueError(
-                f"server.command: expected a server, found that it ended with status {status}; {_tail(running)}"
+                f"server.command: expected a server, found that it ended with status {status}{hint}; {end_of_log}"
             )
         with suppress(NoAnswer):
             get(running.url + health_path)

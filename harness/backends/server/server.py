@@ -14,7 +14,7 @@ from harness.backends.server.adapter import Adapter, Evidence, RefusedArm
 from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import Recorded, recorded
 from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
-from harness.backends.server.get import NoAnswer, get_json
+from harness.backends.server.get import NoAnswer, get_json, listed_models
 from harness.backends.server.handed_over import HandedOver
 from harness.backends.server.launch_of_cell import launch_of_cell
 from harness.backends.server.load_generator import LoadGenerator
@@ -154,12 +154,9 @@ class ServerBackend:
         if url == self._url:
             return
         try:
-            listed = get_json(f"{url}/v1/models").get("data") or []
-        except NoAnswer as error:
-            raise ValueError(
-                f"server.url: expected a server at {url}, found none that lists models ({error})"
-            ) from error
-        by_name = {str(item.get("id")): item for item in listed}
+            by_name = listed_models(url)
+        except ValueError as error:
+            raise ValueError(f"server.url: {error}") from error
         name = self.cell.server.model or (next(iter(by_name)) if len(by_name) == 1 else None)
         if name is None or (by_name and name not in by_name):
             raise ValueError(
