@@ -60,6 +60,16 @@ def test_no_drafting_is_a_candidate():
     assert (column(best, "best K"), column(best, "speedup")) == (["0"], ["1"])
 
 
+def test_random_weights_choose_no_depth_but_under_synthetic_acceptance():
+    """Would catch a best K that follows from how nearly flat rows of random weights are."""
+    random = {"target__weights": "random", "drafter__weights": "random"}
+    cells = analysed(baseline(target__weights="random"), *(cell(depth, **random) for depth in (1, 3)))
+    assert depth_tables(cells) == []
+    rates = {"method": "synthetic", "verification__synthetic_rates": [0.6, 0.3, 0.2], "guarantee": "synthetic"}
+    best, _ = depth_tables(analysed(*(cell(depth, **rates, **random) for depth in (1, 3))))
+    assert column(best, "best K") == ["3"]
+
+
 def test_trees_of_one_method_are_candidates_beside_chains_drafted_as_trees():
     """Each by its shape, and apart from chains. Would catch a tree that is compared with itself alone, and two shapes
     of as many tokens under one name."""

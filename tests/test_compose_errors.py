@@ -12,6 +12,9 @@ from harness.settings.schema import CONF, SettingsError, all_settings, group_opt
 from harness.settings.usage import USED_ONLY_WITH
 from tests.test_compose import cells, summary
 
+RUNNING = "backend=server server=vllm server.url=http://127.0.0.1:1"
+"""One server that was started before, with one drafter and one method."""
+
 
 def test_combinations_without_meaning_stop_before_anything_else_and_are_listed():
     with pytest.raises(SettingsError) as caught:
@@ -100,6 +103,9 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
             "drafter=mtp verification=synthetic verification.synthetic_rates=[] verification.profile=round_eagle3_k5",
             "round_eagle3_k5 holds for drafting.num_speculative_tokens=5 alone, because the rate of a position depends",
         ),
+        (f"{RUNNING} drafter=eagle3", "found drafter=eagle3, K = 4; no drafter (the baseline); give a server"),
+        (f"{RUNNING} drafter=eagle3 drafting.num_speculative_tokens=2,3 measurement.baseline=false", "K = 2; drafter="),
+        (f"{RUNNING} drafter=eagle3 verification=block,probabilistic measurement.baseline=false", "found block; prob"),
         ("verification=block", "verification: expected a setting that some cell of the run uses"),
         ("drafting.num_speculative_tokens=1,3", "used only with a drafter, such as drafter=eagle3"),
         ("name=a/b", "name: expected letters, digits"),
@@ -167,6 +173,8 @@ def test_a_mistake_in_an_experiment_file_gets_one_line(content, message, conf):
         "drafter=none verification=block drafting.num_speculative_tokens=3",
         "experiment=quickstart verification=strict drafting.num_speculative_tokens=2",
         "drafter=mtp target.path=owner/model target.revision=main",
+        f"{RUNNING} drafter=eagle3 verification=block decoding.temperature=0,1 measurement.baseline=false",
+        f"{RUNNING} drafter=none decoding.temperature=0,1",
     ],
 )
 def test_a_setting_that_one_cell_of_the_run_uses_is_taken(arguments):

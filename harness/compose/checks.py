@@ -41,6 +41,7 @@ def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None
     _check_objects(cells)
     _check_reference_core(cells)
     _check_servers(cells)
+    _check_running_servers(cells)
     check_model_configs([cell for cell in cells if not cell.is_served])
 
 
@@ -114,6 +115,26 @@ def _check_servers(cells: Sequence[CellConfig]) -> None:
             if is_asked:
                 raise SettingsError(f"{key}: expected its default with backend=server, which does not ask for it")
         _check_served_constraint(cell)
+
+
+def _check_running_servers(cells: Sequence[CellConfig]) -> None:
+    """A server that runs has the drafts and the method that it was started with; at temperature 0 methods are one."""
+    for url in dict.fromkeys(cell.server.url for cell in cells if cell.is_served and cell.server.url is not None):
+        here = [cell for cell in cells if cell.is_served and cell.server.url == url]
+        drafts = {
+            f"drafter={cell.drafter.kind.value}, K = {cell.drafting.num_speculative_tokens}": None
+            for cell in here
+            if not cell.is_baseline
+        }
+        if any(cell.is_baseline or cell.measurement.baseline for cell in here):
+            drafts["no drafter (the baseline)"] = None
+        methods = {cell.verification.method.value: None for cell in here if cell.decoding.temperature}
+        for what, found in (("drafter and K", drafts), ("verification", methods)):
+            if len(found) > 1:
+                raise SettingsError(
+                    f"server.url: expected one {what}, what the server at {url} was started with, found "
+                    f"{'; '.join(found)}; give a server that drafts measurement.baseline=false, and each arm a run"
+                )
 
 
 def _check_served_weights(cell: CellConfig) -> None:

@@ -2,7 +2,7 @@
 
 The best K is the one with the highest throughput that was observed, no drafting (K = 0) among the candidates. Another K
 is told apart from it where the interval of their paired ratio leaves out 1. The trees of one method are one setting,
-chains that are drafted as trees among them.
+chains that are drafted as trees among them. Settings in which random weights decide what is accepted are left out.
 This module knows what to show; it does not know where it is written.
 """
 
@@ -19,6 +19,8 @@ from harness.report.cell_names import CONTEXT, column_name, label_suffix, varyin
 from harness.report.entries import estimate_number, metric_number, setting, settings_of
 from harness.report.missing_values import missing_value_notes, table_notes
 from harness.report.table import NONE, Entry, Table
+from harness.settings.guarantee import RANDOM_WEIGHTS
+from kernels.methods import Guarantee
 
 BEST, EQUAL, WORSE = "best", "not told apart from the best", "worse"
 SELECTION = (
@@ -67,11 +69,17 @@ def depth_tables(cells: Sequence[CellResult]) -> list[Table]:
     Args:
         cells: of any runs, baselines among them.
     """
-    choices = [_Choice.of(line) for line in series_along(cells, "drafting", "num_speculative_tokens", SHAPE)]
+    lines = series_along(cells, "drafting", "num_speculative_tokens", SHAPE)
+    choices = [_Choice.of(line) for line in lines if not _accepts_by_random_weights(line.first)]
     if not choices:
         return []
     extra = varying(cells, CONTEXT)
     return [_best_table(choices, extra), _throughput_table(choices, extra)]
+
+
+def _accepts_by_random_weights(cell: CellResult) -> bool:
+    """Whether its acceptance, and so its throughput, says nothing about a trained model."""
+    return RANDOM_WEIGHTS in cell["labels"] and cell["guarantee"] != Guarantee.synthetic.value
 
 
 def _named(cell: CellResult) -> str:

