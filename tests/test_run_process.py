@@ -21,6 +21,25 @@ def test_the_supervisor_needs_no_torch(tmp_path):
     assert output_of(code + "print('torch' in sys.modules)").splitlines()[-1] == "False"
 
 
+def test_a_worker_imports_what_its_cells_run_with_once_and_no_more():
+    """Would catch a report's or a data set's library before the first measured request, and imports that collect
+    garbage over and over, which take a third more time, or leave it all to the next collection."""
+    code = (
+        "import gc, sys; from harness.sweep import worker; from harness.backends.backend import backend_class\n"
+        "from harness.settings.cell import CellConfig; from harness.settings.workload import WorkloadConfig\n"
+        "from harness.settings.sections import DecodingConfig; from harness.sweep.turns import groups_of\n"
+        "collected = []; gc.callbacks.append(lambda phase, info: collected.append(phase))\n"
+        "local = backend_class('local')\n"
+        "num_young = len(gc.get_objects(0)) + len(gc.get_objects(1)); gc.callbacks.clear()\n"
+        "workload = WorkloadConfig(num_prompts=1, num_turns=1)\n"
+        "cell = CellConfig(workload=workload, decoding=DecodingConfig(max_new_tokens=2))\n"
+        "run = local(cell).generate(groups_of([cell])[0].played)\n"
+        "unused = {'pandas', 'matplotlib', 'datasets', 'hydra', 'omegaconf', 'llguidance', 'jsonschema', 'aiohttp'}\n"
+        "print(len(run.requests), gc.isenabled(), len(collected), num_young < 1000, sorted(unused & set(sys.modules)))"
+    )
+    assert output_of(code).splitlines()[-1] == "1 True 0 True []"
+
+
 def test_what_a_report_needs_is_imported_while_the_workers_run(tmp_path, monkeypatch):
     """Would catch seconds before or after every run in which nothing but imports happens, and a name that is no
     module's, of which the thread says nothing."""

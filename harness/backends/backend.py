@@ -13,6 +13,7 @@ from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
 from harness.settings.imported import ImportPath
 from harness.settings.sections import BACKENDS, BackendConfig
+from harness.timing.gc_pause import gc_off_for_imports
 from harness.workload.conversations import Conversation
 
 OnRequest = Callable[[int], None]
@@ -131,5 +132,6 @@ def backend_class(kind: str) -> type[Backend]:
     Raises:
         ValueError: it cannot be imported.
     """
-    found: type[Backend] = ImportPath(BACKENDS.get(kind, kind)).load("backend.kind")
+    with gc_off_for_imports():
+        found: type[Backend] = ImportPath(BACKENDS.get(kind, kind)).load("backend.kind")
     return found
