@@ -17,6 +17,11 @@ ROOT = Path(__file__).parents[1]
 STARTED = pytest.StashKey[float]()
 FAST = frozenset((ROOT / "tests" / "fast.txt").read_text(encoding="utf-8").split())
 
+if "PYTEST_XDIST_WORKER" in os.environ and "OMP_NUM_THREADS" not in os.environ:
+    # workers side by side that each take every core wait for each other; processes that tests start read the variable
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+
 if torch.cuda.is_available():
     for name, folder in (("TRITON_CACHE_DIR", "triton"), ("TORCHINDUCTOR_CACHE_DIR", "inductor")):
         os.environ.setdefault(name, str(ROOT / ".pytest_cache" / folder))
