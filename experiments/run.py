@@ -28,6 +28,7 @@ from harness.cli.ending import SUCCESS
 from harness.cli.settings_help import OVERRIDES, settings_help
 from harness.compose.run_plan import Workers
 from harness.settings.launcher import LauncherKind
+from harness.settings.run import skipped_lines
 from harness.settings.schema import SettingsError, group_options
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
 
         table, lines = listing(plan)
         print(table)
-        say(*plan.warnings, *plan.skipped_lines, *lines)
+        say(*plan.warnings, *skipped_lines(plan.skipped), *lines)
         return SUCCESS
     from harness.sweep.whole_run import run_and_report
 

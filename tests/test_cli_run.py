@@ -177,6 +177,16 @@ def test_the_list_says_what_is_skipped(capsys):
     assert "skipped drafter=ngram verification=pr35461: " in capsys.readouterr().err
 
 
+def test_many_combinations_skipped_for_one_reason_share_a_line(capsys):
+    """Would catch hundreds of lines where methods of trees and of chains are swept together, and a lost reason."""
+    sweep = ["drafting.tree=null,2-1", "verification=block,recursive", "drafting.num_speculative_tokens=2,3,4"]
+    assert command.main(["--list", "drafter=eagle3", "invalid_cells=skip", *sweep]) == 0
+    lines = sorted(line for line in capsys.readouterr().err.splitlines() if line.startswith("skipped"))
+    assert [line.split(" drafting.")[0] for line in lines] == ["skipped 3 combinations, the first of them"] * 2
+    assert "verification=block verifies chains" in lines[0] and "drafting.tree=2-1" in lines[0]
+    assert "verification=recursive verifies trees" in lines[1] and "drafting.tree=null" in lines[1]
+
+
 def finished(folder, error=None):
     """Stands for the sweep: cells are written, and then something may stop it."""
 

@@ -82,14 +82,6 @@ class RunPlan:
         devices = ",".join(name for name in self.workers.devices if name is not None)
         return f"{self.command} --devices {devices}" if devices else self.command
 
-    @property
-    def skipped_lines(self) -> list[str]:
-        """One line for each combination that was left out, for the console."""
-        return [
-            f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}"
-            for values, reason in self.skipped
-        ]
-
 
 def with_baselines(cells: Sequence[CellConfig]) -> tuple[CellConfig, ...]:
     """The cells in normal form, each once, with the baselines they need before the cells of their target.

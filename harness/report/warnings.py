@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.cell import CellResult, Results
-from harness.metrics.flat_settings import plain_text
 from harness.metrics.intervals import MIN_PROMPTS
 from harness.metrics.sessions import changed_between
 from harness.records.runs import Run
@@ -20,6 +19,7 @@ from harness.report.cell_names import (
 )
 from harness.report.gpu_notes import gpu_notes
 from harness.report.missing_values import UNKNOWN
+from harness.settings.run import skipped_lines
 
 SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
 
@@ -75,8 +75,8 @@ def _of_run(run: Run) -> list[str]:
             f"run {run.name}: {len(run.unlisted)} records in its cells/ were left out: they are of other settings than "
             "its last command's"
         )
-    for item in run.manifest.get("skipped", []):
-        found.append(f"skipped {plain_text(item.get('cell'))}: {item.get('reason')}")
+    skipped = run.manifest.get("skipped", [])
+    found += skipped_lines((item.get("cell") or {}, str(item.get("reason"))) for item in skipped)
     changed = changed_between(run.cells)
     if changed:
         found.append(

@@ -5,6 +5,7 @@ Knows neither torch nor Hydra.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -21,6 +22,28 @@ class InvalidCells(Enum):
 
     error = "error"
     skip = "skip"
+
+
+NAMED_ALONE = 2
+"""Combinations skipped for one reason that have a line each; more share one."""
+
+
+def skipped_lines(skipped: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
+    """What was left out, and why.
+
+    Args:
+        skipped: for each combination the values that the sweep gave it, and the reason.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for values, reason in skipped:
+        named = (f"{key}={'null' if value is None else value}" for key, value in values.items())
+        by_reason.setdefault(reason, []).append(" ".join(named))
+    lines = []
+    for reason, names in by_reason.items():
+        few = len(names) <= NAMED_ALONE
+        shown = names if few else [f"{len(names)} combinations, the first of them {names[0]}"]
+        lines += [f"skipped {name}: {reason}" for name in shown]
+    return lines
 
 
 @dataclass

@@ -25,6 +25,7 @@ from harness.records.finished import CHECKPOINTS
 from harness.records.run_status import read_status
 from harness.records.runs import MANIFEST, read_manifest
 from harness.settings.launcher import LauncherKind
+from harness.settings.run import skipped_lines
 from harness.sweep.lease import leased
 from harness.sweep.optional_packages import check_optional_packages
 from harness.sweep.progress import progress_on
@@ -79,7 +80,7 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         SettingsError: another process works in the folder, or a package, a tracker or a launcher is not there.
         SystemExit: with REQUEUE, after SIGTERM or SIGUSR1.
     """
-    say(*plan.skipped_lines)
+    say(*skipped_lines(plan.skipped))
     check_optional_packages(plan)
     for cell in plan.cells:
         if cell.backend.kind == "local":
