@@ -185,6 +185,7 @@ def test_coupled_output_does_not_depend_on_the_drafter():
         (VerificationMethod.block, DraftSampling.greedy, "ngram"),
         (VerificationMethod.coupled, DraftSampling.greedy, "ngram"),
         (VerificationMethod.block, DraftSampling.greedy, "suffix"),
+        (VerificationMethod.probabilistic, DraftSampling.greedy, "suffix of all"),
     ],
     ids=lambda item: getattr(item, "value", item),
 )
@@ -192,6 +193,7 @@ def test_law_with_truncation_and_a_smaller_draft_vocabulary(method, sampling, dr
     """The draft vocabulary misses a token, the distribution is truncated, n-gram drafts have ragged lengths, those of a
     suffix lengths that depend on the text."""
     drafters = {"ngram": NgramDrafter(2, 1), "suffix": SuffixDrafter(1, 1.0)}
+    drafters["suffix of all"] = SuffixDrafter(1, 1.0, history=10_000)
     settings = SamplingSettings(temperature=0.8, top_p=0.85, min_p=0.02)
     engine = toy_engine(
         WIDE_TARGET,

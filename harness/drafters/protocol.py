@@ -192,6 +192,16 @@ def proposed(drafter: Drafter, batch: Batch) -> Draft:
 
 
 @runtime_checkable
+class Remembers(Protocol):
+    """What a drafter may have beside it that drafts for a request from others."""
+
+    def forget(self) -> None:
+        """Drop what requests left; called before the first request of every block, so that no block depends on what
+        ran before it."""
+        ...
+
+
+@runtime_checkable
 class MovesSlots(Protocol):
     """What a drafter may have beside it, so that steps without CUDA graphs need not compute rows of empty slots."""
 

@@ -286,7 +286,7 @@ _SPECS = {
     DrafterKind.draft_model: DrafterSpec(_with_draft_model, _load_draft_model, _random_draft_model),
     DrafterKind.ngram: DrafterSpec(_ngram),
     DrafterKind.suffix: DrafterSpec(
-        lambda setup: SuffixDrafter(setup.config.suffix_min, setup.config.suffix_factor),
+        lambda setup: SuffixDrafter(setup.config.suffix_min, setup.config.suffix_factor, setup.config.suffix_history),
         can_be_captured=False,
     ),
 }

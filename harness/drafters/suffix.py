@@ -1,14 +1,16 @@
 """Suffix decoding: what followed the longest suffix of the sequence that has occurred before, however long it is.
 
-Source: suffix decoding (arXiv 2411.04975) and SAM decoding (arXiv 2411.10666), which look in other requests' texts too;
-here it is the request's own, so that no token depends on what ran before. The longer the suffix, the more tokens are
-proposed: the depth of a round follows from the tokens so far, never from the drafts, so that verification stays exact.
-The proposal is one-hot. Texts are kept in suffix automata on the host.
+Source: suffix decoding (arXiv 2411.04975) and SAM decoding (arXiv 2411.10666). It is looked up in the request's own
+text and, where that is asked for, in those of the other requests of the same block, ended or under way. The longer the
+suffix, the more tokens are proposed: the depth of a round follows from the tokens so far, never from the drafts, so
+that verification stays exact. The proposal is one-hot. Texts are kept in suffix automata on the host.
 
 Shapes: B rows, C capacity of a row, K draft tokens.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,19 +21,39 @@ from harness.drafters.suffix_automaton import SuffixAutomaton
 from kernels.contract import Draft
 
 
+class _Text(NamedTuple):
+    """What has been read of a slot's sequence."""
+
+    automaton: SuffixAutomaton
+    number: int
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.automaton.texts[self.number]
+
+
 class SuffixDrafter(StatelessDrafter):
-    """Looks the proposal up in the request's own sequence, prompt included.
+    """Looks the proposal up in the request's own sequence, prompt included, and in those of others.
 
     Args:
         shortest: a suffix below this length is not looked up.
         factor: tokens proposed for each token of the suffix; K is the limit.
+        history: tokens of all requests together that are searched, 0 for each request's own alone. Where there are more
+            when a request begins, those of ended requests are dropped.
     """
 
-    def __init__(self, shortest: int, factor: float) -> None:
+    def __init__(self, shortest: int, factor: float, history: int = 0) -> None:
         self.shortest = shortest
         self.factor = factor
-        self._texts: dict[int, SuffixAutomaton] = {}
-        """By slot, what has been read of its sequence."""
+        self.history = history
+        self._texts: dict[int, _Text] = {}
+        """By slot."""
+        self._shared = SuffixAutomaton()
+
+    def forget(self) -> None:
+        """Drop the texts of all requests."""
+        self._texts.clear()
+        self._shared = SuffixAutomaton()
 
     def propose(self, batch: Batch) -> Draft:
         count = batch.num_speculative_tokens
@@ -61,10 +83,28 @@ class SuffixDrafter(StatelessDrafter):
         text = self._texts.get(slot)
         if text is None or not np.array_equal(tokens[: len(text.tokens)], text.tokens):
             # of another request
-            text = self._texts[slot] = SuffixAutomaton()
+            text = self._texts[slot] = self._begin(slot)
         for token in tokens[len(text.tokens) :].tolist():
-            text.append(token)
-        match = text.longest_match()
+            text.automaton.append(text.number, token)
+        match = text.automaton.longest_match(text.number)
         if match.length < self.shortest:
             return []
-        return text.continuation(match, min(count, int(self.factor * match.length)))
+        return text.automaton.continuation(text.number, match, min(count, int(self.factor * match.length)))
+
+    def _begin(self, slot: int) -> _Text:
+        self._texts.pop(slot, None)
+        if not self.history:
+            automaton = SuffixAutomaton()
+        else:
+            if self._shared.num_tokens > self.history:
+                self._drop_ended()
+            automaton = self._shared
+        return _Text(automaton, automaton.begin())
+
+    def _drop_ended(self) -> None:
+        """Begin anew with the texts that slots hold."""
+        self._shared = SuffixAutomaton()
+        for slot, text in self._texts.items():
+            moved = self._texts[slot] = _Text(self._shared, self._shared.begin())
+            for token in text.tokens:
+                self._shared.append(moved.number, token)

@@ -1,8 +1,9 @@
-"""A suffix automaton of a text that grows token by token: where its end has occurred before.
+"""A suffix automaton of texts that grow token by token: where the end of one of them has occurred before.
 
 Source: Blumer et al., The smallest automaton recognizing the subwords of a text (1985), in the form that grows online;
-used for drafts by SAM decoding (arXiv 2411.10666). A state stands for the substrings that end at the same places; its
-link leads to the longest of their suffixes that ends elsewhere, too.
+used for drafts by SAM decoding (arXiv 2411.10666). For several texts see Mohri, Moreno and Weinstein, General suffix
+automaton construction algorithm and space bounds (2009). A state stands for the substrings that end at the same places;
+its link leads to the longest of their suffixes that ends elsewhere, too.
 """
 
 from __future__ import annotations
@@ -17,30 +18,49 @@ class Match(NamedTuple):
 
     length: int
     """Of the suffix, in tokens; 0 where none has occurred before."""
+    text: int
+    """Number of the text that holds the occurrence."""
     following: int
-    """Index of the token that follows the occurrence."""
+    """Index of the token that follows the occurrence there."""
 
 
 class SuffixAutomaton:
-    """A text and the automaton of its substrings.
+    """Texts, which may grow in turns, and the automaton of their substrings.
 
-    A token costs constant time, amortised over all of them, and about 0.7 kB.
+    A token costs constant time, amortised over all tokens of a text, and about 0.7 kB.
     """
 
     def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self._last = ROOT
+        self.texts: list[list[int]] = []
+        self.num_tokens = 0
+        """Of all texts."""
+        self._end: list[int] = []
+        """By text, the state of the whole of it."""
         # by state: transitions, link, length of the longest substring, and the token behind its first occurrence
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
+        self._text = [0]
         self._following = [0]
 
-    def append(self, token: int) -> None:
-        """Let the text grow by one token."""
-        self.tokens.append(token)
-        size, state = len(self.tokens), self._last
-        new = self._last = self._state({}, ROOT, size, size)
+    def begin(self) -> int:
+        """Begin a text without tokens; returns its number."""
+        self.texts.append([])
+        self._end.append(ROOT)
+        return len(self.texts) - 1
+
+    def append(self, text: int, token: int) -> None:
+        """Let a text grow by one token."""
+        self.texts[text].append(token)
+        self.num_tokens += 1
+        size, state = len(self.texts[text]), self._end[text]
+        known = self._next[state].get(token)
+        if known is not None:
+            # another text has been here
+            exact = self._length[known] == size
+            self._end[text] = known if exact else self._clone(state, token, known)
+            return
+        new = self._end[text] = self._state({}, ROOT, size, text, size)
         while state >= 0 and token not in self._next[state]:
             self._next[state][token] = new
             state = self._link[state]
@@ -49,32 +69,38 @@ class SuffixAutomaton:
             exact = self._length[known] == self._length[state] + 1
             self._link[new] = known if exact else self._clone(state, token, known)
 
-    def longest_match(self) -> Match:
-        """The longest suffix of the text that has occurred before."""
-        state = self._link[self._last]
-        return Match(self._length[state], self._following[state]) if state > ROOT else Match(0, 0)
+    def longest_match(self, text: int) -> Match:
+        """The longest suffix of a text whose first occurrence, here or in another text, has a token behind it."""
+        state = self._end[text]
+        while state > ROOT and self._following[state] == len(self.texts[self._text[state]]):
+            state = self._link[state]
+        return Match(self._length[state], self._text[state], self._following[state]) if state > ROOT else Match(0, 0, 0)
 
-    def continuation(self, match: Match, num_tokens: int) -> list[int]:
+    def continuation(self, text: int, match: Match, num_tokens: int) -> list[int]:
         """What follows a match, at most so many tokens.
 
-        Where that reaches the end of the text it goes on with its own beginning, as a text that repeats itself does.
+        Where a match in the text itself reaches its end it goes on with its own beginning, as a text that repeats
+        itself does.
         """
-        found = self.tokens[match.following : match.following + num_tokens]
+        found = self.texts[match.text][match.following : match.following + num_tokens]
+        if match.text != text:
+            return found
         return found + [found[index % len(found)] for index in range(num_tokens - len(found))]
 
     def _clone(self, state: int, token: int, known: int) -> int:
         """Part off the substrings of `known` that are no longer than those of `state` with the token behind them."""
-        copy = dict(self._next[known])
-        clone = self._state(copy, self._link[known], self._length[state] + 1, self._following[known])
+        copy, place = dict(self._next[known]), (self._text[known], self._following[known])
+        clone = self._state(copy, self._link[known], self._length[state] + 1, *place)
         self._link[known] = clone
         while state >= 0 and self._next[state].get(token) == known:
             self._next[state][token] = clone
             state = self._link[state]
         return clone
 
-    def _state(self, following: dict[int, int], link: int, length: int, behind: int) -> int:
+    def _state(self, following: dict[int, int], link: int, length: int, text: int, behind: int) -> int:
         self._next.append(following)
         self._link.append(link)
         self._length.append(length)
+        self._text.append(text)
         self._following.append(behind)
         return len(self._next) - 1

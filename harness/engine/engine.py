@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 
-from harness.drafters.protocol import Drafter, MovesSlots
+from harness.drafters.protocol import Drafter, MovesSlots, Remembers
 from harness.engine.calibrate import measure_step_times
 from harness.engine.choose_runner import new_runner
 from harness.engine.constrained_step import outcomes_of
@@ -132,6 +132,8 @@ class Engine:
         self._num_invalid, self._read_s = 0, start_s
         scheduler = Scheduler(self.settings.num_slots, requests)
         self._measuring.forget()
+        if isinstance(self.drafter, Remembers):
+            self.drafter.forget()
         finished = Finished(self.settings.round_terms, keeping, start_s, self._measuring.measure)
         with finished.kept_on_interruption():
             under_way = self._run(scheduler, finished, follow_up, on_round or (lambda: None))

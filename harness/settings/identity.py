@@ -34,6 +34,7 @@ _ADDED_LATER = (
     "drafter.ngram_match",
     "drafter.suffix_min",
     "drafter.suffix_factor",
+    "drafter.suffix_history",
     "drafting.tree",
     "drafting.siblings",
     "workload.files",

@@ -61,7 +61,7 @@ DRAFTERS = {
     ),
     DrafterKind.suffix: DrafterTraits(
         is_one_hot=True,
-        settings=("suffix_min", "suffix_factor"),
+        settings=("suffix_min", "suffix_factor", "suffix_history"),
         name="{kind} (from {suffix_min}, x {suffix_factor})",
     ),
 }
@@ -157,6 +157,8 @@ class DrafterConfig:
     """suffix: shortest suffix that is looked up in the sequence so far."""
     suffix_factor: float = 1.0
     """suffix: draft tokens proposed for each token of the suffix that was found."""
+    suffix_history: int = 0
+    """suffix: tokens of all requests of a block that are searched together; 0 searches each request's own alone."""
 
     def __post_init__(self) -> None:
         self.kind = named("drafter.kind", DrafterKind.__members__, self.kind)
@@ -166,6 +168,7 @@ class DrafterConfig:
             1 <= self.ngram_min <= self.ngram_max, "drafter.ngram_min", "1 <= ngram_min <= ngram_max", self.ngram_min
         )
         require(self.suffix_min >= 1, "drafter.suffix_min", "at least 1", self.suffix_min)
+        require(self.suffix_history >= 0, "drafter.suffix_history", "0 or more tokens", self.suffix_history)
         require(0 < self.suffix_factor < float("inf"), "drafter.suffix_factor", "a number above 0", self.suffix_factor)
 
     @property
