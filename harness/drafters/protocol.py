@@ -243,3 +243,9 @@ class StatelessDrafter:
     def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
         """Nothing is read that counts beside a model."""
         return DrafterCost()
+
+
+def forget_requests(drafter: Drafter) -> None:
+    """Begin a block: nothing that requests before it left takes part in a draft."""
+    if isinstance(drafter, Remembers):
+        drafter.forget()

@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 
-from harness.drafters.protocol import Drafter, MovesSlots, Remembers
+from harness.drafters.protocol import Drafter, MovesSlots, forget_requests
 from harness.engine.calibrate import measure_step_times
 from harness.engine.choose_runner import new_runner
 from harness.engine.constrained_step import outcomes_of
@@ -121,8 +121,7 @@ class Engine:
 
         Args:
             requests: in the order of admission; where they arrive one by one, in that of their arrival.
-            follow_up: called with each finished request, while the clock runs; may return the next turn of its
-                conversation.
+            follow_up: called with each finished request, while the clock runs; may return its conversation's next turn.
             start_s: seconds on the records' clock at the start.
             keeping: gets finished requests early.
             on_round: called after every step, and now and then while nothing is under way; what it raises ends the run.
@@ -132,8 +131,7 @@ class Engine:
         self._num_invalid, self._read_s = 0, start_s
         scheduler = Scheduler(self.settings.num_slots, requests)
         self._measuring.forget()
-        if isinstance(self.drafter, Remembers):
-            self.drafter.forget()
+        forget_requests(self.drafter)
         finished = Finished(self.settings.round_terms, keeping, start_s, self._measuring.measure)
         with finished.kept_on_interruption():
             under_way = self._run(scheduler, finished, follow_up, on_round or (lambda: None))
