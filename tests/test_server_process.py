@@ -177,7 +177,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path):
         ({"command": "{python} -m no_such_engine"}, "install the engine for .* No module named no_such_engine"),
         ({"command": "no-such-engine"}, "install the engine"),
         ({"environment": "no_such_folder"}, "server.environment: .* no bin/python in no_such_folder"),
-        ({"command": None, "url": "http://127.0.0.1:1/v1"}, "server.url: .* leave /v1 off"),
+        ({"command": None, "url": "http://127.0.0.1:1/v1/"}, "server.url: .* leave /v1 off"),
     ],
 )
 def test_a_server_that_cannot_be_had_says_what_to_do(tmp_path, changes, says):

@@ -28,7 +28,7 @@ class Served:
 
     def __init__(self, url: str, config: CertifyServerConfig) -> None:
         """Raises ValueError if no server answers there, or it does not have the model."""
-        server = ServerConfig(config.engine, url.rstrip("/"), stall_timeout_s=STALL_TIMEOUT_S)
+        server = ServerConfig(config.engine, url, stall_timeout_s=STALL_TIMEOUT_S)
         cell = CellConfig(
             drafter=DrafterConfig(DrafterKind.none),
             decoding=DecodingConfig(ignore_eos=True),

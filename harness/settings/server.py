@@ -128,6 +128,7 @@ class ServerConfig:
         require(not is_key, "server.command", "a server without a key, which records would tell", "one with a key")
         is_url = self.url is None or re.fullmatch(r"https?://[^/\s]+(/\S*)?", self.url) is not None
         require(is_url, "server.url", "http://HOST:PORT, or null", self.url)
+        self.url = self.url and self.url.rstrip("/")
         require(self.num_retries >= 0, "server.num_retries", "0 or more", self.num_retries)
         require(self.max_running >= 1, "server.max_running", "1 or more", self.max_running)
         require(self.num_waiting >= 0, "server.num_waiting", "0 or more", self.num_waiting)

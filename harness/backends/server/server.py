@@ -70,7 +70,7 @@ class ServerBackend:
             if backend.cell.server.url is None:
                 launch_of_cell(backend.cell, backend.adapter)
             else:
-                backend._meet(backend.cell.server.url.rstrip("/"), None)
+                backend._meet(backend.cell.server.url, None)
         for conversation in conversations:
             backends[0].prompts.question(conversation, [])
 
