@@ -57,6 +57,8 @@ PROMISED = {
     "trees_llama3_8b": (("eagle",), (1, 2, 3, 4, 5, 8, 16, 32), (1.0,), ("synthetic",)),
 }
 """Cells that each experiment must have: drafters, depths, temperatures, methods."""
+TREES = {"tree_shapes": (("eagle3",), (4, 6, 8), (0.0, 0.6, 1.0), ("recursive", "traversal"))}
+"""The same of experiments that hold trees against chains."""
 WITH_INVALID = ("drafting_by_verification", "tree_shapes")
 """Experiments whose axes have pairs without a meaning."""
 NUM_CELLS = {
@@ -80,7 +82,7 @@ NUM_CELLS = {
     "demo_server": 8,
     "side_by_side": 4,
     "adaptive_depth": 44,
-    "tree_shapes": 93,
+    "tree_shapes": 99,
     "dynamic_trees": 30,
     "tree_children": 10,
     "trees_llama3_8b": 27,
@@ -104,7 +106,8 @@ def test_every_experiment_composes_and_covers_what_it_promises(experiment):
     skipped = [reason for _, reason in plan.skipped if "there is no file of prompts" not in reason]
     assert bool(skipped) == (experiment in WITH_INVALID)
     assert any(cell.is_baseline for cell in plan.cells)
-    assert set(product(*PROMISED[experiment])) <= {summary(cell) for cell in plan.cells}
+    found = {summary(cell) for cell in plan.cells}
+    assert set(product(*PROMISED[experiment])) | set(product(*TREES.get(experiment, ((),)))) <= found
 
 
 @pytest.mark.parametrize("experiment", group_options()["experiment"])
