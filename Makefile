@@ -30,7 +30,7 @@ test-fast: .venv/.installed ## Run the tests of the files in tests/fast.txt, in 
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) -m "not slow and not gpu" $$(sed s,^,tests/, tests/fast.txt)
 
 gpu-test: .venv/.installed ## Run the tests that need a GPU, and leave their result in results/gpu_tests.json
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m gpu -n $(GPU_TEST_WORKERS) --dist worksteal --stamp results/gpu_tests.json
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m gpu -n $(GPU_TEST_WORKERS) --dist worksteal --stamp=results/gpu_tests.json
 
 mutants: .venv/.installed ## Count the listed mistakes that the fast tests find (tests/mutants.toml)
 	@OMP_NUM_THREADS=1 TEST_WORKERS=$(TEST_WORKERS) $(BIN)/python tests/run_mutants.py
