@@ -34,8 +34,7 @@ def test_coupled_tokens_are_those_of_full_depth(kind, graphs):
 @pytest.mark.parametrize("method", [VerificationMethod.probabilistic, VerificationMethod.block])
 @pytest.mark.parametrize("least", [0.0, 0.28], ids=["alone", "and by confidence"])
 def test_steps_of_fixed_sizes_follow_the_same_table(method, least):
-    """With prompts they draft K tokens and verify fewer. Would catch a count that is not limited there, and a graph of
-    another depth."""
+    """Would catch rows of prompts that lie elsewhere where rounds draft fewer, and a graph of another depth."""
     given = {"method": method, "min_confidence": least}
     found, rounds = play("eagle", MIXED, **given)
     assert (found, rounds) == play("eagle", MIXED, graphs=True, **given)

@@ -16,7 +16,7 @@ from harness.engine.inputs import num_rows
 from harness.engine.request import Limits, Request
 from harness.engine.sequence import Sequence
 from harness.engine.settings import EngineSettings
-from harness.engine.step_plan import make_plan
+from harness.engine.step_plan import PrefillRoom, make_plan
 from harness.settings.cell import CellConfig
 from harness.settings.identity import determinants
 from harness.settings.sampling import SamplingSettings
@@ -40,7 +40,8 @@ def sequences(*prompts):
 
 
 def chunks(prompts, limit, max_tokens=MAX):
-    plan = make_plan(sequences(*prompts), Limits(10, frozenset()), max_tokens, WIDTH, limit)
+    room = PrefillRoom(max_tokens, WIDTH, limit)
+    plan = make_plan(sequences(*prompts), Limits(10, frozenset()), lambda depth: room)
     return [(chunk.sequence.slot, chunk.start, chunk.stop) for chunk in plan.chunks]
 
 
@@ -81,15 +82,15 @@ def test_nothing_is_limited_while_no_request_decodes():
     assert chunks([(9, 4), (30, 0)], 8) == [(0, 4, 9), (1, 0, 30)]
     finished = sequences((9, 9), (30, 0))
     finished[0].token_ids += [1] * 10
-    plan = make_plan(finished, Limits(10, frozenset()), MAX, WIDTH, 8)
+    plan = make_plan(finished, Limits(10, frozenset()), lambda depth: PrefillRoom(MAX, WIDTH, 8))
     assert not plan.decoding and plan.chunks[0].stop == 30
 
 
 def test_a_full_portion_has_a_size_of_its_own():
-    sizes = step_sizes(16, 342, max_prefill_rows_with_decodes=6)
-    assert StepSize(16, 6) in sizes and StepSize(16, 6) not in step_sizes(16, 342)
+    sizes = step_sizes(16, 5, max_prefill_tokens_with_decodes=36)
+    assert StepSize(16, 6, 5) in sizes and StepSize(16, 6, 5) not in step_sizes(16, 5)
     assert all(before < after for before, after in pairwise(sizes)), "sizes are tried from the smallest"
-    assert step_sizes(16, 342, 16) == step_sizes(16, 342), "one that is there is not captured twice"
+    assert step_sizes(16, 5, 96) == step_sizes(16, 5), "one that is there is not captured twice"
 
 
 NUM_SLOTS, NUM_TOKENS, CAPACITY = 6, 2, 60
@@ -162,13 +163,16 @@ def test_tokens_do_not_depend_on_the_limit(kind):
 )
 def test_the_rows_of_a_portion_are_a_size(limit, num_rows_of_portion):
     free, limited = (set(engine("eagle", each, graphs=True)._runner.sizes) for each in (None, limit))
-    assert limited == free | {StepSize(NUM_SLOTS, num_rows_of_portion)}
+    assert limited == free | {StepSize(NUM_SLOTS, num_rows_of_portion, NUM_TOKENS)}
 
 
 def test_every_step_with_a_portion_is_of_a_size_that_is_captured_before():
     made = engine("eagle", 6, graphs=True)
     played(made)
-    assert set(made._runner._steps) == set(made._runner.sizes) and StepSize(NUM_SLOTS, 2) in made._runner._steps
+    assert (
+        set(made._runner._steps) == set(made._runner.sizes)
+        and StepSize(NUM_SLOTS, 2, NUM_TOKENS) in made._runner._steps
+    )
 
 
 def cell(**backend):

@@ -33,7 +33,7 @@ class ConstrainedGraphRunner(GraphRunner):
     def __init__(self, step: Step, num_slots: int, max_prefill_tokens_with_decodes: int | None = None) -> None:
         super().__init__(step, num_slots, max_prefill_tokens_with_decodes)
         self._constrained = ConstrainedStep(step, num_slots)
-        self._max_masks = num_slots * self.row_width
+        self._max_masks = num_slots * (step.num_speculative_tokens + 1)
         self._parts: dict[StepSize, StepParts] = {}
         self._endings = [ending_row(None)] * num_slots
         """What the device has of them."""

@@ -202,20 +202,17 @@ class Engine:
 
     def _launch(self, scheduler: Scheduler) -> UnderWay | None:
         """Launch the next step, if there is one to launch."""
-        runner, limits = self._runner, self.settings.limits
+        runner = self._runner
         plan = make_plan(
             scheduler.running.values(),
-            limits,
-            runner.max_prefill_tokens,
-            runner.row_width,
-            runner.max_prefill_tokens_with_decodes,
+            self.settings.limits,
+            runner.prefill_room,
+            None if self._depth is None else self._depth.choose,
             may_be_constrained=bool(scheduler.constrained),
             needs_host=_needs_host(scheduler),
         )
         if plan is None:
             return None
-        if self._depth is not None and plan.decoding:
-            plan = plan._replace(depth=self._depth.choose(len(plan.decoding)))
         begun = {chunk.sequence.slot: chunk.sequence.request.sampling for chunk in plan.chunks if chunk.start == 0}
         self.step.state.sampling.write(begun)
         launched = runner.launch(plan)

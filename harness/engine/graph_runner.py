@@ -1,11 +1,10 @@
 """Steps as CUDA graphs: every size is captured once, before the clock starts, and replayed from then on.
 
 A step has a size: how many slots take part, how many rows of prompts it reads, and how many tokens its rounds draft. A
-plan gets the smallest captured size that holds it; what is left over works on the spare slot. Where depths differ,
-steps without prompts are captured for each of them; in a step with prompts all rows have one width, so that it drafts K
-tokens and verifies as many as its plan says. The length of the sequences is no part of the size: fused attention reads
-only what each row has, and layers that run unfused attend to a slot's whole capacity, masked. Where there is no GPU the
-same steps run at the same sizes without a graph.
+plan gets the smallest captured size that holds it; what is left over works on the spare slot. Rows of prompts are as
+wide as those of rounds, a token more than these draft. The length of the sequences is no part of the size: fused
+attention reads only what each row has, and layers that run unfused attend to a slot's whole capacity, masked. Where
+there is no GPU the same steps run at the same sizes without a graph.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from harness.engine.inputs import in_rows, num_rows, step_inputs
 from harness.engine.runner import Launched, fetch
 from harness.engine.slots import DECODES, NOT_DECIDING, StepInputs
 from harness.engine.step import Step, StepOutput
-from harness.engine.step_plan import StepPlan
+from harness.engine.step_plan import PrefillRoom, StepPlan
 
 MAX_PREFILL_TOKENS = 2048
 """Prompt tokens of a step: about as many as keep the GPU's arithmetic busy for as long as reading the weights takes
@@ -40,8 +39,8 @@ class StepSize(NamedTuple):
 
     num_slots: int
     num_prompt_rows: int
-    depth: int | None = None
-    """Drafts of its rounds; None for K."""
+    depth: int
+    """Drafts of its rounds; its rows have a token more."""
 
 
 @dataclass
@@ -49,8 +48,7 @@ class CapturedStep:
     """A step of one size with the memory that it reads and writes."""
 
     inputs: Tensor
-    """[5 * B + P * (T + 3)] int64: fields of slots, then rows of prompts; where depths differ, a number for each slot
-    behind them: drafts that are verified at most."""
+    """[5 * B + P * (T + 3)] int64: fields of slots, then rows of prompts."""
     given: StepInputs
     """The same as a step takes them."""
     run: Callable[[], StepOutput]
@@ -71,14 +69,9 @@ class GraphRunner:
         """depths: see `step_sizes`."""
         assert step.joins
         self.step = step
-        self._has_depths = depths is not None
-        self.max_prefill_tokens_with_decodes = max_prefill_tokens_with_decodes
-        self.row_width = step.num_speculative_tokens + 1
-        max_rows = -(-MAX_PREFILL_TOKENS // self.row_width)
-        self.max_prefill_tokens = max_rows * self.row_width
-        limit = max_prefill_tokens_with_decodes
-        max_prefill_rows_with_decodes = None if limit is None else min(max(1, limit // self.row_width), max_rows)
-        self.sizes = step_sizes(num_slots, max_rows, max_prefill_rows_with_decodes, depths)
+        self._max_prefill_tokens_with_decodes = max_prefill_tokens_with_decodes
+        self._largest_depth = step.num_speculative_tokens if depths is None else max(depths(num_slots))
+        self.sizes = step_sizes(num_slots, self._largest_depth, max_prefill_tokens_with_decodes, depths)
         self.graph_bytes = 0
         """Memory of the captured steps: what they work in and leave their results in."""
         self._steps: dict[StepSize, CapturedStep] = {}
@@ -134,34 +127,36 @@ class GraphRunner:
     def launch(self, plan: StepPlan) -> Launched:
         return fetch(self._take_in(plan).run())
 
+    def prefill_room(self, depth: int | None) -> PrefillRoom:
+        """Of a step of a depth; where nothing decodes, of the widest rows, which read prompts best."""
+        width = (self._largest_depth if depth is None else depth) + 1
+        return PrefillRoom(max_prefill_rows(width) * width, width, self._max_prefill_tokens_with_decodes)
+
     def launch_rounds(self, num_slots: int, depth: int, length: int) -> Launched:
         """Launch a step in which the first slots, of `length` tokens each, decode whatever they hold."""
         size = self._smallest(num_slots, 0, depth)
         captured = self._steps[size]
         decides = [DECODES] * num_slots + [NOT_DECIDING] * (size.num_slots - num_slots)
-        captured.last = [*decides, *[0] * 4 * size.num_slots, *[depth] * size.num_slots]
+        captured.last = [*decides, *[0] * 4 * size.num_slots]
         copy_in(captured.last, captured.inputs)
         return fetch(captured.run())
 
     def _take_in(self, plan: StepPlan) -> CapturedStep:
         """The captured step for a plan, its inputs on their way to the device."""
-        step, size = self.step, self._size(plan)
+        size = self._size(plan)
         captured = self._steps[size]
-        num_drafts, spare = step.num_speculative_tokens, step.state.spare
-        slots, rows = in_rows(plan, num_drafts, size.num_slots, size.num_prompt_rows, spare)
+        slots, rows = in_rows(plan, size.depth, size.num_slots, size.num_prompt_rows, self.step.state.spare)
         values = [value for row in (*slots, *rows) for value in row]
-        if self._has_depths:
-            values += [num_drafts if plan.depth is None else plan.depth] * size.num_slots
         if values != captured.last:
             copy_in(values, captured.inputs)
             captured.last = values
         return captured
 
     def _size(self, plan: StepPlan) -> StepSize:
-        depth = plan.depth if self._has_depths and not plan.chunks else None
-        return self._smallest(plan.num_slots, num_rows(plan, self.step.num_speculative_tokens), depth)
+        depth = self._largest_depth if plan.depth is None else plan.depth
+        return self._smallest(plan.num_slots, num_rows(plan, depth), depth)
 
-    def _smallest(self, num_slots: int, num_prompt_rows: int, depth: int | None) -> StepSize:
+    def _smallest(self, num_slots: int, num_prompt_rows: int, depth: int) -> StepSize:
         return next(
             size
             for size in self.sizes
@@ -171,17 +166,15 @@ class GraphRunner:
     def _new_inputs(self, size: StepSize) -> tuple[Tensor, StepInputs]:
         """Memory for the inputs of a size, and the inputs in it."""
         step = self.step
-        num_fields = 5 * size.num_slots
+        num_fields, width = 5 * size.num_slots, size.depth + 1
         # all zeros: no slot decides, and every row lies at the start of a slot
-        num_values = num_fields + size.num_prompt_rows * (self.row_width + 3)
-        num_depths = size.num_slots if self._has_depths else 0
-        inputs = torch.zeros(num_values + num_depths, dtype=torch.int64, device=step.target.device)
-        rows = inputs[num_fields:num_values].view(size.num_prompt_rows, self.row_width + 3)
-        max_drafts = inputs[num_values:] if self._has_depths else None
+        num_values = num_fields + size.num_prompt_rows * (width + 3)
+        inputs = torch.zeros(num_values, dtype=torch.int64, device=step.target.device)
+        rows = inputs[num_fields:].view(size.num_prompt_rows, width + 3)
         rows[:, 0] = step.state.spare
         capacity = step.state.token_ids.shape[1]
         slots = inputs[:num_fields].view(5, size.num_slots)
-        return inputs, step_inputs(slots, rows, capacity, size.depth, max_drafts)
+        return inputs, step_inputs(slots, rows, capacity, size.depth)
 
     def _capture(self, size: StepSize) -> CapturedStep:
         inputs, given = self._new_inputs(size)
@@ -232,27 +225,42 @@ def copy_in(values: list[int], memory: Tensor) -> None:
     memory.copy_(source, non_blocking=True)
 
 
+def max_prefill_rows(width: int) -> int:
+    """Rows of so many tokens that hold the prompt tokens of a step."""
+    return -(-MAX_PREFILL_TOKENS // width)
+
+
 def step_sizes(
     num_slots: int,
-    max_prefill_rows: int,
-    max_prefill_rows_with_decodes: int | None = None,
+    num_speculative_tokens: int,
+    max_prefill_tokens_with_decodes: int | None = None,
     depths: DepthsOf | None = None,
 ) -> list[StepSize]:
     """The sizes that are captured, from the smallest: without prompts for powers of two of slots, with them for all.
 
     A step with prompts is bound by arithmetic, and padded rows cost as much as others: hence sizes halfway between, and
-    one of `max_prefill_rows_with_decodes`, the most that prompts have beside rounds (None: no limit).
+    one of the rows that `max_prefill_tokens_with_decodes` fills (None: no limit).
 
     Args:
+        num_speculative_tokens: K.
         depths: the depths that rounds of so many requests, or fewer, may have; None where all have K.
     """
-    slots = _powers(1, num_slots)
-    powers = _powers(min(MIN_PREFILL_ROWS, max_prefill_rows), max_prefill_rows)
+    found = []
+    for each in _powers(1, num_slots):
+        for depth in sorted(depths(each)) if depths else (num_speculative_tokens,):
+            found.append(StepSize(each, 0, depth))
+    for depth in sorted(depths(num_slots)) if depths else (num_speculative_tokens,):
+        found += [StepSize(num_slots, rows, depth) for rows in _prompt_rows(depth + 1, max_prefill_tokens_with_decodes)]
+    return found
+
+
+def _prompt_rows(width: int, max_tokens_with_decodes: int | None) -> list[int]:
+    """The numbers of rows of a width that are captured."""
+    most = max_prefill_rows(width)
+    powers = _powers(min(MIN_PREFILL_ROWS, most), most)
     halfway = ((smaller + larger) // 2 for smaller, larger in pairwise(powers))
-    limit = () if max_prefill_rows_with_decodes is None else (max_prefill_rows_with_decodes,)
-    rows = sorted({*powers, *halfway, *limit})
-    alone = [StepSize(each, 0, depth) for each in slots for depth in (sorted(depths(each)) if depths else (None,))]
-    return alone + [StepSize(num_slots, each) for each in rows]
+    limit = () if max_tokens_with_decodes is None else (min(max(1, max_tokens_with_decodes // width), most),)
+    return sorted({*powers, *halfway, *limit})
 
 
 def _powers(first: int, last: int) -> list[int]:

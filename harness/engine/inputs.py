@@ -72,12 +72,10 @@ def num_rows(plan: StepPlan, num_speculative_tokens: int) -> int:
     return sum(-(-(chunk.stop - chunk.start) // (num_speculative_tokens + 1)) for chunk in plan.chunks)
 
 
-def step_inputs(
-    slots: Tensor, rows: Tensor, length: int, depth: int | None = None, max_drafts: Tensor | None = None
-) -> StepInputs:
-    """What `in_rows` made, once it lies on the device; for `depth` and `max_drafts` see StepInputs."""
+def step_inputs(slots: Tensor, rows: Tensor, length: int, depth: int | None = None) -> StepInputs:
+    """What `in_rows` made, once it lies on the device; for `depth` see StepInputs."""
     prompts = (PromptPart(rows[:, 0], rows[:, 1], rows[:, 2:], length),) if len(rows) else ()
-    return StepInputs(slots, prompts, length, depth=depth, max_drafts=max_drafts)
+    return StepInputs(slots, prompts, length, depth=depth)
 
 
 def _slot_fields(plan: StepPlan, num_slots: int, ends: dict[int, int]) -> list[list[int]]:

@@ -17,7 +17,7 @@ from harness.constraint.grammar_state import ConstraintOutcome, GrammarState
 from harness.engine.inputs import in_pieces
 from harness.engine.slots import DECODES, StepInputs
 from harness.engine.step import Step, StepOutput
-from harness.engine.step_plan import StepPlan
+from harness.engine.step_plan import PrefillRoom, StepPlan
 
 
 class Launched(NamedTuple):
@@ -64,13 +64,8 @@ def fetch(output: StepOutput) -> Launched:
 class EagerRunner:
     """Every operation on its own, at the sizes the plan has."""
 
-    row_width = 0
-    """Tokens of the rows that prompts are cut into; 0 when they are read in one piece."""
     max_prefill_tokens = 4096
     """Prompt tokens that a step can read, unless a single prompt is longer; bounds the memory of activations."""
-    max_prefill_tokens_with_decodes = None
-    """Prompt tokens of a step in which a request decodes; None for no limit: prompts have a forward of their own here,
-    and every portion would read the weights once more."""
     graph_bytes = 0
     """Memory that captured steps took."""
 
@@ -83,6 +78,13 @@ class EagerRunner:
 
     def rehearse_on_meta(self) -> None:
         """Nothing is known before a step."""
+
+    def prefill_room(self, depth: int | None) -> PrefillRoom:
+        """Of a step: prompts are read in one piece, and beside rounds without a limit.
+
+        Prompts have a forward of their own here, and every portion would read the weights once more.
+        """
+        return PrefillRoom(self.max_prefill_tokens, row_width=0)
 
     def launch(self, plan: StepPlan) -> Launched:
         return fetch(self.step(self.inputs(plan)))

@@ -144,8 +144,6 @@ class StepInputs(NamedTuple):
     """False where no slot decodes and the step reads prompts alone: K is then 0, whatever the step's own."""
     depth: int | None = None
     """Drafts that a round of the step proposes; None for the step's own K."""
-    max_drafts: Tensor | None = None
-    """[B] int64, how many of its drafts a slot verifies at most; None for all of them."""
 
     @property
     def decides(self) -> Tensor:

@@ -130,8 +130,6 @@ class Step:
                 self.drafter.read(batch)
             return Drafted(batch, Draft(batch.lengths.new_empty(batch.num_rows, 0), torch.zeros_like(batch.lengths)))
         draft = proposed(self.drafter, batch)
-        if inputs.max_drafts is not None:
-            draft = replace(draft, num_draft_tokens=torch.minimum(draft.num_draft_tokens, inputs.max_drafts))
         narrows = not (self.joins or inputs.prompts or draft.token_ids.is_cuda or masks)
         return Drafted(batch, without_idle_columns(draft) if narrows else draft)
 

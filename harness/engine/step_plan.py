@@ -6,7 +6,7 @@ know tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from harness.engine.request import Limits
@@ -37,7 +37,7 @@ class StepPlan(NamedTuple):
     needs_host: bool = False
     """The host takes part between the drafts of the step and their verification."""
     depth: int | None = None
-    """Drafts that a round of the step proposes, or verifies at most; None for the engine's K."""
+    """Drafts that a round of the step proposes; None for the engine's K, and where nothing decodes."""
 
     @property
     def deciding(self) -> list[Sequence]:
@@ -54,27 +54,36 @@ class StepPlan(NamedTuple):
         return max(sequence.slot for sequence in self.participants) + 1
 
 
+class PrefillRoom(NamedTuple):
+    """How the prompts of a step are laid out, and how much of them it reads."""
+
+    max_tokens: int
+    """Prompt tokens of the step, rows rounded up."""
+    row_width: int
+    """Tokens of a row; 0 reads every prompt in one piece, however long."""
+    max_tokens_with_decodes: int | None = None
+    """Prompt tokens of a step in which some request decodes, rows rounded down; None for no limit beyond
+    max_tokens."""
+
+
 def make_plan(
     running: Iterable[Sequence],
     limits: Limits,
-    max_tokens: int,
-    row_width: int,
-    max_prefill_tokens_with_decodes: int | None = None,
+    room_at: Callable[[int | None], PrefillRoom],
+    choose_depth: Callable[[int], int] | None = None,
     may_be_constrained: bool = True,
     needs_host: bool = False,
 ) -> StepPlan | None:
     """The next step; None when no request can go on before the step under way has been read.
 
     A sequence that will have reached its length with what is under way does not decode again. Prompts are read in the
-    order given, in rows of `row_width` tokens, as many as fit into the step; the first one always gets a row.
+    order given, as many as the step has room for; the first one always gets a row.
 
     Args:
         running: the sequences that occupy slots, in the order of their admission.
         limits: where requests end.
-        max_tokens: prompt tokens of the step, rows rounded up.
-        row_width: tokens of a row; 0 reads every prompt in one piece, however long.
-        max_prefill_tokens_with_decodes: prompt tokens of a step in which some request decodes, rows rounded down; None
-            for no limit beyond max_tokens.
+        room_at: for prompts, at a depth of the step's rounds (StepPlan.depth).
+        choose_depth: of the rounds of so many requests, 1 or more; None where all have the engine's K.
         may_be_constrained, needs_host: see StepPlan.
     """
     going_on = [sequence for sequence in running if sequence.finish_reason is None]
@@ -84,9 +93,12 @@ def make_plan(
         for sequence in going_on
         if sequence.is_prefilled and sequence.min_output_tokens < limits.max_new_tokens
     )
-    limit = max_prefill_tokens_with_decodes if decoding else None
-    chunks = _chunks(waiting, max_tokens if limit is None else min(limit, max_tokens), row_width)
-    return StepPlan(decoding, chunks, may_be_constrained, needs_host) if decoding or chunks else None
+    depth = choose_depth(len(decoding)) if choose_depth is not None and decoding else None
+    max_tokens, row_width, limit = room_at(depth)
+    if decoding and limit is not None:
+        max_tokens = min(limit, max_tokens)
+    chunks = _chunks(waiting, max_tokens, row_width)
+    return StepPlan(decoding, chunks, may_be_constrained, needs_host, depth) if decoding or chunks else None
 
 
 def _chunks(waiting: Iterable[Sequence], room: int, row_width: int) -> tuple[Chunk, ...]:

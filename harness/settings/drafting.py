@@ -80,8 +80,7 @@ class DraftingConfig:
     decode and none from 32 on; K is the largest. planner takes the depth, 0 to K, with the most expected tokens per
     second, by measured times of steps and the acceptance of earlier rounds. Both depend on nothing that is drawn in the
     step, so lossless methods stay lossless; tokens at a fixed seed depend on the batch, and under the planner on times.
-    What is not drafted is not computed, except in steps with CUDA graphs that read prompts too: these draft K tokens
-    and verify fewer. For sweeps over all kinds 4 sets K, and confidence:0.3 sets min_confidence."""
+    What is not drafted is not computed. For sweeps over all kinds 4 sets K, and confidence:0.3 sets min_confidence."""
     step_times: str | None = None
     """For the planner: milliseconds of a step with 0, 1, .. K drafts by the number of requests that decode, such as
     1:5-6-7.5/8:9-12-15, which make a run repeatable; null measures them before the clock starts."""
