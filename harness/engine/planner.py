@@ -24,11 +24,15 @@ STEPS_KEPT = 64
 """The same of steps, for the time that they take in addition to their calibration."""
 STEPS_TRUSTED = 4.0
 """Steps after which their own time counts as much as that of steps less like them."""
-PROBE_EVERY = 16
+PROBE_EVERY = 32
 """Every so many steps one drafts a token more than planned, to measure a deeper position, or in turn a token fewer, to
 measure its time."""
-MAX_OUTLIER = 3.0
+MAX_OUTLIER = 1.5
+"""What a step takes beyond so many times what was expected counts no further: it would hide what a draft costs."""
+INTERRUPTED = 8.0
 """Steps that take this many times their calibration were interrupted and are ignored."""
+LEAST_SHARE = 1 / 3
+"""Of its calibration, that a step is expected to take at least."""
 
 
 class _Beside:
@@ -102,7 +106,7 @@ class Planner:
         for kind in ((), (num_requests,), (num_requests, depth)):
             if kind in self._beside:
                 beside_s = self._beside[kind].towards(beside_s)
-        return max(calibrated + beside_s, calibrated / MAX_OUTLIER)
+        return max(calibrated + beside_s, calibrated * LEAST_SHARE)
 
     def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:
         """See harness.engine.depth.Depth."""
@@ -114,6 +118,7 @@ class Planner:
         if seconds is None or not self._corrects or self._times is None:
             return
         calibrated = self._times.at(num_requests, depth)
-        if seconds < MAX_OUTLIER * calibrated:
+        if seconds < INTERRUPTED * calibrated:
+            bounded_s = min(seconds, MAX_OUTLIER * self.seconds(num_requests, depth))
             for kind in ((), (num_requests,), (num_requests, depth)):
-                self._beside.setdefault(kind, _Beside()).add(seconds - calibrated)
+                self._beside.setdefault(kind, _Beside()).add(bounded_s - calibrated)
