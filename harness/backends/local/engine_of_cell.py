@@ -131,6 +131,12 @@ class EngineOfCell:
         self._build(meta_models.target, meta_models.head(self._cell.drafter), triton_core()).rehearse_on_meta()
 
     @property
+    def steps(self) -> str:
+        """Everything that its steps follow from, beside the code: equal for cells whose steps launch the same."""
+        settings = key_without(self._cell, "workload", "seed", "constraint")
+        return f"{settings} {self._limit} {sorted(self._cuts)} {self._is_constrained}"
+
+    @property
     def key(self) -> object:
         """Cells of equal keys can have one engine: those that keep it, and differ in their constraint alone."""
         if not self.uses_graphs:
