@@ -15,8 +15,8 @@ from harness.cli.ending import FAILED
 from harness.compose.compose import compose_plan
 from harness.models import free_memory
 from harness.models.free_memory import Need, check_fits, free_bytes
+from harness.models.meta import META
 from harness.models.random_weights import RandomWeights
-from harness.models.target import META
 from harness.records.runs import read_runs
 from harness.settings.cell import CellConfig
 from harness.settings.drafting import DraftingConfig, DraftSamplingChoice

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 
 from harness.backends.local.kernels_ahead import kernels_ahead_of
 from harness.backends.local.local import LocalBackend
+from harness.compile_ahead import known_calls
+from harness.compile_ahead.known_calls import FOLDER
 from harness.settings.cell import CellConfig
 from harness.settings.sections import BackendConfig
 from harness.sweep.whole_run import run
@@ -98,7 +101,7 @@ calls = {
     "many, warm": 6 * [lambda: looked_at.append(1)],
     "many, cold": [lambda: scale("meta", run), *6 * [lambda: looked_at.append(1)]],
 }[sys.argv[1]]
-compilation = Compilation(calls, 90)
+compilation = Compilation({f"{sys.argv[1]} {number}": call for number, call in enumerate(calls)}, 90)
 compilation.wait()
 driver.set_active(CompileOnlyDriver(90))
 with compilation.counting() as compiled_s:
@@ -170,8 +173,10 @@ def test_launches_find_what_was_compiled_ahead(tmp_path: Path):
     (tmp_path / "cache").rename(tmp_path / "earlier")
     found = in_process_of_its_own(CALLS, tmp_path, "found")
     assert found["summary"].startswith("8 of 8 kernels compiled in ") and found["num_compiled_later"] == 0
-    again = in_process_of_its_own(CALLS, tmp_path, "found")
-    assert again == {"summary": "8 kernels were compiled before", "num_compiled_later": 0}
+    shutil.rmtree(tmp_path / "cache" / FOLDER)
+    for _ in ("found in the cache", "known from the note of the process before"):
+        again = in_process_of_its_own(CALLS, tmp_path, "found")
+        assert again == {"summary": "8 kernels were compiled before", "num_compiled_later": 0}
 
 
 def test_all_cells_are_looked_at_unless_the_first_ones_lack_nothing(tmp_path: Path):
@@ -181,6 +186,25 @@ def test_all_cells_are_looked_at_unless_the_first_ones_lack_nothing(tmp_path: Pa
     assert in_process_of_its_own(CALLS, tmp_path, "many, warm")["num_looked_at"] == 4
 
 
+def test_calls_are_not_run_again_while_code_and_cache_are_the_same(tmp_path: Path):
+    """Would catch notes that nothing reads, and notes on a cache that is not there any more."""
+    assert in_process_of_its_own(CALLS, tmp_path, "many, cold")["num_looked_at"] == 6
+    assert "num_looked_at" not in in_process_of_its_own(CALLS, tmp_path, "many, cold")
+    shutil.rmtree(tmp_path / "cache")
+    assert in_process_of_its_own(CALLS, tmp_path, "many, cold")["num_looked_at"] == 6
+
+
+def test_a_note_is_of_one_target_and_one_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Would catch a note that vouches for kernels of code that has changed since, or of another GPU."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(known_calls, "_launched", {})
+    known_calls.remember("a call", 90)
+    assert [known_calls.known("a call", target) for target in (90, 100)] == [set(), None]
+    assert known_calls.known("another", 90) is None
+    monkeypatch.setattr(known_calls, "_code", lambda: "of another commit")
+    assert known_calls.known("a call", 90) is None
+
+
 def test_what_goes_wrong_ahead_is_told_and_costs_nothing_else(tmp_path: Path):
     """Would catch a process that waits for one that died, and an error of one kernel that takes others with it."""
     found = in_process_of_its_own(CALLS, tmp_path, "failing")
@@ -188,6 +212,7 @@ def test_what_goes_wrong_ahead_is_told_and_costs_nothing_else(tmp_path: Path):
     assert found["summary"].startswith("8 of 10 kernels compiled in ")
     assert "some kernels of a cell are not known: " in found["summary"]
     assert "wrong_kernel: CompileTimeAssertionFailure" in found["summary"]
+    assert not (tmp_path / "cache" / FOLDER).exists()
 
 
 def test_steps_in_memory_launch_nothing_that_the_meta_device_has_not_told(tmp_path: Path):

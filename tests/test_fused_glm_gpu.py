@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import Glm4MoeLiteConfig
 
-from harness.models.decoder_layer import LAYER_TYPES, use_slots, with_slots
+from harness.models.decoder_layer import classes_of, use_slots, with_slots
 from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import LayerOutput, add_norm, decoder_layer, feed_forward
 from harness.models.fused.operations import Operations, named_operations
@@ -56,7 +56,7 @@ class GlmLayer(NamedTuple):
 def glm_layer(num_tokens: int) -> GlmLayer:
     fields = {name: value for name, value in read_shape("glm47_flash").config.items() if name != "model_type"}
     config = Glm4MoeLiteConfig(**fields | {"num_hidden_layers": 1}, mlp_layer_types=["sparse"])
-    types, slots_config = LAYER_TYPES[config.model_type], with_slots(config)
+    types, slots_config = classes_of(config.model_type), with_slots(config)
     with CUDA:
         layer, rotary = types.layer(slots_config, 0), types.rotary(config)
     use_slots(layer, slots_config)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
 
-from harness.models.decoder_layer import LAYER_TYPES
+from harness.models.decoder_layer import classes_of
 from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import LayerOutput, decoder_layer
 from harness.models.fused.operations import Operations, named_operations
@@ -86,7 +86,7 @@ class Fused(NamedTuple):
 
 
 def fused_layer(kind: str, num_tokens: int) -> Fused:
-    types, config = LAYER_TYPES[kind], CONFIGS[kind]()
+    types, config = classes_of(kind), CONFIGS[kind]()
     torch.manual_seed(0)
     with CUDA:
         layer, rotary = types.layer(config, 0), types.rotary(config)

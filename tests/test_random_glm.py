@@ -10,10 +10,11 @@ import torch
 from experiments import run as command
 from harness.models.decoder_layer import layer_types
 from harness.models.expert_weights import stored_tensors
+from harness.models.meta import META
 from harness.models.random_head import random_eagle, random_mtp
 from harness.models.random_target import architecture, random_target
 from harness.models.random_weights import LOGIT_DEVIATION, RandomWeights
-from harness.models.target import META, load_target
+from harness.models.target import load_target
 from harness.records.files import read_cell
 from harness.records.request import FinishReason
 from tests.tiny_glm import mtp_tensors, save_shards

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from triton import knobs
 
 from harness.compile_ahead.compiling_processes import CompilingProcesses
+from harness.compile_ahead.known_calls import known, launched, remember
 from harness.compile_ahead.variant import Variant, is_compiled, recorded
 
 LIMIT_S = 600.0
@@ -22,12 +23,14 @@ class Compilation:
     """Finds out what calls launch, has processes compile what Triton's cache lacks, and counts what is compiled later.
 
     A kernel that was not found, or whose process died, is compiled where it is launched: results are the same.
+    Calls whose kernels an earlier process has found in the cache, or compiled, are not run again.
     """
 
-    def __init__(self, calls: Sequence[Callable[[], None]], target: int) -> None:
+    def __init__(self, calls: Mapping[str, Callable[[], None]], target: int) -> None:
         """
         Args:
-            calls: launch kernels on tensors of the meta device, with the shapes, types and layouts of later launches.
+            calls: launch kernels on tensors of the meta device, with the shapes, types and layouts of later launches;
+                by everything that these follow from, beside code and libraries.
             target: compute capability of the GPU without the dot, such as 90.
         """
         self._began, self._seconds = time.perf_counter(), 0.0
@@ -35,10 +38,15 @@ class Compilation:
         self._processes: CompilingProcesses | None = None
         self._errors: list[str] = []
         self._num_kept = self._num_missing = self._num_compiled = self._num_processes = 0
-        for number, call in enumerate(calls):
-            if number == NUM_TRIED and not self._num_missing:
+        self._run: list[str] = []
+        """The calls that were run."""
+        kept = {name: known(name, target) for name in calls}
+        self._num_kept += len(set[str]().union(*(found or () for found in kept.values())))
+        for name in [name for name, found in kept.items() if found is None]:
+            if len(self._run) == NUM_TRIED and not self._num_missing:
                 break
-            missing = self._missing(call)
+            self._run.append(name)
+            missing = self._missing(calls[name])
             # those with many arguments take longest
             for variant in sorted(missing, key=lambda variant: -len(variant.signature)):
                 self._processes = self._processes or CompilingProcesses(target)
@@ -54,21 +62,27 @@ class Compilation:
                 # of any library that has no such operation on the meta device
                 self._errors.append(f"some kernels of a cell are not known: {type(error).__name__}: {error}")
         missing = [variant for variant in found if not is_compiled(variant, self._target)]
+        launched(found)
         self._num_kept += len(found) - len(missing)
         self._num_missing += len(missing)
         return missing
 
     def wait(self) -> None:
         """Wait until the processes are done."""
-        if self._processes is None:
-            return
-        for each in self._processes.results(LIMIT_S):
+        if self._processes is not None:
+            self._wait_for(self._processes)
+        if self._num_compiled == self._num_missing and not self._errors:
+            while self._run:
+                remember(self._run.pop(), self._target)
+        self._processes = None
+
+    def _wait_for(self, processes: CompilingProcesses) -> None:
+        for each in processes.results(LIMIT_S):
             self._num_compiled += each.error is None
             if each.error is not None:
                 self._errors.append(f"{each.kernel}: {each.error}")
-        self._errors += self._processes.errors
+        self._errors += processes.errors
         self._seconds = time.perf_counter() - self._began
-        self._processes = None
 
     @contextmanager
     def counting(self) -> Iterator[list[float]]:

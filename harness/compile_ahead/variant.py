@@ -37,9 +37,19 @@ class Variant(NamedTuple):
         Raises:
             ImportError, AttributeError: there is no such kernel here.
         """
-        function = getattr(import_module(self.module), self.kernel)
-        _hash_callees_first(function)
+        function = give_common_key(self.module, self.kernel)
         return kind(function, self.signature, self.constants, self.attributes)
+
+
+def give_common_key(module: str, kernel: str) -> Any:
+    """A kernel, whose key in Triton's cache is from here on the one that every process gives it.
+
+    Raises:
+        ImportError, AttributeError: there is no such kernel here.
+    """
+    function = getattr(import_module(module), kernel)
+    _hash_callees_first(function)
+    return function
 
 
 def _hash_callees_first(function: JITFunction) -> None:

@@ -1,7 +1,7 @@
 """Attention for slots: groups of query heads folded into the query length, so that keys are never repeated.
 
-Importing this module registers the implementation "slots" with transformers. It does not know the key-value cache: it
-sees the keys that the cache returned and a mask that says which of them each query may attend to.
+It does not know the key-value cache: it sees the keys that the cache returned and a mask that says which of them each
+query may attend to.
 
 Shapes: B rows, T queries of a row, S keys of a row, H query heads, G query heads of one key head, D width of a head's
 key, V of its value.
@@ -12,9 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AttentionInterface
 
 SLOTS = "slots"
+"""What a configuration of transformers calls it."""
 
 
 def slots_attention(
@@ -78,6 +78,3 @@ def fold_mask(
     if num_groups == 1 or num_queries == 1 or mask.shape[2] == num_groups * num_queries:
         return mask
     return mask.repeat(1, 1, num_groups, 1)
-
-
-AttentionInterface.register(SLOTS, slots_attention)

@@ -1,4 +1,4 @@
-"""The decoder layers of transformers that targets and heads are made of.
+"""The decoder layers that targets and heads are made of: our own of Llama and Qwen3, and transformers' of GLM.
 
 Refuses the parts of a configuration that do not run; `harness.models.model_types` lists the types that do. It does not
 know checkpoints.
@@ -9,18 +9,19 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Collection
-from importlib import import_module
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
-from transformers import AutoConfig, Glm4MoeLiteConfig, LlamaConfig, PreTrainedConfig
-from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite
+from transformers import AutoConfig, Glm4MoeLiteConfig, PreTrainedConfig
 
-from harness.models.attention import SLOTS
+from harness.models import llama_layers
+from harness.models.attention import SLOTS, slots_attention
 from harness.models.checkpoint import configured_by
-from harness.models.experts import SLOTS_EXPERTS
+from harness.models.experts import SLOTS_EXPERTS, slots_experts
 from harness.models.fused.tree_rows import TreeRows
 from harness.models.latent_attention import LatentAttention
+from harness.models.llama_config import LlamaConfig
 from harness.models.model_types import HEAD_LAYERS, MODEL_TYPES
 
 
@@ -52,7 +53,7 @@ class FusedView(View, Protocol):
 
 
 class LayerTypes(NamedTuple):
-    """The classes of one model type; what they build is called as transformers defines it, so it is typed Any."""
+    """The classes of one model type; what they build has the names and parts of transformers' modules, typed Any."""
 
     causal_lm: Any
     layer: Any
@@ -60,13 +61,23 @@ class LayerTypes(NamedTuple):
     rotary: Any
 
 
-def _classes(model_type: str, prefix: str) -> LayerTypes:
-    modeling = import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+@cache
+def classes_of(model_type: str) -> LayerTypes:
+    """The classes of a model type that runs. Those of GLM are imported here: that takes seconds."""
+    modeling: Any = llama_layers
+    if model_type == Glm4MoeLiteConfig.model_type:
+        from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite as modeling
     endings = ("ForCausalLM", "DecoderLayer", "RMSNorm", "RotaryEmbedding")
-    return LayerTypes(*(getattr(modeling, prefix + ending) for ending in endings))
+    return LayerTypes(*(getattr(modeling, MODEL_TYPES[model_type] + ending) for ending in endings))
 
 
-LAYER_TYPES = {model_type: _classes(model_type, prefix) for model_type, prefix in MODEL_TYPES.items()}
+def config_class(model_type: str) -> Any:
+    """The class of a model type's configurations. Raises ValueError for a type that transformers does not know."""
+    return LlamaConfig if model_type == LlamaConfig.model_type else type(AutoConfig.for_model(model_type))
+
+
+LAYER_NAMES = tuple(f"{prefix}DecoderLayer" for prefix in MODEL_TYPES.values())
+"""Of the classes of layers that run, ours and those of transformers."""
 
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """RoPE types whose tables follow the longest sequence seen: a request's output would depend on its batch."""
@@ -99,9 +110,9 @@ def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
 
     Raises ValueError for a model type, RoPE, attention pattern or quantization that is not supported.
     """
-    if config.model_type not in LAYER_TYPES:
+    if config.model_type not in MODEL_TYPES:
         raise ValueError(
-            f"{source}: expected model_type {' or '.join(LAYER_TYPES)}, found {config.model_type!r}, "
+            f"{source}: expected model_type {' or '.join(MODEL_TYPES)}, found {config.model_type!r}, "
             f"which this version does not run"
         )
     rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
@@ -116,7 +127,7 @@ def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
         raise ValueError(f"{source}: expected full attention in every layer, found {', '.join(sorted(patterns))}")
     if getattr(config, "quantization_config", None):
         raise ValueError(f"{source}: expected plain weights, found a quantization_config; dequantize the checkpoint")
-    return LAYER_TYPES[config.model_type]
+    return classes_of(config.model_type)
 
 
 def layer_config(data: dict[str, Any], source: object, *, is_stack: bool = False) -> PreTrainedConfig:
@@ -133,7 +144,7 @@ def layer_config(data: dict[str, Any], source: object, *, is_stack: bool = False
         )
     fields = {key: value for key, value in data.items() if key not in ("model_type", "architectures", "auto_map")}
     with configured_by(source):
-        config = type(AutoConfig.for_model(model_type)).from_dict(fields)
+        config = config_class(model_type).from_dict(fields)
     warn_of_unknown(fields, _layer_field_names(config), source)
     if config.num_hidden_layers < 1 or (config.num_hidden_layers > 1 and not is_stack):
         wanted = "1 or more" if is_stack else "1"
@@ -186,12 +197,27 @@ def with_slots(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def use_slots(layer: Any, slots_config: PreTrainedConfig) -> None:
-    """Make a layer do what a configuration of `with_slots` says; latent attention gets a module of ours."""
-    if isinstance(layer.self_attn, modeling_glm4_moe_lite.Glm4MoeLiteAttention):
+    """Make a layer do what a configuration of `with_slots` says; latent attention gets a module of ours.
+
+    Layers may be transformers' own, such as those of a model that is being trained.
+    """
+    if type(layer).__module__.startswith("transformers."):
+        _register_with_transformers()
+    if type(layer.self_attn).__name__ == "Glm4MoeLiteAttention":
         layer.self_attn = LatentAttention(layer.self_attn)
     layer.self_attn.config = slots_config
     if hasattr(layer.mlp, "experts"):
         layer.mlp.experts.config = slots_config
+
+
+@cache
+def _register_with_transformers() -> None:
+    """Let its layers find what a configuration of `with_slots` names."""
+    from transformers import AttentionInterface
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    AttentionInterface.register(SLOTS, slots_attention)
+    ALL_EXPERTS_FUNCTIONS.register(SLOTS_EXPERTS, slots_experts)
 
 
 class CacheShape(NamedTuple):

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 
 from harness.models.attention import slots_attention
 from harness.models.decoder_layer import View
+from harness.models.llama_layers import LlamaDecoderLayer, LlamaRMSNorm
 
 
 class Rotation(NamedTuple):
@@ -28,8 +28,9 @@ class Rotation(NamedTuple):
 
 
 def serves(layer: Any, states: Tensor, view: View | None) -> bool:
-    """Whether a layer can run here: its class is known, it attends through a cache, and its states are `is_exact`."""
-    return type(layer) is LlamaDecoderLayer and view is not None and is_exact(states)
+    """Whether a layer can run here: it is a Llama's, of our class or of transformers' with the same results, it attends
+    through a cache, and its states are `is_exact`."""
+    return type(layer).__name__ == LlamaDecoderLayer.__name__ and view is not None and is_exact(states)
 
 
 def is_exact(states: Tensor) -> bool:
@@ -88,7 +89,7 @@ def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor) -> Tensor:
 
 def norm(module: Any, states: Tensor) -> Tensor:
     """An RMS norm of transformers."""
-    if type(module) is not LlamaRMSNorm or not is_exact(states):
+    if type(module).__name__ != LlamaRMSNorm.__name__ or not is_exact(states):
         return module(states)
     return torch.rms_norm(states, (states.shape[-1],), module.weight, module.variance_epsilon)
 

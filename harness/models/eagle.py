@@ -28,7 +28,8 @@ from harness.models.decoder_layer import (
 )
 from harness.models.head import Head, HeadOutput, stored_embedding
 from harness.models.layer_forward import add_feed_forward, attend, project
-from harness.models.target import TargetModel, on_meta
+from harness.models.meta import on_meta
+from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 from harness.models.zoo import zoo_path
 

@@ -26,7 +26,8 @@ from harness.models.decoder_layer import (
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head, HeadOutput, stored_embedding
 from harness.models.layer_forward import add_feed_forward, attend, linear, norm, run_layers
-from harness.models.target import TargetModel, TargetOutput, on_meta
+from harness.models.meta import on_meta
+from harness.models.target import TargetModel, TargetOutput
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 from harness.models.zoo import zoo_path
 

@@ -1,6 +1,6 @@
 """Running the experts of a layer without waiting for the device, so that a CUDA graph can hold it.
 
-Importing this module registers the implementation "slots_experts" with transformers. It takes one of two products:
+It takes one of two products:
 
     grouped       tokens sorted by expert, one grouped matrix product: each expert that is hit is read once
     every expert  each token through each expert, what was not chosen masked: each expert is read once, hit or not
@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
 SLOTS_EXPERTS = "slots_experts"
+"""What a configuration of transformers calls it."""
 GROUPED_CAPABILITIES = (9, 10)
 GROUPED_ALIGNMENT_BYTES = 16
 """What the grouped product wants every row of its operands to be a multiple of."""
@@ -49,6 +49,9 @@ def slots_experts(
     module: experts of transformers, which hold gate_up_proj [E, 2 I, D], down_proj [E, D, I] and act_fn.
     """
     if runs_grouped(module.gate_up_proj, module.down_proj):
+        # there since the module was made
+        from transformers.integrations.moe import grouped_mm_experts_forward
+
         return grouped_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
     return every_expert(module, hidden_states, top_k_index, top_k_weights)
 
@@ -77,6 +80,3 @@ def every_expert(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_
     # [E, N, D]
     outputs = inner @ module.down_proj.transpose(1, 2)
     return torch.einsum("end,ne->nd", outputs.to(weights.dtype), weights).to(hidden_states.dtype)
-
-
-ALL_EXPERTS_FUNCTIONS.register(SLOTS_EXPERTS, slots_experts)

@@ -21,10 +21,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.models.glm4_moe_lite.modeling_glm4_moe_lite import (
-    apply_rotary_pos_emb,
-    apply_rotary_pos_emb_interleave,
-)
 
 from harness.models.attention import slots_attention
 
@@ -36,6 +32,9 @@ class LatentAttention(nn.Module):
 
     def __init__(self, attention: Any) -> None:
         """attention: the module whose projections and norms serve from here on."""
+        # there since the module was made
+        from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite as glm
+
         super().__init__()
         for name, part in attention.named_children():
             self.add_module(name, part)
@@ -43,6 +42,7 @@ class LatentAttention(nn.Module):
         self.layer_idx: int = attention.layer_idx
         self.scaling: float = attention.scaling
         self.interleaved: bool = config.rope_interleave
+        self.rotate: Any = glm.apply_rotary_pos_emb_interleave if self.interleaved else glm.apply_rotary_pos_emb
         self.num_heads: int = config.num_attention_heads
         self.num_key_value_groups = self.num_heads
         """All heads share the one key head."""
@@ -65,8 +65,7 @@ class LatentAttention(nn.Module):
         """[B, T, D] and no attention weights. Keys go to the cache as [B, 1, T, R + P], values as [B, 1, T, 0]."""
         query, query_rope = self._queries(hidden_states)
         latent, key_rope = self._latents(hidden_states)
-        rotate = apply_rotary_pos_emb_interleave if self.interleaved else apply_rotary_pos_emb
-        query_rope, key_rope = rotate(query_rope, key_rope, *position_embeddings)
+        query_rope, key_rope = self.rotate(query_rope, key_rope, *position_embeddings)
         keys = torch.cat((latent, key_rope), dim=-1)
         if past_key_values is not None:
             keys, _ = past_key_values.update(keys, keys[..., :0], self.layer_idx)

@@ -35,7 +35,8 @@ from harness.models.decoder_layer import (
 )
 from harness.models.head import Head, HeadOutput, as_stored
 from harness.models.layer_forward import linear, norm, project, run_layer
-from harness.models.target import TargetModel, on_meta
+from harness.models.meta import on_meta
+from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
 
 

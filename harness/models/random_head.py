@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from harness.models.checkpoint import read_json
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields
@@ -22,6 +22,7 @@ from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Head
 from harness.models.eagle3_config import Eagle3Config, default_aux_layers
 from harness.models.head import Head
+from harness.models.llama_config import LlamaConfig
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.random_weights import RandomWeights, made_on, random_fingerprint

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, configured_by
-from harness.models.decoder_layer import infer_dense_layers, layer_types
+from harness.models.decoder_layer import config_class, infer_dense_layers, layer_types
 from harness.models.fingerprint import TEXT_SUFFIXES, fingerprint
+from harness.models.meta import made_on_meta
 from harness.models.random_weights import RandomWeights, random_fingerprint
 from harness.models.shape import SHAPES, read_shape
-from harness.models.target import META, TargetModel, fill, read_config
+from harness.models.target import TargetModel, fill, read_config
 from harness.models.tokenizer import has_tokenizer, load_tokenizer
 from harness.models.zoo import zoo_path
 
@@ -42,7 +43,7 @@ def architecture(
     if shape is not None:
         fields = read_shape(shape).config
         others = {name: value for name, value in fields.items() if name != "model_type"}
-        config = type(AutoConfig.for_model(fields["model_type"])).from_dict(others)
+        config = config_class(fields["model_type"]).from_dict(others)
         infer_dense_layers(config, fields)
         return Architecture(config, fields, SHAPES / f"{shape}.json", None)
     assert path is not None, "sizes come from a shape or from a path"
@@ -104,7 +105,7 @@ def random_model(
     types = layer_types(config, given.source)
     if dtype is None:
         dtype = config.dtype if isinstance(config.dtype, torch.dtype) else torch.bfloat16
-    with configured_by(given.source), META:
+    with configured_by(given.source), made_on_meta():
         causal_lm = types.causal_lm(config)
     tied = bool(config.tie_word_embeddings)
     fill(causal_lm, RandomWeights(role, config.num_hidden_layers, device=device, dtype=dtype, tied=tied), device, dtype)

@@ -29,6 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.models.meta import META, made_on_meta
+
 RULE_VERSION = 1
 """Part of the fingerprint; a change of the rule makes other models."""
 LOGIT_DEVIATION = 2.0
@@ -111,7 +113,7 @@ def made_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with torch.device(device):
+        with made_on_meta() if device == META else torch.device(device):
             yield
     finally:
         torch.set_default_dtype(before)

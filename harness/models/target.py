@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,18 +41,12 @@ from harness.models.fused.rope_table import rope_table
 from harness.models.fused.routing import MAX_TOKENS
 from harness.models.latent_attention import LatentAttention
 from harness.models.layer_forward import linear, run_layers
+from harness.models.llama_config import own_config_class
 from harness.models.memory_layout import MemoryLayout
+from harness.models.meta import made_on_meta
 from harness.models.slot_cache import SlotCache
 from harness.models.tokenizer import eos_token_ids, load_tokenizer
 from harness.models.zoo import zoo_path
-
-META = torch.device("meta")
-"""Models on it have shapes and dtypes and take no memory. They are loaded as the others are, with the same checks."""
-
-
-def on_meta(device: torch.device) -> AbstractContextManager[object]:
-    """Modules made inside take no memory where `device` is META, and are made as usual for any other device."""
-    return META if device == META else nullcontext()
 
 
 class TargetOutput(NamedTuple):
@@ -215,8 +208,12 @@ def read_config(source: Path, trust_remote_code: bool) -> tuple[PreTrainedConfig
     Raises ValueError when there is none, or transformers makes no configuration of it.
     """
     fields = read_json(source)
+    own = own_config_class(fields)
     with configured_by(source):
-        config = AutoConfig.from_pretrained(source.parent, trust_remote_code=trust_remote_code)
+        if own is None:
+            config = AutoConfig.from_pretrained(source.parent, trust_remote_code=trust_remote_code)
+        else:
+            config = own.from_pretrained(source.parent)
     infer_dense_layers(config, fields)
     return config, fields
 
@@ -242,7 +239,7 @@ def load_target(
     config, _ = read_config(source, trust_remote_code)
     types = layer_types(config, source)
     tokenizer = load_tokenizer(folder, trust_remote_code)
-    with configured_by(source), META:
+    with configured_by(source), made_on_meta():
         causal_lm = types.causal_lm(config)
     with Checkpoint(folder) as checkpoint:
         fill(causal_lm, checkpoint, device, dtype)

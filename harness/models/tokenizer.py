@@ -10,6 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
 from harness.models.checkpoint import CheckpointError, read_json, reason_of
+from harness.models.llama_config import own_config_class
 from harness.records.strict_json import shown
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -25,10 +26,22 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     if not has_tokenizer(folder):
         raise CheckpointError(f"{folder}: expected a tokenizer ({' or '.join(TOKENIZER_FILES)}), found none")
     with _read_from(folder):
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        given = _known_config(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code, **given)
         # what is of another type is used, and told of, only now
         tokenizer.encode("")
     return tokenizer
+
+
+def _known_config(folder: Path) -> dict[str, PreTrainedConfig]:
+    """`config` where transformers would read a configuration with a class that takes seconds to import, and would look
+    at its fields alone; nothing where the class counts, too."""
+    source, settings = folder / "config.json", folder / "tokenizer_config.json"
+    if not (source.is_file() and settings.is_file()):
+        return {}
+    own, fields = own_config_class(read_json(source)), read_json(settings)
+    names_class = fields.get("tokenizer_class") is not None and "auto_map" not in fields
+    return {} if own is None or not names_class else {"config": own.from_pretrained(folder)}
 
 
 def load_own_tokenizer(folder: Path) -> Any:

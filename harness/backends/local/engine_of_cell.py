@@ -18,6 +18,7 @@ from harness.engine.request import Limits
 from harness.engine.settings import EngineSettings, draft_slack
 from harness.engine.token_logprobs import LogprobsSettings
 from harness.models.fused.tree_rows import MAX_NODES
+from harness.models.meta import WithoutValues
 from harness.models.target import TargetModel
 from harness.settings.cell import CellConfig
 from harness.settings.depth import PLANNER
@@ -120,13 +121,20 @@ class EngineOfCell:
     def memory(self) -> CellMemory:
         """What the cell will keep on its device, counted before anything is loaded."""
         meta_models = self._models.meta_models
-        engine = self._build(meta_models.target, meta_models.head(self._cell.drafter))
+        with WithoutValues():
+            engine = self._build(meta_models.target, meta_models.head(self._cell.drafter))
         return cell_memory(self._models, self._cell.drafter, engine, is_kept=self.uses_graphs)
 
     def rehearse_on_meta(self) -> None:
         """Launch on the meta device, where nothing is computed, what capturing the cell's steps launches on a GPU."""
         meta_models = self._models.meta_models
         self._build(meta_models.target, meta_models.head(self._cell.drafter), triton_core()).rehearse_on_meta()
+
+    @property
+    def steps(self) -> str:
+        """Everything that its steps follow from, beside the code: equal for cells whose steps launch the same."""
+        settings = key_without(self._cell, "workload", "seed", "constraint")
+        return f"{settings} {self._limit} {sorted(self._cuts)} {self._is_constrained}"
 
     @property
     def key(self) -> object:

@@ -59,4 +59,5 @@ def kernels_ahead_of(engines: Sequence[EngineOfCell], device: torch.device) -> K
     if knobs.runtime.interpret:
         return None
     major, minor = torch.cuda.get_device_capability(device)
-    return KernelsAhead(Compilation([engine.rehearse_on_meta for engine in captured], 10 * major + minor))
+    calls = {engine.steps: engine.rehearse_on_meta for engine in captured}
+    return KernelsAhead(Compilation(calls, 10 * major + minor))

@@ -9,8 +9,9 @@ from typing import NamedTuple, Protocol
 import torch
 
 from harness.drafters.registry import LoadedHead, load_head
+from harness.models.meta import META
 from harness.models.random_target import random_target
-from harness.models.target import META, TargetModel, load_target
+from harness.models.target import TargetModel, load_target
 from harness.models.weight_layout import lay_out
 from harness.settings.device import resolve_device, resolve_dtype
 from harness.settings.models import DrafterConfig, TargetConfig, Weights

@@ -64,8 +64,8 @@ def random_drafter_folder(cell: CellConfig, folder: Path) -> Path:
     from harness.drafters.registry import load_head
     from harness.models.decoder_layer import layer_fields
     from harness.models.eagle3 import Eagle3Head
+    from harness.models.meta import META
     from harness.models.random_target import random_target
-    from harness.models.target import META
 
     target = cell.target
     loaded = load_head(drafter, random_target(target.path, shape=target.shape, device=META, revision=target.revision))

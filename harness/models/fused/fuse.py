@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.models.decoder_layer import LAYER_TYPES, LENGTH_DEPENDENT_ROPE
+from harness.models.decoder_layer import LAYER_NAMES, LENGTH_DEPENDENT_ROPE
 from harness.models.fused.checks import DTYPES
 from harness.models.latent_attention import LatentAttention
 
@@ -56,9 +56,8 @@ def fusion_obstacle(layer: Any, rotary: Any) -> str | None:
 
 
 def _obstacles(layer: Any, rotary: Any) -> Iterator[str]:
-    known = [types.layer for types in LAYER_TYPES.values()]
-    if type(layer) not in known:
-        yield f"{type(layer).__name__} is not one of {', '.join(kind.__name__ for kind in known)}"
+    if type(layer).__name__ not in LAYER_NAMES:
+        yield f"{type(layer).__name__} is not one of {', '.join(LAYER_NAMES)}"
         return
     attention, mlp = layer.self_attn, layer.mlp
     yield from _attention_obstacles(attention, rotary)
@@ -191,7 +190,12 @@ def packed(projections: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
 def _lay_together(parameters: Sequence[Tensor]) -> None:
     if _joint(parameters) is not None:
         return
-    joint = torch.cat([parameter.detach() for parameter in parameters])
+    first, num_rows = parameters[0], sum(len(parameter) for parameter in parameters)
+    # torch joins tensors of the meta device in Python, with its compiler imported for it
+    if first.is_meta:
+        joint = first.new_empty((num_rows, *first.shape[1:]))
+    else:
+        joint = torch.cat([parameter.detach() for parameter in parameters])
     for parameter, rows in zip(parameters, joint.split([len(item) for item in parameters]), strict=True):
         parameter.data = rows
 

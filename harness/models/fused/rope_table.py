@@ -34,6 +34,8 @@ def rope_table(rotary: Any, num_positions: int, device: torch.device | str) -> T
             f"expected RoPE that depends on the position alone, found rope_type {rotary.rope_type!r}, whose angles "
             f"change with the longest sequence of a batch; use the layer unfused"
         )
+    if torch.device(device).type == "meta":
+        return torch.empty(num_positions, 2 * rotary.inv_freq.numel(), dtype=torch.float32, device=device)
     positions = torch.arange(num_positions, device=device)
     cosine, sine = rotary(torch.empty(0, dtype=torch.float32, device=device), positions[None])
     # transformers repeats the angles for the second half of a head.
