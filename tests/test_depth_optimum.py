@@ -69,17 +69,19 @@ def test_cells_without_a_step_that_reads_no_prompt_are_left_out():
     assert depth_families(analysed(*cells)) == []
 
 
-def test_steps_that_read_prompts_are_left_out():
+def test_steps_that_read_prompts_are_told_from_others():
     """Where a prompt ends, and where a part of one is read: its request takes a share of the step and has no round.
-    Would catch times of other steps among those of two decoding requests."""
+    Would catch times of other steps among those of two decoding requests, and a step's time without its prompts."""
     shares = ((0.5, 0.25), (0.6, 0.05), (0.8, 0.05))
     both = [[round_record(0, 0, end, share_s=share) for end, share in shares] for _ in range(2)]
     both[0].append(round_record(0, 0, 0.9, share_s=0.1))
     requests = [request_record(rounds, name) for rounds, name in zip(both, "ab", strict=True)]
     found = decode_rounds(requests, {"a": 0, "b": 1})
-    kept = sorted(zip(found.prompt.tolist(), found.size.tolist(), found.seconds.tolist(), strict=True))
-    assert kept == [(0, 1, 0.1), (0, 2, 0.05), (1, 2, 0.05)]
-    assert len(decode_rounds(requests, {"b": 0}).size) == 1
+    named = zip(found.prompt, found.size, found.reads_prompts, found.seconds.round(9), strict=True)
+    kept = sorted((int(prompt), int(size), bool(reads), float(took)) for prompt, size, reads, took in named)
+    expected = [(0, 1, False, 0.1), (0, 2, False, 0.05), (0, 2, True, 0.1), (1, 2, False, 0.05), (1, 2, True, 0.1)]
+    assert kept == expected
+    assert len(decode_rounds(requests, {"b": 0}).size) == 2
 
 
 def test_rows_bound_every_choice_at_the_times_of_the_run():

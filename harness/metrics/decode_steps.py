@@ -1,13 +1,13 @@
-"""The steps of a cell that read no prompt, from its rounds: decoding requests, emitted tokens and seconds.
+"""The steps of a cell in which requests decode, from its rounds: their number, emitted tokens and seconds.
 
-Rounds that arrived at one moment are of one step, whose duration they share. Shapes: N rounds of such steps, P prompts.
-This module knows records; it does not know settings.
+Rounds that arrived at one moment are of one step, whose duration they share, with the prompts that it read too. Shapes:
+N rounds of such steps, P prompts. This module knows records; it does not know settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,25 +22,26 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DecodeRounds:
-    """The rounds of the steps without prompts; fields [N]."""
+    """The rounds of requests that decode, but for the first of each, which ends its prompt; fields [N]."""
 
     prompt: Integers
     """Row of the prompt."""
     size: Integers
     """Requests that decoded in the step."""
+    reads_prompts: NDArray[np.bool_]
+    """Whether the step read prompts too, or parts of some."""
     num_tokens: Floats
     """That the round emitted."""
     seconds: Floats
-    """Its share of the step's duration."""
+    """Its share of the step's duration, which the decoding requests share."""
 
     def by_prompt(self, values: Floats, num_prompts: int) -> Floats:
         """[P] sums of a value of each round."""
         return np.bincount(self.prompt, weights=values, minlength=num_prompts).astype(np.float64)
 
-    def of_size(self, size: int) -> DecodeRounds:
-        """The rounds of steps in which `size` requests decoded."""
-        kept = self.size == size
-        return DecodeRounds(self.prompt[kept], self.size[kept], self.num_tokens[kept], self.seconds[kept])
+    def where(self, kept: NDArray[np.bool_]) -> DecodeRounds:
+        """Some of the rounds."""
+        return DecodeRounds(*(getattr(self, field.name)[kept] for field in fields(self)))
 
 
 def decode_rounds(requests: Sequence[RequestRecord], rows: Mapping[str, int]) -> DecodeRounds:
@@ -58,7 +59,9 @@ def decode_rounds(requests: Sequence[RequestRecord], rows: Mapping[str, int]) ->
     arrival, prompt, is_first, num_tokens, share_s = np.array(found, dtype=np.float64).reshape(-1, 5).T
     ends, step, num_rounds = np.unique(arrival, return_inverse=True, return_counts=True)
     # the first round of a request is drawn where its prompt ends; who reads a part of one takes a share without a round
-    reads_prompts = np.bincount(step, weights=is_first) > 0
-    reads_prompts |= np.bincount(step, weights=share_s) < MIN_SHARE * np.diff(ends, prepend=ends[:1])
-    kept = ~reads_prompts[step] & (prompt >= 0)
-    return DecodeRounds(prompt[kept].astype(np.int64), num_rounds[step][kept], num_tokens[kept], share_s[kept])
+    num_first, took_s = np.bincount(step, weights=is_first), np.diff(ends, prepend=ends[:1])
+    reads_prompts = (num_first > 0) | (np.bincount(step, weights=share_s) < MIN_SHARE * took_s)
+    num_decoding = num_rounds - num_first.astype(np.int64)
+    seconds = np.where(reads_prompts[step], took_s[step] / np.maximum(num_decoding, 1)[step], share_s)
+    found_all = DecodeRounds(prompt.astype(np.int64), num_decoding[step], reads_prompts[step], num_tokens, seconds)
+    return found_all.where((is_first == 0) & (prompt >= 0))

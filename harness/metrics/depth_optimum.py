@@ -2,7 +2,9 @@
 
 The cells of a family differ in nothing but how many tokens a round drafts. Those of fixed depths, plain decoding among
 them, give for each depth K the tokens of a round, L(K), and for each number B of decoding requests the time of a step,
-t(B, K). Two optima follow, in output tokens per second of the steps that read no prompt:
+t(B, K), apart for steps that read prompts too: with many requests in flight nearly all do, and what they read for each
+token that is emitted is the same at every depth. Two optima follow, in tokens per second of the rounds behind a
+request's first:
 
 - by batch size: at each B the K with the largest B L(K) / t(B, K); no policy that knows B alone is faster.
 - by rows: rounds stop at depths d of their own, chosen in the light of the rows that drafts are tested against, whose
@@ -14,7 +16,7 @@ t(B, K). Two optima follow, in output tokens per second of the steps that read n
 Each cell is held against the optimum at its own numbers of requests: the time that its tokens would have taken. Depths
 are chosen on the data that they are held against, which overstates the optimum a little.
 Source: Dinkelbach, On nonlinear fractional programming, Management Science 13 (1967).
-Shapes: R resamples and the observed sums behind them, P prompts, S sizes, N rounds.
+Shapes: R resamples and the observed sums behind them, P prompts, S kinds of steps, N rounds.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,13 +39,24 @@ _OF_DEPTH = ("num_speculative_tokens", "depth", "step_times", "min_confidence")
 DEPTH_SETTINGS = tuple(f"drafting.{name}" for name in _OF_DEPTH)
 """In which the cells of a family may differ."""
 MIN_STEPS = 5
-"""Of a size and depth, for a time of their own; between such sizes times lie on a line."""
+"""Of sizes between two powers of two and a depth, for a time of their own, at their mean size; between such sizes times
+lie on a line."""
+
+
+class Kind(NamedTuple):
+    """Steps that cost the same at one depth."""
+
+    reads_prompts: bool
+    size: int
+    """Requests that decode."""
+
+
 MAX_ITERATIONS = 50
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What a cell reached beside the optima, in output tokens per second of its steps without prompts."""
+    """What a cell reached beside the optima, in output tokens per second of the steps in which requests decode."""
 
     cell: CellResult
     tokens_per_s: Estimate
@@ -58,7 +72,7 @@ def depth_families(cells: Sequence[CellResult]) -> list[list[Reached]]:
 
     Args:
         cells: of any runs. Those whose rounds are not known and those that failed are left out, and families of which
-            a cell has no step without prompts.
+            a cell has no step in which a request decodes.
     """
     found: dict[str, list[CellResult]] = {}
     for cell in cells:
@@ -71,7 +85,7 @@ def depth_families(cells: Sequence[CellResult]) -> list[list[Reached]]:
         num_fixed = sum(fixed_depth(cell) is not None for cell in family)
         if 2 <= num_fixed < len(family):
             compared = _Family(family)
-            # steps without prompts are missing where answers have one token
+            # such steps are missing where answers have one token
             if all(len(rounds.size) for rounds in compared.rounds):
                 families.append(compared.reached())
     return families
@@ -100,8 +114,15 @@ class _Family:
         resampled = resample_weights(self.num_prompts, estimates.num_resamples)
         self.weights: Floats = np.vstack([resampled, np.ones(self.num_prompts)])
         """[R + 1, P]."""
-        self.rounds = [decode_rounds(cell.record.requests, self.rows) for cell in cells]
-        self.sizes = sorted({int(size) for rounds in self.rounds for size in rounds.size})
+        rounds = [decode_rounds(cell.record.requests, self.rows) for cell in cells]
+        is_fixed = [fixed_depth(cell) is not None for cell in cells]
+        # steps with, or without, prompts that no fixed depth has are held against nothing
+        known = np.unique(
+            np.concatenate([each.reads_prompts for each, fixed in zip(rounds, is_fixed, strict=True) if fixed])
+        )
+        self.rounds = [each.where(np.isin(each.reads_prompts, known)) for each in rounds]
+        found = (zip(rounds.reads_prompts, rounds.size, strict=True) for rounds in self.rounds)
+        self.kinds = sorted({Kind(bool(reads), int(size)) for each in found for reads, size in each})
 
     @property
     def num_prompts(self) -> int:
@@ -115,7 +136,11 @@ class _Family:
         ]
 
     def _reached(self, cell: CellResult, rounds: DecodeRounds, by_batch: Floats, by_rows: Floats | None) -> Reached:
-        num_tokens = np.stack([self._sums(rounds.of_size(size), "num_tokens") for size in self.sizes], axis=1)
+        of_kinds = (
+            rounds.where((rounds.reads_prompts == kind.reads_prompts) & (rounds.size == kind.size))
+            for kind in self.kinds
+        )
+        num_tokens = np.stack([self._sums(each, "num_tokens") for each in of_kinds], axis=1)
         took_s = self._sums(rounds, "seconds")
         total = num_tokens.sum(axis=1)
         best_s = (num_tokens * by_batch).sum(axis=1)
@@ -149,34 +174,46 @@ class _Family:
 
     @cached_property
     def _round_s(self) -> dict[int, Floats]:
-        """Depth -> [R + 1, S] seconds of a round, its share of the step: t(B, K) / B."""
-        return {depth: self._round_s_of(rounds) for depth, rounds in self._fixed.items()}
+        """Depth -> [R + 1, S] seconds of a round, its share of the step: t(B, K) / B; infinite where the depth has no
+        steps with, or without, prompts."""
+        return {
+            depth: np.concatenate(
+                [self._round_s_of(rounds.where(rounds.reads_prompts == reads), reads) for reads in (False, True)],
+                axis=1,
+            )
+            for depth, rounds in self._fixed.items()
+        }
 
-    def _round_s_of(self, rounds: DecodeRounds) -> Floats:
-        counts = {size: int((rounds.size == size).sum()) // size for size in self.sizes}
-        known = [size for size in self.sizes if counts[size] >= MIN_STEPS] or [max(self.sizes, key=counts.__getitem__)]
-        columns = []
-        for size in known:
-            part = rounds.of_size(size)
+    def _round_s_of(self, rounds: DecodeRounds, reads_prompts: bool) -> Floats:
+        sizes = np.array([kind.size for kind in self.kinds if kind.reads_prompts == reads_prompts], dtype=np.int64)
+        known, columns = [], []
+        groups = np.ceil(np.log2(np.maximum(rounds.size, 1))).astype(np.int64)
+        num_steps = np.bincount(groups, weights=1 / rounds.size)
+        if not num_steps.size or not sizes.size:
+            return np.full((len(self.weights), len(sizes)), np.inf)
+        for group in np.flatnonzero(num_steps >= min(MIN_STEPS, num_steps.max())):
+            part = rounds.where(groups == group)
+            steps = self.weights @ part.by_prompt(1 / part.size, self.num_prompts)
             with np.errstate(divide="ignore", invalid="ignore"):
-                mean_s = self._sums(part, "seconds") / self._num_rounds(part)
-            # a resample without such a round takes the observed mean
-            columns.append(size * np.where(np.isfinite(mean_s), mean_s, mean_s[-1]))
+                mean_s = self._sums(part, "seconds") / steps
+            known.append(len(part.size) / steps[-1])
+            # a resample without such a step takes the observed mean
+            columns.append(np.where(np.isfinite(mean_s), mean_s, mean_s[-1]))
         # [S, known sizes]: times of steps between known sizes lie on the line through both
-        lines = np.stack([np.interp(self.sizes, known, row) for row in np.eye(len(known))], axis=1)
-        per_round: Floats = np.stack(columns, axis=1) @ lines.T / np.array(self.sizes)
+        lines = np.stack([np.interp(sizes, known, row) for row in np.eye(len(known))], axis=1)
+        per_round: Floats = np.stack(columns, axis=1) @ lines.T / sizes
         return per_round
 
     @cached_property
     def _cost_by_batch(self) -> Floats:
-        """[R + 1, S] seconds of a token at the best fixed depth of each size, chosen on what was observed."""
+        """[R + 1, S] seconds of a token at the best fixed depth of each kind, chosen on what was observed."""
         costs = []
         for depth, rounds in self._fixed.items():
             length = self._sums(rounds, "num_tokens") / self._num_rounds(rounds)
             costs.append(self._round_s[depth] / length[:, None])
         stacked = np.stack(costs)
         best = stacked[:, -1].argmin(axis=0)
-        chosen: Floats = stacked[best, :, np.arange(len(self.sizes))].T
+        chosen: Floats = stacked[best, :, np.arange(len(self.kinds))].T
         return chosen
 
     @cached_property
@@ -198,9 +235,10 @@ class _Family:
         prompt = np.array([row for row, _ in found])
         survival = np.array([bounds for _, bounds in found], dtype=np.float64).cumprod(axis=1)
         costs = []
-        for place in range(len(self.sizes)):
-            known_s = [seconds[-1, place] for seconds in self._round_s.values()]
-            times = np.interp(np.arange(depth + 1), list(self._round_s), known_s).astype(np.float64)
+        for place in range(len(self.kinds)):
+            known_s = {each: seconds[-1, place] for each, seconds in self._round_s.items()}
+            known_s = {each: seconds for each, seconds in known_s.items() if np.isfinite(seconds)}
+            times = np.interp(np.arange(depth + 1), list(known_s), list(known_s.values())).astype(np.float64)
             tokens, seconds = (
                 self.weights @ np.bincount(prompt, weights=each, minlength=self.num_prompts)
                 for each in best_stops(survival, times)
