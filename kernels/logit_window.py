@@ -17,50 +17,59 @@ MARKS: tl.constexpr = tl.constexpr(32)
 """Steps over a row whose groups a thread marks in the bits of one number."""
 NOWHERE: tl.constexpr = tl.constexpr(2**30)
 """An offset beyond the end of any row."""
+OVERFULL: tl.constexpr = tl.constexpr(2**20)
+"""Counts from here on are those of a share without room for all of its tokens."""
+PART: tl.constexpr = tl.constexpr(4)
+"""Groups that a thread loads at a time, at most; more would take too many registers."""
 
 
 @triton.jit
-def list_marks(marks, found, first_step, counts, listed, DEPTH: tl.constexpr):
+def list_places(scratch, warps, places, DEPTH: tl.constexpr):
+    """Addresses in the lists, int16: each fills the share of its warp from the end."""
+    SHARE: tl.constexpr = 32 * DEPTH * (scratch.dtype.element_ty.primitive_bitwidth // 16)
+    return scratch.to(tl.pointer_type(tl.int16), bitcast=True) + (warps + 1) * SHARE - 1 - places
+
+
+@triton.jit
+def list_marks(marks, found, first_step, counts, scratch, DEPTH: tl.constexpr):
     """List the groups that are marked, each warp those of its own share of the row.
 
     Args:
         marks: [WARPS, 32] int32, a bit for each of MARKS steps over the row; so is `found`, the number of bits.
         first_step: that of the lowest bit.
         counts: [WARPS] int32, groups that each warp has listed before.
-        listed: address of the lists, int16.
+        scratch: address of the lists, of the logits' type: 32 * DEPTH of them for each warp.
 
     Returns:
         `counts` with the new ones; the first 32 * DEPTH groups of a warp are listed.
     """
     lanes = tl.arange(0, 32)[None, :]
-    lists = tl.arange(0, found.shape[0])[:, None] * (32 * DEPTH)
+    warps = tl.arange(0, found.shape[0])[:, None]
     places = counts[:, None] + tl.cumsum(found, axis=1) - found
     for _ in tl.range(0, tl.max(tl.max(found, axis=1), axis=0)):
         mark = marks & -marks
         # The exponent of a power of two says which.
         step = ((mark.to(tl.float32).to(tl.int32, bitcast=True) >> 23) & 255) - 127 + first_step
-        tl.store(
-            listed + lists + places, (step * 32 + lanes).to(tl.int16), mask=(mark != 0) & (places < 32 * DEPTH)
-        )
+        listed = list_places(scratch, warps, places, DEPTH)
+        tl.store(listed, (step * 32 + lanes).to(tl.int16), mask=(mark != 0) & (places < 32 * DEPTH))
         places += 1
         marks ^= mark
     return counts + tl.sum(found, axis=1)
 
 
 @triton.jit
-def load_list(listed, counts, part: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
-    """[WARPS, 32 * DEPTH // 2] int32 first tokens of the groups in one half of each list, NOWHERE after the last one.
+def load_list(scratch, counts, start, WIDTH: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
+    """[WARPS, WIDTH] int32 first tokens of the groups from `start` on of each list, NOWHERE after the last one.
 
     Args:
-        listed: address of the lists of `list_marks`.
-        counts: [WARPS] int32, the number of groups in each.
-        part: 0 or 1.
+        scratch: of `list_marks`.
+        counts: [WARPS] int32, the number of groups in each list.
     """
-    WARPS: tl.constexpr = LANES // GROUP // 32
+    WARPS: tl.constexpr = counts.shape[0]
     warps = tl.arange(0, WARPS)[:, None]
-    places = part * (16 * DEPTH) + tl.arange(0, 16 * DEPTH)[None, :]
+    places = start + tl.arange(0, WIDTH)[None, :]
     there = places < counts[:, None]
-    groups = tl.load(listed + warps * (32 * DEPTH) + places, mask=there, other=0).to(tl.int32) & 0xFFFF
+    groups = tl.load(list_places(scratch, warps, places, DEPTH), mask=there, other=0).to(tl.int32) & 0xFFFF
     # The warps take 32 groups each in turn.
     return tl.where(there, ((groups // 32 * WARPS + warps) * 32 + groups % 32) * GROUP, NOWHERE)
 
@@ -102,30 +111,31 @@ def pack(logits, smallest, packed, counts, GROUP: tl.constexpr, DEPTH: tl.conste
 
 @triton.jit
 def pack_listed(
-    row_logits, vocab_size, in_words, mask, smallest, num_groups, scratch,
-    LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    row_logits, vocab_size, in_words, mask, smallest, num_groups, scratch, GROUP: tl.constexpr, DEPTH: tl.constexpr
+):
     """Pack the tokens of the groups listed, in the place of the lists.
+
+    What is left of a list lies behind the tokens that are stored, because every group has one at least.
 
     Args:
         smallest: the bound, float32.
         num_groups: [WARPS] int32, in each list; no list may have overflowed.
-        scratch: address of the lists, and then of the tokens, of the logits' type: LANES // GROUP * DEPTH of them.
+        scratch: of `list_marks`.
 
     Returns:
-        [WARPS] int32, the number of tokens that each warp had; the first 32 * DEPTH of them are packed.
+        [WARPS] int32, the number of tokens that each warp had, all of which are packed if they are no more than
+        32 * DEPTH.
     """
-    listed = scratch.to(tl.pointer_type(tl.int16), bitcast=True)
-    # All threads have done with writing the lists, and then with reading them.
-    tl.debug_barrier()
-    first = load_list(listed, num_groups, 0, LANES, GROUP, DEPTH)
-    second = load_list(listed, num_groups, 1, LANES, GROUP, DEPTH)
-    tl.debug_barrier()
-    # In two halves, because all of it would take too many registers.
-    logits = load_groups(row_logits, vocab_size, in_words, mask, smallest, first, GROUP)
-    counts = pack(logits, smallest, scratch, tl.zeros_like(num_groups), GROUP, DEPTH)
-    logits = load_groups(row_logits, vocab_size, in_words, mask, smallest, second, GROUP)
-    counts = pack(logits, smallest, scratch, counts, GROUP, DEPTH)
+    WIDTH: tl.constexpr = 32 * min(PART, DEPTH)
+    counts = tl.zeros_like(num_groups)
+    for start in tl.range(0, tl.max(num_groups, axis=0), WIDTH):
+        counts = tl.where(counts + num_groups - start > 32 * DEPTH, OVERFULL, counts)
+        # All threads have done with writing, and then with reading what is written over.
+        tl.debug_barrier()
+        firsts = load_list(scratch, num_groups, start, WIDTH, GROUP, DEPTH)
+        tl.debug_barrier()
+        logits = load_groups(row_logits, vocab_size, in_words, mask, smallest, firsts, GROUP)
+        counts = pack(logits, smallest, scratch, counts, GROUP, DEPTH)
     tl.debug_barrier()
     return counts
 

@@ -54,6 +54,9 @@ SMALL_GRID = 512
 """Up to this many programs of a first pass do not saturate the memory: they prefetch their rows."""
 SHORT_GROUP = 2
 """Tokens of a group in the search of a row that is one short chunk: few tokens for a thread."""
+FEW_ROWS = 132
+"""Up to this many rows that may be cut, one for each multiprocessor, a program has 16 warps; beyond it 8, and a
+multiprocessor two programs."""
 MAX_CANDIDATES = 4096
 """Tokens of a row among which its threshold is looked for, at most."""
 UNUSED_LOW_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
@@ -168,10 +171,14 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     is_short = round_.shape.chunk == SHORT_CHUNK
     group = SHORT_GROUP if is_short else 16 // logits.element_size()
     is_aligned = round_.target.is_aligned
-    # 16 warps leave 128 registers to a thread: too few for the Gumbel argmax of coupled noise, for fly, for rows that
-    # are put together from words, for masks, and on other generations.
-    is_light = round_.method not in (Method.coupled, Method.fly) and is_aligned and not round_.is_masked
-    max_warps = 16 if capability() == 90 and is_light else 8
+    # 128 registers of a thread are too few for the Gumbel argmax of coupled noise, for fly, for rows that are put
+    # together from words, for masks, and on other generations.
+    is_light = (
+        capability() == 90 and is_aligned and not round_.is_masked and round_.method not in (Method.coupled, Method.fly)
+    )
+    # Two programs of float32 rows would spill.
+    is_alone = num_rows <= FEW_ROWS or logits.dtype == torch.float32
+    max_warps = 16 if is_light and is_alone else 8
     # A short row takes no more than read it at once: many of its programs then share a multiprocessor.
     num_warps = min(max_warps, triton.next_power_of_2(triton.cdiv(round_.shape.vocab_size, 32 * group)))
     num_threads = num_warps * 32
@@ -198,7 +205,7 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
         DEPTH=depth,
         UNROLL=4 if is_aligned and not is_short else 1,
         num_warps=num_warps,
-        maxnreg=truncated_pass_registers(is_short, num_warps, capability()),
+        maxnreg=truncated_pass_registers(is_short, is_light, num_warps, capability()),
         **shared,
     )
 

@@ -84,9 +84,7 @@ def search(
     is_packed = tl.max(num_groups, axis=0) <= 32 * DEPTH
     counts = num_groups
     if is_packed:
-        counts = pack_listed(
-            row_logits, vocab_size, in_words, mask, bound, num_groups, scratch, LANES, GROUP, DEPTH
-        )
+        counts = pack_listed(row_logits, vocab_size, in_words, mask, bound, num_groups, scratch, GROUP, DEPTH)
         is_packed = tl.max(counts, axis=0) <= 32 * DEPTH
     counts = tl.where(is_packed, counts, 0)
     threshold = tl.full((), -float("inf"), tl.float32)

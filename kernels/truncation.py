@@ -26,7 +26,7 @@ from .token_mask import only_allowed, target_mask_row
 
 @triton.jit
 def read_row(
-    row_logits, vocab_size, in_words, mask, temperature, bound, listed,
+    row_logits, vocab_size, in_words, mask, temperature, bound, scratch,
     LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """(maximum, mass in units of the maximum, most tokens that can have mass, [WARPS] groups listed) of a row; mass NaN
@@ -65,7 +65,7 @@ def read_row(
             shrink = weigh(maxima, reference, high, low).to(tl.float64)
             sums = sums * shrink + tl.sum(weights, axis=2).to(tl.float64)
             maxima = higher
-        num_groups = list_marks(marks, found, start // LANES, num_groups, listed, DEPTH)
+        num_groups = list_marks(marks, found, start // LANES, num_groups, scratch, DEPTH)
     maximum = tl.max(tl.max(maxima, axis=1), axis=0)
     reference = tl.where(maximum == -float("inf"), 0.0, maximum)
     mass = tl.sum(tl.sum(sums * weigh(maxima, reference, high, low).to(tl.float64), axis=1), axis=0)
@@ -153,8 +153,8 @@ def _truncated_rows_kernel(
                     SHIFT, LANES, GROUP, DEPTH, UNROLL,
                 )  # fmt: skip
             maximum, normalizer, most, num_groups = read_row(
-                row_logits, target.vocab_size, target.in_words, mask, temperature, bound,
-                scratch.to(tl.pointer_type(tl.int16), bitcast=True), LANES, GROUP, DEPTH, UNROLL,
+                row_logits, target.vocab_size, target.in_words, mask, temperature, bound, scratch,
+                LANES, GROUP, DEPTH, UNROLL,
             )  # fmt: skip
             threshold = tl.full((), -float("inf"), tl.float32)
             argmax = tl.full((), -1, tl.int32)
