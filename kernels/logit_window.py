@@ -115,7 +115,8 @@ def pack_listed(
 ):
     """Pack the tokens of the groups listed, in the place of the lists.
 
-    What is left of a list lies behind the tokens that are stored, because every group has one at least.
+    The last groups listed lie foremost and are packed first. What is left of a list lies behind the tokens stored so
+    far, because every group has one token at least.
 
     Args:
         smallest: the bound, float32.
@@ -128,8 +129,11 @@ def pack_listed(
     """
     WIDTH: tl.constexpr = 32 * min(PART, DEPTH)
     counts = tl.zeros_like(num_groups)
-    for start in tl.range(0, tl.max(num_groups, axis=0), WIDTH):
-        counts = tl.where(counts + num_groups - start > 32 * DEPTH, OVERFULL, counts)
+    num_parts = tl.cdiv(tl.max(num_groups, axis=0), WIDTH)
+    for index in tl.range(0, num_parts):
+        start = (num_parts - 1 - index) * WIDTH
+        left = tl.minimum(num_groups, start + WIDTH)
+        counts = tl.where(counts + left > 32 * DEPTH, OVERFULL, counts)
         # All threads have done with writing, and then with reading what is written over.
         tl.debug_barrier()
         firsts = load_list(scratch, num_groups, start, WIDTH, GROUP, DEPTH)

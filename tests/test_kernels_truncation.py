@@ -72,6 +72,8 @@ LARGE_SETTINGS = {
     "top-p of a flat row": (20.0, 0, 0.9, 0.0),
     "top-k and top-p": (0.9, 2000, 0.9, 0.0),
     "min-p below top-p": (1.0, 0, 0.9, 1e-4),
+    "min-p alone": (1.0, 0, 1.0, 0.05),
+    "min-p of nearly all": (1.0, 0, 1.0, 1e-9),
 }
 
 
@@ -107,8 +109,18 @@ def rows_in_clumps(num_rows: int, dtype: torch.dtype) -> Tensor:
     return rows.to(dtype)
 
 
+def rows_in_order(num_rows: int, dtype: torch.dtype) -> Tensor:
+    """The largest logits side by side at the end, where the sample of a row has few.
+
+    So thousands more lie above its bound than there is room for, in few groups: would catch a list of groups that is
+    read after tokens have been written over it.
+    """
+    rows = 2 * torch.randn(num_rows, 24_000, generator=torch.Generator().manual_seed(6))
+    return rows.sort(dim=1).values.to(dtype)
+
+
 @pytest.mark.parametrize("dtype", always(torch.bfloat16, on_a_gpu=[torch.float32, torch.float16]), ids=str)
-@pytest.mark.parametrize("rows", [large_rows, rows_with_a_plateau, rows_of_few, rows_in_clumps])
+@pytest.mark.parametrize("rows", [large_rows, rows_with_a_plateau, rows_of_few, rows_in_clumps, rows_in_order])
 def test_the_same_tokens_survive_of_a_large_vocabulary(rows, dtype: torch.dtype):
     from kernels.draw import draw
 
@@ -123,6 +135,23 @@ def test_the_same_tokens_survive_of_a_large_vocabulary(rows, dtype: torch.dtype)
     survivors = torch.where(logits.float() >= found.threshold[:, None], logits.float(), torch.inf)
     cut = found.threshold > -torch.inf
     assert torch.equal(survivors.amin(dim=1)[cut], found.threshold[cut]), "a threshold is a value of its row"
+
+
+def test_candidates_behind_the_first_marks():
+    """A thread marks groups in words of 32 steps. Would catch groups of a later word that are listed as of the first, and
+    a list that is written over before it is read: most of its groups have one token."""
+    from kernels.draw import draw
+
+    settings = [(1.0, 300, 1.0, 0.0), (0.7, 0, 0.95, 0.0)]
+    rows = 2 * torch.randn(len(settings), 140_000, generator=torch.Generator().manual_seed(8))
+    rows[:, 133_000:133_200] += 6.0
+    logits, sampling = rows.bfloat16().to(DEVICE), moved(sampling_of(*settings), DEVICE)
+    streams = moved(streams_of(len(settings), 5), DEVICE)
+    found, expected = (RowStats.empty(len(settings), device=DEVICE) for _ in range(2))
+    drawn = draw(logits, sampling, streams, Purpose.draft, row_stats=found)
+    assert_same_drawn(drawn, reference_draw(logits, sampling, streams, Purpose.draft, row_stats=expected))
+    num_kept = [(logits.float() >= stats.threshold[:, None]).sum(dim=1).tolist() for stats in (found, expected)]
+    assert num_kept[0] == num_kept[1]
 
 
 @pytest.mark.parametrize("dtype", always(torch.bfloat16, torch.float32, on_a_gpu=[torch.float16]), ids=str)
