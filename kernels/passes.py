@@ -184,7 +184,7 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     num_threads = num_warps * 32
     # All of a small row.
     num_candidates = min(MAX_CANDIDATES, triton.next_power_of_2(round_.shape.vocab_size))
-    depth = max(2, num_candidates // num_threads)
+    depth = max(1, num_candidates // num_threads)
     _truncated_rows_kernel[(num_rows,)](
         round_.target,
         round_.draft,

@@ -1,8 +1,8 @@
 """A bound above which the threshold of a row surely or probably lies, from a sample of the row.
 
-Every SPARSE-th step over the row is read, and each thread keeps the largest logit that it saw. If n tokens of the sample
-lie above a value, the share of threads that saw one is about 1 - exp(-n / threads): so the value that n tokens lie above
-is one of the threads' maxima, of known rank.
+Every SPARSE-th step over the row is read, and each thread keeps the largest logit that it saw. If n tokens of the
+sample lie above a value, the share of threads that saw one is about 1 - exp(-n / threads): so the value that n tokens
+lie above is one of the threads' maxima, of known rank.
 
     top-k          a few more tokens than k lie above the bound, at most WANTED
     top-p          WANTED tokens do, five in eight of those that there is room for

@@ -32,8 +32,8 @@ def read_row(
     """(maximum, mass in units of the maximum, most tokens that can have mass, [WARPS] groups listed) of a row; mass NaN
     for an invalid row.
 
-    Every thread keeps a maximum and a mass of its own until the row has been read. Groups of tokens that reach the bound
-    are marked meanwhile, and listed (kernels.logit_window).
+    Every thread keeps a maximum and a mass of its own until the row has been read. Groups of tokens that reach the
+    bound are marked meanwhile, and listed (kernels.logit_window).
     """
     WARPS: tl.constexpr = LANES // GROUP // 32
     high, low = scale(temperature)

@@ -64,11 +64,11 @@ def test_the_same_tokens_survive(rows, dtype: torch.dtype):
 
 
 LARGE_SETTINGS = {
-    "top-k in the first window": (1.0, 40, 1.0, 0.0),
-    "top-k in a later window": (1.0, 2500, 1.0, 0.0),
+    "top-k among the candidates": (1.0, 40, 1.0, 0.0),
+    "top-k below the candidates": (1.0, 2500, 1.0, 0.0),
     "top-k of nearly all": (1.0, 19_999, 1.0, 0.0),
-    "top-p in the first window": (0.5, 0, 0.6, 0.0),
-    "top-p in a later window": (0.7, 0, 0.95, 0.0),
+    "top-p of the largest candidates": (0.5, 0, 0.6, 0.0),
+    "top-p among the candidates": (0.7, 0, 0.95, 0.0),
     "top-p of a flat row": (20.0, 0, 0.9, 0.0),
     "top-k and top-p": (0.9, 2000, 0.9, 0.0),
     "min-p below top-p": (1.0, 0, 0.9, 1e-4),
@@ -138,8 +138,11 @@ def test_the_same_tokens_survive_of_a_large_vocabulary(rows, dtype: torch.dtype)
 
 
 def test_candidates_behind_the_first_marks():
-    """A thread marks groups in words of 32 steps. Would catch groups of a later word that are listed as of the first, and
-    a list that is written over before it is read: most of its groups have one token."""
+    """A thread marks groups in words of 32 steps, and most groups of so large a vocabulary have one candidate.
+
+    Would catch groups of a later word that are listed as of the first, and a list that is written over before it is
+    read.
+    """
     from kernels.draw import draw
 
     settings = [(1.0, 300, 1.0, 0.0), (0.7, 0, 0.95, 0.0)]
@@ -156,9 +159,9 @@ def test_candidates_behind_the_first_marks():
 
 @pytest.mark.parametrize("dtype", always(torch.bfloat16, torch.float32, on_a_gpu=[torch.float16]), ids=str)
 def test_tokens_at_zero_are_counted_once(dtype: torch.dtype):
-    """Unused rows of an output matrix give logits of exactly 0; here a window of the search ends with them.
+    """Unused rows of an output matrix give logits of exactly 0; here the candidates of the search may end with them.
 
-    Would catch a next window that begins at -0, which lets every 0 in again: a third of the tokens were cut, and the
+    Would catch a search below them that begins at -0, which lets every 0 in again: a third of the tokens were cut, and the
     probabilities that were left added up to 0.9.
     """
     from kernels.draw import draw
