@@ -116,9 +116,7 @@ def search(
             else:
                 is_weighed = tl.full((), 0, tl.int32)
                 if turn < 2:
-                    if is_packed:
-                        # The key below 0 is that of -0, which would let every 0 in again.
-                        key = lowest - tl.where(lowest == 0, 2, 1)
+                    key = tl.where(is_packed, lowest - 1, key)
                     if turn == 1:
                         least = tl.maximum(least, lightest_key(maximum, mass, temperature, top_p, vocab_size, SHIFT))
                     score, largest, deviation = scores_of_normal_row(mass, most, counting, target)

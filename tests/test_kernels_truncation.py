@@ -159,17 +159,16 @@ def test_candidates_behind_the_first_marks():
 
 @pytest.mark.parametrize("dtype", always(torch.bfloat16, torch.float32, on_a_gpu=[torch.float16]), ids=str)
 def test_tokens_at_zero_are_counted_once(dtype: torch.dtype):
-    """Unused rows of an output matrix give logits of exactly 0; here the candidates of the search may end with them.
+    """Unused rows of an output matrix give logits of exactly 0; here so many that the bound of a row is 0.
 
-    Would catch a search below them that begins at -0, which lets every 0 in again: a third of the tokens were cut, and the
-    probabilities that were left added up to 0.9.
+    Would catch a search below the bound that weighs every 0 again.
     """
     from kernels.draw import draw
 
-    settings = [(1.0, 0, 0.95, 0.0), (1.0, 0, 0.98, 0.0), (1.0, 1500, 1.0, 0.0), (1.0, 1200, 0.99, 0.0)]
+    settings = [(1.0, 0, 0.95, 0.0), (1.0, 0, 0.98, 0.0), (1.0, 3500, 1.0, 0.0), (1.0, 3400, 0.99, 0.0)]
     generator = torch.Generator().manual_seed(0)
-    rows = 2 * torch.randn(len(settings), 4096, generator=generator) - 2.5
-    rows[:, torch.randperm(4096, generator=generator)[:256]] = 0.0
+    rows = 2 * torch.randn(len(settings), 8192, generator=generator) - 2.5
+    rows[:, torch.randperm(8192, generator=generator)[:2500]] = 0.0
     logits, sampling = rows.to(dtype).to(DEVICE), moved(sampling_of(*settings), DEVICE)
     streams = moved(streams_of(len(settings), 5), DEVICE)
     found, expected = (RowStats.empty(len(settings), device=DEVICE) for _ in range(2))
