@@ -1,6 +1,8 @@
-"""The logits of a row that lie in a window of values, packed into a few registers of each thread.
+"""The logits of a row at or above a bound, packed into a few registers of each thread.
 
-This module does not know where a window begins, nor what is looked for in it (see kernels.thresholds).
+The pass that reads a row marks its groups of tokens that reach the bound, in bits; here the marks become a list, and
+the tokens of the groups listed are packed side by side. A group has 16 bytes, or two tokens in a short row. This module
+does not know where the bound lies, nor what is looked for above it (see kernels.thresholds).
 """
 
 from __future__ import annotations
@@ -15,80 +17,87 @@ MARKS: tl.constexpr = tl.constexpr(32)
 """Steps over a row whose groups a thread marks in the bits of one number."""
 NOWHERE: tl.constexpr = tl.constexpr(2**30)
 """An offset beyond the end of any row."""
+OVERFULL: tl.constexpr = tl.constexpr(2**20)
+"""Counts from here on are those of a share without room for all of its tokens."""
+PART: tl.constexpr = tl.constexpr(4)
+"""Groups that a thread loads at a time, at most; more would take too many registers."""
 
 
 @triton.jit
-def list_groups(
-    row_logits, vocab_size, in_words, mask, smallest, largest, listed,
-    LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
-):  # fmt: skip
-    """List the groups with a logit from `smallest` to `largest`, each warp those of its own share of the row.
+def list_places(scratch, warps, places, DEPTH: tl.constexpr):
+    """Addresses in the lists, int16: each fills the share of its warp from the end."""
+    SHARE: tl.constexpr = 32 * DEPTH * (scratch.dtype.element_ty.primitive_bitwidth // 16)
+    return scratch.to(tl.pointer_type(tl.int16), bitcast=True) + (warps + 1) * SHARE - 1 - places
+
+
+@triton.jit
+def list_marks(marks, found, first_step, counts, scratch, DEPTH: tl.constexpr):
+    """List the groups that are marked, each warp those of its own share of the row.
+
+    Args:
+        marks: [WARPS, 32] int32, a bit for each of MARKS steps over the row; so is `found`, the number of bits.
+        first_step: that of the lowest bit.
+        counts: [WARPS] int32, groups that each warp has listed before.
+        scratch: address of the lists, of the logits' type: 32 * DEPTH of them for each warp.
 
     Returns:
-        [WARPS] int32, the number of groups that each found; the first 32 * DEPTH of them are listed.
+        `counts` with the new ones; the first 32 * DEPTH groups of a warp are listed.
     """
-    WARPS: tl.constexpr = LANES // GROUP // 32
     lanes = tl.arange(0, 32)[None, :]
-    lists = tl.arange(0, WARPS)[:, None] * (32 * DEPTH)
-    counts = tl.full((WARPS,), 0, tl.int32)
-    for start in tl.range(0, vocab_size, LANES * MARKS):
-        marks = tl.full((WARPS, 32), 0, tl.int32)
-        found = tl.full((WARPS, 32), 0, tl.int32)
-        stop = tl.minimum(vocab_size, start + LANES * MARKS)
-        for first in tl.range(start, stop, LANES, loop_unroll_factor=UNROLL):
-            offsets = first + tl.arange(0, LANES)
-            values = load_logits(row_logits, offsets, vocab_size, in_words)
-            values = only_allowed(values, offsets, vocab_size, mask, GROUP)
-            logits = tl.reshape(values, (WARPS, 32, GROUP))
-            highest = tl.max(tl.where(logits <= largest, logits, -float("inf")), axis=2)
-            reaches = (highest >= smallest).to(tl.int32)
-            found += reaches
-            marks |= reaches << ((first - start) // LANES)
-        places = counts[:, None] + tl.cumsum(found, axis=1) - found
-        for _ in tl.range(0, tl.max(tl.max(found, axis=1), axis=0)):
-            mark = marks & -marks
-            # The exponent of a power of two says which.
-            step = ((mark.to(tl.float32).to(tl.int32, bitcast=True) >> 23) & 255) - 127 + start // LANES
-            listing = (mark != 0) & (places < 32 * DEPTH)
-            tl.store(listed + lists + places, (step * 32 + lanes).to(tl.int16), mask=listing)
-            places += 1
-            marks ^= mark
-        counts += tl.sum(found, axis=1)
-    return counts
+    warps = tl.arange(0, found.shape[0])[:, None]
+    places = counts[:, None] + tl.cumsum(found, axis=1) - found
+    for _ in tl.range(0, tl.max(tl.max(found, axis=1), axis=0)):
+        mark = marks & -marks
+        # The exponent of a power of two says which.
+        step = ((mark.to(tl.float32).to(tl.int32, bitcast=True) >> 23) & 255) - 127 + first_step
+        listed = list_places(scratch, warps, places, DEPTH)
+        tl.store(listed, (step * 32 + lanes).to(tl.int16), mask=(mark != 0) & (places < 32 * DEPTH))
+        places += 1
+        marks ^= mark
+    return counts + tl.sum(found, axis=1)
 
 
 @triton.jit
-def load_groups(
-    row_logits, vocab_size, in_words, mask, smallest, largest, listed, counts,
-    LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
-    """[WARPS, 32 * DEPTH, GROUP] float32 logits of the groups listed, -inf outside of `smallest` to `largest`."""
-    WARPS: tl.constexpr = LANES // GROUP // 32
+def load_list(scratch, counts, start, WIDTH: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
+    """[WARPS, WIDTH] int32 first tokens of the groups from `start` on of each list, NOWHERE after the last one.
+
+    Args:
+        scratch: of `list_marks`.
+        counts: [WARPS] int32, the number of groups in each list.
+    """
+    WARPS: tl.constexpr = counts.shape[0]
     warps = tl.arange(0, WARPS)[:, None]
-    places = tl.arange(0, 32 * DEPTH)[None, :]
+    places = start + tl.arange(0, WIDTH)[None, :]
     there = places < counts[:, None]
-    groups = tl.load(listed + warps * (32 * DEPTH) + places, mask=there, other=0).to(tl.int32) & 0xFFFF
+    groups = tl.load(list_places(scratch, warps, places, DEPTH), mask=there, other=0).to(tl.int32) & 0xFFFF
     # The warps take 32 groups each in turn.
-    firsts = tl.where(there, ((groups // 32 * WARPS + warps) * 32 + groups % 32) * GROUP, NOWHERE)
+    return tl.where(there, ((groups // 32 * WARPS + warps) * 32 + groups % 32) * GROUP, NOWHERE)
+
+
+@triton.jit
+def load_groups(row_logits, vocab_size, in_words, mask, smallest, firsts, GROUP: tl.constexpr):
+    """[WARPS, n, GROUP] float32 logits of the groups that begin at `firsts` [WARPS, n], -inf below `smallest`."""
     # Told what it cannot see, the compiler gives a group to a thread.
     firsts = tl.multiple_of(firsts, (GROUP, GROUP))
     offsets = firsts[:, :, None] + tl.arange(0, GROUP)[None, None, :]
     logits = load_logits(row_logits, offsets, vocab_size, in_words)
     logits = only_allowed(logits, offsets, vocab_size, mask, GROUP)
-    return tl.where((logits >= smallest) & (logits <= largest), logits, -float("inf"))
+    return tl.where(logits >= smallest, logits, -float("inf"))
 
 
 @triton.jit
-def pack(logits, smallest, packed, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
+def pack(logits, smallest, packed, counts, GROUP: tl.constexpr, DEPTH: tl.constexpr):
     """Store the finite ones of `load_groups` side by side in the scratch memory, each warp in a share of its own.
 
+    Args:
+        counts: [WARPS] int32, logits that each warp has stored before.
+
     Returns:
-        [WARPS] int32, the number of logits that each had; the first 32 * DEPTH of them are kept.
+        `counts` with the new ones; the first 32 * DEPTH of a warp are kept.
     """
-    WARPS: tl.constexpr = LANES // GROUP // 32
     found = tl.sum((logits > -float("inf")).to(tl.int32), axis=2)
-    places = tl.cumsum(found, axis=1) - found
-    shares = packed + tl.arange(0, WARPS)[:, None] * (32 * DEPTH)
+    places = counts[:, None] + tl.cumsum(found, axis=1) - found
+    shares = packed + tl.arange(0, logits.shape[0])[:, None] * (32 * DEPTH)
     # Sums of integers, of which all but one are 0, cost nothing.
     bits = logits.to(tl.int32, bitcast=True)
     columns = tl.arange(0, GROUP)[None, None, :]
@@ -97,12 +106,47 @@ def pack(logits, smallest, packed, LANES: tl.constexpr, GROUP: tl.constexpr, DEP
         is_finite = chosen >= smallest
         tl.store(shares + places, chosen.to(packed.dtype.element_ty), mask=is_finite & (places < 32 * DEPTH))
         places += is_finite.to(tl.int32)
-    return tl.sum(found, axis=1)
+    return counts + tl.sum(found, axis=1)
+
+
+@triton.jit
+def pack_listed(
+    row_logits, vocab_size, in_words, mask, smallest, num_groups, scratch, GROUP: tl.constexpr, DEPTH: tl.constexpr
+):
+    """Pack the tokens of the groups listed, in the place of the lists.
+
+    The last groups listed lie foremost and are packed first. What is left of a list lies behind the tokens stored so
+    far, because every group has one token at least.
+
+    Args:
+        smallest: the bound, float32.
+        num_groups: [WARPS] int32, in each list; no list may have overflowed.
+        scratch: of `list_marks`.
+
+    Returns:
+        [WARPS] int32, the number of tokens that each warp had, all of which are packed if they are no more than
+        32 * DEPTH.
+    """
+    WIDTH: tl.constexpr = 32 * min(PART, DEPTH)
+    counts = tl.zeros_like(num_groups)
+    num_parts = tl.cdiv(tl.max(num_groups, axis=0), WIDTH)
+    for index in tl.range(0, num_parts):
+        start = (num_parts - 1 - index) * WIDTH
+        left = tl.minimum(num_groups, start + WIDTH)
+        counts = tl.where(counts + left > 32 * DEPTH, OVERFULL, counts)
+        # All threads have done with writing, and then with reading what is written over.
+        tl.debug_barrier()
+        firsts = load_list(scratch, num_groups, start, WIDTH, GROUP, DEPTH)
+        tl.debug_barrier()
+        logits = load_groups(row_logits, vocab_size, in_words, mask, smallest, firsts, GROUP)
+        counts = pack(logits, smallest, scratch, counts, GROUP, DEPTH)
+    tl.debug_barrier()
+    return counts
 
 
 @triton.jit
 def unpack(packed, counts, LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr):
-    """[THREADS, DEPTH] float32, what `pack` stored; -inf after the last one of a warp."""
+    """[THREADS, DEPTH] float32, what `pack_listed` stored; -inf after the last one of a warp."""
     WARPS: tl.constexpr = LANES // GROUP // 32
     places = tl.arange(0, 32)[None, :, None] * DEPTH + tl.arange(0, DEPTH)[None, None, :]
     shares = tl.arange(0, WARPS)[:, None, None] * (32 * DEPTH)

@@ -52,10 +52,13 @@ MAX_CHUNK_SUMS = 512
 """Sums of chunks that a program of the deciding pass holds, at most."""
 SMALL_GRID = 512
 """Up to this many programs of a first pass do not saturate the memory: they prefetch their rows."""
-DEPTH = 4
-"""Groups of 16 bytes for which there is room in one window for each thread of it, and tokens."""
-SHORT_GROUP, SHORT_DEPTH = 2, 1
-"""Tokens of a group, and the same room, for the search in a row that is one short chunk: few tokens for a thread."""
+SHORT_GROUP = 2
+"""Tokens of a group in the search of a row that is one short chunk: few tokens for a thread."""
+FEW_ROWS = 132
+"""Up to this many rows that may be cut, one for each multiprocessor, a program has 16 warps; beyond it 8, and a
+multiprocessor two programs."""
+MAX_CANDIDATES = 4096
+"""Tokens of a row among which its threshold is looked for, at most."""
 UNUSED_LOW_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
 """Low bits of a float32 that are always 0 when it comes from the given type."""
 
@@ -167,15 +170,21 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     num_rows = round_.shape.num_rows
     is_short = round_.shape.chunk == SHORT_CHUNK
     group = SHORT_GROUP if is_short else 16 // logits.element_size()
-    depth = SHORT_DEPTH if is_short else DEPTH
     is_aligned = round_.target.is_aligned
-    # 16 warps leave 128 registers to a thread: too few for the Gumbel argmax of coupled noise, for fly, for rows that
-    # are put together from words, for masks, and on other generations.
-    is_light = round_.method not in (Method.coupled, Method.fly) and is_aligned and not round_.is_masked
-    max_warps = 16 if capability() == 90 and is_light else 8
+    # 128 registers of a thread are too few for the Gumbel argmax of coupled noise, for fly, for rows that are put
+    # together from words, for masks, and on other generations.
+    is_light = (
+        capability() == 90 and is_aligned and not round_.is_masked and round_.method not in (Method.coupled, Method.fly)
+    )
+    # Two programs of float32 rows would spill.
+    is_alone = num_rows <= FEW_ROWS or logits.dtype == torch.float32
+    max_warps = 16 if is_light and is_alone else 8
     # A short row takes no more than read it at once: many of its programs then share a multiprocessor.
     num_warps = min(max_warps, triton.next_power_of_2(triton.cdiv(round_.shape.vocab_size, 32 * group)))
     num_threads = num_warps * 32
+    # All of a small row.
+    num_candidates = min(MAX_CANDIDATES, triton.next_power_of_2(round_.shape.vocab_size))
+    depth = max(1, num_candidates // num_threads)
     _truncated_rows_kernel[(num_rows,)](
         round_.target,
         round_.draft,
@@ -196,7 +205,7 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
         DEPTH=depth,
         UNROLL=4 if is_aligned and not is_short else 1,
         num_warps=num_warps,
-        maxnreg=truncated_pass_registers(is_short, num_warps, capability()),
+        maxnreg=truncated_pass_registers(is_short, is_light, num_warps, capability()),
         **shared,
     )
 

@@ -129,11 +129,12 @@ def deciding_pass_registers(rows: RowTraits, num_requests: int, num_warps: int, 
     return 168 if num_warps <= 4 or num_requests <= 16 else 128
 
 
-def truncated_pass_registers(is_short: bool, num_warps: int, capability: int) -> int:
+def truncated_pass_registers(is_short: bool, is_light: bool, num_warps: int, capability: int) -> int:
     """Limit for kernels.truncation.
 
     Args:
         is_short: rows are one short chunk, read by up to 4 warps; longer ones take up to 16.
+        is_light: 128 suffice.
         num_warps: of a program.
         capability: of the GPU times ten.
     """
@@ -142,7 +143,7 @@ def truncated_pass_registers(is_short: bool, num_warps: int, capability: int) ->
         # at 104, and so does that for other generations, which at 128 still spills a little.
         return 104 if num_warps == 1 and capability == 90 else 168
     # Without a limit the compiler may keep to half of that, and spill.
-    return 128 if num_warps == 16 else 255
+    return 128 if is_light else 255
 
 
 def tree_step_registers(rows: RowTraits, is_first: bool, weighs_ratios: bool, capability: int) -> int:

@@ -17,47 +17,61 @@ from .device_streams import load_stream
 from .device_weights import divisor, scale, weigh
 from .fly import top_entropy_of_row
 from .gumbel_argmax import gumbel_argmax_of_logits, no_leader
+from .logit_window import MARKS, list_marks
+from .row_guess import guess_bound
 from .row_words import load_logits
-from .thresholds import guess_of, row_sums, search
+from .thresholds import row_sums, search
 from .token_mask import only_allowed, target_mask_row
 
 
 @triton.jit
 def read_row(
-    row_logits, vocab_size, in_words, mask, temperature, LANES: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr
-):
-    """(maximum, mass in units of the maximum, guess of a threshold, most tokens that can have mass) of a row; mass NaN
+    row_logits, vocab_size, in_words, mask, temperature, bound, scratch,
+    LANES: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """(maximum, mass in units of the maximum, most tokens that can have mass, [WARPS] groups listed) of a row; mass NaN
     for an invalid row.
 
-    Every thread keeps a maximum and a mass of its own until the row has been read. The guess is for kernels.thresholds.
+    Every thread keeps a maximum and a mass of its own until the row has been read. Groups of tokens that reach the
+    bound are marked meanwhile, and listed (kernels.logit_window).
     """
-    THREADS: tl.constexpr = LANES // GROUP
+    WARPS: tl.constexpr = LANES // GROUP // 32
     high, low = scale(temperature)
-    maxima = tl.full((THREADS,), -float("inf"), tl.float32)
-    sums = tl.full((THREADS,), 0.0, tl.float64)
+    maxima = tl.full((WARPS, 32), -float("inf"), tl.float32)
+    sums = tl.full((WARPS, 32), 0.0, tl.float64)
+    num_groups = tl.full((WARPS,), 0, tl.int32)
     most = vocab_size
     if mask[0] is not None:
-        counts = tl.full((THREADS,), 0, tl.int32)
-    for first in tl.range(0, vocab_size, LANES, loop_unroll_factor=UNROLL):
-        offsets = first + tl.arange(0, LANES)
-        values = load_logits(row_logits, offsets, vocab_size, in_words)
-        values = only_allowed(values, offsets, vocab_size, mask, GROUP)
-        logits = tl.reshape(values, (THREADS, GROUP))
-        if mask[0] is not None:
-            counts += tl.sum((logits > -float("inf")).to(tl.int32), axis=1)
-        higher = tl.maximum(maxima, tl.max(logits, axis=1))
-        # While all is -inf any finite reference does; -inf minus -inf would be NaN.
-        reference = tl.where(higher == -float("inf"), 0.0, higher)
-        weights = weigh(logits, reference[:, None], high, low)
-        shrink = weigh(maxima, reference, high, low).to(tl.float64)
-        sums = sums * shrink + tl.sum(weights, axis=1).to(tl.float64)
-        maxima = higher
-    maximum = tl.max(maxima, axis=0)
+        counts = tl.full((WARPS, 32), 0, tl.int32)
+    for start in tl.range(0, vocab_size, LANES * MARKS):
+        marks = tl.full((WARPS, 32), 0, tl.int32)
+        found = tl.full((WARPS, 32), 0, tl.int32)
+        stop = tl.minimum(vocab_size, start + LANES * MARKS)
+        for first in tl.range(start, stop, LANES, loop_unroll_factor=UNROLL):
+            offsets = first + tl.arange(0, LANES)
+            values = load_logits(row_logits, offsets, vocab_size, in_words)
+            values = only_allowed(values, offsets, vocab_size, mask, GROUP)
+            logits = tl.reshape(values, (WARPS, 32, GROUP))
+            if mask[0] is not None:
+                counts += tl.sum((logits > -float("inf")).to(tl.int32), axis=2)
+            highest = tl.max(logits, axis=2)
+            reaches = (highest >= bound).to(tl.int32)
+            found += reaches
+            marks |= reaches << ((first - start) // LANES)
+            higher = tl.maximum(maxima, highest)
+            # While all is -inf any finite reference does; -inf minus -inf would be NaN.
+            reference = tl.where(higher == -float("inf"), 0.0, higher)
+            weights = weigh(logits, reference[:, :, None], high, low)
+            shrink = weigh(maxima, reference, high, low).to(tl.float64)
+            sums = sums * shrink + tl.sum(weights, axis=2).to(tl.float64)
+            maxima = higher
+        num_groups = list_marks(marks, found, start // LANES, num_groups, scratch, DEPTH)
+    maximum = tl.max(tl.max(maxima, axis=1), axis=0)
     reference = tl.where(maximum == -float("inf"), 0.0, maximum)
-    mass = tl.sum(sums * weigh(maxima, reference, high, low).to(tl.float64), axis=0)
+    mass = tl.sum(tl.sum(sums * weigh(maxima, reference, high, low).to(tl.float64), axis=1), axis=0)
     if mask[0] is not None:
-        most = tl.sum(counts, axis=0)
-    return maximum, tl.where(maximum == -float("inf"), float("nan"), mass), guess_of(maxima, THREADS), most
+        most = tl.sum(tl.sum(counts, axis=1), axis=0)
+    return maximum, tl.where(maximum == -float("inf"), float("nan"), mass), most, num_groups
 
 
 @triton.jit
@@ -128,16 +142,22 @@ def _truncated_rows_kernel(
                 target.mask_token_ids,
                 target_mask_row(target, tokens, request, index, True),
             )
-            maximum, normalizer, guess, most = read_row(
-                row_logits, target.vocab_size, target.in_words, mask, temperature, LANES, GROUP, UNROLL
-            )
-            threshold = tl.full((), -float("inf"), tl.float32)
-            argmax = tl.full((), -1, tl.int32)
             top_k = tl.load(top_ks + request)
             top_p = tl.load(top_ps + request)
             min_p = tl.load(min_ps + request)
-            top_k = tl.where(top_k < most, top_k, 0)
-            cuts = (top_k > 0) | (top_p < 1) | (min_p > 0)
+            cuts = (temperature > 0) & ((top_k > 0) | (top_p < 1) | (min_p > 0))
+            bound = tl.full((), float("inf"), tl.float32)
+            if cuts:
+                bound = guess_bound(
+                    row_logits, target.vocab_size, target.in_words, mask, temperature, top_k, top_p, min_p,
+                    SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                )  # fmt: skip
+            maximum, normalizer, most, num_groups = read_row(
+                row_logits, target.vocab_size, target.in_words, mask, temperature, bound, scratch,
+                LANES, GROUP, DEPTH, UNROLL,
+            )  # fmt: skip
+            threshold = tl.full((), -float("inf"), tl.float32)
+            argmax = tl.full((), -1, tl.int32)
             # At temperature 0 that of temperature 1.
             mass = normalizer
             if normalizer == normalizer:
@@ -146,9 +166,9 @@ def _truncated_rows_kernel(
                     normalizer = normalizer / normalizer
                 elif cuts:
                     threshold, normalizer = search(
-                        row_logits, target.vocab_size, target.in_words, mask, guess, maximum, normalizer, most,
-                        temperature, (top_ks + request, top_ps + request, min_ps + request), scratch,
-                        SHIFT, LANES, GROUP, DEPTH, UNROLL,
+                        row_logits, target.vocab_size, target.in_words, mask, bound, num_groups, maximum, normalizer,
+                        most, temperature, (top_ks + request, top_ps + request, min_ps + request), scratch,
+                        SHIFT, LANES, GROUP, DEPTH,
                     )  # fmt: skip
             # Loaded again, it takes no register while the row is searched.
             temperature = tl.load(temperatures + request, cache_modifier=".cg")

@@ -64,14 +64,16 @@ def test_the_same_tokens_survive(rows, dtype: torch.dtype):
 
 
 LARGE_SETTINGS = {
-    "top-k in the first window": (1.0, 40, 1.0, 0.0),
-    "top-k in a later window": (1.0, 2500, 1.0, 0.0),
+    "top-k among the candidates": (1.0, 40, 1.0, 0.0),
+    "top-k below the candidates": (1.0, 2500, 1.0, 0.0),
     "top-k of nearly all": (1.0, 19_999, 1.0, 0.0),
-    "top-p in the first window": (0.5, 0, 0.6, 0.0),
-    "top-p in a later window": (0.7, 0, 0.95, 0.0),
+    "top-p of the largest candidates": (0.5, 0, 0.6, 0.0),
+    "top-p among the candidates": (0.7, 0, 0.95, 0.0),
     "top-p of a flat row": (20.0, 0, 0.9, 0.0),
     "top-k and top-p": (0.9, 2000, 0.9, 0.0),
     "min-p below top-p": (1.0, 0, 0.9, 1e-4),
+    "min-p alone": (1.0, 0, 1.0, 0.05),
+    "min-p of nearly all": (1.0, 0, 1.0, 1e-9),
 }
 
 
@@ -107,8 +109,18 @@ def rows_in_clumps(num_rows: int, dtype: torch.dtype) -> Tensor:
     return rows.to(dtype)
 
 
+def rows_in_order(num_rows: int, dtype: torch.dtype) -> Tensor:
+    """The largest logits side by side at the end, where the sample of a row has few.
+
+    So thousands more lie above its bound than there is room for, in few groups: would catch a list of groups that is
+    read after tokens have been written over it.
+    """
+    rows = 2 * torch.randn(num_rows, 24_000, generator=torch.Generator().manual_seed(6))
+    return rows.sort(dim=1).values.to(dtype)
+
+
 @pytest.mark.parametrize("dtype", always(torch.bfloat16, on_a_gpu=[torch.float32, torch.float16]), ids=str)
-@pytest.mark.parametrize("rows", [large_rows, rows_with_a_plateau, rows_of_few, rows_in_clumps])
+@pytest.mark.parametrize("rows", [large_rows, rows_with_a_plateau, rows_of_few, rows_in_clumps, rows_in_order])
 def test_the_same_tokens_survive_of_a_large_vocabulary(rows, dtype: torch.dtype):
     from kernels.draw import draw
 
@@ -125,19 +137,38 @@ def test_the_same_tokens_survive_of_a_large_vocabulary(rows, dtype: torch.dtype)
     assert torch.equal(survivors.amin(dim=1)[cut], found.threshold[cut]), "a threshold is a value of its row"
 
 
-@pytest.mark.parametrize("dtype", always(torch.bfloat16, torch.float32, on_a_gpu=[torch.float16]), ids=str)
-def test_tokens_at_zero_are_counted_once(dtype: torch.dtype):
-    """Unused rows of an output matrix give logits of exactly 0; here a window of the search ends with them.
+def test_candidates_behind_the_first_marks():
+    """A thread marks groups in words of 32 steps, and most groups of so large a vocabulary have one candidate.
 
-    Would catch a next window that begins at -0, which lets every 0 in again: a third of the tokens were cut, and the
-    probabilities that were left added up to 0.9.
+    Would catch groups of a later word that are listed as of the first, and a list that is written over before it is
+    read.
     """
     from kernels.draw import draw
 
-    settings = [(1.0, 0, 0.95, 0.0), (1.0, 0, 0.98, 0.0), (1.0, 1500, 1.0, 0.0), (1.0, 1200, 0.99, 0.0)]
+    settings = [(1.0, 300, 1.0, 0.0), (0.7, 0, 0.95, 0.0)]
+    rows = 2 * torch.randn(len(settings), 140_000, generator=torch.Generator().manual_seed(8))
+    rows[:, 133_000:133_200] += 6.0
+    logits, sampling = rows.bfloat16().to(DEVICE), moved(sampling_of(*settings), DEVICE)
+    streams = moved(streams_of(len(settings), 5), DEVICE)
+    found, expected = (RowStats.empty(len(settings), device=DEVICE) for _ in range(2))
+    drawn = draw(logits, sampling, streams, Purpose.draft, row_stats=found)
+    assert_same_drawn(drawn, reference_draw(logits, sampling, streams, Purpose.draft, row_stats=expected))
+    num_kept = [(logits.float() >= stats.threshold[:, None]).sum(dim=1).tolist() for stats in (found, expected)]
+    assert num_kept[0] == num_kept[1]
+
+
+@pytest.mark.parametrize("dtype", always(torch.bfloat16, torch.float32, on_a_gpu=[torch.float16]), ids=str)
+def test_tokens_at_zero_are_counted_once(dtype: torch.dtype):
+    """Unused rows of an output matrix give logits of exactly 0; here so many that the bound of a row is 0.
+
+    Would catch a search below the bound that weighs every 0 again.
+    """
+    from kernels.draw import draw
+
+    settings = [(1.0, 0, 0.95, 0.0), (1.0, 0, 0.98, 0.0), (1.0, 3500, 1.0, 0.0), (1.0, 3400, 0.99, 0.0)]
     generator = torch.Generator().manual_seed(0)
-    rows = 2 * torch.randn(len(settings), 4096, generator=generator) - 2.5
-    rows[:, torch.randperm(4096, generator=generator)[:256]] = 0.0
+    rows = 2 * torch.randn(len(settings), 8192, generator=generator) - 2.5
+    rows[:, torch.randperm(8192, generator=generator)[:2500]] = 0.0
     logits, sampling = rows.to(dtype).to(DEVICE), moved(sampling_of(*settings), DEVICE)
     streams = moved(streams_of(len(settings), 5), DEVICE)
     found, expected = (RowStats.empty(len(settings), device=DEVICE) for _ in range(2))
