@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
-from harness.drafters.protocol import Batch, DrafterCost, TargetStep
+from harness.drafters.protocol import Batch, DrafterCost, ReadPart, TargetStep
 from harness.models.cost import total
+from harness.models.direct_layer import rounds_alike
 from harness.models.head import Head
 from harness.models.slot_cache import SlotCache
 from kernels.contract import Draft, DraftSampling
@@ -70,6 +71,8 @@ class ChainDrafter(NetworkDrafter):
         self.head = head
         self.aux_layers = head.aux_layers
         self.num_parameters = head.num_parameters
+        layers = head.decoder_layers
+        self._only_layer = layers[0] if len(layers) == 1 and not head.is_fused else None
         # one slot more than there are takes what rows without a request write
         self._cache = head.new_cache(shape.num_slots + 1, shape.capacity)
         device, dtype = self._cache.slot_ids.device, self._cache.dtype
@@ -88,14 +91,22 @@ class ChainDrafter(NetworkDrafter):
 
     def extend(self, step: TargetStep) -> None:
         """Feed the known pairs of a target step; keeps the last pair's output as the start of the next chain."""
-        hidden, features = [], []
+        hidden, features, index = [], [], step.last
+        num_tokens = num_states = 0
         for part in step.parts:
             view = self._cache.view(part.rows, part.positions, part.length)
-            output = self.head(part.next_ids, self.head.features(part.output), part.positions, view)
+            read, number = self.head.features(part.output), step.last - num_tokens
+            wanted = None
+            if rounds_alike(self._only_layer, read, view):
+                # of the other pairs only keys and values are read again
+                wanted, number = _wanted(part, number), number // part.next_ids.shape[1]
+            output = self.head(part.next_ids, read, part.positions, view, wanted)
             hidden.append(output.hidden.flatten(0, 1))
             features.append(output.next_features.flatten(0, 1))
-        _keep(self._hidden[: step.num_rows], torch.cat(hidden)[step.last], step.is_undecided)
-        _keep(self._features[: step.num_rows], torch.cat(features)[step.last], step.is_undecided)
+            index = torch.where(number >= 0, number + num_states, index) if num_tokens else number
+            num_tokens, num_states = num_tokens + part.next_ids.numel(), num_states + len(hidden[-1])
+        _keep(self._hidden[: step.num_rows], torch.cat(hidden)[index], step.is_undecided)
+        _keep(self._features[: step.num_rows], torch.cat(features)[index], step.is_undecided)
 
     def clear(self, slot: int) -> None:
         """Zero a slot's keys, values and states, so that a NaN in them does not reach its next request."""
@@ -139,6 +150,17 @@ class ChainDrafter(NetworkDrafter):
             if self._logits.has_ended(batch, step):
                 break
         return self._logits.draft(drafted, batch)
+
+
+def _wanted(
+    part: ReadPart,
+    # [B] int64
+    number: Tensor,
+) -> Tensor:
+    """[R] int64, number of one pair of each row: the slot's `number` in this part; any pair of a row without it."""
+    num_rows, width = part.next_ids.shape
+    slots = part.rows if isinstance(part.rows, slice) else part.rows.clamp_max(len(number) - 1)
+    return (number % width)[slots] + torch.arange(0, num_rows * width, width, device=number.device)
 
 
 def _keep(

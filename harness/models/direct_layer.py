@@ -18,6 +18,10 @@ from harness.models.attention import slots_attention
 from harness.models.decoder_layer import View
 from harness.models.llama_layers import LlamaDecoderLayer, LlamaRMSNorm
 
+FEWEST_ROWS = 4
+"""Rows from which on a product with a weight sums each row as it does among more of them; fewer take other code in
+the linear algebra libraries."""
+
 
 class Rotation(NamedTuple):
     """The angles of a forward, [B, 1, T, D] each."""
@@ -31,6 +35,11 @@ def serves(layer: Any, states: Tensor, view: View | None) -> bool:
     """Whether a layer can run here: it is a Llama's, of our class or of transformers' with the same results, it attends
     through a cache, and its states are `is_exact`."""
     return type(layer).__name__ == LlamaDecoderLayer.__name__ and view is not None and is_exact(states)
+
+
+def rounds_alike(layer: Any, states: Tensor, view: View | None) -> bool:
+    """Whether one token of each row may go through a layer without the others and come out bit for bit the same."""
+    return len(states) >= FEWEST_ROWS and serves(layer, states, view)
 
 
 def is_exact(states: Tensor) -> bool:
@@ -64,8 +73,9 @@ def attend(
     angles: Rotation,
     mask: Tensor,
     view: View,
+    wanted: Tensor | None = None,
 ) -> Tensor:
-    """The self-attention without its norm and residual: [B, T, H]."""
+    """The self-attention without its norm and residual: [B, T, H], or [B, 1, H] of the `wanted` (see `only`)."""
     shape = (*states.shape[:2], -1, attention.head_dim)
     query, key, value = (
         _linear(projection, states).view(shape).transpose(1, 2)
@@ -73,7 +83,7 @@ def attend(
     )
     keys, values = view.update(_turned(key, angles), value, attention.layer_idx)
     attended, _ = slots_attention(attention, _turned(query, angles), keys, values, mask, attention.scaling)
-    return _linear(attention.o_proj, attended.reshape(*states.shape[:2], -1))
+    return _linear(attention.o_proj, only(attended.reshape(*states.shape[:2], -1), wanted))
 
 
 def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor) -> Tensor:
@@ -85,6 +95,16 @@ def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor) -> Tensor:
     added = _linear(mlp.down_proj, gated)
     added += states
     return added
+
+
+def only(
+    # [B, T, H]
+    states: Tensor,
+    # [B] int64
+    wanted: Tensor | None,
+) -> Tensor:
+    """[B, 1, H] the state of one token of each row, by its number; all of them if None."""
+    return states if wanted is None else states.flatten(0, 1).index_select(0, wanted).unsqueeze(1)
 
 
 def norm(module: Any, states: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from harness.models.decoder_layer import (
     layer_types,
     with_slots,
 )
+from harness.models.direct_layer import only
 from harness.models.head import Head, HeadOutput, stored_embedding
 from harness.models.layer_forward import add_feed_forward, attend, project
 from harness.models.meta import on_meta
@@ -80,11 +81,13 @@ class EagleHead(Head):
         self.to(device=target.device, dtype=target.dtype)
         self.rotary = types.rotary(config.layer).to(target.device)
 
-    def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
+    def forward(
+        self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None, wanted: Tensor | None = None
+    ) -> HeadOutput:
         layer: Any = self.layers[0]
         states = project(self.fc, torch.cat((self.embed(token_ids), features), dim=-1), view)
-        attended = attend(layer, self.rotary, states, positions, view)
-        states = add_feed_forward(layer, attended, states, view)
+        attended = attend(layer, self.rotary, states, positions, view, wanted)
+        states = add_feed_forward(layer, attended, only(states, wanted), view)
         return HeadOutput(states, states)
 
     def logits(self, hidden: Tensor) -> Tensor:

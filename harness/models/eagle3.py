@@ -23,6 +23,7 @@ from harness.models.decoder_layer import (
     layer_types,
     with_slots,
 )
+from harness.models.direct_layer import only
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head, HeadOutput, stored_embedding
 from harness.models.layer_forward import add_feed_forward, attend, linear, norm, run_layers
@@ -121,13 +122,15 @@ class Eagle3Head(Head):
             joined = self.input_norm(joined)
         return linear(joined, self.fc.weight, self.fc.bias, self.is_fused)
 
-    def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
+    def forward(
+        self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None, wanted: Tensor | None = None
+    ) -> HeadOutput:
         layer: Any = self.layers[0]
         normed = norm(layer.hidden_norm, features, view)
         residual = normed if self.config.norm_before_residual else features
         joined = torch.cat((norm(layer.input_layernorm, self.embed(token_ids), view), normed), dim=-1)
-        attended = attend(layer, self.rotary, joined, positions, view)
-        states = add_feed_forward(layer, attended, residual, view)
+        attended = attend(layer, self.rotary, joined, positions, view, wanted)
+        states = add_feed_forward(layer, attended, only(residual, wanted), view)
         others = self.decoder_layers[1:]
         if others:
             states, hidden, _ = run_layers(others, self.norm, self.rotary, states, positions, view, first=1)

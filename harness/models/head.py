@@ -141,11 +141,15 @@ class Head(nn.Module):
         """[B, T, H] the features of the target's tokens."""
         return output.hidden
 
-    def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
+    def forward(
+        self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None, wanted: Tensor | None = None
+    ) -> HeadOutput:
         """One pass over pairs.
 
         token_ids: [B, T] int64, ids of the target's vocabulary; features: [B, T, H]; positions: [B, T] int64;
         view: where keys and values go and what each query sees; None attends causally over the given pairs alone.
+        wanted: [B] int64, number of the pair of each row whose states are returned, [B, 1, H]; None for all. For heads
+        of one layer that `rounds_alike` (direct_layer) alone.
         """
         raise NotImplementedError
 

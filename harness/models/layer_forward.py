@@ -84,8 +84,13 @@ def _run_fused_layers(
     return LayersOutput(last, normed, entering)
 
 
-def run_layer(layer: Any, rotary: Any, states: Tensor, positions: Tensor, view: View | None) -> Tensor:
-    """A whole layer of a head, the first of its cache: [B, T, H] -> [B, T, H]."""
+def run_layer(
+    layer: Any, rotary: Any, states: Tensor, positions: Tensor, view: View | None, wanted: Tensor | None = None
+) -> Tensor:
+    """A whole layer of a head, the first of its cache: [B, T, H] -> [B, T, H]; for `wanted` see `attend`."""
+    if wanted is not None:
+        attended = attend(layer, rotary, norm(layer.input_layernorm, states, view), positions, view, wanted)
+        return add_feed_forward(layer, attended, direct.only(states, wanted), view)
     if is_fused(view):
         table, keys, values = _places(view, 0)
         normed, entering = fused.add_norm(layer.input_layernorm, states)
@@ -101,8 +106,12 @@ def attend(
     states: Tensor,
     positions: Tensor,
     view: View | None,
+    wanted: Tensor | None = None,
 ) -> Tensor:
     """The self-attention of a head's layer, without its norm and residual: [B, T, H], for add_feed_forward.
+
+    With `wanted`, [B] int64, [B, 1, H]: of one token of each row, by its number; for layers that `rounds_alike`
+    (direct_layer) alone.
 
     Through the fused operations it may be left as shares that are to be summed, [P, B, T, H] float32.
     """
@@ -112,7 +121,9 @@ def attend(
     cos_sin = rotary(states, positions)
     inputs = _attention_inputs(view, layer, positions.shape[1])
     if view is not None and direct.serves(layer, states, view):
-        return direct.attend(layer.self_attn, states, direct.rotation(*cos_sin), inputs["attention_mask"], view)
+        angles, mask = direct.rotation(*cos_sin), inputs["attention_mask"]
+        return direct.attend(layer.self_attn, states, angles, mask, view, wanted)
+    assert wanted is None, "such layers run all tokens"
     return layer.self_attn(states, position_embeddings=cos_sin, **inputs)[0]
 
 

@@ -108,11 +108,13 @@ class MtpHead(Head):
     def output_matrix(self) -> Tensor:
         return self.block.shared_head["head"].weight if self.config.own_head else self.target.output_matrix
 
-    def forward(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None) -> HeadOutput:
+    def forward(
+        self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None, wanted: Tensor | None = None
+    ) -> HeadOutput:
         block = self.block
         embedded = self.embed(token_ids).masked_fill(positions[..., None] == 0, 0)
         joined = torch.cat((norm(block.enorm, embedded, view), norm(block.hnorm, features, view)), dim=-1)
-        states = run_layer(block, self.rotary, project(block.eh_proj, joined, view), positions, view)
+        states = run_layer(block, self.rotary, project(block.eh_proj, joined, view), positions, view, wanted)
         hidden = norm(block.shared_head["norm"], states, view)
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
 

@@ -164,7 +164,9 @@ class Arm:
     def _warm_up(self, turn: Turn, ends: Mapping[str, Any], progress: Progress) -> None:
         """Run a few requests that are not measured, and say what getting ready for them took."""
         assert self.backend is not None
-        self.backend.generate(turn.conversations[: self.cell.measurement.num_warmup_requests], **ends)
+        # a kind of the user's own need not have a warm-up of its own
+        warm_up = getattr(self.backend, "warm_up", self.backend.generate)
+        warm_up(turn.conversations[: self.cell.measurement.num_warmup_requests], **ends)
         self._is_warm = True
         start_note = getattr(self.backend, "start_note", None)
         if start_note is not None:

@@ -108,6 +108,13 @@ class EngineOfCell:
         return bool(self._cell.imported)
 
     @property
+    def keeps_nothing(self) -> bool:
+        """Whether no block finds anything of the one before: no captured step, compiled kernel, grammar, observed
+        acceptance or object of the user."""
+        on_cpu = self._models.loaded.device.type == "cpu" and not self.uses_graphs
+        return on_cpu and self._depth is None and not self._cell.constraint.is_on and not self.runs_own_objects
+
+    @property
     def uses_graphs(self) -> bool:
         """Whether its steps have fixed sizes, captured as CUDA graphs on a GPU."""
         return resolve_graphs(self._cell.backend.graphs, self._models.loaded.device)

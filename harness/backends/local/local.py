@@ -13,6 +13,7 @@ from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.backends.local.kernels_ahead import KernelsAhead, kernels_ahead_of
 from harness.backends.local.model_store import ModelStore
 from harness.backends.local.requests import CellRequests
+from harness.backends.local.warm_up import first_steps
 from harness.drafters.registry import LoadedHead
 from harness.engine.request import Answer, Request
 from harness.engine.to_records import EngineRun, Keeping
@@ -152,6 +153,14 @@ class LocalBackend:
             raise
         played.take_in(map(self.requests.validated, run.requests), run.terms, run.idle_s)
         return replace(played.ended(), wall_s=run.wall_s, num_skipped_turns=self.requests.num_skipped_turns)
+
+    def warm_up(self, conversations: Sequence[Conversation], on_round: OnRound | None = None) -> None:
+        """Run some requests whose results are discarded: the first steps alone where the rest would warm nothing."""
+        if not self.engine_of_cell.keeps_nothing:
+            self.generate(conversations, on_round=on_round)
+            return
+        with first_steps(on_round) as ended_round:
+            self.generate(conversations, on_round=ended_round)
 
     @property
     def start_note(self) -> str | None:
