@@ -74,7 +74,7 @@ class GrammarMatcher(Matcher):
                 executor.unsafe_compute_mask_ptr_with_draft_token(moving, *place)
         for matcher in own:
             matcher._check()
-        bits = memoryview(words.numpy())
+        bits = words.numpy().data
         return [matcher._reach(walk.first, walk.token_ids, bits) for walk, matcher in zip(walks, own, strict=True)]
 
     def _reach(self, first: int, token_ids: Sequence[int], bits: memoryview) -> Reach:
