@@ -54,7 +54,9 @@ def constrained_target(chains: Chains, grammar_state: GrammarState, length: int)
             law[tokens] = probability
             continue
         masks = Masks(1, chains.target.shape[1])
-        row = torch.tensor(deepcopy(state).before_verification((), masks))
+        looking = deepcopy(state)
+        looking.before_verification((), masks)
+        row = torch.tensor(looking.target_rows(masks))
         last = tokens[-1] if tokens else 0
         for token, share in enumerate(
             probabilities(chains.target[last : last + 1], chains.sampling, TokenMask(masks.words, row))[0].tolist()
@@ -105,7 +107,8 @@ def round_from(chains: Chains, grammar_state: GrammarState, verification: Verifi
         if masked:
             masked.end()
         in_front = masked.target_rows[0] if masked else []
-        found = in_front + looking.before_verification(path, masks, masked.lookaheads[0] if masked else None)
+        looking.before_verification(path, masks, masked.lookaheads[0] if masked else None)
+        found = in_front + looking.target_rows(masks)
         target_mask = TokenMask(masks.words, torch.tensor(found))
         draft = Draft(
             torch.tensor([path]),

@@ -97,7 +97,8 @@ def test_review_of_pr_40962_the_history_is_never_copied(is_whole):
         if is_whole:
             grammar_state.after_unmasked_round(drafted, emitted)
         else:
-            grammar_state.before_verification(drafted, Masks(8, 8))
+            grammar_state.before_verification(drafted, masks := Masks(8, 8))
+            grammar_state.target_rows(masks)
             grammar_state.after_verification(emitted)
         touched.add(drafted.num_touched + emitted.num_touched)
     assert len(touched) == 1 and max(touched) <= 2 * 4
@@ -150,7 +151,8 @@ def test_a_cut_does_not_bias_the_rates(policy, counted):
     for passes in product([True, False], repeat=4):
         num_accepted = passes.index(False) if False in passes else 4
         grammar_state = grammar_state_of(policy, chain([1, 1, 2]))
-        grammar_state.before_verification(drafted, Masks(8, 8))
+        grammar_state.before_verification(drafted, masks := Masks(8, 8))
+        grammar_state.target_rows(masks)
         if policy == "mask":
             num_accepted = min(num_accepted, 2)
         emitted = [*drafted[:num_accepted], 1 if num_accepted else 5]

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from harness.constraint.grammar import GrammarCompiler
 from harness.constraint.grammar_text import UnusableGrammarError, check_grammar
-from harness.constraint.masks import Masks, Matcher, Walk, words_of
+from harness.constraint.masks import Masks, Matcher, Reach, Walk, words_of
 from harness.constraint.validity import is_valid
 from harness.models.zoo import zoo_path
 from harness.settings.constraint import ConstraintConfig, GrammarKind, PolicyKind
@@ -71,24 +71,50 @@ def test_an_answer_is_followed_to_its_end(kind, compiler, tokenizer):
 
 @pytest.mark.parametrize("from_threads", [1, 10_000], ids=["on threads", "in turn"])
 def test_masks_that_are_written_together_are_those_written_one_by_one(from_threads, compiler, tokenizer, monkeypatch):
-    """Would catch: a mask in another's row, one that is not written, one too narrow, and a matcher that has moved."""
+    """Would catch: a mask in another's row, one that is not written, one too narrow, a matcher that has moved, and a
+    walk that goes on behind a refused token or the end of an answer."""
     monkeypatch.setattr("harness.constraint.grammar.MIN_MASKS_FOR_THREADS", from_threads)
     walks, num_masks = [], 0
     for begun, with_end in ((0, True), (3, False), (1, True)):
         for kind, (grammar, good, _) in GRAMMARS.items():
             matcher, ids = compiler.matcher(kind, grammar), ids_of(tokenizer, good)
             matcher.accept(ids[:begun])
-            drafts = ids[begun:] if with_end else ids[begun : begun + 1]
+            # the end, and after it what is never looked at; or a token that is refused, and another
+            drafts = [*ids[begun:], END, 99] if with_end else [ids[begun], END, 99]
             for tokens in (drafts, [])[: 2 if begun else 1]:
                 walks.append(Walk(matcher, num_masks, tokens))
                 num_masks += 1 + len(tokens)
     before = [allowed(walk.matcher) for walk in walks]
     poison = torch.full((num_masks, VOCAB_SIZE // 32), 0x55AA55AA, dtype=torch.int32)
     together, one_by_one = poison.clone(), poison.clone()
-    walks[0].matcher.fill_together(walks, together)
-    Matcher.fill_together(walks[0].matcher, walks, one_by_one)
-    assert torch.equal(together, one_by_one) and not (together == poison).all(dim=1).any()
+    reaches = walks[0].matcher.fill_together(walks, together)
+    assert Matcher.fill_together(walks[0].matcher, walks, one_by_one) == reaches
+    numbers = [
+        walk.first + place for walk, reach in zip(walks, reaches, strict=True) for place in range(reach.num_masks)
+    ]
+    assert torch.equal(together[numbers], one_by_one[numbers]) and len(numbers) < num_masks
+    assert not (together[numbers] == poison[numbers]).all(dim=1).any()
     assert [allowed(walk.matcher) for walk in walks] == before
+
+
+@pytest.mark.parametrize("from_threads", [1, 10_000], ids=["on threads", "in turn"])
+def test_a_matcher_that_fails_is_named_and_leaves_the_others_their_masks(
+    from_threads, compiler, tokenizer, monkeypatch
+):
+    """Would catch an answer that goes on unconstrained, and masks of others that are missing or moved."""
+    monkeypatch.setattr("harness.constraint.grammar.MIN_MASKS_FOR_THREADS", from_threads)
+    ids = ids_of(tokenizer, GRAMMARS[GrammarKind.json_schema][1])
+    matchers = [compiler.matcher(GrammarKind.json_schema, SCHEMA) for _ in range(3)]
+    matchers[1]._matcher.consume_token(99)
+    walks = [Walk(matcher, 4 * row, ids[:3]) for row, matcher in enumerate(matchers)]
+    words = torch.zeros(12, VOCAB_SIZE // 32, dtype=torch.int32)
+    with pytest.raises(RuntimeError, match="that can be followed, llguidance says"):
+        matchers[0].fill_together(walks, words)
+    alone = torch.zeros(4, VOCAB_SIZE // 32, dtype=torch.int32)
+    fresh = compiler.matcher(GrammarKind.json_schema, SCHEMA)
+    assert fresh.fill_together([Walk(fresh, 0, ids[:3])], alone) == [Reach(3, False)]
+    assert torch.equal(words[:4], alone) and torch.equal(words[8:], alone)
+    assert [matchers[row].accept(ids) for row in (0, 2)] == [len(ids)] * 2
 
 
 def test_what_is_taken_back_is_as_if_it_had_not_been(compiler, tokenizer):

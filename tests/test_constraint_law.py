@@ -67,9 +67,9 @@ def test_the_law_is_the_constrained_targets_with_drafts_drawn_freely(policy, met
 class LeavesOutRefused(GrammarState):
     """A broken copy: what the grammar refuses of free drafts is not verified, as if they were drawn under masks."""
 
-    def before_verification(self, *arguments):
+    def target_rows(self, masks):
         self.masks_drafts = True
-        rows = super().before_verification(*arguments)
+        rows = super().target_rows(masks)
         self.masks_drafts = False
         return rows
 

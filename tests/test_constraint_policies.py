@@ -22,7 +22,8 @@ DOUBLED = chain([1, 1, 2, 6])
 def play(grammar_state: GrammarState, drafted, emitted):
     """One round: (mask bits of each target row or None, outcome)."""
     masks = Masks(16, VOCAB_SIZE)
-    rows = grammar_state.before_verification(drafted, masks)
+    grammar_state.before_verification(drafted, masks)
+    rows = grammar_state.target_rows(masks)
     assert len(rows) == len(drafted) + 1
     bits = [None if row == FREE else int(masks.words[row, 0]) for row in rows]
     return bits, grammar_state.after_verification(emitted)
@@ -276,7 +277,8 @@ def decode(grammar_state, script, guesses, num_drafts, length):
             for place in range(num_drafts)
         ]
         masks = Masks(num_drafts + 1, VOCAB_SIZE)
-        rows = grammar_state.before_verification(drafted, masks)
+        grammar_state.before_verification(drafted, masks)
+        rows = grammar_state.target_rows(masks)
         bits = [None if row == FREE else int(masks.words[row, 0]) for row in rows]
         emitted = []
         for place, draft in enumerate([*drafted[: grammar_state.num_drafts_to_verify], None]):

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from harness.constraint.grammar_text import library_grammar, unusable
-from harness.constraint.masks import Matcher, Walk
+from harness.constraint.masks import Matcher, Reach, Walk
 from harness.settings.constraint import GrammarKind
 
 MIN_MASKS_FOR_THREADS = 24
@@ -23,21 +23,24 @@ MIN_MASKS_FOR_THREADS = 24
 class GrammarMatcher(Matcher):
     """One answer's matcher; see `harness.constraint.masks.Matcher`."""
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, end_id: int) -> None:
+        """end_id: a token that every mask of a complete answer allows."""
         self._matcher = matcher
+        self._end_id = end_id
 
     @property
     def is_complete(self) -> bool:
         return bool(self._matcher.is_stopped())
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        num_accepted = int(self._matcher.try_consume_tokens(list(token_ids)))
-        self._check()
+        num_accepted: int = self._matcher.try_consume_tokens(token_ids)
+        if num_accepted < len(token_ids):
+            # a matcher that has failed accepts nothing
+            self._check()
         return num_accepted
 
     def rollback(self, num_tokens: int) -> None:
-        if num_tokens:
-            self._matcher.rollback(num_tokens)
+        if num_tokens and not self._matcher.rollback(num_tokens):
             self._check()
 
     def fill(self, words: Tensor) -> None:
@@ -45,23 +48,49 @@ class GrammarMatcher(Matcher):
         self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.nbytes)
         self._check()
 
-    def fill_together(self, walks: Sequence[Walk], words: Tensor) -> None:
-        """On several threads if there are enough masks; the library walks over the tokens and back by itself."""
-        if len(walks) + sum(len(walk.token_ids) for walk in walks) < MIN_MASKS_FOR_THREADS:
-            super().fill_together(walks, words)
-            return
+    def fill_together(self, walks: Sequence[Walk], words: Tensor) -> list[Reach]:
+        """On several threads if there are enough masks. The library walks over the tokens and back by itself; that a
+        token is allowed is read off the mask of its place."""
         assert words.is_contiguous() and not words.is_cuda, "the matchers write to the host's memory"
-        executor, place = _executor(), (words.data_ptr(), words.shape[1] * words.element_size(), len(words))
-        matchers: list[Any] = [walk.matcher for walk in walks]
-        pairs = list(zip(matchers, walks, strict=True))
-        still = [(matcher._matcher, walk.first) for matcher, walk in pairs if not walk.token_ids]
-        if still:
-            executor.unsafe_compute_mask_ptr(still, *place)
-        moving = [(matcher._matcher, walk.first, list(walk.token_ids)) for matcher, walk in pairs if walk.token_ids]
-        if moving:
-            executor.unsafe_compute_mask_ptr_with_draft_token(moving, *place)
-        for matcher in matchers:
+        start, num_bytes = words.data_ptr(), words.shape[1] * words.element_size()
+        own: list[Any] = [walk.matcher for walk in walks]
+        matchers = [matcher._matcher for matcher in own]
+        still = [(matcher, walk.first) for matcher, walk in zip(matchers, walks, strict=True) if not walk.token_ids]
+        moving = [
+            (matcher, walk.first, list(walk.token_ids))
+            for matcher, walk in zip(matchers, walks, strict=True)
+            if walk.token_ids
+        ]
+        if len(still) + sum(len(tokens) + 1 for _, _, tokens in moving) < MIN_MASKS_FOR_THREADS:
+            for matcher, first in still:
+                matcher.unsafe_compute_mask_ptr(start + first * num_bytes, num_bytes)
+            for matcher, first, tokens in moving:
+                matcher.unsafe_compute_mask_ptr_with_draft_token(start + first * num_bytes, num_bytes, tokens)
+        else:
+            executor, place = _executor(), (start, num_bytes, len(words))
+            if still:
+                executor.unsafe_compute_mask_ptr(still, *place)
+            if moving:
+                executor.unsafe_compute_mask_ptr_with_draft_token(moving, *place)
+        for matcher in own:
             matcher._check()
+        bits = words.numpy().data
+        return [matcher._reach(walk.first, walk.token_ids, bits) for walk, matcher in zip(walks, own, strict=True)]
+
+    def _reach(self, first: int, token_ids: Sequence[int], bits: memoryview) -> Reach:
+        """How far a walk of this matcher came: `bits` are the masks, [M, ceil(V / 32)] int32."""
+        place, bit = self._end_id >> 5, self._end_id & 31
+        number, last = first, first + len(token_ids)
+        # an answer that is whole may be complete: only the matcher knows
+        while not bits[number, place] >> bit & 1:
+            token_id = token_ids[number - first] if number < last else -1
+            if token_id < 0 or not bits[number, token_id >> 5] >> (token_id & 31) & 1:
+                return Reach(number - first, False)
+            number += 1
+        num_allowed = self.accept(token_ids)
+        reach = Reach(num_allowed, self.is_complete)
+        self.rollback(num_allowed)
+        return reach
 
     def _check(self) -> None:
         """The library stops at limits of its own (a grammar too complex): it cannot constrain the answer then."""
@@ -92,6 +121,7 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._eos_token_ids = sorted(token_id for token_id in eos_token_ids if token_id < len(tokenizer))
         self._vocabulary: Any = None
+        self._end_id = -1
         self._compiled: dict[tuple[GrammarKind, str], Any] = {}
 
     def matcher(self, kind: GrammarKind, text: str) -> GrammarMatcher:
@@ -104,7 +134,7 @@ class GrammarCompiler:
         key = kind, text
         if key not in self._compiled:
             self._compiled[key] = self._compile(kind, text)
-        return GrammarMatcher(self._compiled[key].deep_copy())
+        return GrammarMatcher(self._compiled[key].deep_copy(), self._end_id)
 
     def _compile(self, kind: GrammarKind, text: str) -> Any:
         grammar = library_grammar(kind, text)
@@ -112,6 +142,7 @@ class GrammarCompiler:
 
         if self._vocabulary is None:
             self._vocabulary = self._convert()
+            self._end_id = self._vocabulary.eos_token
         matcher: Any
         try:
             matcher = LLMatcher(self._vocabulary, grammar, log_level=0)

@@ -1,8 +1,8 @@
 """The grammar state of one request: where its reasoning ends, and how far its answer has come in the grammar.
 
-Per round it sees the drafts (`before_verification`) and then what was emitted (`after_verification`), or both after
-verification (`try_unmasked_round`, `after_unmasked_round`). It keeps the parser's state, the grammar and counts, never
-the tokens.
+Per round it sees the drafts (`before_verification`), says under which masks they are verified (`target_rows`), and sees
+what was emitted (`after_verification`); or it sees both after verification (`try_unmasked_round`,
+`after_unmasked_round`). It keeps the parser's state, the grammar and counts, never the tokens.
 """
 
 from __future__ import annotations
@@ -59,9 +59,13 @@ class GrammarState:
         """Drafts of this round that are worth verifying: in the answer none from a refused one on."""
         self.may_cut = False
         """Verification of this round may emit tokens that must be cut off again, while the request goes on."""
+        self._num_drafts = 0
         self._num_free = 0
         self._num_evidence = 0
-        self._is_masked = False
+        self._first_mask: int | None = None
+        """Of the masks that were asked for, which begin behind the free tokens."""
+        self.is_masked = False
+        """This round is verified under masks."""
         self._spent_s = 0.0
 
     @property
@@ -78,79 +82,82 @@ class GrammarState:
         """Count time of the host with this round."""
         self._spent_s += seconds
 
-    def before_verification(
-        self, draft_ids: Sequence[int], masks: Masks, drawn_along: Lookahead | None = None
-    ) -> list[int]:
-        """Advance over the drafts of a round before they are verified.
+    def before_verification(self, draft_ids: Sequence[int], masks: Masks, drawn_along: Lookahead | None = None) -> None:
+        """See the drafts of a round before they are verified, and ask for its masks; `target_rows` must follow.
 
         Args:
             draft_ids: K_r token ids.
             masks: gets the masks of this round.
-            drawn_along: the lookahead along which the drafts were drawn, at its end; it is rolled back here.
-
-        Returns:
-            The mask of each of the K_r + 1 target rows, FREE where there is none; of none after a lookahead: the caller
-            has them.
+            drawn_along: the lookahead along which the drafts were drawn, at its end; it is rolled back here, and their
+                masks are there.
         """
         began = time.perf_counter()
-        num_drafts = len(draft_ids)
-        self._num_evidence = self._num_free = self.num_drafts_to_verify = num_drafts
-        self._is_masked = self.may_cut = False
+        self._num_drafts = self._num_evidence = self._num_free = self.num_drafts_to_verify = len(draft_ids)
+        self._first_mask, self.is_masked, self.may_cut = None, False, False
         if self.in_answer:
-            rows = self._rows_in_answer(draft_ids, masks, drawn_along)
-        else:
-            rows = [FREE] * (num_drafts + 1)
-            if self.parser.may_end_in(draft_ids):
-                rows = self._rows_across(draft_ids, masks)
+            self._num_free, self.is_masked = 0, True
+            if drawn_along is None:
+                self._first_mask = masks.add(self.matcher, draft_ids)
+            else:
+                drawn_along.rollback()
+                self._note_end(drawn_along.num_allowed, drawn_along.is_complete, drawn_along.is_refused)
+        elif self.parser.may_end_in(draft_ids):
+            self._look_across(draft_ids, masks)
         self._spent_s += time.perf_counter() - began
-        return rows
+
+    def target_rows(self, masks: Masks) -> list[int]:
+        """The masks of the positions of the drafts and of the one after them, FREE where there is none; empty where the
+        drafts were drawn along a lookahead.
+
+        Args:
+            masks: of `before_verification`, with the masks of all requests of the step; written here if they are not.
+        """
+        num_free, first = self._num_free, self._first_mask
+        if first is None:
+            return [] if self.is_masked else [FREE] * (self._num_drafts + 1)
+        num_allowed, is_complete = masks.reach(first)
+        num_looked_over = self._num_drafts - num_free
+        is_refused = num_allowed < num_looked_over and not is_complete
+        if is_complete or is_refused:
+            self._note_end(num_allowed, is_complete, is_refused)
+        num_masks = num_allowed + (not is_complete)
+        return [FREE] * num_free + [*range(first, first + num_masks)] + [FREE] * (num_looked_over + 1 - num_masks)
 
     def _ends_in(self, token_ids: Sequence[int]) -> bool:
         assert self._state is not None
         parser = self.parser
         return parser.may_end_in(token_ids) and parser.end_index_in(token_ids, self._state) is not None
 
-    def _rows_in_answer(self, draft_ids: Sequence[int], masks: Masks, drawn_along: Lookahead | None) -> list[int]:
-        lookahead = drawn_along or Lookahead(self.matcher)
-        rows = [] if drawn_along else lookahead.look_over(draft_ids, masks)
-        self._num_free, self._is_masked = 0, True
-        self._note_end(lookahead, 0)
-        if lookahead.is_refused and self.masks_drafts:
-            # where no token could have been drawn that the grammar allows: what was drawn freely must be verified
-            # whole, since leaving out what is refused would favour what is not
-            self.num_drafts_to_verify = self._num_evidence = lookahead.num_allowed
-        lookahead.rollback()
-        return rows
-
-    def _rows_across(self, draft_ids: Sequence[int], masks: Masks) -> list[int]:
+    def _look_across(self, draft_ids: Sequence[int], masks: Masks) -> None:
         """The round may hold the marker."""
-        num_drafts = len(draft_ids)
         assert self._state is not None
         end = self.parser.end_index_in(draft_ids, self._state)
         if end is None:
-            return [FREE] * (num_drafts + 1)
+            return
         self._num_free = num_free = end + 1
         self.may_cut = self.policy.cuts_boundary_round
-        lookahead = Lookahead(self.matcher)
         if self.policy.masks_boundary_round:
-            self._is_masked = True
-            rows = [FREE] * num_free + lookahead.look_over(draft_ids[num_free:], masks)
-        else:
-            rows = [FREE] * (num_drafts + 1)
-            lookahead.look_over(draft_ids[num_free:] if self.policy.cuts_boundary_round else (), None)
-        self._note_end(lookahead, num_free)
-        return rows
+            self.is_masked = True
+            self._first_mask = masks.add(self.matcher, draft_ids[num_free:])
+        elif self.policy.cuts_boundary_round:
+            lookahead = Lookahead(self.matcher)
+            lookahead.look_over(draft_ids[num_free:])
+            self._note_end(lookahead.num_allowed, lookahead.is_complete, lookahead.is_refused)
 
-    def _note_end(self, lookahead: Lookahead, num_free: int) -> None:
-        """Bound the evidence by what could only be cut away.
+    def _note_end(self, num_allowed: int, is_complete: bool, is_refused: bool) -> None:
+        """Bound what is verified and counted by where the grammar ends or refuses a draft token.
 
         The draft token that completes the grammar is the last of the request, as a drafted end of sequence would be. A
         refused one is cut under `commit`; under a mask it is rejected, which is evidence.
         """
-        if lookahead.is_complete:
-            self._num_evidence = num_free + lookahead.num_allowed - 1
-        elif lookahead.is_refused and not self._is_masked:
-            self._num_evidence = num_free + lookahead.num_allowed
+        if is_complete:
+            self._num_evidence = self._num_free + num_allowed - 1
+        elif is_refused and not self.is_masked:
+            self._num_evidence = self._num_free + num_allowed
+        elif is_refused and self.in_answer and self.masks_drafts:
+            # where no token could have been drawn that the grammar allows: what was drawn freely must be verified
+            # whole, since leaving out what is refused would favour what is not
+            self.num_drafts_to_verify = self._num_evidence = num_allowed
 
     def after_verification(self, emitted: Sequence[int]) -> ConstraintOutcome:
         """Account for what verification emitted; returns how much of it stays."""
@@ -160,7 +167,7 @@ class GrammarState:
         is_complete = self.in_answer and self.matcher.is_complete
         host_us = (self._spent_s + time.perf_counter() - began) * US_PER_S
         self._spent_s = 0.0
-        return ConstraintOutcome(num_kept, self._num_evidence, self._num_free, is_complete, host_us, self._is_masked)
+        return ConstraintOutcome(num_kept, self._num_evidence, self._num_free, is_complete, host_us, self.is_masked)
 
     def try_unmasked_round(self, draft_ids: Sequence[int], emitted: Sequence[int]) -> bool:
         """Account for a round that was verified before the host saw its drafts, if reasoning cannot end in it.

@@ -34,7 +34,7 @@ class Lookahead:
 
     def row(self, masks: Masks) -> int:
         """The mask of the position reached; FREE beyond the end of the lookahead."""
-        return FREE if self.has_ended else masks.add(self._matcher)[0]
+        return FREE if self.has_ended else masks.add(self._matcher)
 
     def take(self, token_id: int) -> None:
         """Advance over the next draft token."""
@@ -42,24 +42,13 @@ class Lookahead:
             self.is_refused = self._matcher.accept((token_id,)) == 0
             self.num_allowed += not self.is_refused
 
-    def look_over(self, token_ids: Sequence[int], masks: Masks | None) -> list[int]:
-        """Look over all drafts of a round at once, from the beginning, and roll the grammar back.
-
-        Returns:
-            The masks of the positions of these tokens and of the one after them; none where `masks` is None.
-        """
-        matcher, num_tokens = self._matcher, len(token_ids)
+    def look_over(self, token_ids: Sequence[int]) -> None:
+        """Look over all drafts of a round at once, from the beginning, and roll the grammar back."""
+        matcher = self._matcher
         self.num_allowed = matcher.accept(token_ids) if token_ids else 0
         self._was_complete = matcher.is_complete
-        self.is_refused = self.num_allowed < num_tokens and not self._was_complete
+        self.is_refused = self.num_allowed < len(token_ids) and not self._was_complete
         matcher.rollback(self.num_allowed)
-        if masks is None:
-            return []
-        rows: list[int] = []
-        if self.num_allowed or not self._was_complete:
-            # beyond the token that completes it there is nothing to allow
-            rows.extend(masks.add(matcher, token_ids[: self.num_allowed - self._was_complete]))
-        return rows + [FREE] * (num_tokens + 1 - len(rows))
 
     def rollback(self) -> None:
         """Roll the grammar back to where the lookahead began, if it is not there yet."""

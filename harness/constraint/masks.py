@@ -30,23 +30,48 @@ class Matcher(Protocol):
         sequence may come where the answer is whole."""
         ...
 
-    def fill_together(self, walks: Sequence[Walk], words: Tensor) -> None:
-        """Write the masks of walks of several matchers of this kind, into [M, ceil(V / 32)] int32 on the host."""
-        for walk in walks:
-            walk.matcher.fill(words[walk.first])
-            for number, token_id in enumerate(walk.token_ids, start=1):
-                walk.matcher.accept((token_id,))
-                walk.matcher.fill(words[walk.first + number])
-            walk.matcher.rollback(len(walk.token_ids))
+    def fill_together(self, walks: Sequence[Walk], words: Tensor) -> list[Reach]:
+        """Write the masks of walks of several matchers of this kind, into [M, ceil(V / 32)] int32 on the host.
+
+        Returns:
+            How far each of them came; the matchers are where they were.
+        """
+        return [_walk(walk, words) for walk in walks]
 
 
 class Walk(NamedTuple):
-    """The masks of a matcher where it stands, and after each of some tokens that it allows."""
+    """The masks of a matcher where it stands, and after each of some tokens up to the first that it refuses."""
 
     matcher: Matcher
     first: int
     """Number of the first mask; the others follow it."""
     token_ids: Sequence[int]
+
+
+class Reach(NamedTuple):
+    """How far a walk came."""
+
+    num_allowed: int
+    """Tokens that the masks allow, one after the other, up to the one that completes the answer."""
+    is_complete: bool
+    """The last of them completes it: the masks of the walk end in front of what follows."""
+
+    @property
+    def num_masks(self) -> int:
+        return self.num_allowed + (not self.is_complete)
+
+
+def _walk(walk: Walk, words: Tensor) -> Reach:
+    matcher, num_allowed = walk.matcher, 0
+    while not matcher.is_complete:
+        matcher.fill(words[walk.first + num_allowed])
+        following = walk.token_ids[num_allowed : num_allowed + 1]
+        if not following or not matcher.accept(following):
+            break
+        num_allowed += 1
+    reach = Reach(num_allowed, matcher.is_complete)
+    matcher.rollback(num_allowed)
+    return reach
 
 
 BITS_PER_WORD = 32
@@ -62,8 +87,10 @@ class Masks:
         num_words = -(-vocab_size // BITS_PER_WORD)
         self._num_ahead = words_ahead(num_rows)
         self._memory = torch.empty(self._num_ahead + most * num_words, dtype=torch.int32, pin_memory=is_pinned)
+        self._numbers = self._memory[: self._num_ahead].view(torch.int64).numpy()
         self._words = self._memory[self._num_ahead :].view(most, num_words)
         self._waiting: list[Walk] = []
+        self._reaches: dict[int, Reach] = {}
         self.num_masks = 0
 
     @property
@@ -75,30 +102,38 @@ class Masks:
     def write(self) -> None:
         """Write what has been asked for."""
         if self._waiting:
-            self._waiting[0].matcher.fill_together(self._waiting, self._words)
+            reaches = self._waiting[0].matcher.fill_together(self._waiting, self._words)
+            self._reaches.update({walk.first: reach for walk, reach in zip(self._waiting, reaches, strict=True)})
             self._waiting.clear()
+
+    def reach(self, first: int) -> Reach:
+        """How far the walk came whose first mask has this number; writes what has been asked for."""
+        if self._waiting:
+            self.write()
+        return self._reaches[first]
 
     def packed(self, rows: Sequence[int]) -> Tensor:
         """Numbers of masks, [R] int64, and behind them the masks: one piece of memory, as `unpacked` reads it."""
-        self._memory[: self._num_ahead].view(torch.int64)[: len(rows)] = torch.tensor(rows, dtype=torch.int64)
+        self._numbers[: len(rows)] = rows
         return self._memory[: self._num_ahead + self.words.numel()]
 
     def clear(self) -> None:
         self.num_masks = 0
         self._waiting.clear()
+        self._reaches.clear()
 
-    def add(self, matcher: Matcher, token_ids: Sequence[int] = ()) -> range:
-        """Ask for what may come next, and after each of some tokens that the matcher allows.
+    def add(self, matcher: Matcher, token_ids: Sequence[int] = ()) -> int:
+        """Ask for what may come next, and after each of some tokens up to the first that the matcher refuses.
 
-        They are written by `write` or the next use of `words`; until then the matcher must not move.
+        Masks are written by `write` or the next use of `words` or `reach`; until then the matcher must not move.
 
         Returns:
-            The numbers of the masks.
+            The number of the first mask, whose `reach` says how many follow it.
         """
-        numbers = range(self.num_masks, self.num_masks + len(token_ids) + 1)
-        self._waiting.append(Walk(matcher, numbers.start, token_ids))
-        self.num_masks = numbers.stop
-        return numbers
+        first = self.num_masks
+        self._waiting.append(Walk(matcher, first, token_ids))
+        self.num_masks += len(token_ids) + 1
+        return first
 
 
 ALIGNED = 32

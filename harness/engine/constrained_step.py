@@ -77,19 +77,23 @@ class ConstrainedStep:
         """
         if masked is not None:
             masked.end()
-        rows = [[FREE] * (len(drafts) + 1) for drafts in token_ids]
+        masks, in_front = self.masks, {} if masked is None else masked.target_rows
         for slot, grammar_state in grammar_states.items():
             num_drafts = counts[slot] if slot in drafting else 0
             # a drafter that looks its tokens up has drawn nothing under the masks
-            in_front = masked.target_rows.get(slot, []) if masked is not None else []
-            drawn_along = masked.lookaheads[slot] if masked is not None and in_front else None
-            found = in_front + grammar_state.before_verification(token_ids[slot][:num_drafts], self.masks, drawn_along)
+            drawn_along = masked.lookaheads[slot] if masked is not None and in_front.get(slot) else None
+            grammar_state.before_verification(token_ids[slot][:num_drafts], masks, drawn_along)
+        began = time.perf_counter()
+        masks.write()
+        rows = [[FREE] * (len(drafts) + 1) for drafts in token_ids]
+        for slot, grammar_state in grammar_states.items():
+            found = grammar_state.target_rows(masks)
+            if slot in in_front:
+                found = in_front[slot] + found
             rows[slot][: len(found)] = found
             if slot in drafting:
                 counts[slot] = grammar_state.num_drafts_to_verify
-        began = time.perf_counter()
-        self.masks.write()
-        share_s(began, [each for slot, each in grammar_states.items() if any(row != FREE for row in rows[slot])])
+        share_s(began, [each for each in grammar_states.values() if each.is_masked])
         return rows
 
     def verify(

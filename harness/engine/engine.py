@@ -236,7 +236,7 @@ class Engine:
     def _take_in(
         self, step: UnderWay, launched: UnderWay | None, scheduler: Scheduler, finished: Finished, follow_up: FollowUp
     ) -> UnderWay | None:
-        """Commit what a step decided, release what ended; returns the next step, completed unless a row was invalid."""
+        """Commit what a step decided, release what ended; returns the next step, completed where it need not wait."""
         plan, rows = step.plan, step.launched.decided()
         now = self._now()
         going_on = [sequence for sequence in plan.participants if sequence.finish_reason is None]
@@ -248,8 +248,9 @@ class Engine:
         slots = [sequence.slot for sequence in deciding]
         decided = rounds_of(rows, step.launched.output.draft.token_ids.shape[1], slots, self.settings.drafts_trees)
         outcomes = outcomes_of(step.launched, decided)
-        if not any(round_.is_invalid for round_ in decided.values()):
-            # before the host commits, since the device waits for it; output of a request that ends here is discarded
+        if not self.settings.num_speculative_tokens and not any(round_.is_invalid for round_ in decided.values()):
+            # before the host commits, since the device waits for it; output of a request that ends here is discarded.
+            # With drafts the host commits while they are drawn
             launched = completed(launched)
         for sequence in going_on:
             if sequence.slot not in decided:

@@ -54,14 +54,16 @@ def in_rows(
         of each row, the one after them included).
     """
     width = num_speculative_tokens + 1
-    rows, ends = [], {}
+    rows: list[list[int]] = []
+    ends = {}
     for chunk in plan.chunks:
-        sequence = chunk.sequence
-        for start in range(chunk.start, chunk.stop, width):
-            rows.append([sequence.slot, start, *_tokens(chunk, start, width)])
+        slot, token_ids = chunk.sequence.slot, chunk.sequence.request.token_ids
+        starts = range(chunk.start, chunk.stop, width)
+        rows += [[slot, start, *token_ids[start : start + width + 1]] for start in starts[:-1]]
+        rows.append([slot, starts[-1], *_tokens(chunk, starts[-1], width)])
         if chunk.ends_prompt:
             last_row, column = len(rows) - 1, (chunk.stop - chunk.start - 1) % width
-            ends[sequence.slot] = (num_slots + last_row) * width + column
+            ends[slot] = (num_slots + last_row) * width + column
     assert plan.num_slots <= num_slots and len(rows) <= num_prompt_rows
     rows += [[spare, 0, *[0] * (width + 1)] for _ in range(num_prompt_rows - len(rows))]
     return _slot_fields(plan, num_slots, ends), rows

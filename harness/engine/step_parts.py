@@ -128,8 +128,10 @@ class StepParts:
 
         The copy may still be under way when this returns: the masks must stay as they are until the step was read.
         """
-        drafts = [FREE] * self.masks.draft_rows.numel() if draft_rows is None else draft_rows.flatten().tolist()
-        packed = masks.packed([*drafts, *(row for each in target_rows for row in each)])
+        numbers = [FREE] * self.masks.draft_rows.numel() if draft_rows is None else draft_rows.flatten().tolist()
+        for each in target_rows:
+            numbers += each
+        packed = masks.packed(numbers)
         self._memory[: len(packed)].copy_(packed, non_blocking=True)
 
     def _end(self, drafted: Drafted, mask: TokenMask | None) -> StepOutput:

@@ -118,6 +118,7 @@ def _median_us(parser: ReasoningParser, context: int, config: ReasoningCostConfi
     for number in range(num_rounds):
         drafted = tokens(context + number, config.draft_tokens)
         grammar_state.before_verification(drafted, masks)
+        grammar_state.target_rows(masks)
         times.append(grammar_state.after_verification(tokens(context + number, config.draft_tokens + 1)).host_us)
     return median(times)
 
