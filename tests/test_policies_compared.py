@@ -45,7 +45,7 @@ class Operations(TorchDispatchMode):
         return run
 
 
-def operations(kind, size, constrained):
+def operations(kind, num_prompt_rows, constrained):
     """Of the step that is captured."""
     engine = tiny_engine(kind, graphs=True, constrained=constrained)
     runner = engine._runner
@@ -53,6 +53,7 @@ def operations(kind, size, constrained):
     found = Operations()
     # one kernel on a GPU, whichever rows it defers
     runner.step = replace(runner.step, core=replace(engine.core, defer=found.as_one(reference_core().defer)))
+    size = StepSize(NUM_SLOTS, num_prompt_rows, runner.step.num_speculative_tokens)
     _, given = runner._new_inputs(size)
     with torch.inference_mode(), found:
         runner._run(given)
@@ -63,11 +64,10 @@ def operations(kind, size, constrained):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_guarded_step_in_front_of_the_boundary_is_the_plain_one(kind, num_prompt_rows):
     """Would catch an operation that only one of the two has, which a table would show as the price of a policy."""
-    size = StepSize(NUM_SLOTS, num_prompt_rows)
-    plain = operations(kind, size, constrained=False)
+    plain = operations(kind, num_prompt_rows, constrained=False)
     # what makes it the same is one operation in the place of several, not none
     assert plain["defer"] == 1 and plain.total() > 100
-    assert operations(kind, size, constrained=True) == plain
+    assert operations(kind, num_prompt_rows, constrained=True) == plain
 
 
 class Asked(OneToken):
