@@ -63,6 +63,7 @@ class ToyHead(ToyTarget):
     """The same for the drafter: pair t reads token x_{t+1} and predicts x_{t+2}."""
 
     aux_layers: tuple[int, ...] = ()
+    decoder_layers: tuple[object, ...] = ()
 
     def __init__(self, transitions: Tensor, draft_ids: Tensor | None = None) -> None:
         super().__init__(transitions)
@@ -78,7 +79,9 @@ class ToyHead(ToyTarget):
     def features(self, output: TargetOutput) -> Tensor:
         return output.hidden
 
-    def __call__(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: object) -> HeadOutput:
+    def __call__(
+        self, token_ids: Tensor, features: Tensor, positions: Tensor, view: object, wanted: None = None
+    ) -> HeadOutput:
         hidden = torch.nn.functional.one_hot(token_ids, self._num_tokens).float()
         return HeadOutput(hidden, hidden)
 
@@ -91,7 +94,9 @@ class ToyParallelHead(ToyHead):
     def mask_features(self) -> Tensor:
         return torch.zeros(1, 1, self._num_tokens)
 
-    def __call__(self, token_ids: Tensor, features: Tensor, positions: Tensor, view: object) -> HeadOutput:
+    def __call__(
+        self, token_ids: Tensor, features: Tensor, positions: Tensor, view: object, wanted: None = None
+    ) -> HeadOutput:
         is_masked = features.sum(-1) == 0
         return super().__call__(torch.where(is_masked, positions % self._num_tokens, token_ids), features, positions, 0)
 
