@@ -106,6 +106,11 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         (f"{RUNNING} drafter=eagle3", "found drafter=eagle3, K = 4; no drafter (the baseline); give a server"),
         (f"{RUNNING} drafter=eagle3 drafting.num_speculative_tokens=2,3 measurement.baseline=false", "K = 2; drafter="),
         (f"{RUNNING} drafter=eagle3 verification=block,probabilistic measurement.baseline=false", "found block; prob"),
+        (
+            f"{RUNNING} drafter=eagle3 verification=probabilistic drafting.sampling=sampled,greedy "
+            "measurement.baseline=false",
+            "expected one drafting.sampling, what the server at http://127.0.0.1:1 was started with, found sampled",
+        ),
         ("verification=block", "verification: expected a setting that some cell of the run uses"),
         ("drafting.num_speculative_tokens=1,3", "used only with a drafter, such as drafter=eagle3"),
         ("name=a/b", "name: expected letters, digits"),

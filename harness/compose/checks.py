@@ -128,8 +128,10 @@ def _check_running_servers(cells: Sequence[CellConfig]) -> None:
         }
         if any(cell.is_baseline or cell.measurement.baseline for cell in here):
             drafts["no drafter (the baseline)"] = None
-        methods = {cell.verification.method.value: None for cell in here if cell.decoding.temperature}
-        for what, found in (("drafter and K", drafts), ("verification", methods)):
+        sampled = [cell for cell in here if cell.decoding.temperature and not cell.is_baseline]
+        methods = {cell.verification.method.value: None for cell in sampled}
+        sampling = {cell.draft_sampling.value: None for cell in sampled}
+        for what, found in (("drafter and K", drafts), ("verification", methods), ("drafting.sampling", sampling)):
             if len(found) > 1:
                 raise SettingsError(
                     f"server.url: expected one {what}, what the server at {url} was started with, found "
