@@ -24,9 +24,9 @@ STEPS_KEPT = 64
 """The same of steps, for the time that they take in addition to their calibration."""
 STEPS_TRUSTED = 4.0
 """Steps after which their own time counts as much as that of steps less like them."""
-PROBE_EVERY = 32
-"""Every so many steps one drafts a token more than planned, to measure a deeper position, or in turn a token fewer, to
-measure its time."""
+PROBE_EVERY, PROBE_STEPS = 64, 3
+"""Of so many steps the last ones draft a token more than planned, to measure a deeper position, or in turn a token fewer,
+to measure its time. The first step of another depth takes longer than those behind it, and says nothing of its time."""
 MAX_OUTLIER = 1.5
 """What a step takes beyond so many times what was expected counts no further: it would hide what a draft costs."""
 INTERRUPTED = 8.0
@@ -60,7 +60,8 @@ class Planner:
         self._reached, self._passed = [0.0] * num_drafts, [0.0] * num_drafts
         self._beside: dict[tuple[int, ...], _Beside] = {}
         """By number of requests and depth, by number of requests, and of all steps."""
-        self._num_steps = 0
+        self._num_steps, self._depth_before = 0, -1
+        """Depth of the step that was read last; -1 where it read prompts too."""
 
     def prepare(self, measure: Callable[[Sequence[int]], StepTimes]) -> None:
         """Measure step times of some depths, the clock stopped, unless they are known."""
@@ -75,9 +76,9 @@ class Planner:
         """See harness.engine.depth.Depth."""
         self._num_steps += 1
         best = self.best(num_requests)
-        if self._num_steps % PROBE_EVERY:
+        if self._num_steps % PROBE_EVERY < PROBE_EVERY - PROBE_STEPS:
             return best
-        probed = best + (1 if self._num_steps // PROBE_EVERY % 2 else -1)
+        probed = best + (-1 if self._num_steps // PROBE_EVERY % 2 else 1)
         return min(max(probed, 0), self._num_drafts)
 
     def best(self, num_requests: int) -> int:
@@ -115,7 +116,8 @@ class Planner:
             for place in range(min(depth, accepted + 1)):
                 self._reached[place] = kept * self._reached[place] + 1
                 self._passed[place] = kept * self._passed[place] + (accepted > place)
-        if seconds is None or not self._corrects or self._times is None:
+        before, self._depth_before = self._depth_before, -1 if seconds is None else depth
+        if seconds is None or depth != before or not self._corrects or self._times is None:
             return
         calibrated = self._times.at(num_requests, depth)
         if seconds < INTERRUPTED * calibrated:
