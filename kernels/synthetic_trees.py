@@ -23,7 +23,7 @@ from .packed_rows import UNPLACED
 from .passes import launch
 from .round import Round, no_draft
 from .streams import Purpose
-from .tree_children import NO_CHILD, first_of, load_children
+from .tree_children import NO_CHILD, children_of, first_of, load_nodes
 
 
 @triton.jit
@@ -40,8 +40,10 @@ def _synthetic_walk_kernel(
     given = tl.load(tokens.counts + request)
     count = tl.minimum(tl.maximum(given, UNPLACED), tokens.width).to(tl.int32)
     seed, position, round_index = load_stream(streams, request, True)
-    token_ids, _, drafted = load_children(tokens, walk, request, 0, count, columns)
+    nodes = load_nodes(tokens, walk, request, count, columns)
+    token_ids, _ = nodes
     node = tl.full((), 0, tl.int32)
+    _, drafted = children_of(nodes, node)
     level = tl.full((), 0, tl.int32)
     walks = level < num_levels
     while walks:
@@ -58,7 +60,7 @@ def _synthetic_walk_kernel(
             node = place + 1
             level += 1
             walks = level < num_levels
-            token_ids, _, drafted = load_children(tokens, walk, request, node, count, columns)
+            _, drafted = children_of(nodes, node)
     none = tl.full(columns.shape, -1, tl.int64)
     after = columns >= level
     tl.store(walk.path + row * tokens.width + columns, none, mask=after & (columns < tokens.width))

@@ -92,23 +92,38 @@ def weigh_node(
 
 
 @triton.jit
+def cells_of(tokens, request, number):
+    """Where the chunks of a request lie among sums that are kept for several numbers, int64; a row of C chunks each."""
+    return (number * tokens.num_requests + request).to(tl.int64)
+
+
+@triton.jit
+def load_sums(sums, cells, num_chunks, CHUNKS_PADDED: tl.constexpr):
+    """[CHUNKS_PADDED] float64 sums of a request's chunks."""
+    chunks = tl.arange(0, CHUNKS_PADDED)
+    return tl.load(sums + cells * num_chunks + chunks, mask=chunks < num_chunks, other=0.0, cache_modifier=".cg")
+
+
+@triton.jit
 def weigh_share(
-    target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, removed, rows, walk,
-    group, with_rest,
-    READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, IS_DISTINCT: tl.constexpr, PARTS: tl.constexpr,
-    CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
+    target, draft, opened, removed, rows, walk, cells, program, num_programs, with_rest,
+    READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, IS_DISTINCT: tl.constexpr, NUM_GROUPS: tl.constexpr,
+    PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Leave the masses of a program's share of the chunks in the walk's memory; arguments as above."""
-    opened = open_node(
-        target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, READS_DRAFT
-    )
-    chunks = group * PARTS + tl.arange(0, PARTS)
-    masses, rests = weigh_node(
-        target, draft, opened, removed, chunks, with_rest,
-        READS_DRAFT, TRUNCATED, IS_DISTINCT, PARTS, CHUNK, GROUP, UNROLL,
-    )  # fmt: skip
-    cells = request.to(tl.int64) * rows.num_chunks + chunks
-    tl.store(walk.masses + cells, masses, mask=chunks < rows.num_chunks)
-    if IS_DISTINCT:
-        if with_rest:
-            tl.store(walk.rests + cells, rests, mask=chunks < rows.num_chunks)
+    """Leave the masses of a program's share of the chunks in the walk's memory, every num_programs-th group of them.
+
+    Args:
+        opened: from `open_node`.
+        cells: from `cells_of`.
+    """
+    for group in tl.range(program, NUM_GROUPS, num_programs, num_stages=1):
+        chunks = group * PARTS + tl.arange(0, PARTS)
+        masses, rests = weigh_node(
+            target, draft, opened, removed, chunks, with_rest,
+            READS_DRAFT, TRUNCATED, IS_DISTINCT, PARTS, CHUNK, GROUP, UNROLL,
+        )  # fmt: skip
+        at, inside = cells * rows.num_chunks + chunks, chunks < rows.num_chunks
+        tl.store(walk.masses + at, masses, mask=inside)
+        if IS_DISTINCT:
+            if with_rest:
+                tl.store(walk.rests + at, rests, mask=inside)
