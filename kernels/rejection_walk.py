@@ -38,6 +38,7 @@ from .tree_children import (
     judge,
     load_node_logits,
     load_nodes,
+    without_repeats,
 )
 from .tree_decide import DONE, FIND_RATIO, READ, WEIGH_REST, decide_step, node_stats
 from .tree_emit import emit
@@ -99,12 +100,12 @@ def _rejection_walk_kernel(
     temperature = tl.load(temperatures + request)
     count = served_count(tokens, request, temperature, cutting, TRUNCATED)
     slot = draft_slot(draft, request, count >= 0)
-    nodes = load_nodes(tokens, walk, request, count, columns)
+    nodes = load_nodes(target, tokens, walk, request, count, columns)
     row = request.to(tl.int64)
     removed_at = walk.removed + row * tokens.width
-    repeats = columns < 0
     if IS_DISTINCT and READS_DRAFT:
-        _, repeats = compare_siblings(tokens, walk, request, count, nodes, columns)
+        firsts, repeats = compare_siblings(target, tokens, walk, request, count, nodes, columns)
+        nodes = without_repeats(nodes, repeats, temperature)
     mode = tl.full((), READ, tl.int32)
     last_mode = tl.full((), READ, tl.int32)
     node = tl.full((), 0, tl.int32)
@@ -139,7 +140,7 @@ def _rejection_walk_kernel(
             draft_logits, draft_at = draft_row(draft, slot, tl.maximum(first, 0))
         if mode == READ:
             # what does not depend on the rows, while they are read
-            _, drafted = children_of(nodes, node)
+            drafted = children_of(nodes, node)
             node_logits = load_node_logits(
                 target, draft, tokens, temperature, request, slot, nodes[0], drafted, columns * 0 + node,
                 columns * 0 + tl.maximum(first, 0), READS_DRAFT,
@@ -158,8 +159,8 @@ def _rejection_walk_kernel(
                 READS_DRAFT, SUMS_DRAFTS, TRUNCATED, CHUNKS_PADDED,
             )  # fmt: skip
             usable, target_probs, draft_probs = judge(
-                node_logits, nodes[0], repeats, temperature, (maximum, normalizer, threshold, argmax),
-                (draft_maximum, draft_normalizer, draft_threshold), READS_DRAFT, IS_DISTINCT,
+                node_logits, nodes[0], temperature, (maximum, normalizer, threshold, argmax),
+                (draft_maximum, draft_normalizer, draft_threshold), READS_DRAFT,
             )  # fmt: skip
         else:
             # one thread has kept what was rejected
@@ -201,7 +202,7 @@ def _rejection_walk_kernel(
             is_accepted = columns == tl.where(program == 0, accepted, -1)
             here = columns * 0 + level
             tl.store(walk.path + row * tokens.width + here, columns.to(tl.int64), mask=is_accepted)
-            tl.store(output.token_ids + row * (tokens.width + 1) + here, nodes[0], mask=is_accepted)
+            tl.store(output.token_ids + row * (tokens.width + 1) + here, nodes[0].to(tl.int64), mask=is_accepted)
             mode = tl.full((), READ, tl.int32)
             node = accepted + 1
             level += 1
@@ -219,7 +220,7 @@ def _rejection_walk_kernel(
                 if last_mode == READ:
                     chunks = load_chunks(rows, cells_of(tokens, request, is_odd * (1 + SUMS_DRAFTS)), CHUNKS_PADDED)
                     masses = chunk_masses(chunks, maximum, temperature)
-            _, drafted = children_of(nodes, node)
+            drafted = children_of(nodes, node)
             flagged = (tl.sum((drafted & (usable == 0)).to(tl.int32), axis=0) > 0) | (normalizer != normalizer)
             flagged = flagged | (tl.load(tokens.counts + request) > tokens.width)
             purpose = tl.where(tl.sum(drafted.to(tl.int32), axis=0) > 0, RESIDUAL, BONUS)

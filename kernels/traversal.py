@@ -82,7 +82,7 @@ def go_on(
     Returns:
         (the next mode, c of what it weighs, level, number removed, top, stack), the last two flat.
     """
-    token_ids, _ = nodes
+    token_ids = nodes[0]
     usable, target_probs, draft_probs = judged
     node, place, begin, chance, kappa, factor, rest, weight, law = top
     nodes_, places_, begins_, chances_, kappas_, factors_, rests_, weights_, laws_ = stack
@@ -113,8 +113,7 @@ def go_on(
     if mode == WEIGH_LAST:
         next_mode = tl.full((), DONE, tl.int32)
     while next_mode == GOES_ON:
-        _, is_child = children_of(nodes, node)
-        is_child = is_child & usable
+        is_child = children_of(nodes, node) & usable
         child = first_of(columns, is_child & (columns > tl.where(rest >= SMALLEST_REST, place, tokens.width)))
         if child < NO_CHILD:
             child_weight = entry(target_probs, columns, child)
@@ -169,7 +168,7 @@ def go_on(
                     if left > 0:
                         chance = left / whole
                         kappa = kappa / whole
-                        tl.store(removed + num_removed + columns * 0, token_ids, mask=columns == deleted)
+                        tl.store(removed + num_removed + columns * 0, token_ids.to(tl.int64), mask=columns == deleted)
                         num_removed += 1
                     elif whole > 0:
                         chance = chance * 0.0
@@ -178,7 +177,7 @@ def go_on(
                     next_factor = factor + 1.0 / (kappa * rest)
                     next_mode = tl.full((), WEIGH, tl.int32)
                     if IS_DISTINCT:
-                        tl.store(removed + num_removed + columns * 0, token_ids, mask=columns == deleted)
+                        tl.store(removed + num_removed + columns * 0, token_ids.to(tl.int64), mask=columns == deleted)
                         num_removed += 1
                         # the law is q / D
                         rest = rest - deleted_law * rest

@@ -34,6 +34,7 @@ from .tree_children import (
     judge,
     load_node_logits,
     load_nodes,
+    without_repeats,
 )
 from .tree_decide import load_draft_stats
 from .tree_emit import emit
@@ -45,13 +46,15 @@ def _judge_nodes(
     target, draft, tokens, temperature, request, slot, rows, walk, count, nodes, columns,
     READS_DRAFT: tl.constexpr, IS_DISTINCT: tl.constexpr,
 ):  # fmt: skip
-    """What kernels.tree_children.judge finds of all draft tokens."""
+    """(the nodes with what `without_repeats` makes of them; what kernels.tree_children.judge finds of all)."""
+    firsts = columns
+    if READS_DRAFT:
+        firsts, repeats = compare_siblings(target, tokens, walk, request, count, nodes, columns)
+        if IS_DISTINCT:
+            nodes = without_repeats(nodes, repeats, temperature)
     token_ids, parents = nodes
     is_node = parents != NO_NODE
     above = tl.maximum(parents + 1, 0)
-    firsts, repeats = columns, columns < 0
-    if READS_DRAFT:
-        firsts, repeats = compare_siblings(tokens, walk, request, count, nodes, columns)
     node_logits = load_node_logits(
         target, draft, tokens, temperature, request, slot, token_ids, is_node, above, firsts, READS_DRAFT
     )
@@ -67,7 +70,8 @@ def _judge_nodes(
     if READS_DRAFT:
         _, draft_at = draft_row(draft, slot, firsts)
         draft_stats = load_draft_stats(draft, draft_at, tl.where(is_node, temperature, 0.0) != 0)
-    return judge(node_logits, token_ids, repeats, temperature, stats, draft_stats, READS_DRAFT, IS_DISTINCT)
+    usable, target_probs, draft_probs = judge(node_logits, token_ids, temperature, stats, draft_stats, READS_DRAFT)
+    return token_ids, parents, usable, target_probs, draft_probs
 
 
 @triton.jit(do_not_specialize=["num_programs"])
@@ -91,10 +95,12 @@ def _traversal_walk_kernel(
     count = served_count(tokens, request, temperature, cutting, TRUNCATED)
     slot = draft_slot(draft, request, count >= 0)
     stream = load_stream(streams, request, True)
-    nodes = load_nodes(tokens, walk, request, count, columns)
-    judged = _judge_nodes(
+    nodes = load_nodes(target, tokens, walk, request, count, columns)
+    token_ids, parents, usable, target_probs, draft_probs = _judge_nodes(
         target, draft, tokens, temperature, request, slot, rows, walk, count, nodes, columns, READS_DRAFT, IS_DISTINCT
     )
+    nodes = (token_ids, parents)
+    judged = (usable, target_probs, draft_probs)
     row = request.to(tl.int64)
     removed_at = walk.removed + row * tokens.width
     mode = tl.full((), BEGIN, tl.int32)
@@ -172,7 +178,7 @@ def _finish(
     tl.store(walk.path + row * tokens.width + columns - 1, (path - 1).to(tl.int64), mask=accepted)
     path_tokens = tl.load(tokens.token_ids + row * tokens.stride + path - 1, mask=accepted, other=-1)
     tl.store(output.token_ids + row * (tokens.width + 1) + columns - 1, path_tokens, mask=accepted)
-    _, drafted = children_of(nodes, node)
+    drafted = children_of(nodes, node)
     first = first_child(nodes, node, columns)
     at = row * (tokens.width + 1) + node
     stats = load_stats(rows, at)

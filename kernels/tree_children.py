@@ -21,6 +21,8 @@ NO_CHILD: tl.constexpr = tl.constexpr(2**20)
 """Beyond any draft token."""
 NO_NODE: tl.constexpr = tl.constexpr(-2)
 """In the place of a parent: no walk comes to the draft token."""
+UNKNOWN: tl.constexpr = tl.constexpr(-2)
+"""In the place of a token's id: it cannot be verified."""
 STRIP: tl.constexpr = tl.constexpr(16)
 """Draft tokens that are compared with all others at a time."""
 SMALLEST_REST: tl.constexpr = tl.constexpr(methods.SMALLEST_REST)
@@ -33,23 +35,23 @@ def first_of(columns, wanted):
 
 
 @triton.jit
-def load_nodes(tokens, walk, request, count, columns):
-    """(ids in int64, parents in int32) of the draft tokens of a request; NO_NODE for those that are not in its tree."""
+def load_nodes(target, tokens, walk, request, count, columns):
+    """(ids of the draft tokens of a request, UNKNOWN for those outside the vocabulary; their parents, NO_NODE for those
+    that are not in its tree), int32."""
     token_ids = load_token_ids(tokens, request, columns)
     at = walk.parents + request.to(tl.int64) * walk.parent_stride + columns
     parents = tl.load(at, mask=columns < tokens.width, other=NO_NODE)
     # a parent is smaller than its child
     is_node = (columns < count) & (parents >= -1) & (parents < columns)
-    return token_ids, tl.where(is_node, parents, NO_NODE).to(tl.int32)
+    token_ids = tl.where((token_ids >= -1) & (token_ids < target.vocab_size), token_ids, UNKNOWN)
+    return token_ids.to(tl.int32), tl.where(is_node, parents, NO_NODE).to(tl.int32)
 
 
 @triton.jit
 def children_of(nodes, node):
-    """(which draft tokens are children of a node, which of these hold a token)."""
+    """Which draft tokens are children of a node; not a place without a token, which is no node and no fault."""
     token_ids, parents = nodes
-    is_child = parents == node - 1
-    # -1 is a place without a token: no node, and no fault
-    return is_child, is_child & (token_ids != -1)
+    return (parents == node - 1) & (token_ids != -1)
 
 
 @triton.jit
@@ -60,14 +62,14 @@ def first_child(nodes, node, columns):
 
 
 @triton.jit
-def compare_siblings(tokens, walk, request, count, nodes, columns):
+def compare_siblings(target, tokens, walk, request, count, nodes, columns):
     """(the first sibling of each draft token, itself at times; whether it repeats the token of an earlier one)."""
     token_ids, parents = nodes
     firsts = columns
     repeats = columns < 0
     for strip in range(0, tokens.width, STRIP):
         earlier = strip + tl.arange(0, STRIP)
-        ids, above = load_nodes(tokens, walk, request, count, earlier)
+        ids, above = load_nodes(target, tokens, walk, request, count, earlier)
         is_sibling = (above[:, None] == parents[None, :]) & (earlier[:, None] < columns[None, :])
         firsts = tl.minimum(firsts, tl.min(tl.where(is_sibling, earlier[:, None], NO_CHILD), axis=0))
         is_same = is_sibling & (ids[:, None] == token_ids[None, :])
@@ -76,17 +78,25 @@ def compare_siblings(tokens, walk, request, count, nodes, columns):
 
 
 @triton.jit
+def without_repeats(nodes, repeats, temperature):
+    """Nodes of distinct siblings: of those with one token only the first can be verified, unless they are certain."""
+    token_ids, parents = nodes
+    is_known = tl.where(repeats, temperature, 0.0) == 0
+    return tl.where(is_known, token_ids, UNKNOWN), parents
+
+
+@triton.jit
 def load_node_logits(
     target, draft, tokens, temperature, request, slot, token_ids, wanted, above, firsts, READS_DRAFT: tl.constexpr
 ):
-    """(which of the wanted draft tokens are of the vocabulary; their logits in the target rows of their parents and in
+    """(which of the wanted draft tokens have a known id; their logits in the target rows of their parents and in
     the draft rows that they were drawn from, float32).
 
     Args:
         above: vector of parents, 0 for the context.
         firsts: vector of the places of the draft rows.
     """
-    inside = wanted & (token_ids >= 0) & (token_ids < target.vocab_size)
+    inside = wanted & (token_ids >= 0)
     mask = (
         target.mask_words,
         target.mask_stride,
@@ -104,15 +114,11 @@ def load_node_logits(
 
 
 @triton.jit
-def judge(
-    node_logits, token_ids, repeats, temperature, stats, draft_stats,
-    READS_DRAFT: tl.constexpr, IS_DISTINCT: tl.constexpr,
-):  # fmt: skip
+def judge(node_logits, token_ids, temperature, stats, draft_stats, READS_DRAFT: tl.constexpr):
     """(which draft tokens can be verified, p(X) and q(X) of each in float64; q is 1 for one-hot proposals).
 
     Args:
         node_logits: from `load_node_logits`.
-        repeats: from `compare_siblings`; only used of distinct siblings.
         stats: of the target rows: maximum, normalizer, threshold, argmax; numbers or vectors.
         draft_stats: of the draft rows: maximum, normalizer, threshold; only used where they are read.
     """
@@ -129,8 +135,6 @@ def judge(
             logprobs = draft_logprob(drafted_logits, draft_stats[0], draft_stats[1], draft_stats[2], temperature)
             usable = usable & (logprobs > -float("inf"))
             draft_probs = tl.exp(logprobs)
-            if IS_DISTINCT:
-                usable = usable & (repeats == 0)
     return usable, tl.where(usable, target_probs, 0.0), tl.where(usable, draft_probs, 0.0)
 
 
@@ -165,7 +169,7 @@ def accept_certain(removed, columns, token_ids, usable, target_probs, uniform_nu
             accepted = place
         elif prob > 0:
             left = tl.where(left > prob, left - prob, left)
-            tl.store(removed + num_removed, token)
+            tl.store(removed + num_removed, token.to(tl.int64))
             num_removed += 1
             target_probs = tl.where(token_ids == token, 0.0, target_probs)
         place = first_of(columns, usable & (columns > place))

@@ -112,11 +112,11 @@ def decide_step(
         on, and of `interval`).
     """
     mode, node, before, factor, num_removed, num_steps = cursor
-    token_ids, _ = nodes
+    token_ids = nodes[0]
     usable, target_probs, draft_probs = judged
     low, high = interval
     normalizer, draft_normalizer = stats[1], stats[5]
-    _, drafted = children_of(nodes, node)
+    drafted = children_of(nodes, node)
     usable = usable & drafted
     removed = walk.removed + request.to(tl.int64) * tokens.width
     cells = cells_of(tokens, request, is_odd)
@@ -166,7 +166,7 @@ def decide_step(
                 factor = next_factor
                 before = place
                 if IS_DISTINCT:
-                    tl.store(removed + num_removed + columns * 0, token_ids, mask=columns == place)
+                    tl.store(removed + num_removed + columns * 0, token_ids.to(tl.int64), mask=columns == place)
                     num_removed += 1
                     rest = rest - entry(draft_probs, columns, place)
                     if (rest < MOST_GONE) & (first_of(columns, usable & (columns > place)) < NO_CHILD):
