@@ -172,7 +172,7 @@ def rejection_walk_registers(rows: RowTraits, weighs_ratios: bool, capability: i
     """
     if rows.joins or rows.is_masked or rows.is_mapped:
         return 255
-    return 168 if weighs_ratios else 128
+    return 255 if weighs_ratios else 128
 
 
 def traversal_walk_registers(rows: RowTraits) -> int:

@@ -19,7 +19,6 @@ from .draft_stats import read_statistics
 from .kseq_ratio import POINTS
 from .meeting import STRIDE
 from .methods import SiblingDraws, TreeMethod
-from .passes import SECOND_PASS_UNROLL
 from .register_limits import programs_at_once, rejection_walk_registers, traversal_walk_registers
 from .rejection_walk import _rejection_walk_kernel
 from .round import Round, capability
@@ -28,6 +27,8 @@ from .workspace import Shape, Workspace
 
 PARTS = 4
 """Chunks that a program reads at a time, one for each of its warps."""
+UNROLL = 4
+"""Steps of a program's loop over them that are loaded together."""
 
 
 def tree_walk(draft: Draft, shape: Shape, workspace: Workspace, method: TreeMethod) -> TreeWalk:
@@ -116,7 +117,7 @@ def launch_walk(round_: Round, draft: Draft, walk: TreeWalk, method: TreeMethod)
 def _shared_settings(round_: Round) -> dict[str, Any]:
     """Settings of both kernels."""
     shape = round_.shape
-    return shape.chunk_settings(shape.parts(PARTS), round_.target.logits.dtype, SECOND_PASS_UNROLL) | {
+    return shape.chunk_settings(shape.parts(PARTS), round_.target.logits.dtype, UNROLL) | {
         "READS_DRAFT": round_.draft.logits is not None,
         "TRUNCATED": round_.truncates,
         "WIDTH_PADDED": triton.next_power_of_2(round_.tokens.width + 1),
