@@ -64,7 +64,9 @@ def weigh_at_ratios(
     for point in tl.static_range(POINTS):
         ratio = _candidate(interval, point) * stats[1] / draft_stats[1]
         ratios = ratios[1:] + (tl.minimum(ratio, LARGEST_RATIO).to(tl.float32),)
-    for step in tl.range(0, CHUNK, STEP, num_stages=1):
+    # a number that the compiler cannot know: all steps side by side would take more registers than there are
+    end = tl.where(group >= 0, CHUNK, 0)
+    for step in tl.range(0, end, STEP, num_stages=1):
         weights = target_weights(target, opened, offsets + step, TRUNCATED)
         covered = draft_weights(target, draft, opened, offsets + step, TRUNCATED)
         for point in tl.static_range(POINTS):

@@ -162,17 +162,20 @@ def truncated_pass_registers(is_short: bool, num_warps: int, capability: int) ->
     return 128 if num_warps == 16 else 255
 
 
-def rejection_walk_registers(rows: RowTraits, weighs_ratios: bool, capability: int) -> int:
+def rejection_walk_registers(rows: RowTraits, weighs_ratios: bool, truncates: bool, capability: int) -> int:
     """Limit for kernels.rejection_walk, of programs of up to 4 warps.
 
     Args:
         rows: how they are read.
         weighs_ratios: K-SEQ's, which keep the sums of several candidates (kernels.kseq_ratio).
+        truncates: a request may cut.
         capability: of the GPU times ten.
     """
-    if rows.joins or rows.is_masked or rows.is_mapped:
+    if rows.joins or rows.is_masked or rows.is_mapped or weighs_ratios:
+        # two programs have room on a multiprocessor with 224 as with 255
         return 255
-    return 255 if weighs_ratios else 128
+    # four of them instead of three
+    return 128 if capability == 90 and not truncates and rows.dtype != torch.float32 else 168
 
 
 def traversal_walk_registers(rows: RowTraits) -> int:

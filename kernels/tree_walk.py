@@ -140,7 +140,7 @@ def _launch_rejection(round_: Round, draft: Draft, walk: TreeWalk, is_kseq: bool
         "SUMS_DRAFTS": sums_drafts,
         "IS_DISTINCT": draft.siblings is SiblingDraws.distinct,
         "IS_KSEQ": is_kseq,
-        "maxnreg": rejection_walk_registers(round_.row_traits, is_kseq, capability()),
+        "maxnreg": rejection_walk_registers(round_.row_traits, is_kseq, round_.truncates, capability()),
     }
     grid, num_programs = _grid(round_, settings["NUM_GROUPS"] * (1 + sums_drafts), settings)
     _rejection_walk_kernel[grid](
