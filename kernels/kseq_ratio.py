@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from .decide import entry
+from .device_weights import reciprocal
 from .residual_weights import draft_weights, target_weights
 from .tree_weigh import LARGEST_RATIO, cells_of
 
@@ -37,7 +38,7 @@ def _added(sums, values, PARTS: tl.constexpr, LANES: tl.constexpr, GROUP: tl.con
 @triton.jit
 def _candidate(interval, point):
     """A candidate of an interval (low, high), whose ends are the first and the last."""
-    return interval[0] + (interval[1] - interval[0]) * (point / (POINTS - 1))
+    return interval[0] + (interval[1] - interval[0]) * (point * (1.0 / (POINTS - 1)))
 
 
 @triton.jit
@@ -61,8 +62,9 @@ def weigh_at_ratios(
     masses = (none, none, none, none, none, none, none, none)
     slopes = masses
     ratios = masses
+    scale = stats[1] * reciprocal(draft_stats[1])
     for point in tl.static_range(POINTS):
-        ratio = _candidate(interval, point) * stats[1] / draft_stats[1]
+        ratio = _candidate(interval, point) * scale
         ratios = ratios[1:] + (tl.minimum(ratio, LARGEST_RATIO).to(tl.float32),)
     # a number that the compiler cannot know: all steps side by side would take more registers than there are
     end = tl.where(group >= 0, CHUNK, 0)
@@ -84,7 +86,7 @@ def weigh_at_ratios(
 @triton.jit
 def _ratio_at(left, num_children):
     """1 + y + .. + y^(n-1) with y^n = M, of a vector."""
-    root = tl.exp(tl.log(tl.maximum(left, 1e-300)) / num_children)
+    root = tl.exp(tl.log(tl.maximum(left, 1e-300)) * reciprocal(num_children.to(tl.float64)))
     ratio = root * 0.0 + 1.0
     for _ in range(1, num_children):
         ratio = ratio * root + 1.0
@@ -107,14 +109,15 @@ def next_interval(
     inside = (chunks < rows.num_chunks)[None, :] & (points >= 0)[:, None]
     masses = tl.load(walk.ratio_masses + cells, mask=inside, other=0.0, cache_modifier=".cg")
     slopes = tl.load(walk.ratio_slopes + cells, mask=inside, other=0.0, cache_modifier=".cg")
-    masses, slopes = tl.sum(masses, axis=1) / normalizer, tl.sum(slopes, axis=1) / draft_normalizer
+    masses = tl.sum(masses, axis=1) * reciprocal(normalizer)
+    slopes = tl.sum(slopes, axis=1) * reciprocal(draft_normalizer)
     ratios = _candidate(interval, points.to(tl.float64))
     is_below = ratios <= _ratio_at(masses, num_children)
     place = tl.minimum(tl.max(tl.where(is_below, points, 0), axis=0), POINTS - 2)
     low, high = entry(ratios, points, place), entry(ratios, points, place + 1)
     low_mass, high_mass = entry(masses, points, place), entry(masses, points, place + 1)
     low_slope, high_slope = entry(slopes, points, place), entry(slopes, points, place + 1)
-    share = tl.arange(0, GRID).to(tl.float64) / (GRID - 1)
+    share = tl.arange(0, GRID).to(tl.float64) * (1.0 / (GRID - 1))
     at = low + (high - low) * share
     beneath = tl.maximum(low_mass - low_slope * (at - low), high_mass + high_slope * (high - at))
     above = low_mass + (high_mass - low_mass) * share

@@ -171,20 +171,21 @@ def rejection_walk_registers(rows: RowTraits, weighs_ratios: bool, truncates: bo
         truncates: a request may cut.
         capability: of the GPU times ten.
     """
-    if rows.joins or rows.is_masked or rows.is_mapped or weighs_ratios:
+    if rows.joins or rows.is_masked or rows.is_mapped or weighs_ratios or truncates:
         # two programs have room on a multiprocessor with 224 as with 255
         return 255
-    # four of them instead of three
-    return 128 if capability == 90 and not truncates and rows.dtype != torch.float32 else 168
+    # four programs have room instead of three
+    return 128 if capability == 90 and rows.dtype != torch.float32 else 168
 
 
-def traversal_walk_registers(rows: RowTraits) -> int:
+def traversal_walk_registers(rows: RowTraits, truncates: bool) -> int:
     """Limit for kernels.traversal_walk, of programs of up to 4 warps; not chosen by measurement.
 
     Args:
         rows: how they are read.
+        truncates: a request may cut.
     """
-    return 255 if rows.joins or rows.is_masked or rows.is_mapped else 168
+    return 255 if rows.joins or rows.is_masked or rows.is_mapped or truncates else 168
 
 
 def draw_children_registers(is_aligned: bool, is_masked: bool, capability: int) -> int:

@@ -45,6 +45,10 @@ from .tree_emit import emit
 from .tree_weigh import cells_of, load_sums, open_node, weigh_share
 
 
+ENDED: tl.constexpr = tl.constexpr(8)
+"""Of a walk, added to the mode of its last step."""
+
+
 @triton.jit
 def _read_share(
     target, tokens, temperature, streams, rows, walk, output, request, node, draft_logits, compares, is_odd, program,
@@ -107,7 +111,6 @@ def _rejection_walk_kernel(
         firsts, repeats = compare_siblings(target, tokens, walk, request, count, nodes, columns)
         nodes = without_repeats(nodes, repeats, temperature)
     mode = tl.full((), READ, tl.int32)
-    last_mode = tl.full((), READ, tl.int32)
     node = tl.full((), 0, tl.int32)
     level = tl.full((), 0, tl.int32)
     before = tl.full((), -1, tl.int32)
@@ -130,8 +133,8 @@ def _rejection_walk_kernel(
     draft_probs = tl.full((WIDTH_PADDED,), 0.0, tl.float64)
     uniform_numbers = tl.full((WIDTH_PADDED,), 0.0, tl.float64)
     if count < 0:
-        mode = tl.full((), DONE, tl.int32)
-    while mode != DONE:
+        mode = tl.full((), ENDED, tl.int32)
+    while mode < ENDED:
         is_odd = num_met % 2
         draft_logits, draft_at = target.logits, row * 0
         compares = False
@@ -191,8 +194,7 @@ def _rejection_walk_kernel(
                 )  # fmt: skip
             meet(walk.arrivals + row * STRIDE, num_met, num_programs)
             num_met += 1
-        last_mode = mode
-        accepted, mode, usable, before, factor, num_removed, num_steps, low, high = decide_step(
+        accepted, next_mode, usable, before, factor, num_removed, num_steps, low, high = decide_step(
             tokens, temperature, rows, walk, request, nodes, (usable, target_probs, draft_probs), uniform_numbers,
             (maximum, normalizer, threshold, argmax, draft_maximum, draft_normalizer, draft_threshold),
             (mode, node, before, factor, num_removed, num_steps), (low, high), is_odd, columns,
@@ -203,13 +205,14 @@ def _rejection_walk_kernel(
             here = columns * 0 + level
             tl.store(walk.path + row * tokens.width + here, columns.to(tl.int64), mask=is_accepted)
             tl.store(output.token_ids + row * (tokens.width + 1) + here, nodes[0].to(tl.int64), mask=is_accepted)
-            mode = tl.full((), READ, tl.int32)
+            next_mode = tl.full((), READ, tl.int32)
             node = accepted + 1
             level += 1
             before = tl.full((), -1, tl.int32)
             first = first_child(nodes, node, columns)
             factor = tl.full((), 0.0, tl.float64)
             num_removed = tl.full((), 0, tl.int32)
+        mode = tl.where(next_mode == DONE, mode + ENDED, next_mode)
     if count >= 0:
         leave(walk.arrivals + row * STRIDE, num_met, num_programs)
         if program == 0:
@@ -217,7 +220,7 @@ def _rejection_walk_kernel(
             # after a step that weighed; else the chunks of the row as it was read
             masses = load_sums(walk.masses, cells_of(tokens, request, is_odd), rows.num_chunks, CHUNKS_PADDED)
             if not TRUNCATED:
-                if last_mode == READ:
+                if mode == ENDED + READ:
                     chunks = load_chunks(rows, cells_of(tokens, request, is_odd * (1 + SUMS_DRAFTS)), CHUNKS_PADDED)
                     masses = chunk_masses(chunks, maximum, temperature)
             drafted = children_of(nodes, node)
@@ -232,7 +235,7 @@ def _rejection_walk_kernel(
             emit(
                 target, draft, tokens, temperature, rows, walk, output, request, level, opened, removed_at,
                 num_removed, masses, argmax, uniform(seed, purpose, position + level, round_index), flagged,
-                last_mode != READ, columns,
+                mode != ENDED + READ, columns,
                 READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED,
             )  # fmt: skip
     elif is_padding(count, cutting) & (program == 0):

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from .conclude import load_stats
 from .decide import entry
+from .device_weights import reciprocal
 from .first_pass import combine_chunks
 from .kseq_ratio import MOST_STEPS, TOLERANCE, next_interval
 from .sample_next import load_chunks
@@ -85,11 +86,12 @@ def _test_next(columns, usable, target_probs, draft_probs, uniform_numbers, befo
         left = tl.maximum(target_probs - factor * draft_probs, 0.0)
     else:
         factor, mass = factor * 0.0, mass * 0.0 + 1.0
-    passes = uniform_numbers * (draft_probs / rest) * mass < left
+    inverse_rest = reciprocal(rest)
+    passes = uniform_numbers * (draft_probs * inverse_rest) * mass < left
     # one reduction for the place and its test
     found = tl.where(usable & (columns > before), 2 * columns + passes.to(tl.int32), 2 * NO_CHILD)
     found = tl.min(found, axis=0)
-    return found // 2, (found % 2) == 1, factor + mass / rest
+    return found // 2, (found % 2) == 1, factor + mass * inverse_rest
 
 
 @triton.jit
@@ -148,12 +150,13 @@ def decide_step(
         else:
             mass, rest = factor * 0.0 + 1.0, factor * 0.0 + 1.0
             if mode != READ:
-                mass = tl.sum(load_sums(walk.masses, cells, rows.num_chunks, CHUNKS_PADDED), axis=0) / normalizer
+                masses = load_sums(walk.masses, cells, rows.num_chunks, CHUNKS_PADDED)
+                mass = tl.sum(masses, axis=0) * reciprocal(normalizer)
             if IS_DISTINCT:
                 rest = 1.0 - tl.sum(tl.where(usable & (columns <= before), draft_probs, 0.0), axis=0)
                 if mode == WEIGH_REST:
                     rests = load_sums(walk.rests, cells, rows.num_chunks, CHUNKS_PADDED)
-                    rest = tl.sum(rests, axis=0) / draft_normalizer
+                    rest = tl.sum(rests, axis=0) * reciprocal(draft_normalizer)
                     # the row has no further token, so that none of the other children is one of its
                     usable = usable & (columns <= tl.where(rest >= SMALLEST_REST, tokens.width, before))
             place, passes, next_factor = _test_next(

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from .addresses import draft_row, row_address
-from .device_weights import scale, weigh
+from .device_weights import reciprocal, scale, weigh
 from .residual_weights import residual_weights, without_tokens
 from .row_words import load_logits
 from .token_mask import draft_mask_row, only_allowed, target_mask_row
@@ -43,7 +43,7 @@ def open_node(
         draft_maximum = tl.where(compares, draft_stats[0], 0.0)
         draft_threshold = draft_stats[2]
         num_ids = tl.where(compares, draft.vocab_size, 0)
-        ratio = tl.where(compares, factor * normalizer / draft_stats[1], 0.0)
+        ratio = tl.where(compares, factor * normalizer * reciprocal(draft_stats[1]), 0.0)
         ratio = tl.minimum(ratio, LARGEST_RATIO).to(tl.float32)
         draft_mask = draft_mask_row(draft, slot, place, compares)
     high, low = scale(temperature)
