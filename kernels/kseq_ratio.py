@@ -5,7 +5,7 @@
 M falls, so that there is one root; it lies in [1, n]. A step weighs M and its slope at POINTS candidates, which are
 spread over an interval with the root. M is convex: between two candidates it lies above both tangents and below the
 chord, and the roots of these bound the next interval, which is at most 1 / (POINTS - 1) as wide. Three steps are
-common; MOST_STEPS always suffice. The reference twin is kernels.reference.several_drafts.kseq_ratio.
+common. The reference twin is kernels.reference.several_drafts.kseq_ratio.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ GRID: tl.constexpr = tl.constexpr(128)
 TOLERANCE: tl.constexpr = tl.constexpr(2.0**-20)
 """Width of the last interval as a share of rho, which is its middle: the law of the output is off by half as much at
 most (kernels.reference.kseq), and rounding in float32 moves rho by a tenth of it."""
-MOST_STEPS: tl.constexpr = tl.constexpr(16)
-"""Beyond those that 2^20 children take. Sums that are no numbers, which nothing should lead to, end the search too."""
 
 
 @triton.jit

@@ -117,9 +117,8 @@ def _rejection_walk_kernel(
     first = first_child(nodes, node, columns)
     factor = tl.full((), 0.0, tl.float64)
     num_removed = tl.full((), 0, tl.int32)
-    num_steps = tl.full((), 0, tl.int32)
-    low = tl.full((), 1.0, tl.float64)
-    high = tl.full((), 1.0, tl.float64)
+    low = tl.full((), 0.0, tl.float64)
+    high = tl.full((), 0.0, tl.float64)
     num_met = tl.full((), 0, tl.int32)
     maximum = tl.full((), 0.0, tl.float32)
     normalizer = tl.full((), 1.0, tl.float64)
@@ -172,10 +171,11 @@ def _rejection_walk_kernel(
             draft_stats = (draft_maximum, draft_normalizer, draft_threshold)
             weighs = True
             if IS_KSEQ:
+                factor = 0.5 * (low + high)
                 weighs = mode != FIND_RATIO
                 if mode == FIND_RATIO:
                     opened = open_node(
-                        target, draft, tokens, temperature, request, slot, node, first, low, stats, draft_stats, True
+                        target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, True
                     )
                     for group in tl.range(program, NUM_GROUPS, num_programs, num_stages=1):
                         weigh_at_ratios(
@@ -194,10 +194,10 @@ def _rejection_walk_kernel(
                 )  # fmt: skip
             meet(walk.arrivals + row * STRIDE, num_met, num_programs)
             num_met += 1
-        accepted, next_mode, usable, before, factor, num_removed, num_steps, low, high = decide_step(
+        accepted, next_mode, usable, before, factor, num_removed, low, high = decide_step(
             tokens, temperature, rows, walk, request, nodes, (usable, target_probs, draft_probs), uniform_numbers,
             (maximum, normalizer, threshold, argmax, draft_maximum, draft_normalizer, draft_threshold),
-            (mode, node, before, factor, num_removed, num_steps), (low, high), is_odd, columns,
+            (mode, node, before, factor, num_removed), (low, high), is_odd, columns,
             READS_DRAFT, IS_DISTINCT, IS_KSEQ, TRUNCATED, CHUNKS_PADDED,
         )  # fmt: skip
         if accepted < NO_CHILD:
@@ -211,11 +211,15 @@ def _rejection_walk_kernel(
             before = tl.full((), -1, tl.int32)
             first = first_child(nodes, node, columns)
             factor = tl.full((), 0.0, tl.float64)
+            low = tl.full((), 0.0, tl.float64)
+            high = tl.full((), 0.0, tl.float64)
             num_removed = tl.full((), 0, tl.int32)
         mode = tl.where(next_mode == DONE, mode + ENDED, next_mode)
     if count >= 0:
         leave(walk.arrivals + row * STRIDE, num_met, num_programs)
         if program == 0:
+            if IS_KSEQ:
+                factor = 0.5 * (low + high)
             is_odd = (num_met + 1) % 2
             # after a step that weighed; else the chunks of the row as it was read
             masses = load_sums(walk.masses, cells_of(tokens, request, is_odd), rows.num_chunks, CHUNKS_PADDED)

@@ -12,7 +12,7 @@ from .conclude import load_stats
 from .decide import entry
 from .device_weights import reciprocal
 from .first_pass import combine_chunks
-from .kseq_ratio import MOST_STEPS, TOLERANCE, next_interval
+from .kseq_ratio import TOLERANCE, next_interval
 from .sample_next import load_chunks
 from .tree_children import NO_CHILD, SMALLEST_REST, accept_certain, children_of, first_of
 from .tree_weigh import cells_of, load_sums
@@ -105,15 +105,15 @@ def decide_step(
     Args:
         judged: from kernels.tree_children.judge, of all draft tokens.
         stats: from `node_stats`.
-        cursor: (mode, node, place of the child rejected last, c, number of rejected ones, steps of K-SEQ's search).
-        interval: (low, high), of K-SEQ's search.
+        cursor: (mode, node, place of the child rejected last, c, number of rejected ones).
+        interval: (low, high), of K-SEQ's search, whose c is in the middle.
         is_odd: of the meeting before which rows were read or weighed.
 
     Returns:
         (the accepted child or NO_CHILD, the next mode, usable children, and what follows of `cursor` from the place
         on, and of `interval`).
     """
-    mode, node, before, factor, num_removed, num_steps = cursor
+    mode, node, before, factor, num_removed = cursor
     token_ids = nodes[0]
     usable, target_probs, draft_probs = judged
     low, high = interval
@@ -133,18 +133,17 @@ def decide_step(
                 is_found = num_children == 1
                 if mode == READ:
                     low, high = low * 0.0 + 1.0, num_children.to(tl.float64)
-                    factor = low
-                    num_steps = num_steps * 0
                 else:
+                    width = high - low
                     low, high = next_interval(
                         walk, tokens, rows, request, num_children, interval, is_odd, normalizer, draft_normalizer,
                         CHUNKS_PADDED,
                     )  # fmt: skip
-                    factor = 0.5 * (low + high)
-                    num_steps += 1
-                    is_found = (high - low <= low * TOLERANCE) | (num_steps >= MOST_STEPS)
+                    # sums that are no numbers, which nothing should lead to, end the search too
+                    is_found = (high - low <= low * TOLERANCE) | ((high - low < 0.5 * width) == 0)
                 if is_found:
-                    accepted = first_of(columns, usable & (uniform_numbers * (factor * draft_probs) < target_probs))
+                    rho = 0.5 * (low + high)
+                    accepted = first_of(columns, usable & (uniform_numbers * (rho * draft_probs) < target_probs))
                 if accepted == NO_CHILD:
                     next_mode = tl.where(is_found, WEIGH, FIND_RATIO)
         else:
@@ -184,4 +183,4 @@ def decide_step(
         if is_drawn & (accepted == NO_CHILD) & (next_mode == DONE):
             next_mode = tl.full((), WEIGH, tl.int32)
             before = tokens.width
-    return accepted, next_mode, usable, before, factor, num_removed, num_steps, low, high
+    return accepted, next_mode, usable, before, factor, num_removed, low, high
