@@ -171,11 +171,11 @@ def rejection_walk_registers(rows: RowTraits, weighs_ratios: bool, truncates: bo
         truncates: a request may cut.
         capability: of the GPU times ten.
     """
-    if rows.joins or rows.is_masked or rows.is_mapped or weighs_ratios or truncates:
+    if rows.joins or rows.is_masked or rows.is_mapped or truncates:
         # two programs have room on a multiprocessor with 224 as with 255
         return 255
     # four programs have room instead of three
-    return 128 if capability == 90 and rows.dtype != torch.float32 else 168
+    return 128 if capability == 90 and not weighs_ratios and rows.dtype != torch.float32 else 168
 
 
 def traversal_walk_registers(rows: RowTraits, truncates: bool) -> int:
