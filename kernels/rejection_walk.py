@@ -44,7 +44,6 @@ from .tree_decide import DONE, FIND_RATIO, READ, WEIGH_REST, decide_step, node_s
 from .tree_emit import emit
 from .tree_weigh import cells_of, load_sums, open_node, weigh_share
 
-
 ENDED: tl.constexpr = tl.constexpr(8)
 """Of a walk, added to the mode of its last step."""
 
@@ -108,8 +107,8 @@ def _rejection_walk_kernel(
     row = request.to(tl.int64)
     removed_at = walk.removed + row * tokens.width
     if IS_DISTINCT and READS_DRAFT:
-        firsts, repeats = compare_siblings(target, tokens, walk, request, count, nodes, columns)
-        nodes = without_repeats(nodes, repeats, temperature)
+        compared = compare_siblings(target, tokens, walk, request, count, nodes, columns)
+        nodes = without_repeats(nodes, compared[1], temperature)
     mode = tl.full((), READ, tl.int32)
     node = tl.full((), 0, tl.int32)
     level = tl.full((), 0, tl.int32)
