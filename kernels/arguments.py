@@ -194,8 +194,6 @@ class TreeWalk(NamedTuple):
     """[R, K] int64, where the accepted draft tokens go."""
     arrivals: Tensor
     """[R * kernels.meeting.STRIDE] int32, programs that have come to a meeting; 0 between launches."""
-    removed: Tensor
-    """[R, K] int64, the children that were rejected. All programs of a request write the same."""
     masses: Tensor
     """[2, R, C] float64, sum of [p - c q]+ in each chunk."""
     rests: Tensor
@@ -205,6 +203,8 @@ class TreeWalk(NamedTuple):
     children; this and the next only for K-SEQ (kernels.kseq_ratio, whose POINTS is P)."""
     ratio_slopes: Tensor | None
     """[2, P, R, C] float64, sum of q where p is above rho q."""
+    removed: Tensor | None = None
+    """[programs, K] int64, the children that were rejected; from the launch on."""
 
 
 class TreePaths(NamedTuple):

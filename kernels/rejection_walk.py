@@ -42,7 +42,7 @@ from .tree_children import (
 )
 from .tree_decide import DONE, FIND_RATIO, READ, WEIGH_REST, decide_step, node_stats
 from .tree_emit import emit
-from .tree_weigh import cells_of, load_sums, open_node, weigh_share
+from .tree_weigh import cells_of, load_sums, open_node, rejected_ids, weigh_share
 
 ENDED: tl.constexpr = tl.constexpr(8)
 """Of a walk, added to the mode of its last step."""
@@ -105,7 +105,7 @@ def _rejection_walk_kernel(
     slot = draft_slot(draft, request, count >= 0)
     nodes = load_nodes(target, tokens, walk, request, count, columns)
     row = request.to(tl.int64)
-    removed_at = walk.removed + row * tokens.width
+    removed_at = rejected_ids(walk, tokens)
     if IS_DISTINCT and READS_DRAFT:
         compared = compare_siblings(target, tokens, walk, request, count, nodes, columns)
         nodes = without_repeats(nodes, compared[1], temperature)

@@ -14,7 +14,7 @@ from .conclude import load_stats
 from .decide import entry
 from .tree_children import NO_CHILD, SMALLEST_REST, accept_uniforms, children_of, first_of
 from .tree_decide import MOST_GONE
-from .tree_weigh import cells_of, load_sums
+from .tree_weigh import cells_of, load_sums, rejected_ids
 
 BEGIN: tl.constexpr = tl.constexpr(0)
 WEIGH: tl.constexpr = tl.constexpr(1)
@@ -86,7 +86,7 @@ def go_on(
     usable, target_probs, draft_probs = judged
     node, place, begin, chance, kappa, factor, rest, weight, law = top
     nodes_, places_, begins_, chances_, kappas_, factors_, rests_, weights_, laws_ = stack
-    removed = walk.removed + request.to(tl.int64) * tokens.width
+    removed = rejected_ids(walk, tokens)
     is_weighed = mode == WEIGH_LAST
     is_certain = temperature == 0
     if not READS_DRAFT:

@@ -38,7 +38,7 @@ from .tree_children import (
 )
 from .tree_decide import load_draft_stats
 from .tree_emit import emit
-from .tree_weigh import cells_of, load_sums, open_node, weigh_share
+from .tree_weigh import cells_of, load_sums, open_node, rejected_ids, weigh_share
 
 
 @triton.jit
@@ -102,7 +102,7 @@ def _traversal_walk_kernel(
     nodes = (token_ids, parents)
     judged = (usable, target_probs, draft_probs)
     row = request.to(tl.int64)
-    removed_at = walk.removed + row * tokens.width
+    removed_at = rejected_ids(walk, tokens)
     mode = tl.full((), BEGIN, tl.int32)
     if count < 0:
         mode = tl.full((), DONE, tl.int32)

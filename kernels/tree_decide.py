@@ -15,7 +15,7 @@ from .first_pass import combine_chunks
 from .kseq_ratio import TOLERANCE, next_interval
 from .sample_next import load_chunks
 from .tree_children import NO_CHILD, SMALLEST_REST, accept_certain, children_of, first_of
-from .tree_weigh import cells_of, load_sums
+from .tree_weigh import cells_of, load_sums, rejected_ids
 
 READ: tl.constexpr = tl.constexpr(0)
 WEIGH: tl.constexpr = tl.constexpr(1)
@@ -120,7 +120,7 @@ def decide_step(
     normalizer, draft_normalizer = stats[1], stats[5]
     drafted = children_of(nodes, node)
     usable = usable & drafted
-    removed = walk.removed + request.to(tl.int64) * tokens.width
+    removed = rejected_ids(walk, tokens)
     cells = cells_of(tokens, request, is_odd)
     accepted = tl.full((), NO_CHILD, tl.int32)
     next_mode = tl.full((), DONE, tl.int32)

@@ -46,7 +46,6 @@ def tree_walk(draft: Draft, shape: Shape, workspace: Workspace, method: TreeMeth
         parent_stride=draft.parents.stride(0),
         path=torch.empty(num_requests, width, dtype=torch.int64, device=device),
         arrivals=workspace.buffer("walk_arrivals", num_requests * STRIDE.value, torch.int32, device, zeroed=True),
-        removed=workspace.buffer("walk_removed", num_requests * width, torch.int64, device),
         masses=sums("masses", num_cells),
         rests=sums("rests", num_cells),
         ratio_masses=sums("ratio_masses", num_cells * points) if points else None,
@@ -134,6 +133,12 @@ def _grid(round_: Round, num_units: int, settings: dict[str, Any]) -> tuple[tupl
     return (num_requests * num_programs,), num_programs
 
 
+def _with_rejected_ids(walk: TreeWalk, round_: Round, grid: tuple[int]) -> TreeWalk:
+    """The walk with a row of K ids for each program."""
+    size, device = grid[0] * round_.tokens.width, round_.tokens.token_ids.device
+    return walk._replace(removed=round_.workspace.buffer("walk_removed", size, torch.int64, device))
+
+
 def _launch_rejection(round_: Round, draft: Draft, walk: TreeWalk, is_kseq: bool) -> None:
     sums_drafts = int(round_.shape.sums_drafts)
     settings = _shared_settings(round_) | {
@@ -151,7 +156,7 @@ def _launch_rejection(round_: Round, draft: Draft, walk: TreeWalk, is_kseq: bool
         round_.cutting,
         round_.streams,
         round_.rows,
-        walk,
+        _with_rejected_ids(walk, round_, grid),
         round_.output,
         num_programs,
         **settings,
@@ -173,7 +178,7 @@ def _launch_traversal(round_: Round, draft: Draft, walk: TreeWalk) -> None:
         round_.cutting,
         round_.streams,
         round_.rows,
-        walk,
+        _with_rejected_ids(walk, round_, grid),
         round_.output,
         num_programs,
         **settings,

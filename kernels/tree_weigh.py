@@ -92,6 +92,13 @@ def weigh_node(
 
 
 @triton.jit
+def rejected_ids(walk, tokens):
+    """Address of the ids of rejected children, a row for each program: those of a request walk alike, but one may still
+    be where another one was, and a walk writes over what it has left behind."""
+    return walk.removed + tl.program_id(0).to(tl.int64) * tokens.width
+
+
+@triton.jit
 def cells_of(tokens, request, number):
     """Where the chunks of a request lie among sums that are kept for several numbers, int64; a row of C chunks each."""
     return (number * tokens.num_requests + request).to(tl.int64)
