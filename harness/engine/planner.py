@@ -25,8 +25,8 @@ STEPS_KEPT = 64
 STEPS_TRUSTED = 4.0
 """Steps after which their own time counts as much as that of steps less like them."""
 PROBE_EVERY, PROBE_STEPS = 64, 3
-"""Of so many steps the last ones draft a token more than planned, to measure a deeper position, or in turn a token fewer,
-to measure its time. The first step of another depth takes longer than those behind it, and says nothing of its time."""
+"""Of so many steps the last ones draft a token more than planned, to measure a deeper position, or in turn a token
+fewer, to measure its time. The first step of another depth takes longer than those behind it, and does not count."""
 MAX_OUTLIER = 1.5
 """What a step takes beyond so many times what was expected counts no further: it would hide what a draft costs."""
 INTERRUPTED = 8.0
