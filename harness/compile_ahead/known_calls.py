@@ -42,7 +42,7 @@ def known(call: str, target: int) -> set[str] | None:
         found = json.loads(_note(call, target).read_text())
         for module, kernel in found.values():
             give_common_key(module, kernel)
-    except (OSError, ValueError, ImportError, AttributeError):
+    except (OSError, ValueError, TypeError, ImportError, AttributeError):
         return None
     _launched.update(found)
     return set(found)
@@ -55,7 +55,7 @@ def launched(variants: Iterable[Variant]) -> None:
 
 
 def remember(call: str, target: int) -> None:
-    """Note that the cache holds all that a call launches, which this process has run; see `known`."""
+    """Note that the cache holds all that this process has launched, what a call launches among it; see `known`."""
     # without notes the next process looks again
     with suppress(UnwritableError):
         write_atomically(_note(call, target), json.dumps(_launched).encode())

@@ -2,9 +2,9 @@
 
 The cells of a family differ in nothing but how many tokens a round drafts. Those of fixed depths, plain decoding among
 them, give for each depth K the tokens of a round, L(K), and for each number B of decoding requests the time of a step,
-t(B, K), apart for steps that read prompts too: with many requests in flight nearly all do, and what they read for each
-token that is emitted is the same at every depth. Two optima follow, in tokens per second of the rounds behind a
-request's first:
+t(B, K), apart for steps that read prompts too. These count where nearly all rounds are in such steps, as with many
+requests in flight: what is read of prompts for each token that is emitted is then the same at every depth. Two optima
+follow, in tokens per second of the rounds behind a request's first:
 
 - by batch size: at each B the K with the largest B L(K) / t(B, K); no policy that knows B alone is faster.
 - by rows: rounds stop at depths d of their own, chosen in the light of the rows that drafts are tested against, whose
@@ -43,15 +43,17 @@ MIN_STEPS = 5
 lie on a line."""
 
 
+MAX_ITERATIONS = 50
+MOSTLY = 0.9
+"""Share of the rounds of every fixed depth that lie in steps with prompts, from which on such steps count."""
+
+
 class Kind(NamedTuple):
     """Steps that cost the same at one depth."""
 
     reads_prompts: bool
     size: int
     """Requests that decode."""
-
-
-MAX_ITERATIONS = 50
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,10 @@ class _Family:
         self.weights: Floats = np.vstack([resampled, np.ones(self.num_prompts)])
         """[R + 1, P]."""
         rounds = [decode_rounds(cell.record.requests, self.rows) for cell in cells]
-        is_fixed = [fixed_depth(cell) is not None for cell in cells]
-        # steps with, or without, prompts that no fixed depth has are held against nothing
-        known = np.unique(
-            np.concatenate([each.reads_prompts for each, fixed in zip(rounds, is_fixed, strict=True) if fixed])
-        )
-        self.rounds = [each.where(np.isin(each.reads_prompts, known)) for each in rounds]
+        fixed = [each for cell, each in zip(cells, rounds, strict=True) if fixed_depth(cell) is not None]
+        if not all(len(each.size) and each.reads_prompts.mean() >= MOSTLY for each in fixed):
+            rounds = [each.where(~each.reads_prompts) for each in rounds]
+        self.rounds = rounds
         found = (zip(rounds.reads_prompts, rounds.size, strict=True) for rounds in self.rounds)
         self.kinds = sorted({Kind(bool(reads), int(size)) for each in found for reads, size in each})
 

@@ -38,8 +38,11 @@ def serves(layer: Any, states: Tensor, view: View | None) -> bool:
 
 
 def rounds_alike(layer: Any, states: Tensor, view: View | None) -> bool:
-    """Whether one token of each row may go through a layer without the others and come out bit for bit the same."""
-    return len(states) >= FEWEST_ROWS and serves(layer, states, view)
+    """Whether one token of each row may go through a layer without the others and come out bit for bit the same.
+
+    Several threads divide products of few rows in other ways than those of many.
+    """
+    return len(states) >= FEWEST_ROWS and torch.get_num_threads() == 1 and serves(layer, states, view)
 
 
 def is_exact(states: Tensor) -> bool:

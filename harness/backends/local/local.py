@@ -156,7 +156,8 @@ class LocalBackend:
 
     def warm_up(self, conversations: Sequence[Conversation], on_round: OnRound | None = None) -> None:
         """Run some requests whose results are discarded: the first steps alone where the rest would warm nothing."""
-        if not self.engine_of_cell.keeps_nothing:
+        if not self.engine_of_cell.keeps_nothing or self.cell.workload.request_rate is not None:
+            # looks for requests that have not arrived count as rounds
             self.generate(conversations, on_round=on_round)
             return
         with first_steps(on_round) as ended_round:

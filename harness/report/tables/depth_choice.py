@@ -16,11 +16,11 @@ from harness.report.number_format import Number, without_width_zero
 from harness.report.table import Entry, Table
 
 NOTES = (
-    "Of the steps in which requests decode: output tokens of their rounds / time, that of prompts which such a step "
-    "reads included. best by batch: at each number of decoding requests, in steps with and without prompts, the fixed "
-    "depth with most tokens per second, no drafts included, by the cells of fixed depth; the cell's tokens / the time "
-    "that they would have taken at it. share: the cell's throughput / that. Depths are chosen on the same data, which "
-    "overstates the best a little.",
+    "Of the steps that read no prompt: output tokens / time; of all in which requests decode, where nine rounds of ten "
+    "are in steps that read prompts too at every fixed depth, as with many requests in flight. best by batch: at each "
+    "number of decoding requests the fixed depth with most tokens per second, no drafts included, by the cells of "
+    "fixed depth; the cell's tokens / the time that they would have taken at it. share: the cell's throughput / that. "
+    "Depths are chosen on the same data, which overstates the best a little.",
     "bound by rows: the same if every round stopped where the overlap of its rows, the target's among them, makes most "
     "tokens per second (Dinkelbach's iteration). Controllers do not see the target's rows. It assumes that the time "
     "which a draft adds to a step does not depend on other drafts; n/a unless measurement.expected_acceptance recorded "
