@@ -4,7 +4,7 @@ Two layouts: in pieces, where the prompts of a step are padded to the longest of
 forward of its own; and in rows, where a prompt is cut into rows as wide as a decoding row, so that everything runs in
 one forward of few different sizes. The second is what CUDA graphs need, whose sizes are fixed.
 
-Shapes: B slots that take part, T = K + 1 tokens of a row.
+Shapes: B slots that take part, d drafts of a round of the step, T = d + 1 tokens of a row.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MAX_PADDING_ON_CPU = 16
 """Tokens by which the prompts of a forward may be padded on a CPU, in all: more cost as much as a forward more."""
 
 
-def in_pieces(plan: StepPlan, num_speculative_tokens: int, max_tokens: int, device: torch.device) -> StepInputs:
+def in_pieces(plan: StepPlan, depth: int, max_tokens: int, device: torch.device) -> StepInputs:
     """The inputs of a step whose prompts are read in one piece each, and whose rounds draft so many tokens."""
     num_slots = plan.num_slots
     parts, ends = [], {}
-    first = num_slots * (num_speculative_tokens + 1) if plan.decoding else 0
+    first = num_slots * (depth + 1) if plan.decoding else 0
     max_padding = MAX_PADDING_ON_CPU if device.type == "cpu" else max_tokens
     for batch in _batches(plan.chunks, max_tokens, max_padding):
         longest = max(chunk.stop - chunk.start for chunk in batch)
@@ -34,18 +34,18 @@ def in_pieces(plan: StepPlan, num_speculative_tokens: int, max_tokens: int, devi
         parts.append(_prompt_part(batch, longest, device))
         first += len(batch) * longest
     slots = torch.tensor(_slot_fields(plan, num_slots, ends), device=device)
-    length = _longest(plan) + num_speculative_tokens
-    return StepInputs(slots, tuple(parts), length, bool(plan.decoding), num_speculative_tokens)
+    length = _longest(plan) + depth
+    return StepInputs(slots, tuple(parts), length, bool(plan.decoding), depth)
 
 
 def in_rows(
-    plan: StepPlan, num_speculative_tokens: int, num_slots: int, num_prompt_rows: int, spare: int
+    plan: StepPlan, depth: int, num_slots: int, num_prompt_rows: int, spare: int
 ) -> tuple[list[list[int]], list[list[int]]]:
     """The inputs of a step of a fixed size, on the host.
 
     Args:
         plan: of at most that size.
-        num_speculative_tokens: K.
+        depth: d, of the step's rounds.
         num_slots, num_prompt_rows: the size.
         spare: slot of the rows that are left over.
 
@@ -53,7 +53,7 @@ def in_rows(
         ([5][num_slots] fields of slots in the order of StepInputs; [num_prompt_rows][2 + T + 1] slot, start and tokens
         of each row, the one after them included).
     """
-    width = num_speculative_tokens + 1
+    width = depth + 1
     rows: list[list[int]] = []
     ends = {}
     for chunk in plan.chunks:
@@ -69,9 +69,9 @@ def in_rows(
     return _slot_fields(plan, num_slots, ends), rows
 
 
-def num_rows(plan: StepPlan, num_speculative_tokens: int) -> int:
+def num_rows(plan: StepPlan, depth: int) -> int:
     """Rows that the prompts of a plan need."""
-    return sum(-(-(chunk.stop - chunk.start) // (num_speculative_tokens + 1)) for chunk in plan.chunks)
+    return sum(-(-(chunk.stop - chunk.start) // (depth + 1)) for chunk in plan.chunks)
 
 
 def step_inputs(slots: Tensor, rows: Tensor, length: int, depth: int | None = None) -> StepInputs:
