@@ -1,8 +1,8 @@
 """Which calls launch only kernels that Triton's cache holds: notes beside that cache, so that a later process need not
 run the calls to find out.
 
-A note is of the very code, libraries and target. One that is wrong, after somebody has taken single kernels out of the
-cache, costs time alone: what is missing is compiled where it is launched.
+A note holds for one state of the code, the libraries and the target. A note of kernels that were taken out of the cache
+since costs time alone: what is missing is compiled where it is launched.
 """
 
 from __future__ import annotations

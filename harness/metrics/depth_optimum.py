@@ -41,8 +41,6 @@ DEPTH_SETTINGS = tuple(f"drafting.{name}" for name in _OF_DEPTH)
 MIN_STEPS = 5
 """Of sizes between two powers of two and a depth, for a time of their own, at their mean size; between such sizes times
 lie on a line."""
-
-
 MAX_ITERATIONS = 50
 MOSTLY = 0.9
 """Share of the rounds of every fixed depth that lie in steps with prompts, from which on such steps count."""
