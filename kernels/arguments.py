@@ -183,66 +183,9 @@ class RoundState(NamedTuple):
     """[R * (K + 1), C] int32, that leader's id in its row."""
 
 
-class WalkState(NamedTuple):
-    """How far the walk of each request through its tree has come; see kernels.tree_step. Node 0 is the context, node
-    i + 1 draft token i. A step reads one state and writes another: its last programs may run after the decision."""
-
-    modes: Tensor
-    """[R] int32, what the request's next step does: see kernels.tree_step."""
-    nodes: Tensor
-    """[R] int32, the node that was accepted last."""
-    levels: Tensor
-    """[R] int32, draft tokens accepted."""
-    places: Tensor
-    """[R] int32, the child of that node that was rejected last; -1 while none was, K when none is left."""
-    first_children: Tensor
-    """[R] int32, the place of the draft row that its children were drawn from; -1 without children."""
-    factors: Tensor
-    """[R] float64, c of [p - c q]+, what is left of the target's row p after these rejections."""
-    num_removed: Tensor
-    """[R] int32, children in TreeWalk.removed."""
-
-
-class TraversalState(NamedTuple):
-    """Where the traversal of each request through its tree stands; see kernels.traversal_step. Of the node whose rows
-    the next step weighs [R], and of each node on the path to it [R, K + 1]."""
-
-    modes: Tensor
-    """[R] int32, what is weighed: see kernels.traversal."""
-    nodes: Tensor
-    """[R] int32."""
-    first_children: Tensor
-    """[R] int32, the place of the draft row that its children were drawn from; -1 without children."""
-    factors: Tensor
-    """[R] float64, c of the weights."""
-    begins: Tensor
-    """[R] int32, the first of its deleted children in TreeWalk.removed."""
-    levels: Tensor
-    """[R] int32, its depth."""
-    num_removed: Tensor
-    """[R] int32, entries of TreeWalk.removed."""
-    stack_nodes: Tensor
-    """[R, K + 1] int32, by depth."""
-    stack_places: Tensor
-    """[R, K + 1] int32, the child that was deleted last; -1 while none was."""
-    stack_begins: Tensor
-    """[R, K + 1] int32, as `begins`."""
-    chances: Tensor
-    """[R, K + 1] float64, a."""
-    kappas: Tensor
-    """[R, K + 1] float64."""
-    stack_factors: Tensor
-    """[R, K + 1] float64, c."""
-    rests: Tensor
-    """[R, K + 1] float64, D of the next child's law."""
-    weights: Tensor
-    """[R, K + 1] float64, w of the node itself among its parent's weights."""
-    laws: Tensor
-    """[R, K + 1] float64, its probability under its law."""
-
-
 class TreeWalk(NamedTuple):
-    """What all steps of the walks of a round share."""
+    """Where the walks of a round go, and what their programs leave for each other: sums of one step and, before all
+    have read these, of the next, in turn (kernels.meeting). The chunks of RowBuffers are kept in the same way."""
 
     parents: Tensor
     """[R, K] int64; see kernels.contract.Draft."""
@@ -250,20 +193,18 @@ class TreeWalk(NamedTuple):
     path: Tensor
     """[R, K] int64, where the accepted draft tokens go."""
     arrivals: Tensor
-    """[R] int32, programs that have finished their part of the step; 0 between launches."""
-    removed: Tensor
-    """[R, K] int64, the children that were rejected."""
+    """[R * kernels.meeting.STRIDE] int32, programs that have come to a meeting; 0 between launches."""
     masses: Tensor
-    """[R, C] float64, sum of [p - c q]+ in each chunk."""
+    """[2, R, C] float64, sum of [p - c q]+ in each chunk."""
     rests: Tensor
-    """[R, C] float64, sum of q without the rejected children in each chunk."""
-    ratios: Tensor | None
-    """[R, P] float64, candidates for the discount of a node's children; these three only for K-SEQ (kernels.kseq_ratio,
-    whose POINTS is P)."""
+    """[2, R, C] float64, sum of q without the rejected children in each chunk."""
     ratio_masses: Tensor | None
-    """[P, R, C] float64, sum of [p - rho q]+ in each chunk, for each candidate."""
+    """[2, P, R, C] float64, sum of [p - rho q]+ in each chunk, for each candidate for the discount of a node's
+    children; this and the next only for K-SEQ (kernels.kseq_ratio, whose POINTS is P)."""
     ratio_slopes: Tensor | None
-    """[P, R, C] float64, sum of q where p is above rho q."""
+    """[2, P, R, C] float64, sum of q where p is above rho q."""
+    removed: Tensor | None = None
+    """[programs, K] int64, the children that were rejected; from the launch on."""
 
 
 class TreePaths(NamedTuple):

@@ -10,17 +10,20 @@ import torch
 from torch import Tensor
 
 from .contract import Verification
+from .meeting import STRIDE
 from .workspace import Workspace, rule_values
 
-WORDS_PER_ROW, SPARE_WORDS = 3, 16
-"""Of 8 bytes: what the counters of a row, its request and its draft row take at most; what their alignment takes."""
+WORDS_PER_ROW, WORDS_PER_WALK, SPARE_WORDS = 3, STRIDE.value // 2, 16
+"""Of 8 bytes: what the counters of a row, its request and its draft row take at most; what that of a walk through a
+tree takes; what their alignment takes."""
 ALIGNED_WORDS = 2
 """Each counter begins at 16 bytes, as memory of its own does: Triton compiles a kernel for what is aligned."""
 
 
 def counters_for(num_requests: int, width: int, device: torch.device) -> Tensor:
     """[n] int64, 0: what calls of up to R requests (rows of a draw) with K drafts (0 for a draw) count in."""
-    return torch.zeros(WORDS_PER_ROW * num_requests * (width + 1) + SPARE_WORDS, dtype=torch.int64, device=device)
+    num_words = num_requests * (WORDS_PER_ROW * (width + 1) + WORDS_PER_WALK) + SPARE_WORDS
+    return torch.zeros(num_words, dtype=torch.int64, device=device)
 
 
 class CallMemory(Workspace):

@@ -146,7 +146,7 @@ def check_siblings(draft: Draft, method: object) -> None:
 
 
 def check_parent_rows(draft: Draft) -> None:
-    """Raises ValueError unless there is one parent for each draft token, and as many in the shape that is promised."""
+    """Raises ValueError unless there is one parent for each draft token."""
     parents, size = draft.parents, draft.token_ids.shape
     assert parents is not None
     if parents.shape != size or parents.dtype != torch.int64 or (parents.numel() and parents.stride(-1) != 1):
@@ -154,8 +154,6 @@ def check_parent_rows(draft: Draft) -> None:
             f"draft.parents must be {list(size)} int64 without gaps, one for each draft token; found "
             f"{list(parents.shape)} {parents.dtype}"
         )
-    if draft.shape is not None and len(draft.shape) != size[1]:
-        raise ValueError(f"draft.shape must have {size[1]} parents, one for each draft token; found {len(draft.shape)}")
 
 
 def check_draft(draft: Draft, target_logits: Tensor) -> None:

@@ -161,10 +161,6 @@ class Draft:
     token."""
     siblings: SiblingDraws = SiblingDraws.independent
     """How the children of a node were drawn; without `logits` and at temperature 0 they count as certain."""
-    shape: tuple[int, ...] | None = None
-    """A promise that `parents` has these K numbers for every request with K draft tokens, and the first of them for one
-    with fewer: a GPU then makes no more launches than this tree takes. A request whose walk is longer is flagged with 0
-    accepted, and its tokens and path have no meaning. None: nothing is known of the trees on the host."""
     sampling: Sampling | None = None
     """Fields [R], that the proposals were drawn with; None: with the round's own. For engines that draft with the
     temperature alone, or keep target rows or draft rows over the temperature already. Where the round's temperature

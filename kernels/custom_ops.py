@@ -46,7 +46,7 @@ def verify(
     """
     method, tree = verification.method, {}
     if isinstance(method, TreeMethod):
-        tree = {"parents": draft.parents, "siblings": draft.siblings.value, "tree_shape": draft.shape}
+        tree = {"parents": draft.parents, "siblings": draft.siblings.value}
     elif isinstance(method, VerificationMethod):
         check_is_chain(draft)
     else:

@@ -42,7 +42,7 @@ def inverse(temperature):
 
 @triton.jit
 def reciprocal(normalizer):
-    """1 / S of a row in float64 within 2 ulp, by the steps of `inverse`; S is NaN, or at least 1 and below 2^126."""
+    """1 / S in float64 within 2 ulp, by the steps of `inverse`; S is NaN, or between 2^-126 and 2^126."""
     found = (1.0 / normalizer.to(tl.float32)).to(tl.float64)
     found = tl.fma(found, tl.fma(-normalizer, found, 1.0), found)
     return tl.fma(found, tl.fma(-normalizer, found, 1.0), found)

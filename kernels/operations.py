@@ -61,7 +61,6 @@ def _verify(
     fly_entropy_top_k: int = Verification.fly_entropy_top_k,
     draft_truncates: bool = True,
     siblings: str = SiblingDraws.independent.value,
-    tree_shape: Sequence[int] | None = None,
     counters: Tensor | None = None,
     **named: Any,
 ) -> tuple[Tensor, ...]:
@@ -75,7 +74,6 @@ def _verify(
         _group(TokenMask, named, "draft_mask_", MASK),
         named.get("parents"),
         SiblingDraws(siblings),
-        None if tree_shape is None else tuple(tree_shape),
         _group(Sampling, named, "draft_", SAMPLING, draft_truncates),
     )
     sampling = _group(Sampling, named, "", SAMPLING, truncates, is_mixed)
@@ -213,7 +211,7 @@ _VERIFY = (
     f"(Tensor target_logits, Tensor draft_token_ids, Tensor num_draft_tokens, *, {_OF_ROWS}, str method, "
     f"{_PARAMETERS}, {_DRAFT}, {_MASKED}, {_COUNTERS}"
 )
-_TREE = f'Tensor? parents=None, str siblings="{SiblingDraws.independent.value}", int[]? tree_shape=None'
+_TREE = f'Tensor? parents=None, str siblings="{SiblingDraws.independent.value}"'
 _VERIFIED = "Tensor token_ids, Tensor num_accepted, Tensor invalid"
 _DRAWN = "(Tensor token_ids, Tensor logprobs, Tensor invalid)"
 OPERATIONS = {

@@ -19,6 +19,23 @@ from .contract import VerificationMethod
 Method = VerificationMethod
 
 
+REGISTERS, WARPS = 65_536, 48
+"""Of a multiprocessor; some have room for 64 warps."""
+
+
+def programs_at_once(num_warps: int, registers: int) -> int:
+    """Programs of a kernel that a multiprocessor is certain to hold together.
+
+    Args:
+        num_warps: of a program.
+        registers: limit of a thread; a warp takes them in units of 8 for each.
+    """
+    of_warp = 32 * 8 * -(-registers // 8)
+    # a multiprocessor has four parts, each with a quarter of the registers
+    most_warps = min(WARPS, 4 * (REGISTERS // 4 // of_warp))
+    return most_warps // num_warps
+
+
 class RowTraits(NamedTuple):
     """How the rows of a launch are read."""
 
@@ -146,38 +163,30 @@ def truncated_pass_registers(is_short: bool, is_light: bool, num_warps: int, cap
     return 128 if is_light else 255
 
 
-def tree_step_registers(rows: RowTraits, is_first: bool, weighs_ratios: bool, capability: int) -> int:
-    """Limit for kernels.tree_step, of programs of up to 4 warps; not chosen by measurement.
+def rejection_walk_registers(rows: RowTraits, weighs_ratios: bool, truncates: bool, capability: int) -> int:
+    """Limit for kernels.rejection_walk, of programs of up to 4 warps.
 
     Args:
         rows: how they are read.
-        is_first: the step that only reads.
         weighs_ratios: K-SEQ's, which keep the sums of several candidates (kernels.kseq_ratio).
+        truncates: a request may cut.
         capability: of the GPU times ten.
     """
-    if rows.joins or rows.is_masked or rows.is_mapped:
+    if rows.joins or rows.is_masked or rows.is_mapped or truncates:
         # two programs have room on a multiprocessor with 224 as with 255
-        return 168 if is_first else 255
-    if weighs_ratios and (capability >= 100 or not is_first):
-        # 128 spills up to 212 bytes; for sm_100 and sm_120 80 and 128 spill 16 and 24 in the first step, 168 8 later
-        return 168 if capability < 100 or is_first else 255
-    if capability >= 120:
-        # 96 and 128 spill 12 and 8 bytes.
-        return 128 if is_first else 168
-    return 80 if is_first else 128
+        return 255
+    # four programs have room instead of three
+    return 128 if capability == 90 and not weighs_ratios and rows.dtype != torch.float32 else 168
 
 
-def traversal_step_registers(rows: RowTraits, is_first: bool) -> int:
-    """Limit for kernels.traversal_step, of programs of up to 4 warps; not chosen by measurement.
+def traversal_walk_registers(rows: RowTraits, truncates: bool) -> int:
+    """Limit for kernels.traversal_walk, of programs of up to 4 warps; not chosen by measurement.
 
     Args:
         rows: how they are read.
-        is_first: the step that only walks.
+        truncates: a request may cut.
     """
-    if is_first:
-        return 168
-    # the walk at the end of a step keeps much more than the loop that weighs
-    return 255 if rows.joins or rows.is_masked or rows.is_mapped else 224
+    return 255 if rows.joins or rows.is_masked or rows.is_mapped or truncates else 168
 
 
 def draw_children_registers(is_aligned: bool, is_masked: bool, capability: int) -> int:

@@ -23,7 +23,7 @@ from .packed_rows import UNPLACED
 from .passes import launch
 from .round import Round, no_draft
 from .streams import Purpose
-from .tree_children import NO_CHILD, first_of, load_children
+from .tree_children import NO_CHILD, children_of, first_of, load_nodes
 
 
 @triton.jit
@@ -40,8 +40,10 @@ def _synthetic_walk_kernel(
     given = tl.load(tokens.counts + request)
     count = tl.minimum(tl.maximum(given, UNPLACED), tokens.width).to(tl.int32)
     seed, position, round_index = load_stream(streams, request, True)
-    token_ids, _, drafted = load_children(tokens, walk, request, 0, count, columns)
+    nodes = load_nodes(target, tokens, walk, request, count, columns)
+    token_ids = nodes[0]
     node = tl.full((), 0, tl.int32)
+    drafted = children_of(nodes, node)
     level = tl.full((), 0, tl.int32)
     walks = level < num_levels
     while walks:
@@ -51,20 +53,20 @@ def _synthetic_walk_kernel(
         order = tl.cumsum(drafted.to(tl.int32), axis=0) - 1
         place = first_of(columns, drafted & (order == rank))
         token = entry(token_ids, columns, place)
-        walks = (rank < num_ranks) & (place < NO_CHILD) & (token >= 0) & (token < target.vocab_size)
+        walks = (rank < num_ranks) & (place < NO_CHILD) & (token >= 0)
         if walks:
             tl.store(walk.path + row * tokens.width + level, place.to(tl.int64))
-            tl.store(output.token_ids + row * (tokens.width + 1) + level, token)
+            tl.store(output.token_ids + row * (tokens.width + 1) + level, token.to(tl.int64))
             node = place + 1
             level += 1
             walks = level < num_levels
-            token_ids, _, drafted = load_children(tokens, walk, request, node, count, columns)
+            drafted = children_of(nodes, node)
     none = tl.full(columns.shape, -1, tl.int64)
     after = columns >= level
     tl.store(walk.path + row * tokens.width + columns, none, mask=after & (columns < tokens.width))
     tl.store(output.token_ids + row * (tokens.width + 1) + columns, none, mask=after & (columns <= tokens.width))
     tl.store(output.num_accepted + request, level.to(tl.int64))
-    outside = drafted & ((token_ids < 0) | (token_ids >= target.vocab_size))
+    outside = drafted & (token_ids < 0)
     flagged = (tl.sum(outside.to(tl.int32), axis=0) > 0) | (given > tokens.width)
     tl.store(output.invalid + request, flagged)
     first_row = row * (tokens.width + 1)

@@ -11,24 +11,6 @@ from .sample_next import STRIP, find_token
 
 
 @triton.jit
-def keep_provisional(tokens, walk, output, request, columns, has_token):
-    """What stays of a request whose walk is longer than was promised: flagged, and nothing accepted.
-
-    Args:
-        has_token: the first output token is written already.
-    """
-    row = request.to(tl.int64)
-    first = tl.where(has_token, 1, 0)
-    emitted = tl.where(columns == 0, 0, -1).to(tl.int64)
-    written = (columns >= first) & (columns <= tokens.width)
-    tl.store(output.token_ids + row * (tokens.width + 1) + columns, emitted, mask=written)
-    accepted = tl.full(columns.shape, -1, tl.int64)
-    tl.store(walk.path + row * tokens.width + columns, accepted, mask=(columns >= first) & (columns < tokens.width))
-    tl.store(output.num_accepted + row, tl.full((), 0, tl.int64))
-    tl.store(output.invalid + row, True)
-
-
-@triton.jit
 def emit(
     target, draft, tokens, temperature, rows, walk, output, request, level, opened, removed, num_removed, masses,
     argmax, uniform_number, flagged, is_left, columns,
@@ -37,7 +19,7 @@ def emit(
     """Draw the token after `level` accepted ones, and write the rest of the verdict.
 
     Args:
-        opened: the rows at the last accepted node, from kernels.tree_step.
+        opened: the rows at the last accepted node, from kernels.tree_weigh.open_node.
         removed, num_removed: what was rejected of one-hot children.
         masses: [CHUNKS_PADDED] float64, of the chunks.
         argmax: of the target row.

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from .addresses import draft_row, row_address
-from .device_weights import scale, weigh
+from .device_weights import reciprocal, scale, weigh
 from .residual_weights import residual_weights, without_tokens
 from .row_words import load_logits
 from .token_mask import draft_mask_row, only_allowed, target_mask_row
@@ -43,7 +43,7 @@ def open_node(
         draft_maximum = tl.where(compares, draft_stats[0], 0.0)
         draft_threshold = draft_stats[2]
         num_ids = tl.where(compares, draft.vocab_size, 0)
-        ratio = tl.where(compares, factor * normalizer / draft_stats[1], 0.0)
+        ratio = tl.where(compares, factor * normalizer * reciprocal(draft_stats[1]), 0.0)
         ratio = tl.minimum(ratio, LARGEST_RATIO).to(tl.float32)
         draft_mask = draft_mask_row(draft, slot, place, compares)
     high, low = scale(temperature)
@@ -92,23 +92,45 @@ def weigh_node(
 
 
 @triton.jit
+def rejected_ids(walk, tokens):
+    """Address of the ids of rejected children, a row for each program: those of a request walk alike, but one may still
+    be where another one was, and a walk writes over what it has left behind."""
+    return walk.removed + tl.program_id(0).to(tl.int64) * tokens.width
+
+
+@triton.jit
+def cells_of(tokens, request, number):
+    """Where the chunks of a request lie among sums that are kept for several numbers, int64; a row of C chunks each."""
+    return (number * tokens.num_requests + request).to(tl.int64)
+
+
+@triton.jit
+def load_sums(sums, cells, num_chunks, CHUNKS_PADDED: tl.constexpr):
+    """[CHUNKS_PADDED] float64 sums of a request's chunks."""
+    chunks = tl.arange(0, CHUNKS_PADDED)
+    return tl.load(sums + cells * num_chunks + chunks, mask=chunks < num_chunks, other=0.0, cache_modifier=".cg")
+
+
+@triton.jit
 def weigh_share(
-    target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, removed, rows, walk,
-    group, with_rest,
-    READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, IS_DISTINCT: tl.constexpr, PARTS: tl.constexpr,
-    CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
+    target, draft, opened, removed, rows, walk, cells, program, num_programs, with_rest,
+    READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, IS_DISTINCT: tl.constexpr, NUM_GROUPS: tl.constexpr,
+    PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Leave the masses of a program's share of the chunks in the walk's memory; arguments as above."""
-    opened = open_node(
-        target, draft, tokens, temperature, request, slot, node, first, factor, stats, draft_stats, READS_DRAFT
-    )
-    chunks = group * PARTS + tl.arange(0, PARTS)
-    masses, rests = weigh_node(
-        target, draft, opened, removed, chunks, with_rest,
-        READS_DRAFT, TRUNCATED, IS_DISTINCT, PARTS, CHUNK, GROUP, UNROLL,
-    )  # fmt: skip
-    cells = request.to(tl.int64) * rows.num_chunks + chunks
-    tl.store(walk.masses + cells, masses, mask=chunks < rows.num_chunks)
-    if IS_DISTINCT:
-        if with_rest:
-            tl.store(walk.rests + cells, rests, mask=chunks < rows.num_chunks)
+    """Leave the masses of a program's share of the chunks in the walk's memory, every num_programs-th group of them.
+
+    Args:
+        opened: from `open_node`.
+        cells: from `cells_of`.
+    """
+    for group in tl.range(program, NUM_GROUPS, num_programs, num_stages=1):
+        chunks = group * PARTS + tl.arange(0, PARTS)
+        masses, rests = weigh_node(
+            target, draft, opened, removed, chunks, with_rest,
+            READS_DRAFT, TRUNCATED, IS_DISTINCT, PARTS, CHUNK, GROUP, UNROLL,
+        )  # fmt: skip
+        at, inside = cells * rows.num_chunks + chunks, chunks < rows.num_chunks
+        tl.store(walk.masses + at, masses, mask=inside)
+        if IS_DISTINCT:
+            if with_rest:
+                tl.store(walk.rests + at, rests, mask=inside)

@@ -226,7 +226,8 @@ def verify(
         sampling=sampling,
         streams=stream_state(streams),
         rule=workspace.rule(verification, width, device),
-        rows=workspace.row_buffers(shape, device),
+        # a walk keeps the chunks of two steps
+        rows=workspace.row_buffers(shape if is_chain else replace(shape, num_requests=2 * num_requests), device),
         state=workspace.round_state(shape, device),
         output=Output(verdict.token_ids, verdict.num_accepted, verdict.invalid, None, None),
         shape=shape,

@@ -1,17 +1,14 @@
 """Trees through the kernels against the reference on the same streams: equal tokens, paths, counts and flags."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
 
 from harness.settings.tree import Tree, branching
-from kernels import tree_walk
 from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws, VerificationResult
 from kernels.draft_stats import with_row_stats
 from kernels.methods import TreeMethod, VerificationMethod
-from kernels.tree_shape import longest_walk
 from kernels.workspace import Workspace
 from tests.kernel_rounds import DEVICE, UNCUT, always, kernel_round, moved, streams_of
 from tests.kernel_tree_rounds import TreeRound, assert_same, check_in_a_graph, checked, masked, tree_round
@@ -171,63 +168,6 @@ def test_a_token_whose_parent_comes_after_it_is_never_reached(method: TreeMethod
     assert_same(found, without.expected(method))
 
 
-def test_a_step_that_is_decided_lets_its_late_programs_do_nothing(monkeypatch: pytest.MonkeyPatch):
-    """Those of the draft row, of which a step that weighs needs none. Would catch a program that takes what the
-    decision left for the next step for its own: it would be counted there."""
-    kernel, workspace, steps = tree_walk._tree_step_kernel, Workspace(), []
-
-    class Checked:
-        def __getitem__(self, grid):
-            def launch(*arguments, **constants):
-                kernel[grid](*arguments, **constants)
-                assert workspace.busy_counters() == []
-                steps.append(constants["SUMS_DRAFTS"])
-
-            return launch
-
-    monkeypatch.setattr(tree_walk, "_tree_step_kernel", Checked())
-    batch = tree_round([PLAIN] * 3, [branching(2, 1), (-1, -1), (-1, 0)], 300, DISTINCT, error=1.5, padded=True, seed=3)
-    found = batch.found(workspace)
-    assert_same(found, batch.expected())
-    assert steps == [1] * 5 and found.num_accepted.any() and not found.num_accepted.all()
-
-
-def test_the_shape_that_is_promised_saves_launches(monkeypatch: pytest.MonkeyPatch):
-    """And a request whose walk is longer than that of the shape is flagged, with nothing accepted."""
-    steps = []
-    kernel = tree_walk._tree_step_kernel
-
-    class Counted:
-        def __getitem__(self, grid):
-            steps.append(grid)
-            return kernel[grid]
-
-    monkeypatch.setattr(tree_walk, "_tree_step_kernel", Counted())
-    batch = tree_round([GREEDY] * 3, [(-1, 0, 1, 2)] * 3, 63, INDEPENDENT, error=0.0)
-    free = batch.found()
-    assert len(steps) == 5 and free.num_accepted.tolist() == [4, 4, 4]
-    steps.clear()
-    assert_same(replace(batch, draft=replace(batch.draft, shape=(-1, 0, 1, 2))).found(), free)
-    assert len(steps) == 5
-    short = replace(batch, draft=replace(batch.draft, shape=(-1, 0, 0, -1))).found()
-    assert len(steps) == 9 and short.invalid.all() and not short.num_accepted.any()
-
-
-def test_the_longest_walk_is_that_of_some_answers():
-    def asked(shape: Tree, passes: tuple[bool, ...]) -> int:
-        node, count = -1, 0
-        for place, parent in enumerate(shape):
-            if parent == node:
-                count += 1
-                node = place if passes[place] else node
-        return count
-
-    for shape in (branching(2, 2), branching(3, 1), (-1, 0, -1, 0, 1), (-1, -1, 0, 0, 0), branching(1, 1, 1)):
-        answers = product([False, True], repeat=len(shape))
-        assert longest_walk(shape) == max(asked(shape, each) for each in answers)
-    assert longest_walk(()) == 0
-
-
 @pytest.mark.gpu
 @METHODS_AND_SYNTHETIC
 @pytest.mark.parametrize("settings", [UNCUT, [*UNCUT[:3], *CUT]], ids=["uncut", "cutting"])
@@ -240,7 +180,7 @@ def test_large_trees_in_a_graph(
     batch = tree_round(
         (settings * 2)[:count], [shape] * count, 128_256, siblings or DISTINCT, torch.bfloat16, siblings is None, seed=1
     )
-    check_in_a_graph(replace(batch, draft=replace(batch.draft, shape=shape)), method)
+    check_in_a_graph(batch, method)
 
 
 def test_no_request_cuts(monkeypatch: pytest.MonkeyPatch):

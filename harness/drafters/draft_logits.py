@@ -239,7 +239,6 @@ class DraftLogits:
         num_rows, num_nodes = token_ids.shape
         counts = torch.full((num_rows,), num_nodes, dtype=torch.int64, device=token_ids.device)
         shape: dict[str, Any] = {"parents": tree.parents.expand(num_rows, -1), "siblings": tree.siblings}
-        shape["shape"] = tree.shape
         if self.draft_sampling is DraftSampling.greedy:
             return Draft(token_ids, counts, **shape)
         stats = self._stats.at(slice(0, num_rows)) if self._keeps_stats else None

@@ -56,7 +56,6 @@ def make_tree_round(case: Case, seed: int, device: torch.device) -> RoundInputs:
         None if case.draft_sampling is DraftSampling.greedy else cache,
         parents=shape.expand(count, -1),
         siblings=case.siblings,
-        shape=parents,
     )
     return RoundInputs(target.flatten(0, 1), draft, sampling, streams)
 
