@@ -4,8 +4,8 @@
 
 M falls, so that there is one root; it lies in [1, n]. A step weighs M and its slope at POINTS candidates, which are
 spread over an interval with the root. M is convex: between two candidates it lies above both tangents and below the
-chord, and the roots of these bound the next interval, which is at most 1 / (POINTS - 1) as wide. Three steps are
-common. The reference twin is kernels.reference.several_drafts.kseq_ratio.
+chord, and the roots of these bound the next interval, which is at most 1 / (POINTS - 1) as wide. A few steps
+are common. The reference twin is kernels.reference.several_drafts.kseq_ratio.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .device_weights import reciprocal
 from .residual_weights import draft_weights, target_weights
 from .tree_weigh import LARGEST_RATIO, cells_of
 
-POINTS: tl.constexpr = tl.constexpr(8)
+POINTS: tl.constexpr = tl.constexpr(4)
 """Candidates that a step weighs."""
 GRID: tl.constexpr = tl.constexpr(128)
 """Numbers among which the ends of the next interval are chosen."""
@@ -57,7 +57,7 @@ def weigh_at_ratios(
     offsets = chunks[:, None] * CHUNK + tl.arange(0, STEP)[None, :]
     none = tl.full((PARTS, LANES), 0.0, tl.float64)
     # of each of the POINTS candidates, which take the place of the first in turn
-    masses = (none, none, none, none, none, none, none, none)
+    masses = (none, none, none, none)
     slopes = masses
     ratios = masses
     scale = stats[1] * reciprocal(draft_stats[1])
