@@ -16,27 +16,41 @@ STRIDE: tl.constexpr = tl.constexpr(32)
 time."""
 
 
+MOST_LOOKS: tl.constexpr = tl.constexpr(2**20)
+"""How often a program asks whether the others have come: about a second."""
+LEFT: tl.constexpr = tl.constexpr(2**20)
+"""What a program that leaves adds to the counter; more than all comings together."""
+
+
 @triton.jit
-def meet(counter, num_met, num_programs):
-    """Wait for all programs of a request.
+def meet(counter, num_met, num_programs, is_late):
+    """Wait for all programs of a request; returns whether one did not come, at this meeting or before.
+
+    They all come, unless their arguments are written to during the launch, so that they walk apart. Then the verdict
+    means nothing, and the request must be flagged.
 
     Args:
         counter: of the request, int32; 0 before the launch.
         num_met: meetings before this one.
         num_programs: of the request.
+        is_late: what the meeting before returned, 0 at first; nobody waits again after a 1.
     """
     tl.debug_barrier()
     if num_programs > 1:
         all_come = (num_met + 1) * num_programs
-        num_come = tl.atomic_add(counter, 1, sem="acq_rel") + 1
-        while num_come < all_come:
-            num_come = tl.atomic_add(counter, 0, sem="acquire")
+        num_come = (tl.atomic_add(counter, 1, sem="acq_rel") + 1) % LEFT
+        num_looks = is_late * MOST_LOOKS
+        while (num_come < all_come) & (num_looks < MOST_LOOKS):
+            num_come = tl.atomic_add(counter, 0, sem="acquire") % LEFT
+            num_looks += 1
+        is_late = (num_come < all_come).to(tl.int32)
         tl.debug_barrier()
+    return is_late
 
 
 @triton.jit
-def leave(counter, num_met, num_programs):
+def leave(counter, num_programs):
     """After the last meeting: the last program to leave sets the counter back to 0."""
     if num_programs > 1:
-        if tl.atomic_add(counter, 1, sem="relaxed") == (num_met + 1) * num_programs - 1:
+        if tl.atomic_add(counter, LEFT, sem="relaxed") // LEFT == num_programs - 1:
             tl.store(counter, 0)

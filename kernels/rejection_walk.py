@@ -119,6 +119,7 @@ def _rejection_walk_kernel(
     low = tl.full((), 0.0, tl.float64)
     high = tl.full((), 0.0, tl.float64)
     num_met = tl.full((), 0, tl.int32)
+    is_late = tl.full((), 0, tl.int32)
     maximum = tl.full((), 0.0, tl.float32)
     normalizer = tl.full((), 1.0, tl.float64)
     threshold = tl.full((), -float("inf"), tl.float32)
@@ -153,7 +154,7 @@ def _rejection_walk_kernel(
                     is_odd, program, num_programs,
                     SUMS_DRAFTS, NUM_GROUPS, PARTS, CHUNK, GROUP, UNROLL,
                 )  # fmt: skip
-                meet(walk.arrivals + row * STRIDE, num_met, num_programs)
+                is_late = meet(walk.arrivals + row * STRIDE, num_met, num_programs, is_late)
                 num_met += 1
             maximum, normalizer, threshold, argmax, draft_maximum, draft_normalizer, draft_threshold = node_stats(
                 draft, tokens, temperature, request, rows, node, draft_at, compares, is_odd,
@@ -191,7 +192,7 @@ def _rejection_walk_kernel(
                     program, num_programs, mode == WEIGH_REST,
                     READS_DRAFT, TRUNCATED, IS_DISTINCT, NUM_GROUPS, PARTS, CHUNK, GROUP, UNROLL,
                 )  # fmt: skip
-            meet(walk.arrivals + row * STRIDE, num_met, num_programs)
+            is_late = meet(walk.arrivals + row * STRIDE, num_met, num_programs, is_late)
             num_met += 1
         accepted, next_mode, usable, before, factor, num_removed, low, high = decide_step(
             tokens, temperature, rows, walk, request, nodes, (usable, target_probs, draft_probs), uniform_numbers,
@@ -214,8 +215,8 @@ def _rejection_walk_kernel(
             high = tl.full((), 0.0, tl.float64)
             num_removed = tl.full((), 0, tl.int32)
         mode = tl.where(next_mode == DONE, mode + ENDED, next_mode)
+    leave(walk.arrivals + row * STRIDE, num_programs)
     if count >= 0:
-        leave(walk.arrivals + row * STRIDE, num_met, num_programs)
         if program == 0:
             if IS_KSEQ:
                 factor = 0.5 * (low + high)
@@ -228,7 +229,7 @@ def _rejection_walk_kernel(
                     masses = chunk_masses(chunks, maximum, temperature)
             drafted = children_of(nodes, node)
             flagged = (tl.sum((drafted & (usable == 0)).to(tl.int32), axis=0) > 0) | (normalizer != normalizer)
-            flagged = flagged | (tl.load(tokens.counts + request) > tokens.width)
+            flagged = flagged | (tl.load(tokens.counts + request) > tokens.width) | (is_late != 0)
             purpose = tl.where(tl.sum(drafted.to(tl.int32), axis=0) > 0, RESIDUAL, BONUS)
             seed, position, round_index = load_stream(streams, request, True)
             opened = open_node(
@@ -241,6 +242,9 @@ def _rejection_walk_kernel(
                 mode != ENDED + READ, columns,
                 READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED,
             )  # fmt: skip
+        elif is_late != 0:
+            # the first one may not know
+            tl.store(output.invalid + row, True)
     elif is_padding(count, cutting) & (program == 0):
         write_padding(target, tokens, output, request, count, WIDTH_PADDED)
         path = walk.path + row * tokens.width + columns

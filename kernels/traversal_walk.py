@@ -110,6 +110,7 @@ def _traversal_walk_kernel(
     level = tl.full((), 0, tl.int32)
     num_removed = tl.full((), 0, tl.int32)
     num_met = tl.full((), 0, tl.int32)
+    is_late = tl.full((), 0, tl.int32)
     top, stack = start(columns)
     node, place, begin, chance, kappa, factor, rest, weight, law = top
     nodes_, places_, begins_, chances_, kappas_, factors_, rests_, weights_, laws_ = stack
@@ -137,7 +138,7 @@ def _traversal_walk_kernel(
                 cells_of(tokens, request, is_odd), program, num_programs, mode == WEIGH_REST,
                 READS_DRAFT, TRUNCATED, IS_DISTINCT, NUM_GROUPS, PARTS, CHUNK, GROUP, UNROLL,
             )  # fmt: skip
-            meet(walk.arrivals + row * STRIDE, num_met, num_programs)
+            is_late = meet(walk.arrivals + row * STRIDE, num_met, num_programs, is_late)
             num_met += 1
         (
             mode, weighed_factor, level, num_removed,
@@ -149,16 +150,19 @@ def _traversal_walk_kernel(
             (nodes_, places_, begins_, chances_, kappas_, factors_, rests_, weights_, laws_), level, num_removed,
             is_odd, columns, READS_DRAFT, IS_DISTINCT, CHUNKS_PADDED,
         )  # fmt: skip
+    leave(walk.arrivals + row * STRIDE, num_programs)
     if count >= 0:
-        leave(walk.arrivals + row * STRIDE, num_met, num_programs)
         if program == 0:
             tl.debug_barrier()
             _finish(
                 target, draft, tokens, temperature, stream, slot, rows, walk, output, request, columns, nodes, judged,
                 put(nodes_, columns, level, node), node, level, factor, removed_at + begin, num_removed - begin, place,
-                rest, (num_met + 1) % 2,
+                rest, (num_met + 1) % 2, is_late != 0,
                 READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED,
             )  # fmt: skip
+        elif is_late != 0:
+            # the first one may not know
+            tl.store(output.invalid + row, True)
     elif is_padding(count, cutting) & (program == 0):
         write_padding(target, tokens, output, request, count, WIDTH_PADDED)
         path = walk.path + row * tokens.width + columns
@@ -168,7 +172,7 @@ def _traversal_walk_kernel(
 @triton.jit
 def _finish(
     target, draft, tokens, temperature, stream, slot, rows, walk, output, request, columns, nodes, judged, path, node,
-    level, factor, removed, num_removed, place, rest, is_odd,
+    level, factor, removed, num_removed, place, rest, is_odd, is_late,
     READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Write the accepted path, a node for each level, and draw the token after it from the masses weighed last."""
@@ -190,7 +194,7 @@ def _finish(
     # behind the last child that was deleted the row may have had no further token
     usable = judged[0] & (columns <= tl.where(rest >= SMALLEST_REST, tokens.width, place))
     flagged = (tl.sum((drafted & (usable == 0)).to(tl.int32), axis=0) > 0) | (stats[1] != stats[1])
-    flagged = flagged | (tl.load(tokens.counts + request) > tokens.width)
+    flagged = flagged | (tl.load(tokens.counts + request) > tokens.width) | is_late
     purpose = tl.where(tl.sum(drafted.to(tl.int32), axis=0) > 0, RESIDUAL, BONUS)
     seed, position, round_index = stream
     opened = open_node(

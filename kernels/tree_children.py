@@ -72,7 +72,8 @@ def compare_siblings(target, tokens, walk, request, count, nodes, columns):
         ids, above = load_nodes(target, tokens, walk, request, count, earlier)
         is_sibling = (above[:, None] == parents[None, :]) & (earlier[:, None] < columns[None, :])
         firsts = tl.minimum(firsts, tl.min(tl.where(is_sibling, earlier[:, None], NO_CHILD), axis=0))
-        is_same = is_sibling & (ids[:, None] == token_ids[None, :])
+        # places without a token repeat none
+        is_same = is_sibling & (ids[:, None] == token_ids[None, :]) & (token_ids[None, :] >= 0)
         repeats = repeats | (tl.max(is_same.to(tl.int32), axis=0) > 0)
     return firsts, repeats
 

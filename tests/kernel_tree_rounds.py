@@ -62,13 +62,17 @@ def checked(batch: TreeRound, method: AnyMethod = TreeMethod.recursive) -> Verdi
 
 
 def masked(batch: TreeRound) -> TreeRound:
-    """The round with most of its target rows masked, and a mask beside its draft rows that frees all of them."""
-    words = random_words(8, batch.rows.shape[1], torch.Generator().manual_seed(1)).to(DEVICE)
+    """The round with most of its target rows masked, and half of its draft rows: these allow all that was drafted."""
+    words = random_words(8, batch.rows.shape[1], torch.Generator().manual_seed(1))
     rows = (2 + torch.arange(len(batch.rows), device=DEVICE) % 7) % 8
     assert batch.draft.logits is not None
-    of_cache = torch.full(batch.draft.logits.shape[:2], -1, device=DEVICE)
-    mask = TokenMask(words, torch.where(rows < 2, -1, rows))
-    return replace(batch, mask=mask, draft=replace(batch.draft, mask=TokenMask(words, of_cache)))
+    of_drafts, inside = words.clone(), batch.draft.token_ids.cpu().flatten()
+    for token in inside[(inside >= 0) & (inside < batch.rows.shape[1])].tolist():
+        of_drafts[:, token // 32] |= torch.tensor(1 << (token % 32)).to(torch.int32)
+    places = torch.arange(batch.draft.logits.shape[0] * batch.draft.logits.shape[1], device=DEVICE)
+    of_cache = torch.where(places % 2 == 0, 2 + places % 6, -1).view(batch.draft.logits.shape[:2])
+    mask = TokenMask(words.to(DEVICE), torch.where(rows < 2, -1, rows))
+    return replace(batch, mask=mask, draft=replace(batch.draft, mask=TokenMask(of_drafts.to(DEVICE), of_cache)))
 
 
 def check_in_a_graph(batch: TreeRound, method: TreeMethod) -> None:

@@ -5,19 +5,21 @@ Triton's interpreter runs one after another. The processes share the memory of t
 
 import inspect
 import os
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 from triton.runtime import interpreter
 
 
-def _share(argument: Any) -> None:
-    """Move what a kernel is given into memory that forked processes share."""
+def _share(argument: Any, private: Tensor | None) -> None:
+    """Move what a kernel is given, but for one tensor, into memory that forked processes share."""
     if isinstance(argument, Tensor):
-        argument.untyped_storage().share_memory_()
+        if argument is not private:
+            argument.untyped_storage().share_memory_()
     elif isinstance(argument, tuple):
         for each in argument:
-            _share(each)
+            _share(each, private)
 
 
 class AtOnce:
@@ -25,18 +27,23 @@ class AtOnce:
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
+        self.private: Tensor | None = None
+        """An argument of which every program has a copy."""
+        self.begin: Callable[[int], None] = lambda _: None
+        """Called in the process of a program, with its number."""
 
     def __getitem__(self, grid: tuple[int]) -> Any:
         executor = interpreter.GridExecutor(self.kernel.rewrite(), self.kernel.arg_names, grid)
 
         def launch(*arguments: Any, **constants: Any) -> None:
-            _share(arguments)
+            _share(arguments, self.private)
             processes = []
             for program in range(grid[0]):
                 process = os.fork()
                 if process == 0:
                     code = 1
                     try:
+                        self.begin(program)
                         _run(executor, program, arguments, constants)
                         code = 0
                     finally:

@@ -67,9 +67,10 @@ def test_rows_that_are_cut(is_mixed: bool, one_hot: bool):
 
 @SIBLINGS
 def test_masked_rows(siblings: SiblingDraws):
-    """A forbidden child is rejected, and no forbidden token drawn."""
-    batch = tree_round(UNCUT, SHAPES, 63, siblings, seed=8)
-    checked(masked(batch))
+    """A forbidden child is rejected, and no forbidden token drawn; the residual leaves out what the draft row was not
+    allowed."""
+    for seed in range(8, 14):
+        checked(masked(tree_round(UNCUT, SHAPES, 63, siblings, seed=seed)))
 
 
 def peaked_round(siblings: SiblingDraws, gap: float) -> TreeRound:
@@ -126,18 +127,18 @@ def test_chains_are_those_of_the_method_for_chains(method: TreeMethod):
 @METHODS
 def test_tokens_that_cannot_be_verified_are_left_out_and_flagged(method: TreeMethod):
     """An id outside the vocabulary, one that its row cannot have drawn, a distinct sibling that repeats another, a
-    row without a distribution; a place without a token is no fault."""
-    count, vocab_size = 6, 8
-    token_ids = torch.tensor([[1, 99], [1, 2], [1, 1], [1, NO_TOKEN], [1, 3], [1, 4]])
-    cache = torch.zeros(count, 2, vocab_size)
+    row without a distribution; places without a token are no fault, and repeat none."""
+    count, vocab_size, no = 6, 8, NO_TOKEN
+    token_ids = torch.tensor([[1, 99, 3], [1, 2, 3], [1, 1, 3], [1, no, no], [1, 3, 4], [1, 4, 5]])
+    cache = torch.zeros(count, 3, vocab_size)
     cache[1, 0, 2] = -torch.inf
-    target = torch.zeros(count, 3, vocab_size)
-    # the target refuses token 1, so that both children are looked at
-    target[:, 0, 1] = -torch.inf
+    target = torch.zeros(count, 4, vocab_size)
+    # the target refuses tokens 1 and 3, so that all children are looked at
+    target[:, 0, [1, 3]] = -torch.inf
     target[4, 0] = torch.nan
     target[5, 1:] = torch.nan
     plain = Sampling.same_for_all(count, 1.0, 0, 1.0, 0.0)
-    draft = Draft(token_ids, torch.full((count,), 2), cache, parents=torch.full((count, 2), -1), siblings=DISTINCT)
+    draft = Draft(token_ids, torch.full((count,), 3), cache, parents=torch.full((count, 3), -1), siblings=DISTINCT)
     parts = (target.flatten(0, 1), draft, plain, streams_of(count, 2))
     found = checked(TreeRound(*(moved(each, DEVICE) for each in parts)), method)
     assert found.invalid.tolist()[:5] == [True, True, True, False, True]

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+import triton.language as tl
 
 from harness.settings.tree import branching
-from kernels import tree_walk
+from kernels import meeting, tree_walk
 from kernels.contract import SiblingDraws
 from kernels.methods import TreeMethod
 from kernels.workspace import Workspace
@@ -31,6 +32,24 @@ def shared_by(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(tree_walk, "programs_of_request", lambda *_: number)
 
     return set_number
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="arguments cannot be written to in the middle of a launch")
+@pytest.mark.parametrize("method", [TreeMethod.recursive, TreeMethod.traversal], ids=lambda method: method.value)
+@pytest.mark.parametrize("other", [0, 2], ids=["first", "last"])
+def test_arguments_that_change_during_a_launch_end_it_and_are_flagged(method, other, shared_by, monkeypatch):
+    """One program of each request finds it greedy, which ends a walk after other meetings. Would catch programs that
+    wait for ever, a verdict of theirs that nothing marks, and a count that outlives the launch."""
+    monkeypatch.setattr(meeting, "MOST_LOOKS", tl.constexpr(200))
+    shared_by(3)
+    batch = tree_round([PLAIN] * 3, [branching(2, 2)] * 3, 2051, DISTINCT, torch.bfloat16, error=4.0, seed=3)
+    workspace, temperatures = Workspace(), batch.sampling.temperature
+    for name in KERNELS:
+        kernel = getattr(tree_walk, name)
+        kernel.private, kernel.begin = temperatures, lambda program: program % 3 == other and temperatures.zero_()
+    found = batch.found(workspace, method)
+    assert found.invalid.all()
+    assert workspace.busy_counters() == []
 
 
 @pytest.mark.parametrize(
