@@ -33,8 +33,9 @@ from harness.settings.workload import TooLong
 from harness.sweep.resume import CellCheckpoint
 from harness.workload.chat import thinking_arguments
 from harness.workload.conversations import conversations, load_prompts
-from tests.scripted_server import SEEDS, ScriptedServer
-from tests.test_server_backend import DEPTH, MAX_TOKENS, cell_on, run_on, scripts_of
+from tests.scripted_server import ScriptedServer
+from tests.server_cells import DEPTH, MAX_TOKENS, cell_on, run_on, scripts_of
+from tests.server_scripts import SEEDS
 
 CONF = Path(__file__).parents[1] / "conf" / "server"
 WITHOUT_CACHE = (
